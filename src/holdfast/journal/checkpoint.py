@@ -1,0 +1,74 @@
+"""Moves the write-ahead log into the main file, off the writer's path.
+
+SQLite would do it inside the commit that crosses a threshold, and that one append would wait for
+all the pages. Here a thread of its own copies them while the writer goes on. The log can only be
+used again from its start at a moment when all of it is copied, so once it is long, the writer
+itself copies the small rest between two batches.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+
+from holdfast.records.errors import JournalError
+
+START_BYTES = 4 * 1024 * 1024
+RESTART_BYTES = 64 * 1024 * 1024
+_PASSIVE = "PRAGMA wal_checkpoint(PASSIVE)"
+
+
+class Checkpointer:
+    """Told by the writer how much it wrote; never holds it up."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]):
+        self._connect = connect
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._stopping = False
+        self._since_copy = 0
+        self._since_restart = 0
+
+    def after_commit(self, connection: sqlite3.Connection, size: int) -> None:
+        """Called by the writer between two transactions."""
+        self._since_copy += size
+        self._since_restart += size
+        if self._since_restart >= RESTART_BYTES:
+            self._since_restart = self._since_copy = 0
+            connection.execute(_PASSIVE)
+        elif self._since_copy >= START_BYTES:
+            self._since_copy = 0
+            self._start()
+            self._wake.set()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._work, name="holdfast-checkpoint", daemon=True
+            )
+            self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            connection = self._connect()
+        except JournalError:
+            return  # The writer meets the same trouble and tells it to someone who listens.
+        try:
+            while self._wake.wait() and not self._stopping:
+                self._wake.clear()
+                _copy(connection)
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _copy(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute(_PASSIVE)
+    except sqlite3.OperationalError:
+        return False  # Busy or out of space: the log keeps everything, the next pass tries again.
+    return True

@@ -1,0 +1,145 @@
+"""Workers, leases and claims, as SQL.
+
+A worker's one heartbeat keeps all its leases. Whoever takes a trajectory over bumps its epoch, so
+that a worker that was only asleep finds every append refused. Clocks decide when a worker may be
+taken for dead; they never decide whether a write is right.
+"""
+
+import sqlite3
+
+from holdfast.journal.journal import (
+    Claim,
+    Lease,
+    TrajectoryRow,
+    Worker,
+    WorkerIdentity,
+)
+from holdfast.journal.process import is_gone
+from holdfast.journal.runs import NOW, TRAJECTORY, task_of, trajectory_row
+from holdfast.records.errors import LeaseLost, RunHeld
+from holdfast.records.run import Run
+from holdfast.records.trajectory import Status, TrajectoryKey
+
+
+def join(
+    connection: sqlite3.Connection,
+    run: Run,
+    identity: WorkerIdentity,
+    *,
+    lease_seconds: float,
+    share: bool,
+) -> Worker:
+    live = _bury_the_dead(connection, run)
+    if live and not share:
+        raise RunHeld(
+            f"run {run.spec.name!r} is being worked on by {', '.join(live)}; wait for it, stop "
+            "it, or add --join to share the work"
+        )
+    (worker,) = connection.execute(
+        f"INSERT INTO workers(run, host, pid, born, lease_until) VALUES (?, ?, ?, ?, {NOW} + ?) "
+        "RETURNING id",
+        (run.id, identity.host, identity.pid, identity.born, lease_seconds),
+    ).fetchone()
+    return Worker(worker, identity, run.id, lease_seconds)
+
+
+def _bury_the_dead(connection: sqlite3.Connection, run: Run) -> list[str]:
+    """Fences workers whose lease ran out or whose process is gone; names those that live."""
+    living = []
+    found = connection.execute(
+        f"SELECT id, host, pid, born, lease_until > {NOW} FROM workers WHERE run = ?", (run.id,)
+    ).fetchall()
+    for worker, host, pid, born, in_time in found:
+        identity = WorkerIdentity(host, pid, born)
+        if in_time and not is_gone(identity):
+            living.append(str(identity))
+        else:
+            _release(connection, worker)
+    return living
+
+
+def _release(connection: sqlite3.Connection, worker: int) -> None:
+    connection.execute(
+        "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 WHERE owner = ?", (worker,)
+    )
+    connection.execute("DELETE FROM workers WHERE id = ?", (worker,))
+
+
+def heartbeat(connection: sqlite3.Connection, worker: Worker) -> None:
+    known = connection.execute(
+        f"UPDATE workers SET lease_until = {NOW} + ? WHERE id = ?",
+        (worker.lease_seconds, worker.id),
+    ).rowcount
+    if not known:
+        raise LeaseLost(
+            f"{worker.identity} was silent for more than {worker.lease_seconds:g} s and another "
+            "worker took its run over; nothing that it does is recorded any more"
+        )
+
+
+def leave(connection: sqlite3.Connection, worker: Worker) -> None:
+    _release(connection, worker.id)
+
+
+_CLAIMABLE = f"""SELECT t.task FROM trajectories t
+    JOIN tasks k ON k.run = t.run AND k.ordinal = t.task
+    WHERE t.run = ? AND t.settled IS NULL AND t.task > ? AND k.current
+    GROUP BY t.task
+    HAVING sum(t.owner IS NOT NULL AND EXISTS (
+        SELECT 1 FROM workers w WHERE w.id = t.owner AND w.lease_until > {NOW})) = 0
+    ORDER BY t.task LIMIT ?"""
+
+
+def claim(
+    connection: sqlite3.Connection, run: str, worker: Worker, *, groups: int, after: int
+) -> list[Claim]:
+    """Groups behind task `after`, in order. An expired worker's groups are taken over."""
+    known = connection.execute("SELECT 1 FROM workers WHERE id = ?", (worker.id,)).fetchone()
+    if known is None:
+        raise LeaseLost(f"{worker.identity} no longer holds the run; it can claim nothing")
+    ordinals = connection.execute(_CLAIMABLE, (worker.run, after, groups)).fetchall()
+    return [_claim_group(connection, run, worker, ordinal) for (ordinal,) in ordinals]
+
+
+def _claim_group(
+    connection: sqlite3.Connection, run: str, worker: Worker, ordinal: int
+) -> Claim:
+    name, *body = connection.execute(
+        "SELECT id, body, crc FROM tasks WHERE run = ? AND ordinal = ?", (worker.run, ordinal)
+    ).fetchone()
+    task = task_of((body[0], body[1]), name=name)
+    taken = connection.execute(
+        "UPDATE trajectories SET owner = ?, epoch = epoch + 1 "
+        "WHERE run = ? AND task = ? AND settled IS NULL RETURNING id, sample, epoch, status",
+        (worker.id, worker.run, ordinal),
+    ).fetchall()
+    leases = [
+        Lease(
+            key=TrajectoryKey(run, name, sample),
+            id=identity,
+            ordinal=ordinal,
+            epoch=epoch,
+            status=Status(status),
+            settled=False,
+            next_seq=next_seq(connection, identity),
+        )
+        for identity, sample, epoch, status in sorted(taken, key=lambda row: row[1])
+    ]
+    return Claim(task, ordinal, leases, _settled(connection, run, worker.run, ordinal))
+
+
+def _settled(
+    connection: sqlite3.Connection, name: str, run: int, ordinal: int
+) -> list[TrajectoryRow]:
+    rows = connection.execute(
+        TRAJECTORY + "WHERE t.run = ? AND t.task = ? AND t.settled IS NOT NULL ORDER BY t.sample",
+        (run, ordinal),
+    )
+    return [trajectory_row(name, row) for row in rows]
+
+
+def next_seq(connection: sqlite3.Connection, trajectory: int) -> int:
+    (seq,) = connection.execute(
+        "SELECT coalesce(max(seq) + 1, 0) FROM records WHERE trajectory = ?", (trajectory,)
+    ).fetchone()
+    return int(seq)

@@ -1,0 +1,166 @@
+"""Runs, tasks and the listing of trajectories, as SQL."""
+
+import sqlite3
+import zlib
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.journal.journal import RunRow, TrajectoryRow
+from holdfast.records.errors import JournalCorrupt, UsageError
+from holdfast.records.run import Run, RunChange, RunSpec
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Status, TrajectoryKey
+
+# The database's own clock, in seconds: every worker of a run reads the same one.
+NOW = "((julianday('now') - 2440587.5) * 86400.0)"
+
+_encode = msgspec.msgpack.encode
+
+
+def create(connection: sqlite3.Connection, spec: RunSpec, tasks: Sequence[Task]) -> Run:
+    if find(connection, spec.name) is not None:
+        raise UsageError(f"run {spec.name!r} exists already")
+    connection.execute(
+        f"INSERT INTO runs(name, spec, changes, created) VALUES (?, ?, ?, {NOW})",
+        (spec.name, _encode(spec), _encode(())),
+    )
+    run = find(connection, spec.name)
+    assert run is not None, "it was just inserted"
+    _plan(connection, run.id, spec.samples, list(enumerate(tasks)))
+    return run
+
+
+def find(connection: sqlite3.Connection, name: str) -> Run | None:
+    row = connection.execute(
+        "SELECT id, spec, changes, created FROM runs WHERE name = ?", (name,)
+    ).fetchone()
+    if row is None:
+        return None
+    try:
+        spec = msgspec.msgpack.decode(row[1], type=RunSpec)
+        changes = msgspec.msgpack.decode(row[2], type=tuple[RunChange, ...])
+    except msgspec.MsgspecError as error:
+        raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
+    return Run(id=row[0], spec=spec, changes=changes, created=row[3])
+
+
+def amend(
+    connection: sqlite3.Connection,
+    run: Run,
+    spec: RunSpec,
+    tasks: Sequence[Task],
+    differences: Sequence[str],
+) -> Run:
+    """Goes on with another spec: new tasks are planned, missing ones rest, changes are kept."""
+    (now,) = connection.execute(f"SELECT {NOW}").fetchone()
+    changes = (*run.changes, RunChange(tuple(differences), now))
+    connection.execute(
+        "UPDATE runs SET spec = ?, changes = ? WHERE id = ?",
+        (_encode(spec), _encode(changes), run.id),
+    )
+    known = {
+        name: ordinal
+        for name, ordinal in connection.execute(
+            "SELECT id, ordinal FROM tasks WHERE run = ?", (run.id,)
+        )
+    }
+    connection.execute("UPDATE tasks SET current = 0 WHERE run = ?", (run.id,))
+    after = max(known.values(), default=-1) + 1
+    fresh = [task for task in tasks if task.id not in known]
+    planned = [(known[task.id], task) for task in tasks if task.id in known]
+    planned += list(enumerate(fresh, after))
+    _plan(connection, run.id, spec.samples, planned)
+    return Run(id=run.id, spec=spec, changes=changes, created=run.created)
+
+
+def _plan(
+    connection: sqlite3.Connection, run: int, samples: int, tasks: Sequence[tuple[int, Task]]
+) -> None:
+    rows = [(run, ordinal, task.id, *_body(task)) for ordinal, task in tasks]
+    connection.executemany(
+        "INSERT INTO tasks(run, ordinal, id, body, crc) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT(run, ordinal) DO UPDATE SET body = excluded.body, crc = excluded.crc, "
+        "current = 1",
+        rows,
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO trajectories(run, task, sample) VALUES (?, ?, ?)",
+        [(run, ordinal, sample) for ordinal, _ in tasks for sample in range(samples)],
+    )
+
+
+def _body(task: Task) -> tuple[bytes, int]:
+    body = _encode(task)
+    return body, zlib.crc32(body)
+
+
+def task_of(row: tuple[bytes, int], *, name: str) -> Task:
+    if zlib.crc32(row[0]) != row[1]:
+        raise JournalCorrupt(f"task {name!r} fails its checksum")
+    return msgspec.msgpack.decode(row[0], type=Task)
+
+
+def tasks(connection: sqlite3.Connection, run: Run) -> list[Task]:
+    rows = connection.execute(
+        "SELECT id, body, crc FROM tasks WHERE run = ? ORDER BY ordinal", (run.id,)
+    )
+    return [task_of((body, crc), name=name) for name, body, crc in rows]
+
+
+TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT NULL, t.epoch,
+        (SELECT count(*) FROM records r WHERE r.trajectory = t.id),
+        coalesce((SELECT 'process ' || w.pid || ' on ' || w.host FROM workers w
+                  WHERE w.id = t.owner), '')
+    FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task """
+
+
+def trajectory_row(run: str, row: tuple[str, int, int, int, int, int, int, int, str]) -> TrajectoryRow:
+    name, sample, identity, ordinal, status, settled, epoch, records, owner = row
+    return TrajectoryRow(
+        key=TrajectoryKey(run, name, sample),
+        id=identity,
+        ordinal=ordinal,
+        status=Status(status),
+        settled=bool(settled),
+        epoch=epoch,
+        records=records,
+        owner=owner,
+    )
+
+
+def trajectories(connection: sqlite3.Connection, run: Run) -> list[TrajectoryRow]:
+    rows = connection.execute(
+        TRAJECTORY + "WHERE t.run = ? ORDER BY t.task, t.sample", (run.id,)
+    )
+    return [trajectory_row(run.spec.name, row) for row in rows]
+
+
+def listing(connection: sqlite3.Connection) -> list[RunRow]:
+    found = connection.execute("SELECT id, name, created, spec FROM runs ORDER BY id").fetchall()
+    return [_run_row(connection, *row) for row in found]
+
+
+def _run_row(
+    connection: sqlite3.Connection, run: int, name: str, created: float, spec: bytes
+) -> RunRow:
+    by_status = connection.execute(
+        "SELECT status, count(*), count(settled) FROM trajectories WHERE run = ? "
+        "GROUP BY status ORDER BY status",
+        (run,),
+    ).fetchall()
+    (tasks_count,) = connection.execute(
+        "SELECT count(*) FROM tasks WHERE run = ?", (run,)
+    ).fetchone()
+    live = connection.execute(
+        f"SELECT pid, host FROM workers WHERE run = ? AND lease_until > {NOW}", (run,)
+    ).fetchall()
+    return RunRow(
+        name=name,
+        created=created,
+        tasks=tasks_count,
+        samples=msgspec.msgpack.decode(spec, type=RunSpec).samples,
+        by_status={Status(status).name: total for status, total, _ in by_status},
+        settled=sum(settled for _, _, settled in by_status),
+        live_workers=tuple(f"process {pid} on {host}" for pid, host in live),
+    )

@@ -1,0 +1,117 @@
+"""The SQLite schema: its version, its migrations, and what is refused at the door.
+
+A file that is no journal, or a journal of a newer version, is refused before anything is written
+to it. Older versions are brought forward in one transaction.
+"""
+
+import sqlite3
+from pathlib import Path
+
+from holdfast.records.errors import JournalError, JournalNewer, NotAJournal
+
+APPLICATION_ID = 0x484F4C44
+VERSION = 1
+
+# Eight-kilobyte pages keep a 4 KB record out of overflow chains; measured in benchmarks/journal.py.
+PAGE_SIZE = 8192
+
+_MIGRATIONS: dict[int, tuple[str, ...]] = {
+    1: (
+        """CREATE TABLE runs(
+            id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, spec BLOB NOT NULL,
+            changes BLOB NOT NULL, created REAL NOT NULL)""",
+        """CREATE TABLE tasks(
+            run INTEGER NOT NULL REFERENCES runs(id), ordinal INTEGER NOT NULL, id TEXT NOT NULL,
+            body BLOB NOT NULL, crc INTEGER NOT NULL, current INTEGER NOT NULL DEFAULT 1,
+            UNIQUE(run, ordinal), UNIQUE(run, id))""",
+        """CREATE TABLE workers(
+            id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id), host TEXT NOT NULL,
+            pid INTEGER NOT NULL, born TEXT NOT NULL, lease_until REAL NOT NULL)""",
+        """CREATE TABLE trajectories(
+            id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id),
+            task INTEGER NOT NULL, sample INTEGER NOT NULL, status INTEGER NOT NULL DEFAULT 0,
+            epoch INTEGER NOT NULL DEFAULT 0, owner INTEGER REFERENCES workers(id),
+            settled INTEGER, UNIQUE(run, task, sample))""",
+        """CREATE INDEX trajectories_open ON trajectories(run, task) WHERE settled IS NULL""",
+        # A rowid table that only grows at its end, with the unique index beside it: keyed by
+        # (trajectory, seq) without rowids it measured 3.7 times slower.
+        """CREATE TABLE records(
+            position INTEGER PRIMARY KEY, trajectory INTEGER NOT NULL, seq INTEGER NOT NULL,
+            epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)""",
+        """CREATE UNIQUE INDEX records_seq ON records(trajectory, seq)""",
+        """CREATE TABLE cuts(
+            position INTEGER PRIMARY KEY, trajectory INTEGER NOT NULL, seq INTEGER NOT NULL,
+            epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL,
+            reason TEXT NOT NULL)""",
+        """CREATE TABLE blobs(digest BLOB PRIMARY KEY, body BLOB NOT NULL)""",
+        """CREATE TABLE deliveries(
+            run INTEGER NOT NULL, consumer TEXT NOT NULL, task INTEGER NOT NULL,
+            step INTEGER NOT NULL, place INTEGER NOT NULL, PRIMARY KEY(run, consumer, task))""",
+        """CREATE INDEX deliveries_step ON deliveries(run, consumer, step)""",
+        """CREATE TABLE consumers(
+            run INTEGER NOT NULL, consumer TEXT NOT NULL, committed INTEGER NOT NULL,
+            PRIMARY KEY(run, consumer))""",
+        # Each writer's last committed batch: after an error at COMMIT it tells what happened.
+        """CREATE TABLE writers(name TEXT PRIMARY KEY, batch INTEGER NOT NULL)""",
+        # The order in which trajectories settle: deliveries follow it.
+        """CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL)""",
+        """INSERT INTO counters VALUES ('settled', 0)""",
+    ),
+}
+
+
+def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
+    """Makes sure that `connection` is to a journal of this version, or raises."""
+    try:
+        version = _version(connection, path)
+        if version == VERSION:
+            return
+        if version == 0:
+            connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+            connection.execute("PRAGMA journal_mode=WAL")
+        _migrate(connection, path)
+    except sqlite3.DatabaseError as error:
+        raise explain(error, path) from error
+
+
+def explain(error: sqlite3.Error, path: Path | str) -> JournalError:
+    """SQLite's words as ours, for someone who wants to know what to do."""
+    text = str(error)
+    if "not a database" in text:
+        return NotAJournal(f"{path} is not a Holdfast journal; it was not touched")
+    if "readonly" in text or "unable to open" in text:
+        return JournalError(
+            f"journal {path} cannot be written: {text}; check the folder's permissions"
+        )
+    return JournalError(f"journal {path}: {text}")
+
+
+def _version(connection: sqlite3.Connection, path: Path | str) -> int:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application == 0 and version == 0 and tables == 0:
+        return 0
+    if application != APPLICATION_ID:
+        raise NotAJournal(f"{path} is a SQLite file, but no Holdfast journal; it was not touched")
+    if version > VERSION:
+        raise JournalNewer(
+            f"journal {path} has version {version}, written by a newer Holdfast; this one reads "
+            f"up to {VERSION}. Upgrade Holdfast, or name another journal"
+        )
+    return int(version)
+
+
+def _migrate(connection: sqlite3.Connection, path: Path | str) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Two processes may open a new file at once: look again, now that we hold the lock.
+        for version in range(_version(connection, path) + 1, VERSION + 1):
+            for statement in _MIGRATIONS[version]:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version={VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

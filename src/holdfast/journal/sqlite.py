@@ -1,0 +1,276 @@
+"""The journal on SQLite: one file, any number of processes on one machine.
+
+WAL mode with `synchronous=FULL`, set explicitly because build defaults differ. One writer thread
+with group commit; reads go through connections of their own and never wait for the writer. The
+WAL is moved into the main file by a thread of its own, off the writer's path.
+"""
+
+import asyncio
+import hashlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.journal import delivery, leases, runs
+from holdfast.journal.appends import Append, entry_of, run_batch
+from holdfast.journal.checkpoint import Checkpointer
+from holdfast.journal.journal import (
+    Batch,
+    Claim,
+    Cut,
+    Lease,
+    RunRow,
+    TrajectoryRow,
+    Worker,
+    WorkerIdentity,
+)
+from holdfast.journal.repair import cut_to_last_good, decode_rows, reopen_failed
+from holdfast.journal.schema import explain, prepare
+from holdfast.journal.writer import Call, Writer
+from holdfast.records.errors import JournalError
+from holdfast.records.run import Run, RunSpec
+from holdfast.records.step import Record
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Status
+
+BUSY_SECONDS = 30.0
+Result = TypeVar("Result")
+Connect = Callable[[str], sqlite3.Connection]
+
+
+def plain_connect(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+
+
+class SqliteJournal:
+    """See `Journal` for what it promises. Use `open_journal`, or close it yourself."""
+
+    def __init__(self, path: Path, *, read_only: bool = False, connect: Connect = plain_connect):
+        self.path = path
+        self._read_only = read_only
+        self._raw_connect = connect
+        self._names: dict[int, str] = {}
+        self._cursors: dict[int, int] = {}
+        self._reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-reads")
+        self._reader: sqlite3.Connection | None = None
+        if not read_only:
+            self._make_folder()
+            self._connect().close()  # A bad file is refused here, not in some later append.
+        elif not path.exists():
+            raise JournalError(f"there is no journal at {path}")
+        self._checkpointer = Checkpointer(self._connect)
+        self._writer = Writer(path, self._connect, run_batch, self._checkpointer.after_commit)
+
+    def _make_folder(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch(mode=0o600)
+        except OSError as error:
+            raise JournalError(
+                f"journal {self.path} cannot be written: {error.strerror}; check the folder"
+            ) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            connection = self._raw_connect(f"{self.path.absolute().as_uri()}?mode=rw")
+        except sqlite3.Error as error:
+            raise explain(error, self.path) from error
+        try:
+            prepare(connection, self.path)
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            connection.execute("PRAGMA cache_size=-32768")
+        except sqlite3.Error as error:
+            connection.close()
+            raise explain(error, self.path) from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        try:
+            connection = self._raw_connect(f"{self.path.absolute().as_uri()}?mode=ro")
+            prepare(connection, self.path)
+        except sqlite3.Error as error:
+            raise explain(error, self.path) from error
+        return connection
+
+    async def _write(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
+        await self._writer.room()
+        result = await self._writer.enqueue(Call(function))
+        return result  # type: ignore[return-value]  # a ticket's result is its function's
+
+    async def _read(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
+        def with_connection() -> Result:
+            if self._reader is None:
+                self._reader = self._connect_to_read()
+            try:
+                return function(self._reader)
+            except sqlite3.DatabaseError as error:
+                raise explain(error, self.path) from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._reads, with_connection)
+
+    # --- runs
+
+    async def create_run(self, spec: RunSpec, tasks: Sequence[Task]) -> Run:
+        return await self._write(lambda connection: runs.create(connection, spec, tasks))
+
+    async def find_run(self, name: str) -> Run | None:
+        return await self._read(lambda connection: runs.find(connection, name))
+
+    async def amend_run(
+        self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
+    ) -> Run:
+        return await self._write(
+            lambda connection: runs.amend(connection, run, spec, tasks, differences)
+        )
+
+    async def runs(self) -> list[RunRow]:
+        return await self._read(runs.listing)
+
+    async def tasks(self, run: Run) -> list[Task]:
+        return await self._read(lambda connection: runs.tasks(connection, run))
+
+    async def trajectories(self, run: Run) -> list[TrajectoryRow]:
+        return await self._read(lambda connection: runs.trajectories(connection, run))
+
+    # --- workers and leases
+
+    async def join(
+        self, run: Run, identity: WorkerIdentity, *, lease_seconds: float, share: bool
+    ) -> Worker:
+        worker = await self._write(
+            lambda connection: leases.join(
+                connection, run, identity, lease_seconds=lease_seconds, share=share
+            )
+        )
+        self._names[worker.id] = run.spec.name
+        self._cursors[worker.id] = -1
+        return worker
+
+    async def heartbeat(self, worker: Worker) -> None:
+        await self._write(lambda connection: leases.heartbeat(connection, worker))
+
+    async def leave(self, worker: Worker) -> None:
+        await self._write(lambda connection: leases.leave(connection, worker))
+
+    async def claim(self, worker: Worker, *, groups: int) -> list[Claim]:
+        # Claims go through the tasks in order; only when the end is reached is the beginning
+        # looked at again, for groups that others gave back. So a claim costs the same however
+        # many groups are being worked on.
+        after = self._cursors[worker.id]
+        claims = await self._claim(worker, groups=groups, after=after)
+        if not claims and after >= 0:
+            claims = await self._claim(worker, groups=groups, after=-1)
+        if claims:
+            self._cursors[worker.id] = claims[-1].ordinal
+        return claims
+
+    async def _claim(self, worker: Worker, *, groups: int, after: int) -> list[Claim]:
+        run = self._names[worker.id]
+        return await self._write(
+            lambda connection: leases.claim(connection, run, worker, groups=groups, after=after)
+        )
+
+    # --- the log
+
+    async def append(
+        self,
+        lease: Lease,
+        records: Sequence[Record],
+        *,
+        status: Status | None = None,
+        settled: bool | None = None,
+    ) -> None:
+        await self.append_together([(lease, records, status)], settled=settled)
+
+    async def append_together(
+        self,
+        entries: Sequence[tuple[Lease, Sequence[Record], Status | None]],
+        *,
+        settled: bool | None = None,
+    ) -> None:
+        await self._writer.room()
+        operation = Append(
+            [entry_of(lease, records, status, settled) for lease, records, status in entries]
+        )
+        try:
+            await self._writer.enqueue(operation)
+        except JournalError as error:
+            for lease, _, _ in entries:
+                lease.broken = error
+            raise
+        for lease, _, status in entries:
+            lease.status = lease.status if status is None else status
+            lease.settled = lease.settled if settled is None else settled
+
+    async def history(self, trajectory: int) -> list[Record]:
+        await self._writer.drain()
+        return await self._read(lambda connection: decode_rows(connection, trajectory))
+
+    async def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
+        for row in await self.trajectories(run):
+            yield row, await self.history(row.id)
+
+    async def cut(self, lease: Lease) -> Cut | None:
+        cut = await self._write(lambda connection: cut_to_last_good(connection, lease))
+        if cut is not None:
+            lease.next_seq = cut.seq
+        return cut
+
+    async def reopen(self, run: Run, *, reason: str) -> int:
+        return await self._write(lambda connection: reopen_failed(connection, run, reason))
+
+    # --- blobs
+
+    async def put_blob(self, body: bytes) -> bytes:
+        digest = hashlib.sha256(body).digest()
+        await self._write(
+            lambda connection: connection.execute(
+                "INSERT OR IGNORE INTO blobs VALUES (?, ?)", (digest, body)
+            ).rowcount
+        )
+        return digest
+
+    async def get_blob(self, digest: bytes) -> bytes:
+        row = await self._read(
+            lambda connection: connection.execute(
+                "SELECT body FROM blobs WHERE digest = ?", (digest,)
+            ).fetchone()
+        )
+        if row is None:
+            raise JournalError(f"there is no blob {digest.hex()[:12]}")
+        return bytes(row[0])
+
+    # --- delivery
+
+    async def next_batch(self, run: Run, consumer: str, step: int, *, groups: int) -> Batch:
+        return await self._write(
+            lambda connection: delivery.next_batch(connection, run, consumer, step, groups=groups)
+        )
+
+    async def commit(self, run: Run, consumer: str, step: int) -> None:
+        await self._write(lambda connection: delivery.commit(connection, run, consumer, step))
+
+    async def rewind(self, run: Run, consumer: str, step: int) -> int:
+        return await self._write(
+            lambda connection: delivery.rewind(connection, run, consumer, step)
+        )
+
+    async def close(self) -> None:
+        try:
+            await self._writer.close()
+        finally:
+            self._reads.submit(self._close_reader)
+            await asyncio.to_thread(self._reads.shutdown)
+            await asyncio.to_thread(self._checkpointer.stop)
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()

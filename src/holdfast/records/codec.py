@@ -1,0 +1,35 @@
+"""Records to bytes and back, with a checksum.
+
+SQLite's pages carry no checksum of their own, so every row has one. It covers the row's place as
+well as its content: a record that was moved to another trajectory or position is as corrupt as
+one with a flipped bit.
+"""
+
+import struct
+import zlib
+
+import msgspec
+
+from holdfast.records.errors import JournalCorrupt
+from holdfast.records.step import Record
+
+MAX_RECORD = 256 * 1024 * 1024
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_place = struct.Struct("<qqq")
+
+
+def encode(record: Record) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode(body: bytes) -> Record:
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise JournalCorrupt(f"record does not decode: {error}") from error
+
+
+def checksum(body: bytes, *, trajectory: int, seq: int, epoch: int) -> int:
+    return zlib.crc32(body, zlib.crc32(_place.pack(trajectory, seq, epoch)))

@@ -1,0 +1,165 @@
+"""The one error model.
+
+Every error that Holdfast raises descends from `HoldfastError` and says two things about itself:
+which boundary it belongs to (`cause`) and whether trying again can help (`retryable`). Nothing
+else in the code base decides either. `failure.classify` reads them, once, where a failure is
+caught.
+"""
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Cause(StrEnum):
+    """Who is responsible for a failure. It decides what happens to the gradient."""
+
+    POLICY = "policy"
+    """The model did it. It is an outcome: kept, scored, trained."""
+    ENVIRONMENT = "environment"
+    """A tool or environment broke (it did not merely say no)."""
+    INFRASTRUCTURE = "infrastructure"
+    """Engines, networks, disks. Never a reward."""
+    CODE = "code"
+    """A bug in a rollout or a scorer."""
+
+
+class HoldfastError(Exception):
+    """The root of every error of ours."""
+
+    cause: ClassVar[Cause] = Cause.CODE
+    retryable: ClassVar[bool] = False
+
+
+class UsageError(HoldfastError):
+    """The caller asked for something impossible; the message says what to do instead."""
+
+
+# --- the journal -------------------------------------------------------------------------------
+
+
+class JournalError(HoldfastError):
+    """The journal cannot do what it was asked. Nothing that was acknowledged is lost."""
+
+    cause = Cause.INFRASTRUCTURE
+
+
+class NotAJournal(JournalError):
+    """The file is something else. It was not touched."""
+
+
+class JournalNewer(JournalError):
+    """A newer Holdfast wrote this journal. It was not touched."""
+
+
+class JournalFull(JournalError):
+    """The disk is full: the run stops before it does work that it cannot keep."""
+
+
+class JournalCorrupt(JournalError):
+    """A record fails its checksum or does not decode."""
+
+
+class RunHeld(JournalError):
+    """A live worker holds the run."""
+
+
+class LeaseLost(JournalError):
+    """Another worker has claimed the trajectory; what this one writes is refused (I7)."""
+
+
+# --- policies ----------------------------------------------------------------------------------
+
+
+class PolicyError(HoldfastError):
+    """An inference engine did not give a usable answer."""
+
+    cause = Cause.INFRASTRUCTURE
+    retryable = True
+
+
+class EngineUnavailable(PolicyError):
+    """Connection lost, 5xx, 429, a timeout: the engine may be back later."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None, connected: bool = True):
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.connected = connected
+
+
+class BadAnswer(PolicyError):
+    """The engine answered, but not with what was asked: missing ids, NaN logprobs, wrong model."""
+
+
+class PolicyRefused(PolicyError):
+    """401, 403 or 404: the same request will never work. It stops the run, not a trajectory."""
+
+    retryable = False
+
+
+class EndpointDown(PolicyError):
+    """The endpoint stayed unreachable for longer than the run was told to wait."""
+
+    retryable = False
+
+
+class BadRequest(HoldfastError):
+    """The engine says that the request itself is wrong: the rollout asked for it."""
+
+    cause = Cause.CODE
+
+
+# --- rollouts ----------------------------------------------------------------------------------
+
+
+class Truncated(HoldfastError):
+    """The trajectory reached a limit. An outcome, not an accident: kept and scored."""
+
+    cause = Cause.POLICY
+
+    def __init__(self, reason: str, detail: str = ""):
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+
+
+class ContextOverflow(Truncated):
+    """The prompt no longer fits the model."""
+
+    def __init__(self, detail: str = ""):
+        super().__init__("context_overflow", detail)
+
+
+class EnvironmentBroken(HoldfastError):
+    """A tool or environment failed to work (it did not merely say no)."""
+
+    cause = Cause.ENVIRONMENT
+    retryable = True
+
+
+class ToolSaysNo(HoldfastError):
+    """Raised by a tool to refuse a call: the model is shown the message and goes on."""
+
+    cause = Cause.POLICY
+
+
+class Diverged(HoldfastError):
+    """On replay the rollout asked for something other than what is recorded (I9)."""
+
+
+class AttemptTimeout(HoldfastError):
+    """The attempt did not finish within its deadline."""
+
+    cause = Cause.INFRASTRUCTURE
+    retryable = True
+
+
+class ScorerTimeout(HoldfastError):
+    """A scorer did not answer within its deadline."""
+
+    cause = Cause.CODE
+    retryable = True
+
+
+class RunStopped(HoldfastError):
+    """The run was asked to stop; the trajectory goes on in a later one as if nothing happened."""
+
+    cause = Cause.INFRASTRUCTURE

@@ -1,0 +1,120 @@
+"""Failure: what went wrong, classified once, where it is caught.
+
+The table from cause to gradient lives here and nowhere else (see `TREATMENT`).
+"""
+
+import asyncio
+import re
+import traceback as tracebacks
+
+from msgspec import Struct
+
+from holdfast.records.errors import Cause, HoldfastError
+
+MAX_MESSAGE = 4_000
+MAX_TRACEBACK = 16_000
+
+
+class Treatment(Struct, frozen=True):
+    """What happens to a trajectory that failed for a cause."""
+
+    attempts: int | None
+    """How often a new attempt may try again; None: as often as the run allows."""
+    refill: bool
+    """Whether a spent trajectory is rolled out anew."""
+    outcome: str
+    in_loss: str
+    in_baseline: bool
+
+
+TREATMENT: dict[Cause, Treatment] = {
+    Cause.INFRASTRUCTURE: Treatment(None, True, "FAILED", "no", False),
+    Cause.ENVIRONMENT: Treatment(None, True, "FAILED", "no", False),
+    # Once more, to tell a flake from a bug; a bug would only fail a refill too.
+    Cause.CODE: Treatment(1, False, "FAILED", "no", False),
+    Cause.POLICY: Treatment(0, False, "TRUNCATED", "by the truncation policy", True),
+}
+
+
+class Failure(Struct, frozen=True, omit_defaults=True):
+    """One failure, as it is recorded and shown."""
+
+    cause: Cause
+    retryable: bool
+    type: str
+    message: str
+    traceback: str
+    step: str = ""
+    """The path of the step that was running, "" when none was."""
+    attempt: int = 0
+    phase: str = "rollout"
+
+    @property
+    def root(self) -> str:
+        """Failures with the same root are one line of a report."""
+        shape = re.sub(r"\d+", "#", self.message.splitlines()[0] if self.message else "")
+        return f"{self.type}: {shape}" if shape else self.type
+
+
+def classify(error: BaseException) -> tuple[Cause, bool]:
+    """Cause and retryability, from types alone."""
+    if isinstance(error, HoldfastError):
+        return error.cause, error.retryable
+    if isinstance(error, asyncio.CancelledError):
+        # A rollout that cancels itself is a bug; a cancelled run never gets here.
+        return Cause.CODE, True
+    return Cause.CODE, True
+
+
+def failure_of(
+    error: BaseException, *, step: str = "", attempt: int = 0, phase: str = "rollout"
+) -> Failure:
+    """The record of `error`: its root, not the group or cancellation that carried it here."""
+    root = root_of(error)
+    cause, retryable = classify(root)
+    lines = tracebacks.format_exception(type(root), root, root.__traceback__)
+    return Failure(
+        cause=cause,
+        retryable=retryable,
+        type=type(root).__name__,
+        message=redact(_shorten(str(root), MAX_MESSAGE)),
+        traceback=redact(_shorten("".join(lines), MAX_TRACEBACK)),
+        step=step,
+        attempt=attempt,
+        phase=phase,
+    )
+
+
+def root_of(error: BaseException) -> BaseException:
+    """The first real error inside exception groups: a cancellation never hides it (I4)."""
+    while isinstance(error, BaseExceptionGroup):
+        inner = error.exceptions
+        real = [one for one in inner if not isinstance(one, asyncio.CancelledError)]
+        error = (real or list(inner))[0]
+    return error
+
+
+_SECRETS = (
+    re.compile(r"(?i)(bearer\s+)[^\s\"',;]+"),
+    re.compile(r"(?i)(\b[a-z0-9_-]*(?:api[_-]?key|authorization|token|secret|password)"
+               r"[\"']?\s*[:=]\s*[\"']?(?!bearer\b)(?=[^\s\"',;\d]|\d*[a-z]))[^\s\"',;)}\]]{6,}"),
+    re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@:]+:[^/\s@]+(?=@)"),
+    re.compile(r"(\b)(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{8,}"),
+)
+
+
+def redact(text: str) -> str:
+    """Takes out what looks like a credential, before journal, log and error."""
+    for pattern in _SECRETS:
+        text = pattern.sub(r"\1[redacted]", text)
+    return text
+
+
+def _shorten(text: str, limit: int) -> str:
+    """Keeps the head and the tail: a traceback's root is at its end."""
+    # Lone surrogates cannot be encoded, and an error message must never break the journal.
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - limit} characters left out …\n{text[-half:]}"

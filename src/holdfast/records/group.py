@@ -1,0 +1,41 @@
+"""Group: the n trajectories of one task, and what becomes of it when members fail."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from holdfast.records.errors import UsageError
+from holdfast.records.trajectory import Status
+
+
+class Shortfall(StrEnum):
+    """What to do with a group that is still short after its refills."""
+
+    PARTIAL = "partial"
+    """Keep the valid members, if there are at least `at_least`."""
+    DROP = "drop"
+    """Keep the group only when every member is valid."""
+
+
+class GroupPolicy(Struct, frozen=True):
+    refill: int = 1
+    """How often a member whose attempts are spent is rolled out anew."""
+    shortfall: Shortfall = Shortfall.PARTIAL
+    at_least: int = 1
+
+    def __post_init__(self) -> None:
+        if self.refill < 0:
+            raise UsageError(f"group refill must be 0 or more, not {self.refill}")
+        if self.at_least < 1:
+            raise UsageError(f"a partial group needs at least 1 member, not {self.at_least}")
+
+    def keeps(self, valid: int, *, of: int) -> bool:
+        """Whether a settled group with `valid` usable members is delivered."""
+        if self.shortfall is Shortfall.DROP:
+            return valid == of
+        return valid >= min(self.at_least, of)
+
+
+def valid_members(statuses: Sequence[Status]) -> int:
+    return sum(status.is_outcome for status in statuses)

@@ -1,0 +1,202 @@
+"""History: a trajectory's records folded into where it stands.
+
+The fold is the only reader of the log: replay, `show`, export and scoring all look at its result.
+It is pure; the same records give the same history, whoever wrote them and in however many
+attempts.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from holdfast.records.failure import Failure
+from holdfast.records.message import Message, Role
+from holdfast.records.step import (
+    AttemptFailed,
+    AttemptStarted,
+    EnvironmentStepped,
+    Finished,
+    Forked,
+    Generated,
+    Record,
+    Refilled,
+    Reopened,
+    Scored,
+    ScoringFailed,
+    Step,
+    ToolIntent,
+    ToolResult,
+    ValueRecorded,
+    is_cut_by,
+)
+from holdfast.records.task import Task
+from holdfast.records.tokens import count, unpack_ids
+from holdfast.records.trajectory import Status
+
+
+class History:
+    """The present state of one trajectory, and what led to it."""
+
+    def __init__(self, records: Iterable[Record] = ()):
+        self.steps: dict[str, Step] = {}
+        self.results: dict[str, ToolResult] = {}
+        self.attempts: list[AttemptStarted] = []
+        self.failures: list[Failure] = []
+        self.scoring_failures: list[Failure] = []
+        self.forks: list[Forked] = []
+        self.life = 0
+        self.spent = 0
+        """Attempts that failed since the last refill or reopening."""
+        self.finished: Finished | None = None
+        self.scored: Scored | None = None
+        self.records = 0
+        for record in records:
+            self.take(record)
+
+    def take(self, record: Record) -> None:
+        """Folds one more record in."""
+        self.records += 1
+        match record:
+            case Generated() | ToolIntent() | EnvironmentStepped() | ValueRecorded():
+                self.steps[record.path] = record
+            case ToolResult():
+                self.results[record.path] = record
+            case AttemptStarted():
+                self.attempts.append(record)
+            case _:
+                self._turn(record)
+
+    def _turn(self, record: Record) -> None:
+        match record:
+            case AttemptFailed():
+                self.failures.append(record.failure)
+                self.spent += 1
+            case Forked():
+                self.forks.append(record)
+                self._cut(record.path)
+            case Refilled():
+                self.life, self.spent = record.life, 0
+                self._cut("0")
+            case Finished():
+                self.finished = record
+            case Scored():
+                self.scored = record
+            case ScoringFailed():
+                self.scoring_failures.append(record.failure)
+                if record.final and self.finished is not None:
+                    self.finished = Finished(
+                        Status.FAILED, "scoring failed", self.finished.reward, record.at
+                    )
+            case Reopened():
+                self.spent = 0
+                self.finished = None
+
+    def _cut(self, path: str) -> None:
+        for gone in [step for step in self.steps if is_cut_by(step, path)]:
+            del self.steps[gone]
+            self.results.pop(gone, None)
+
+    @property
+    def status(self) -> Status:
+        if self.finished is not None:
+            return self.finished.status
+        return Status.RUNNING if self.attempts else Status.PENDING
+
+    @property
+    def reward(self) -> float | None:
+        """The scorer's word, else the rollout's own; None for anything that is no outcome (I5)."""
+        if not self.status.is_outcome or self.finished is None:
+            return None
+        return self.scored.reward if self.scored else self.finished.reward
+
+    @property
+    def generations(self) -> list[Generated]:
+        return [step for step in self.steps.values() if isinstance(step, Generated)]
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(count(step.ids) for step in self.generations)
+
+    @property
+    def prefix_breaks(self) -> int:
+        return sum(bool(step.prefix_break) for step in self.generations)
+
+
+class Turn(Struct, frozen=True):
+    """A generation with the messages that led to it."""
+
+    step: Generated
+    prompt: tuple[Message, ...]
+
+
+def stream_of(history: History, path: str) -> "array[int]":
+    """Prompt and completion ids of the generation at `path`."""
+    chain: list[Generated] = []
+    while path:
+        step = history.steps[path]
+        assert isinstance(step, Generated), "a base is always a generation"
+        chain.append(step)
+        path = step.base
+    ids: array[int] = array("i")
+    for step in reversed(chain):
+        del ids[step.keep :]
+        ids.extend(unpack_ids(step.delta))
+        ids.extend(unpack_ids(step.ids))
+    return ids
+
+
+def turns(history: History, task: Task) -> list[Turn]:
+    """Generations in the order in which they were recorded, with their messages resolved."""
+    return [Turn(step, added_messages(history, task, step)) for step in history.generations]
+
+
+def added_messages(history: History, task: Task, step: Generated) -> tuple[Message, ...]:
+    return tuple(
+        resolve(history, task, item) if isinstance(item, str) else item for item in step.added
+    )
+
+
+def resolve(history: History, task: Task, reference: str) -> Message:
+    """A message that is recorded elsewhere: `task:2`, `tool:5` or `reply:4`."""
+    kind, _, where = reference.partition(":")
+    if kind == "task":
+        return task.messages[int(where)]
+    if kind == "reply":
+        step = history.steps[where]
+        assert isinstance(step, Generated), "a reply is always a generation's"
+        return step.message
+    return tool_message(history, where)
+
+
+def tool_message(history: History, path: str) -> Message:
+    intent, result = history.steps[path], history.results[path]
+    assert isinstance(intent, ToolIntent), "a tool message always has its intent"
+    return Message(
+        Role.TOOL, result.content, tool_call_id=intent.call_id or None, name=intent.name
+    )
+
+
+def conversation(history: History, task: Task) -> list[Message]:
+    """The messages of the last branch, from its beginning to the last reply and tool results."""
+    last = next((step for step in reversed(history.generations)), None)
+    if last is None:
+        return list(task.messages)
+    chain: list[Generated] = []
+    step: Generated | None = last
+    while step is not None:
+        chain.append(step)
+        if step.prefix_break or not step.base:
+            break
+        base = history.steps[step.base]
+        step = base if isinstance(base, Generated) else None
+    messages: list[Message] = []
+    for step in reversed(chain):
+        messages.extend(added_messages(history, task, step))
+        messages.append(step.message)
+    told = {message.tool_call_id for message in messages if message.tool_call_id}
+    for path, result in history.results.items():
+        intent = history.steps.get(path)
+        if isinstance(intent, ToolIntent) and intent.call_id and intent.call_id not in told:
+            messages.append(tool_message(history, result.path))
+    return messages

@@ -1,0 +1,65 @@
+"""Messages, in the shape that chat APIs speak.
+
+A message is immutable: two conversations that share a beginning share its objects, and "was this
+part of the history rewritten?" is a comparison of identities.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    DEVELOPER = "developer"
+
+
+class FunctionCall(Struct, frozen=True):
+    name: str
+    arguments: str
+    """JSON as the model wrote it; it may be invalid, which is the model's doing."""
+
+
+class ToolCall(Struct, frozen=True, omit_defaults=True):
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    @property
+    def arguments(self) -> str:
+        return self.function.arguments
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    role: Role
+    content: str | list[dict[str, object]] | None = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one string, whatever its shape."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(str(part.get("text", "")) for part in self.content or ())
+
+
+def user(text: str) -> Message:
+    return Message(Role.USER, text)
+
+
+def system(text: str) -> Message:
+    return Message(Role.SYSTEM, text)
+
+
+def assistant(text: str) -> Message:
+    return Message(Role.ASSISTANT, text)

@@ -1,0 +1,136 @@
+"""Sample: the training view of a trajectory, or of one branch of it.
+
+Generations form a tree: each continues the stream of its base, or breaks off from it. Every path
+from the root to a leaf is one sample. A sampled token is trained in the first sample that holds
+it and masked in all others, so that each is trained once (I3).
+"""
+
+from array import array
+
+from msgspec import Struct
+
+from holdfast.records.history import History
+from holdfast.records.step import Generated, VersionSpan
+from holdfast.records.tokens import unpack_ids, unpack_logprobs
+from holdfast.records.trajectory import Status
+
+
+class Sample(Struct, omit_defaults=False):
+    """What a trainer reads. `loss_mask` and `logprobs` are as long as `token_ids`."""
+
+    task: str
+    group: str
+    sample: int
+    branch: int
+    status: str
+    reason: str
+    token_ids: list[int]
+    loss_mask: list[int]
+    logprobs: list[float]
+    version_spans: list[VersionSpan]
+    reward: float | None
+    advantage: float | None = None
+    remove_sample: bool = False
+
+
+class _Branch:
+    """A root-to-leaf path under construction."""
+
+    def __init__(self) -> None:
+        self.ids: array[int] = array("i")
+        self.mask: array[int] = array("b")
+        self.logprobs: array[float] = array("f")
+        self.spans: list[VersionSpan] = []
+
+    def fork(self, keep: int) -> "_Branch":
+        """A branch that shares the first `keep` tokens; they are trained where they came from."""
+        other = _Branch()
+        other.ids, other.logprobs = self.ids[:keep], self.logprobs[:keep]
+        other.mask = array("b", bytes(keep))
+        other.spans = [
+            VersionSpan(span.version, span.start, min(span.end, keep), span.source)
+            for span in self.spans
+            if span.start < keep
+        ]
+        return other
+
+    def extend(self, step: Generated) -> None:
+        prompt = unpack_ids(step.delta)
+        self.ids.extend(prompt)
+        self.mask.extend(bytes(len(prompt)))
+        self.logprobs.frombytes(bytes(4 * len(prompt)))
+        start = len(self.ids)
+        completion = unpack_ids(step.ids)
+        self.ids.extend(completion)
+        self.mask.extend(b"\x01" * len(completion))
+        self.logprobs.extend(unpack_logprobs(step.logprobs))
+        self.spans += [
+            VersionSpan(span.version, start + span.start, start + span.end, span.source)
+            for span in step.versions
+        ]
+
+
+def samples_of(history: History, *, task: str, group: str, sample: int) -> list[Sample]:
+    """The samples of an outcome, in the order of their first generation; else none (I5)."""
+    if not history.status.is_outcome or history.finished is None:
+        return []
+    reason = history.finished.reason
+    return [
+        Sample(
+            task=task,
+            group=group,
+            sample=sample,
+            branch=index,
+            status=history.status.name,
+            reason=reason,
+            token_ids=branch.ids.tolist(),
+            loss_mask=branch.mask.tolist(),
+            logprobs=branch.logprobs.tolist(),
+            version_spans=branch.spans,
+            reward=history.reward,
+        )
+        for index, branch in enumerate(_branches(history))
+    ]
+
+
+def _branches(history: History) -> list[_Branch]:
+    # Sorted by path, not by commit: concurrent branches commit in any order, and the samples
+    # of a disturbed run must come out like those of an undisturbed one.
+    ordered = sorted(history.generations, key=lambda step: _path_order(step.path))
+    open_at: dict[str, tuple[_Branch, int]] = {}
+    branches: list[_Branch] = []
+    for step in ordered:
+        found = open_at.get(step.base) if step.base else None
+        if found is None:
+            branch = _Branch()
+            branches.append(branch)
+        else:
+            branch, length = found
+            if step.keep < length or length < len(branch.ids):
+                branch = branch.fork(step.keep)
+                branches.append(branch)
+        branch.extend(step)
+        open_at[step.path] = (branch, len(branch.ids))
+    return branches
+
+
+def _path_order(path: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in path.split("."))
+
+
+def placeholder(*, task: str, group: str, sample: int) -> Sample:
+    """ABORTED: keeps a group's shape for a consumer that needs a fixed n. Never in a loss."""
+    return Sample(
+        task=task,
+        group=group,
+        sample=sample,
+        branch=0,
+        status=Status.ABORTED.name,
+        reason="",
+        token_ids=[0, 0],
+        loss_mask=[0],
+        logprobs=[0.0],
+        version_spans=[],
+        reward=0.0,
+        remove_sample=True,
+    )

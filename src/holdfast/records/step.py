@@ -1,0 +1,199 @@
+"""What a trajectory's log is made of: a closed union of small records.
+
+Each record is one row of the journal. They are arrays on the wire (field order is the format:
+append new fields at the end, with defaults, and never reorder), and each kind has a number that
+is never used again for another.
+
+A step is named by its *path*: the ordinals of the scopes it lies in, joined by dots. The root
+scope counts 0, 1, 2, …; parallel branches opened at step 3 count 3.0.0, 3.0.1, … and 3.1.0, ….
+"""
+
+from enum import IntEnum, StrEnum
+
+from msgspec import Struct
+
+from holdfast.records.failure import Failure
+from holdfast.records.message import Message
+from holdfast.records.trajectory import Status
+
+
+class Contract(StrEnum):
+    """What a tool promises about being called again, when it is unknown whether it ran."""
+
+    IDEMPOTENT = "idempotent"
+    """Run again with the same idempotency key."""
+    AT_MOST_ONCE = "at_most_once"
+    """Never run again: the model is told that the call was interrupted."""
+    RESTART = "restart"
+    """The trajectory starts anew: its world is gone."""
+
+
+class VersionSource(IntEnum):
+    """Who says that a policy version sampled a span of tokens."""
+
+    ENGINE = 0
+    ASSUMED = 1
+    UNKNOWN = 2
+
+
+class VersionSpan(Struct, frozen=True, array_like=True):
+    """Tokens `start` to `end` (exclusive) of a completion were sampled by `version`."""
+
+    version: str
+    start: int
+    end: int
+    source: VersionSource = VersionSource.ENGINE
+
+
+class _Record(Struct, frozen=True, array_like=True, gc=False):
+    """The base of all records; it carries no fields so that each lists its own in order."""
+
+
+class AttemptStarted(_Record, tag=1):
+    attempt: int
+    worker: str
+    at: float
+
+
+class Generated(_Record, tag=2):
+    """One sampled completion.
+
+    Its prompt is the first `keep` tokens of the stream of `base` (that step's prompt and
+    completion) followed by `delta`. Storage so grows with the tokens, not with their square.
+    """
+
+    path: str
+    fingerprint: bytes
+    base: str
+    keep: int
+    delta: bytes
+    ids: bytes
+    logprobs: bytes
+    finish_reason: str
+    versions: tuple[VersionSpan, ...]
+    message: Message
+    added: tuple[Message | str, ...]
+    """Messages new since `base`; a string refers to one recorded elsewhere (see `history`)."""
+    model: str
+    tries: int = 1
+    seconds: float = 0.0
+    prefix_break: str = ""
+    """Why the prompt does not begin with the stream of `base`; "" when it does."""
+
+
+class ToolIntent(_Record, tag=3):
+    path: str
+    fingerprint: bytes
+    name: str
+    arguments: str
+    call_id: str
+    contract: Contract
+    idempotency_key: str
+
+
+class ToolResult(_Record, tag=4):
+    path: str
+    content: str
+    error: str = ""
+    """Why the model is told no: unknown tool, invalid arguments, refusal, interruption."""
+    seconds: float = 0.0
+
+
+class EnvironmentStepped(_Record, tag=5):
+    path: str
+    fingerprint: bytes
+    action: str
+    observation: str
+    reward: float
+    done: bool
+    snapshot: bytes = b""
+    """The digest of a blob, or nothing."""
+
+
+class ValueRecorded(_Record, tag=6):
+    path: str
+    fingerprint: bytes
+    name: str
+    value: bytes
+    """msgpack"""
+
+
+class Forked(_Record, tag=7):
+    """From here on, the steps at and after `path` in its scope are history, not state."""
+
+    path: str
+    reason: str
+    difference: str
+    at: float
+
+
+class AttemptFailed(_Record, tag=8):
+    failure: Failure
+    at: float
+
+
+class Finished(_Record, tag=9):
+    status: Status
+    reason: str
+    reward: float | None
+    """What the rollout itself returned, if it did."""
+    at: float
+
+
+class Scored(_Record, tag=10):
+    scorer: str
+    reward: float
+    metrics: dict[str, float]
+    reasons: dict[str, str]
+    at: float
+
+
+class ScoringFailed(_Record, tag=11):
+    failure: Failure
+    at: float
+    final: bool
+
+
+class Reopened(_Record, tag=12):
+    """A failed trajectory gets new budgets, by the user's wish."""
+
+    reason: str
+    at: float
+
+
+class Refilled(_Record, tag=13):
+    """The trajectory begins a new life: nothing of the old one is replayed or reused."""
+
+    life: int
+    reason: str
+    at: float
+
+
+Record = (
+    AttemptStarted
+    | Generated
+    | ToolIntent
+    | ToolResult
+    | EnvironmentStepped
+    | ValueRecorded
+    | Forked
+    | AttemptFailed
+    | Finished
+    | Scored
+    | ScoringFailed
+    | Reopened
+    | Refilled
+)
+Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
+
+
+def scope_of(path: str) -> tuple[str, int]:
+    """The scope that a step lies in and its ordinal there: `"3.1.4"` → `("3.1.", 4)`."""
+    scope, dot, ordinal = path.rpartition(".")
+    return scope + dot, int(ordinal)
+
+
+def is_cut_by(path: str, cut: str) -> bool:
+    """Whether a fork at `cut` makes the step at `path` history."""
+    scope, first = scope_of(cut)
+    return path.startswith(scope) and int(path[len(scope) :].partition(".")[0]) >= first

@@ -1,0 +1,56 @@
+"""Token ids and logprobs as packed little-endian arrays.
+
+A list of a thousand Python floats takes 32 KB and 100 µs to encode; packed it takes 4 KB and
+1 µs. Records hold the packed bytes; code that computes asks for an `array`. Logprobs are float32
+everywhere, also before they are recorded, so that a live value and a replayed one are equal.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable
+from typing import TypeVar
+
+Value = TypeVar("Value", int, float)
+
+TYPE_IDS = "i"
+TYPE_LOGPROBS = "f"
+
+if array(TYPE_IDS).itemsize != 4 or array(TYPE_LOGPROBS).itemsize != 4:
+    raise ImportError("holdfast needs 4-byte C ints and floats")
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    return _pack(ids if isinstance(ids, array) else array(TYPE_IDS, ids))
+
+
+def unpack_ids(packed: bytes) -> "array[int]":
+    ids: array[int] = array(TYPE_IDS)
+    ids.frombytes(packed)
+    return _native(ids)
+
+
+def pack_logprobs(logprobs: Iterable[float]) -> bytes:
+    return _pack(logprobs if isinstance(logprobs, array) else array(TYPE_LOGPROBS, logprobs))
+
+
+def unpack_logprobs(packed: bytes) -> "array[float]":
+    logprobs: array[float] = array(TYPE_LOGPROBS)
+    logprobs.frombytes(packed)
+    return _native(logprobs)
+
+
+def count(packed: bytes) -> int:
+    return len(packed) // 4
+
+
+def _pack(values: "array[int] | array[float]") -> bytes:
+    if sys.byteorder == "big":
+        values = values[:]
+        values.byteswap()
+    return values.tobytes()
+
+
+def _native(values: "array[Value]") -> "array[Value]":
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
