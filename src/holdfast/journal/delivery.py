@@ -30,9 +30,7 @@ def next_batch(
                 "in the past. Ask for a later step, or rewind first"
             )
         reserved = _reserve(connection, run, consumer, step, groups)
-    return Batch(
-        consumer, step, tuple(_members(connection, run, ordinal) for ordinal in reserved)
-    )
+    return Batch(consumer, step, tuple(_members(connection, run, ordinal) for ordinal in reserved))
 
 
 def _reserved(connection: sqlite3.Connection, run: Run, consumer: str, step: int) -> list[int]:

@@ -146,11 +146,17 @@ class Journal(Protocol):
 
     # --- the log
     async def append(
-        self, lease: Lease, records: Sequence[Record], *, status: Status | None = None,
+        self,
+        lease: Lease,
+        records: Sequence[Record],
+        *,
+        status: Status | None = None,
         settled: bool | None = None,
     ) -> None: ...
     async def append_together(
-        self, entries: Sequence[tuple[Lease, Sequence[Record], Status | None]], *,
+        self,
+        entries: Sequence[tuple[Lease, Sequence[Record], Status | None]],
+        *,
         settled: bool | None = None,
     ) -> None:
         """Appends to several trajectories, all or nothing."""

@@ -101,9 +101,7 @@ def claim(
     return [_claim_group(connection, run, worker, ordinal) for (ordinal,) in ordinals]
 
 
-def _claim_group(
-    connection: sqlite3.Connection, run: str, worker: Worker, ordinal: int
-) -> Claim:
+def _claim_group(connection: sqlite3.Connection, run: str, worker: Worker, ordinal: int) -> Claim:
     name, *body = connection.execute(
         "SELECT id, body, crc FROM tasks WHERE run = ? AND ordinal = ?", (worker.run, ordinal)
     ).fetchone()

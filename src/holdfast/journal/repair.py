@@ -22,9 +22,7 @@ class BadRecord(JournalCorrupt):
     """The first bad record of a log."""
 
     def __init__(self, trajectory: int, seq: int, position: int, reason: str):
-        super().__init__(
-            f"record {seq} of trajectory {trajectory} (position {position}): {reason}"
-        )
+        super().__init__(f"record {seq} of trajectory {trajectory} (position {position}): {reason}")
         self.seq = seq
         self.position = position
         self.reason = reason
@@ -32,9 +30,7 @@ class BadRecord(JournalCorrupt):
 
 def decode_rows(connection: sqlite3.Connection, trajectory: int) -> list[Record]:
     rows = connection.execute(_ROWS, (trajectory,)).fetchall()
-    return [
-        check_row(trajectory, expected, *row) for expected, row in enumerate(rows)
-    ]
+    return [check_row(trajectory, expected, *row) for expected, row in enumerate(rows)]
 
 
 def check_row(

@@ -115,7 +115,9 @@ TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT 
     FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task """
 
 
-def trajectory_row(run: str, row: tuple[str, int, int, int, int, int, int, int, str]) -> TrajectoryRow:
+def trajectory_row(
+    run: str, row: tuple[str, int, int, int, int, int, int, int, str]
+) -> TrajectoryRow:
     name, sample, identity, ordinal, status, settled, epoch, records, owner = row
     return TrajectoryRow(
         key=TrajectoryKey(run, name, sample),
@@ -130,9 +132,7 @@ def trajectory_row(run: str, row: tuple[str, int, int, int, int, int, int, int, 
 
 
 def trajectories(connection: sqlite3.Connection, run: Run) -> list[TrajectoryRow]:
-    rows = connection.execute(
-        TRAJECTORY + "WHERE t.run = ? ORDER BY t.task, t.sample", (run.id,)
-    )
+    rows = connection.execute(TRAJECTORY + "WHERE t.run = ? ORDER BY t.task, t.sample", (run.id,))
     return [trajectory_row(run.spec.name, row) for row in rows]
 
 

@@ -232,9 +232,11 @@ class SqliteJournal:
     async def put_blob(self, body: bytes) -> bytes:
         digest = hashlib.sha256(body).digest()
         await self._write(
-            lambda connection: connection.execute(
-                "INSERT OR IGNORE INTO blobs VALUES (?, ?)", (digest, body)
-            ).rowcount
+            lambda connection: (
+                connection.execute(
+                    "INSERT OR IGNORE INTO blobs VALUES (?, ?)", (digest, body)
+                ).rowcount
+            )
         )
         return digest
 

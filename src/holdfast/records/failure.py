@@ -96,8 +96,10 @@ def root_of(error: BaseException) -> BaseException:
 
 _SECRETS = (
     re.compile(r"(?i)(bearer\s+)[^\s\"',;]+"),
-    re.compile(r"(?i)(\b[a-z0-9_-]*(?:api[_-]?key|authorization|token|secret|password)"
-               r"[\"']?\s*[:=]\s*[\"']?(?!bearer\b)(?=[^\s\"',;\d]|\d*[a-z]))[^\s\"',;)}\]]{6,}"),
+    re.compile(
+        r"(?i)(\b[a-z0-9_-]*(?:api[_-]?key|authorization|token|secret|password)"
+        r"[\"']?\s*[:=]\s*[\"']?(?!bearer\b)(?=[^\s\"',;\d]|\d*[a-z]))[^\s\"',;)}\]]{6,}"
+    ),
     re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@:]+:[^/\s@]+(?=@)"),
     re.compile(r"(\b)(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{8,}"),
 )

@@ -172,9 +172,7 @@ def resolve(history: History, task: Task, reference: str) -> Message:
 def tool_message(history: History, path: str) -> Message:
     intent, result = history.steps[path], history.results[path]
     assert isinstance(intent, ToolIntent), "a tool message always has its intent"
-    return Message(
-        Role.TOOL, result.content, tool_call_id=intent.call_id or None, name=intent.name
-    )
+    return Message(Role.TOOL, result.content, tool_call_id=intent.call_id or None, name=intent.name)
 
 
 def conversation(history: History, task: Task) -> list[Message]:

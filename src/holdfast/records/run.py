@@ -7,23 +7,7 @@ from msgspec import Struct
 
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
-
-
-class Sampling(Struct, frozen=True, omit_defaults=True):
-    """How tokens are drawn. Part of a step's fingerprint: another value is another step."""
-
-    max_tokens: int = 1024
-    temperature: float = 1.0
-    top_p: float = 1.0
-    stop: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise UsageError(f"max_tokens must be 1 or more, not {self.max_tokens}")
-        if not self.temperature >= 0:
-            raise UsageError(f"temperature must be 0 or more, not {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+from holdfast.records.sampling import Sampling
 
 
 class RunSpec(Struct, frozen=True):
@@ -74,11 +58,14 @@ class Run(Struct):
     created: float
 
 
-def seed_for(run_seed: int | None, *, trajectory: str, life: int, path: str) -> int | None:
-    """The seed of one request: a pure function, so that a deterministic engine repeats a run."""
+def seed_for(run_seed: int | None, *, task: str, sample: int, life: int, path: str) -> int | None:
+    """The seed of one request: a pure function, so that a deterministic engine repeats a run.
+
+    The run's name is no part of it: the same seed under another name gives the same samples.
+    """
     if run_seed is None:
         return None
-    name = f"{run_seed}\0{trajectory}\0{life}\0{path}".encode()
+    name = f"{run_seed}\0{task}\0{sample}\0{life}\0{path}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") >> 1
 
 

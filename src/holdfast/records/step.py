@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from holdfast.records.failure import Failure
 from holdfast.records.message import Message
+from holdfast.records.sampling import Sampling
 from holdfast.records.trajectory import Status
 
 
@@ -75,6 +76,7 @@ class Generated(_Record, tag=2):
     added: tuple[Message | str, ...]
     """Messages new since `base`; a string refers to one recorded elsewhere (see `history`)."""
     model: str
+    sampling: Sampling
     tries: int = 1
     seconds: float = 0.0
     prefix_break: str = ""

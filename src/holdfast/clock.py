@@ -1,0 +1,32 @@
+"""Time as something that can be replaced.
+
+Code that waits or measures takes a `Clock`; tests pass one that they move by hand
+(`holdfast.testing.ManualClock`).
+"""
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds since the epoch: for records that people read."""
+        ...
+
+    def elapsed(self) -> float:
+        """Seconds that only grow: for deadlines and durations."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    def now(self) -> float:
+        return time.time()
+
+    def elapsed(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

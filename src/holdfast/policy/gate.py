@@ -1,0 +1,95 @@
+"""The gate of an endpoint: open while it works, shut while it is down.
+
+When calls fail in a row, or the shared retry budget is spent, the gate shuts and one probe asks
+the endpoint whether it is back. Calls and admission wait at the gate; nothing fails because of an
+outage, until it has lasted longer than the run's patience.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from holdfast.clock import Clock
+from holdfast.policy.retry import RetryBudget
+from holdfast.records.errors import EndpointDown
+
+FAILURES_IN_A_ROW = 3
+PROBE_BASE = 0.25
+PROBE_CAP = 5.0
+
+
+class Gate:
+    """One per endpoint. `probe` returns None when the endpoint works, else why it does not."""
+
+    def __init__(
+        self,
+        name: str,
+        probe: Callable[[], Awaitable[str | None]],
+        *,
+        clock: Clock,
+        patience: float,
+    ):
+        self._name = name
+        self._probe = probe
+        self._clock = clock
+        self._patience = patience
+        self._open = asyncio.Event()
+        self._open.set()
+        self._in_a_row = 0
+        self._prober: asyncio.Task[None] | None = None
+        self._down: EndpointDown | None = None
+        self.budget = RetryBudget()
+        self.outages = 0
+        """Outages that a failed probe confirmed."""
+        self.seconds_down = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
+    async def passed(self) -> None:
+        """Returns when the gate is open; raises `EndpointDown` when patience is at its end."""
+        await self._open.wait()
+        if self._down is not None:
+            raise self._down
+
+    def succeeded(self) -> None:
+        self._in_a_row = 0
+        self.budget.succeeded()
+
+    def failed(self) -> None:
+        """A call could not reach the endpoint, or was told that it is not able to serve."""
+        self._in_a_row += 1
+        if self._in_a_row >= FAILURES_IN_A_ROW:
+            self.shut()
+
+    def shut(self) -> None:
+        """Stops everyone until a probe succeeds."""
+        if self._open.is_set() and self._down is None:
+            self._open.clear()
+            self._prober = asyncio.create_task(self._wait_for_it(), name=f"probe {self._name}")
+
+    async def _wait_for_it(self) -> None:
+        since, probes, why = self._clock.elapsed(), 0, None
+        try:
+            while (why := await self._probe()) is not None:
+                probes += 1
+                if probes == 1:
+                    self.outages += 1
+                if self._clock.elapsed() - since > self._patience:
+                    self._down = EndpointDown(
+                        f"{self._name} has been down for {self._clock.elapsed() - since:.0f} s "
+                        f"({why}); start it again and run the same command to go on"
+                    )
+                    return
+                await self._clock.sleep(min(PROBE_CAP, PROBE_BASE * 2 ** min(probes, 10)))
+        finally:
+            if probes:
+                self.seconds_down += self._clock.elapsed() - since
+            self._in_a_row = 0
+            self.budget.refill()
+            self._open.set()
+
+    async def aclose(self) -> None:
+        if self._prober is not None:
+            self._prober.cancel()
+            await asyncio.gather(self._prober, return_exceptions=True)

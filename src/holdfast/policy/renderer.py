@@ -1,0 +1,88 @@
+"""Renderer: messages to ids, sampled ids to a message, and the bridge from one turn to the next.
+
+The bridge is what keeps a trajectory token-exact: it gives only the ids that *follow* a sampled
+completion, so that the next prompt begins with exactly what the engine sampled.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+
+
+class Renderer(Protocol):
+    name: str
+    """Part of a run's identity: other rendering is another run."""
+    stop_token_ids: tuple[int, ...]
+
+    def render(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> list[int]:
+        """A whole conversation, ready for the assistant to speak."""
+        ...
+
+    def bridge(self, completion: Sequence[int], messages: Sequence[Message]) -> list[int] | None:
+        """What follows a sampled completion; None if only a full rendering will do."""
+        ...
+
+    def parse(self, completion: Sequence[int]) -> Message:
+        """The assistant's message. Tool calls have no ids yet; malformed ones stay text."""
+        ...
+
+
+class ByteRenderer:
+    """One token per byte of UTF-8, one that opens a message and one that ends it.
+
+    It needs no model files, which makes it the renderer of tests and demos.
+    """
+
+    name = "bytes"
+    OPEN = 256
+    END = 257
+    stop_token_ids = (END,)
+
+    _call = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+
+    def render(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> list[int]:
+        ids: list[int] = []
+        if tools:
+            ids += self._block("tools", json.dumps(list(tools), sort_keys=True))
+        for message in messages:
+            ids += self._message(message)
+        return ids + self._opening(Role.ASSISTANT)
+
+    def bridge(self, completion: Sequence[int], messages: Sequence[Message]) -> list[int] | None:
+        # A completion that was cut by its length never wrote its own end.
+        ids = [] if completion and completion[-1] == self.END else [self.END]
+        for message in messages:
+            ids += self._message(message)
+        return ids + self._opening(Role.ASSISTANT)
+
+    def parse(self, completion: Sequence[int]) -> Message:
+        text = bytes(token for token in completion if token < 256).decode("utf-8", "replace")
+        calls = tuple(call for match in self._call.findall(text) if (call := _call(match)))
+        if not calls:
+            return Message(Role.ASSISTANT, text)
+        return Message(Role.ASSISTANT, self._call.sub("", text).strip(), tool_calls=calls)
+
+    def _message(self, message: Message) -> list[int]:
+        text = message.text
+        for call in message.tool_calls:
+            text += (
+                f'<tool_call>{{"name": "{call.name}", "arguments": {call.arguments}}}</tool_call>'
+            )
+        return self._block(message.role, text)
+
+    def _block(self, role: str, text: str) -> list[int]:
+        return [*self._opening(role), *text.encode("utf-8", "surrogatepass"), self.END]
+
+    def _opening(self, role: str) -> list[int]:
+        return [self.OPEN, *role.encode(), 10]
+
+
+def _call(text: str) -> ToolCall | None:
+    try:
+        call = json.loads(text)
+        return ToolCall("", FunctionCall(str(call["name"]), json.dumps(call["arguments"])))
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,69 @@
+"""Retrying one HTTP call: how often, how long, and from which shared budget."""
+
+import random
+from email.utils import parsedate_to_datetime
+
+from msgspec import Struct
+
+
+class RetryPolicy(Struct, frozen=True):
+    """A value. One call ends after `tries` or `deadline` seconds, whichever comes first."""
+
+    tries: int = 5
+    deadline: float = 3600.0
+    try_timeout: float = 1800.0
+    base: float = 0.5
+    cap: float = 30.0
+
+    def delay(self, failures: int, *, retry_after: float | None = None) -> float:
+        """Full jitter; what the server asked for counts more."""
+        if retry_after is not None:
+            return retry_after
+        return random.uniform(0, min(self.cap, self.base * 2 ** (failures - 1)))
+
+
+class RetryBudget:
+    """Shared by all calls to an endpoint: retries may be a tenth of the successes, plus a floor.
+
+    Without it, a struggling engine is hit hardest when it can bear it least.
+    """
+
+    def __init__(self, *, floor: float = 50.0, earned: float = 0.1):
+        self._floor = floor
+        self._earned = earned
+        self._left = floor
+
+    def succeeded(self) -> None:
+        self._left = min(self._floor, self._left + self._earned)
+
+    def spend(self) -> bool:
+        """Takes one retry out; False when there is none left."""
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def refill(self) -> None:
+        self._left = self._floor
+
+
+def retry_after(headers: "dict[str, str]", *, now: float) -> float | None:
+    """Seconds that the server asks us to wait: milliseconds, seconds, or an HTTP date."""
+    if (milliseconds := headers.get("retry-after-ms")) is not None:
+        return _seconds(milliseconds, scale=1000)
+    if (asked := headers.get("retry-after")) is None:
+        return None
+    if (seconds := _seconds(asked, scale=1)) is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(asked).timestamp() - now)
+    except (TypeError, ValueError):
+        return None
+
+
+def _seconds(text: str, *, scale: float) -> float | None:
+    try:
+        value = float(text) / scale
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e9 else None

@@ -1,0 +1,383 @@
+"""The durable context: what a rollout awaits on it is journaled.
+
+A rollout is an ordinary async function of a `Rollout`. When it is started again, steps that are
+recorded return their results at memory speed; the first without a record runs for real. The
+contract for user code is only this: between steps, be deterministic, and take clocks, randomness
+and outside reads through `value`.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import NoReturn, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.policy.policy import Completion, Request
+from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, Truncated
+from holdfast.records.history import tool_message
+from holdfast.records.message import Message, ToolCall, user
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import Contract, Generated, ToolIntent, ToolResult, ValueRecorded
+from holdfast.records.task import Task
+from holdfast.records.tokens import unpack_ids, unpack_logprobs
+from holdfast.rollout import difference
+from holdfast.rollout.prompt import Prompt, Stream, fingerprint
+from holdfast.rollout.session import Session, is_accident
+from holdfast.rollout.threads import DaemonThreads
+from holdfast.rollout.tool import KEY_PARAMETER, Function, Tool, as_tool, result_text, schemas_of
+
+INTERRUPTED = "This call was interrupted; it is unknown whether it took effect. It is not repeated."
+_threads = DaemonThreads("tool calls")
+Value = TypeVar("Value")
+
+
+class Reply(Struct, frozen=True):
+    """One turn of the policy. The same object, field for field, live and on replay."""
+
+    step: Generated
+
+    @property
+    def message(self) -> Message:
+        return self.step.message
+
+    @property
+    def text(self) -> str:
+        return self.step.message.text
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.step.message.tool_calls
+
+    @property
+    def finish_reason(self) -> str:
+        return self.step.finish_reason
+
+    @property
+    def ids(self) -> list[int]:
+        return unpack_ids(self.step.ids).tolist()
+
+    @property
+    def logprobs(self) -> list[float]:
+        return unpack_logprobs(self.step.logprobs).tolist()
+
+
+class ToolReply(Struct, frozen=True):
+    """What the model is shown of a tool call."""
+
+    content: str
+    error: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+
+class Rollout:
+    """One trajectory's context, or one branch of it. Made by the engine, used by a rollout."""
+
+    def __init__(self, session: Session, *, scope: str = "", stream: Stream | None = None):
+        self.task: Task = session.task
+        self.messages: list[Message] = []
+        self._session = session
+        self._scope = scope
+        self._ordinal = 0
+        self._stream = stream or Stream()
+        self._sources: dict[int, tuple[Message, str]] = {
+            id(message): (message, f"task:{index}")
+            for index, message in enumerate(session.task.messages)
+        }
+        self.last: Reply | None = None
+
+    # --- the conversation
+
+    def add(self, *messages: Message | str) -> None:
+        """Adds messages to the conversation; a string is what the user says."""
+        self.messages += [user(one) if isinstance(one, str) else one for one in messages]
+
+    def truncate(self, reason: str) -> NoReturn:
+        """Ends the trajectory at a limit: an outcome, kept and scored."""
+        raise Truncated(reason)
+
+    # --- steps
+
+    async def generate(
+        self,
+        *,
+        tools: "tuple[Tool | Function, ...] | list[Tool | Function]" = (),
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        stop: tuple[str, ...] | None = None,
+    ) -> Reply:
+        """Samples the assistant's next message and adds it to the conversation."""
+        session = self._session
+        path = self._next_path()
+        sampling = _override(
+            session.sampling, max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop
+        )
+        schemas = schemas_of(tools)
+        prompt = self._stream.next_prompt(
+            self.messages, schemas, renderer=session.renderer, sampling=sampling
+        )
+        step = await session.match(
+            path,
+            Generated,
+            prompt.fingerprint,
+            lambda recorded: difference.of_generate(recorded, prompt, sampling, session.renderer),
+        )
+        if step is None:
+            completion = await self._guarded(self._sample(path, prompt, sampling))
+            step = self._generated(path, prompt, sampling, completion)
+            await session.append(step)
+        self._stream.advance(step, self.messages, schemas)
+        self._remember(step.message, f"reply:{path}")
+        self.last = Reply(step)
+        return self.last
+
+    async def tool(self, call: ToolCall, *tools: "Tool | Function") -> ToolReply:
+        """Runs the tool that `call` names, and adds its result to the conversation.
+
+        The intent is durable before the tool runs, the result before anyone sees it.
+        """
+        path = self._next_path()
+        found = next((one for one in map(as_tool, tools) if one.name == call.name), None)
+        intent = await self._session.match(
+            path,
+            ToolIntent,
+            fingerprint(call.name.encode(), call.arguments.encode(), call.id.encode()),
+            lambda recorded: difference.of_tool(recorded, call.name, call.arguments),
+        )
+        result = self._session.history.results.get(path) if intent is not None else None
+        if result is None:
+            if intent is None:
+                result = await self._first_call(path, call, found, tools)
+            else:
+                result = await self._interrupted_call(path, intent, call, found)
+        if call.id:
+            self._remember(tool_message(self._session.history, path), f"tool:{path}")
+        return ToolReply(result.content, result.error)
+
+    async def value(
+        self, function: "Callable[[], Awaitable[Value] | Value]", *, name: str | None = None
+    ) -> Value:
+        """Runs `function` once and remembers what it returned: clocks, randomness, reads."""
+        path = self._next_path()
+        label = name or getattr(function, "__qualname__", type(function).__name__)
+        step = await self._session.match(
+            path,
+            ValueRecorded,
+            fingerprint(label.encode()),
+            lambda recorded: difference.of_value(recorded, label),
+        )
+        if step is None:
+            found = function()
+            if asyncio.iscoroutine(found) or isinstance(found, Awaitable):
+                found = await found
+            step = ValueRecorded(path, fingerprint(label.encode()), label, _packed(found, label))
+            await self._session.append(step)
+        # Decoded in both cases, so that a live value and a replayed one are the same.
+        decoded: Value = msgspec.msgpack.decode(step.value)
+        return decoded
+
+    # --- inside a trajectory: concurrency and sub-rollouts
+
+    async def branch(self, *rollouts: "Callable[[Rollout], Awaitable[Value]]") -> list[Value]:
+        """Runs branches side by side, each from here and with a key space of its own.
+
+        If one raises, the others are cancelled and awaited, and its error is raised.
+        """
+        path = self._next_path()
+        children = [self._child(f"{path}.{index}.") for index in range(len(rollouts))]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(_run(rollout, child))
+                    for rollout, child in zip(rollouts, children, strict=True)
+                ]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
+        """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
+        child = Rollout(self._session, scope=f"{self._next_path()}.0.")
+        return await rollout(child)
+
+    def _child(self, scope: str) -> "Rollout":
+        child = Rollout(self._session, scope=scope, stream=self._stream.copy())
+        child.messages = list(self.messages)
+        child._sources = dict(self._sources)
+        return child
+
+    # --- how steps run
+
+    def _next_path(self) -> str:
+        path = f"{self._scope}{self._ordinal}"
+        self._ordinal += 1
+        return path
+
+    async def _sample(self, path: str, prompt: Prompt, sampling: Sampling) -> Completion:
+        session = self._session
+        ids = self._stream.ids[: prompt.keep]
+        ids.extend(prompt.delta)
+        return await session.policy.sample(
+            Request(
+                prompt=ids,
+                sampling=sampling,
+                seed=session.seed_at(path),
+                id=f"{session.name}/{path}",
+                stop_token_ids=session.renderer.stop_token_ids,
+            )
+        )
+
+    def _generated(
+        self, path: str, prompt: Prompt, sampling: Sampling, completion: Completion
+    ) -> Generated:
+        message = self._session.renderer.parse(unpack_ids(completion.ids))
+        added = self._stream.added(self.messages, anew=prompt.prefix_break != "")
+        return Generated(
+            path=path,
+            fingerprint=prompt.fingerprint,
+            base=prompt.base,
+            keep=prompt.keep,
+            delta=prompt.delta.tobytes(),
+            ids=completion.ids,
+            logprobs=completion.logprobs,
+            finish_reason=completion.finish_reason,
+            versions=completion.versions,
+            message=_with_call_ids(message, path),
+            added=tuple(self._reference(one) for one in added),
+            model=completion.model,
+            sampling=sampling,
+            tries=completion.tries,
+            seconds=completion.seconds,
+            prefix_break=prompt.prefix_break,
+        )
+
+    async def _first_call(
+        self, path: str, call: ToolCall, tool: Tool | None, tools: "tuple[Tool | Function, ...]"
+    ) -> ToolResult:
+        key = hashlib.sha256(f"{self._session.name}\0{path}\0{call.id}".encode()).hexdigest()[:32]
+        intent = ToolIntent(
+            path=path,
+            fingerprint=fingerprint(call.name.encode(), call.arguments.encode(), call.id.encode()),
+            name=call.name,
+            arguments=call.arguments,
+            call_id=call.id,
+            contract=tool.contract if tool else Contract.IDEMPOTENT,
+            idempotency_key=key,
+        )
+        refused = _refusal(call, tool, tools)
+        if refused is not None:
+            result = ToolResult(path, str(refused), error=type(refused).__name__)
+            await self._session.append(intent, result)
+            return result
+        await self._session.append(intent)
+        assert tool is not None, "an unknown tool is refused above"
+        return await self._run_tool(path, intent, tool)
+
+    async def _interrupted_call(
+        self, path: str, intent: ToolIntent, call: ToolCall, tool: Tool | None
+    ) -> ToolResult:
+        """An intent without a result: the tool's contract decides."""
+        self._session.check_running()
+        if intent.contract is Contract.IDEMPOTENT and tool is not None:
+            return await self._run_tool(path, intent, tool)
+        result = ToolResult(path, INTERRUPTED, error="interrupted")
+        await self._session.append(result)
+        return result
+
+    async def _run_tool(self, path: str, intent: ToolIntent, tool: Tool) -> ToolResult:
+        session = self._session
+        started = session.clock.elapsed()
+        arguments = tool.bind(intent.arguments)
+        if tool.wants_key:
+            arguments[KEY_PARAMETER] = intent.idempotency_key
+        try:
+            async with asyncio.timeout(tool.timeout):
+                content, error = result_text(await _call(tool, arguments)), ""
+        except ToolSaysNo as refusal:
+            content, error = str(refusal), type(refusal).__name__
+        except TimeoutError as late:
+            raise session.failed(
+                EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
+            ) from late
+        except Exception as broken:
+            raise session.failed(
+                EnvironmentBroken(f"tool {tool.name} broke: {type(broken).__name__}: {broken}")
+            ) from broken
+        result = ToolResult(path, content, error, session.clock.elapsed() - started)
+        await session.append(result)
+        return result
+
+    async def _guarded(self, awaitable: Awaitable[Value]) -> Value:
+        try:
+            return await awaitable
+        except Exception as error:
+            if is_accident(error):
+                self._session.failed(error)
+            raise
+
+    def _remember(self, message: Message, reference: str) -> None:
+        self.messages.append(message)
+        self._sources[id(message)] = (message, reference)
+
+    def _reference(self, message: Message) -> Message | str:
+        """A message that is recorded elsewhere is recorded here by its place."""
+        known = self._sources.get(id(message))
+        return message if known is None else known[1]
+
+
+async def _run(rollout: "Callable[[Rollout], Awaitable[Value]]", child: Rollout) -> Value:
+    return await rollout(child)
+
+
+async def _call(tool: Tool, arguments: dict[str, object]) -> object:
+    if tool.is_async:
+        found = tool.function(**arguments)
+        return await found if isinstance(found, Awaitable) else found
+    return await _threads.run(lambda: tool.function(**arguments))
+
+
+def _refusal(
+    call: ToolCall, tool: Tool | None, tools: "tuple[Tool | Function, ...]"
+) -> ToolSaysNo | None:
+    if tool is None:
+        names = ", ".join(sorted(as_tool(one).name for one in tools)) or "none"
+        return UnknownTool(f"there is no tool {call.name!r}; the tools are: {names}")
+    try:
+        tool.bind(call.arguments)
+    except ToolSaysNo as refused:
+        return refused
+    return None
+
+
+class UnknownTool(ToolSaysNo):
+    """The model called a tool that it was not given."""
+
+
+def _with_call_ids(message: Message, path: str) -> Message:
+    if not message.tool_calls:
+        return message
+    calls = tuple(
+        call if call.id else msgspec.structs.replace(call, id=f"call_{path}_{index}")
+        for index, call in enumerate(message.tool_calls)
+    )
+    return msgspec.structs.replace(message, tool_calls=calls)
+
+
+def _override(sampling: Sampling, **changes: object) -> Sampling:
+    given = {name: value for name, value in changes.items() if value is not None}
+    return msgspec.structs.replace(sampling, **given) if given else sampling
+
+
+def _packed(value: object, label: str) -> bytes:
+    try:
+        return msgspec.msgpack.encode(value)
+    except (TypeError, OverflowError, ValueError) as error:
+        raise TypeError(
+            f"value {label!r} returned {type(value).__name__}, which cannot be recorded: {error}; "
+            "return numbers, strings, bytes, lists or dicts"
+        ) from error

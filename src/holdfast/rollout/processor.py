@@ -1,0 +1,101 @@
+"""RolloutProcessor: the strategy by which tasks become trajectories.
+
+`setup` once, then `__call__` any number of times, then `acleanup` once, whatever happened in
+between. A processor may own long-lived things (a browser, a session, a client) across rows.
+"""
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.records.errors import UsageError
+from holdfast.records.sampling import Sampling
+from holdfast.records.task import Task
+from holdfast.rollout.context import Rollout
+
+Reward = float | None
+RolloutFunction = Callable[[Rollout], Awaitable[Reward]]
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """What a processor is given. `open` makes the durable context of a row's trajectory."""
+
+    model: str
+    sampling: Sampling
+    open: Callable[[Task], Rollout]
+
+
+class RolloutProcessor:
+    """Override `rollout`; or `__call__`, if the rows of one call belong together."""
+
+    async def setup(self) -> None:
+        """Called once, before the first row."""
+
+    async def rollout(self, t: Rollout) -> Reward:
+        """Makes one trajectory; may return its reward."""
+        raise UsageError(f"{type(self).__name__} defines no `async def rollout(self, t)`")
+
+    def __call__(
+        self, tasks: Sequence[Task], config: RolloutConfig
+    ) -> "list[asyncio.Task[Reward]]":
+        """Starts the rows; asyncio task i belongs to row i. The caller owns the tasks."""
+        return [
+            asyncio.create_task(self.rollout(config.open(task)), name=f"rollout {task.id}")
+            for task in tasks
+        ]
+
+    async def acleanup(self) -> None:
+        """Called once, after the last row, also when the run failed."""
+
+
+class FunctionProcessor(RolloutProcessor):
+    """A plain async function as a processor."""
+
+    def __init__(self, function: RolloutFunction):
+        self.function = function
+
+    async def rollout(self, t: Rollout) -> Reward:
+        return await self.function(t)
+
+
+class SingleTurnRolloutProcessor(RolloutProcessor):
+    """The task's messages, one reply."""
+
+    async def rollout(self, t: Rollout) -> Reward:
+        t.add(*t.task.messages)
+        await t.generate()
+        return None
+
+
+def as_processor(candidate: object) -> RolloutProcessor:
+    """A processor from an instance, a class without arguments, or an async function."""
+    if isinstance(candidate, RolloutProcessor):
+        return candidate
+    if isinstance(candidate, type) and issubclass(candidate, RolloutProcessor):
+        return candidate()
+    if inspect.iscoroutinefunction(candidate):
+        return FunctionProcessor(candidate)
+    raise UsageError(
+        f"{candidate!r} is no rollout: it wants an async function of one argument, or a "
+        "RolloutProcessor"
+    )
+
+
+def fingerprint_of(candidate: object) -> str:
+    """`name@digest`, where the digest covers the whole file that defines the rollout."""
+    if isinstance(candidate, FunctionProcessor):
+        candidate = candidate.function
+    subject = (
+        candidate if callable(candidate) and hasattr(candidate, "__name__") else type(candidate)
+    )
+    name = getattr(subject, "__name__", type(candidate).__name__)
+    try:
+        source = Path(inspect.getfile(subject)).read_bytes()  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        code = getattr(subject, "__code__", None)
+        source = code.co_code if code is not None else b""
+    return f"{name}@{hashlib.sha256(source).hexdigest()[:12]}"

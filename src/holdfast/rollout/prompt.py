@@ -1,0 +1,133 @@
+"""The prompt of the next turn: what is kept of the token stream, and what comes after it.
+
+Invariant (I3): the stream is only ever what an engine was sent and what it sampled. As long as
+messages are only added, the next prompt is the stream plus a bridge. When history was rewritten,
+or the tools changed, the conversation is rendered anew, the common beginning is kept, and the
+break is named.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.policy.renderer import Renderer
+from holdfast.records.message import Message
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import Generated
+from holdfast.records.tokens import pack_ids, unpack_ids
+
+
+class Prompt(Struct):
+    """The first `keep` tokens of the stream of `base`, then `delta`."""
+
+    base: str
+    keep: int
+    delta: "array[int]"
+    prefix_break: str
+    fingerprint: bytes
+
+
+class Stream:
+    """A token stream and the messages that it stands for."""
+
+    __slots__ = ("_completion", "_digest", "_messages", "_tools", "base", "ids")
+
+    def __init__(self) -> None:
+        self.ids: array[int] = array("i")
+        self.base = ""
+        self._messages: list[Message] = []
+        self._completion: array[int] = array("i")
+        self._digest = b""
+        self._tools: tuple[dict[str, object], ...] = ()
+
+    def copy(self) -> "Stream":
+        other = Stream()
+        other.ids, other.base = self.ids[:], self.base
+        other._messages, other._completion = list(self._messages), self._completion
+        other._digest, other._tools = self._digest, self._tools
+        return other
+
+    def added(self, messages: Sequence[Message], *, anew: bool) -> Sequence[Message]:
+        """The messages that the prompt adds to those of the base."""
+        return messages if anew else messages[len(self._messages) :]
+
+    def next_prompt(
+        self,
+        messages: Sequence[Message],
+        tools: tuple[dict[str, object], ...],
+        *,
+        renderer: Renderer,
+        sampling: Sampling,
+    ) -> Prompt:
+        keep, delta, why = self._extend(messages, tools, renderer)
+        fingerprint = _hash(
+            self._digest,
+            keep.to_bytes(8, "little"),
+            pack_ids(delta),
+            msgspec.msgpack.encode(sampling),
+            msgspec.msgpack.encode(tools),
+        )
+        return Prompt(self.base, keep, delta, why, fingerprint)
+
+    def _extend(
+        self,
+        messages: Sequence[Message],
+        tools: tuple[dict[str, object], ...],
+        renderer: Renderer,
+    ) -> "tuple[int, array[int], str]":
+        if not self.base:
+            return 0, array("i", renderer.render(messages, tools)), ""
+        why = self._why_not_bridged(messages, tools)
+        if not why:
+            bridge = renderer.bridge(self._completion, messages[len(self._messages) :])
+            if bridge is not None:
+                return len(self.ids), array("i", bridge), ""
+            why = "the renderer has no bridge from this turn"
+        anew = array("i", renderer.render(messages, tools))
+        keep = _common(self.ids, anew)
+        return keep, anew[keep:], "" if keep == len(self.ids) else why
+
+    def _why_not_bridged(
+        self, messages: Sequence[Message], tools: tuple[dict[str, object], ...]
+    ) -> str:
+        known = len(self._messages)
+        if list(messages[:known]) != self._messages:
+            return "earlier messages were changed"
+        return "" if tools == self._tools else "the tools were changed"
+
+    def advance(
+        self,
+        step: Generated,
+        messages: Sequence[Message],
+        tools: tuple[dict[str, object], ...],
+    ) -> None:
+        """Takes a recorded turn in: from now on it is the base."""
+        del self.ids[step.keep :]
+        self.ids.extend(unpack_ids(step.delta))
+        self._completion = unpack_ids(step.ids)
+        self.ids.extend(self._completion)
+        self.base = step.path
+        self._digest = _hash(step.fingerprint, step.ids)
+        self._messages = [*messages, step.message]
+        self._tools = tools
+
+
+def _common(left: "array[int]", right: "array[int]") -> int:
+    limit = min(len(left), len(right))
+    if left[:limit] == right[:limit]:
+        return limit
+    return next(index for index in range(limit) if left[index] != right[index])
+
+
+def _hash(*parts: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+fingerprint = _hash
