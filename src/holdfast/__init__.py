@@ -1,0 +1,81 @@
+"""Durable rollouts of LLM agents: kill it at any moment, run it again, lose nothing.
+
+The names below are the whole public API. They are imported when first used, so that `import
+holdfast` costs milliseconds.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.engine.run import run as run
+    from holdfast.engine.scorer import Score as Score
+    from holdfast.engine.scorer import group_scorer as group_scorer
+    from holdfast.engine.settings import ScoringPolicy as ScoringPolicy
+    from holdfast.engine.settings import Settings as Settings
+    from holdfast.journal import open_journal as open_journal
+    from holdfast.policy.completions import CompletionsPolicy as CompletionsPolicy
+    from holdfast.records.errors import EnvironmentBroken as EnvironmentBroken
+    from holdfast.records.errors import HoldfastError as HoldfastError
+    from holdfast.records.errors import ToolSaysNo as ToolSaysNo
+    from holdfast.records.group import GroupPolicy as GroupPolicy
+    from holdfast.records.message import Message as Message
+    from holdfast.records.message import ToolCall as ToolCall
+    from holdfast.records.sample import Sample as Sample
+    from holdfast.records.sampling import Sampling as Sampling
+    from holdfast.records.step import Contract as Contract
+    from holdfast.records.task import Task as Task
+    from holdfast.records.trajectory import Status as Status
+    from holdfast.records.view import TrajectoryView as TrajectoryView
+    from holdfast.rollout.context import Reply as Reply
+    from holdfast.rollout.context import Rollout as Rollout
+    from holdfast.rollout.processor import RolloutConfig as RolloutConfig
+    from holdfast.rollout.processor import RolloutProcessor as RolloutProcessor
+    from holdfast.rollout.processor import SingleTurnRolloutProcessor as SingleTurnRolloutProcessor
+    from holdfast.rollout.tool import Tool as Tool
+    from holdfast.rollout.tool import tool as tool
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "CompletionsPolicy": "holdfast.policy.completions",
+    "Contract": "holdfast.records.step",
+    "EnvironmentBroken": "holdfast.records.errors",
+    "GroupPolicy": "holdfast.records.group",
+    "HoldfastError": "holdfast.records.errors",
+    "Message": "holdfast.records.message",
+    "Reply": "holdfast.rollout.context",
+    "Rollout": "holdfast.rollout.context",
+    "RolloutConfig": "holdfast.rollout.processor",
+    "RolloutProcessor": "holdfast.rollout.processor",
+    "Sample": "holdfast.records.sample",
+    "Sampling": "holdfast.records.sampling",
+    "Score": "holdfast.engine.scorer",
+    "ScoringPolicy": "holdfast.engine.settings",
+    "Settings": "holdfast.engine.settings",
+    "SingleTurnRolloutProcessor": "holdfast.rollout.processor",
+    "Status": "holdfast.records.trajectory",
+    "Task": "holdfast.records.task",
+    "Tool": "holdfast.rollout.tool",
+    "ToolCall": "holdfast.records.message",
+    "ToolSaysNo": "holdfast.records.errors",
+    "TrajectoryView": "holdfast.records.view",
+    "group_scorer": "holdfast.engine.scorer",
+    "open_journal": "holdfast.journal",
+    "run": "holdfast.engine.run",
+    "tool": "holdfast.rollout.tool",
+}
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module
+
+    found: object = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

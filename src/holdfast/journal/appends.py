@@ -21,16 +21,26 @@ from holdfast.records.trajectory import Status
 _CHUNKS = (128, 32, 8, 1)
 _COLUMNS = "INSERT INTO records(trajectory, seq, epoch, crc, body) VALUES "
 _INSERTS = {size: _COLUMNS + ",".join(["(?,?,?,?,?)"] * size) for size in _CHUNKS}
-_EPOCHS = """SELECT json_group_array(json_array(id, epoch)) FROM trajectories
-             WHERE id IN (SELECT value FROM json_each(?))"""
+_HEADS = """SELECT json_group_array(json_array(t.id, t.epoch, (
+                SELECT coalesce(max(r.seq) + 1, 0) FROM records r WHERE r.trajectory = t.id)))
+            FROM trajectories t WHERE t.id IN (SELECT value FROM json_each(?))"""
 
 Row = tuple[int, int, int, int, bytes]
+
+
+class Head(Struct):
+    """Where a trajectory's log stands while a batch is written."""
+
+    epoch: int
+    next_seq: int
 
 
 class Entry(Struct):
     """What one lease appends, and what becomes of its trajectory with it."""
 
     lease: Lease
+    first: int
+    """The place that its first row takes. It is only written there: a log has no gaps."""
     rows: list[Row]
     status: Status | None
     settled: bool | None
@@ -47,33 +57,51 @@ class Append:
         self.size = sum(len(row[4]) for entry in entries for row in entry.rows)
 
     def run(self, connection: sqlite3.Connection) -> None:
-        """By itself, for the rare batch whose rows collide."""
-        refused = _check(self.entries, epochs_of(connection, [self]))
+        """By itself; `run_batch` writes many at once."""
+        refused = _take_places(self.entries, _heads(connection, [self]))
         if refused is not None:
             raise refused
+        _insert(connection, [row for entry in self.entries for row in entry.rows])
         for entry in self.entries:
-            connection.executemany(_INSERTS[1], entry.rows)
             _mark(connection, entry)
 
 
-def entry_of(
-    lease: Lease, records: Sequence[Record], status: Status | None, settled: bool | None
-) -> Entry:
-    """Encodes, and takes the lease's next places. From here on the order is fixed."""
-    if lease.broken is not None:
-        raise lease.broken
-    trajectory, epoch, seq = lease.id, lease.epoch, lease.next_seq
-    rows: list[Row] = []
-    for offset, record in enumerate(records):
-        body = encode(record)
-        if len(body) > MAX_RECORD:
-            raise JournalError(
-                f"a record of {len(body):,} bytes is too large; the limit is {MAX_RECORD:,}"
-            )
-        crc = checksum(body, trajectory=trajectory, seq=seq + offset, epoch=epoch)
-        rows.append((trajectory, seq + offset, epoch, crc, body))
-    lease.next_seq = seq + len(rows)
-    return Entry(lease, rows, status, settled)
+def append_of(
+    entries: Sequence[tuple[Lease, Sequence[Record], Status | None]], settled: bool | None
+) -> Append:
+    """Encodes everything, and only then takes places: a record that cannot be encoded takes none.
+
+    From here on the order is fixed.
+    """
+    for lease, _, _ in entries:
+        if lease.broken is not None:
+            raise lease.broken
+    bodies = [[_body(record) for record in records] for _, records, _ in entries]
+    return Append(
+        [
+            _entry(lease, encoded, status, settled)
+            for (lease, _, status), encoded in zip(entries, bodies, strict=True)
+        ]
+    )
+
+
+def _body(record: Record) -> bytes:
+    body = encode(record)
+    if len(body) > MAX_RECORD:
+        raise JournalError(
+            f"a record of {len(body):,} bytes is too large; the limit is {MAX_RECORD:,}"
+        )
+    return body
+
+
+def _entry(lease: Lease, bodies: list[bytes], status: Status | None, settled: bool | None) -> Entry:
+    trajectory, epoch, first = lease.id, lease.epoch, lease.next_seq
+    rows = [
+        (trajectory, seq, epoch, checksum(body, trajectory=trajectory, seq=seq, epoch=epoch), body)
+        for seq, body in enumerate(bodies, first)
+    ]
+    lease.next_seq = first + len(rows)
+    return Entry(lease, first, rows, status, settled)
 
 
 def run_batch(connection: sqlite3.Connection, batch: list[Ticket]) -> None:
@@ -102,58 +130,52 @@ def _append_all(connection: sqlite3.Connection, tickets: list[Ticket]) -> None:
     if not tickets:
         return
     appends = [ticket.operation for ticket in tickets if isinstance(ticket.operation, Append)]
-    epochs = epochs_of(connection, appends)
+    heads = _heads(connection, appends)
     rows: list[Row] = []
     marked: list[Entry] = []
     for ticket, append in zip(tickets, appends, strict=True):
-        ticket.error = _check(append.entries, epochs)
+        ticket.error = _take_places(append.entries, heads)
         if ticket.error is None:
             for entry in append.entries:
                 rows += entry.rows
                 if entry.status is not None or entry.settled is not None:
                     marked.append(entry)
-    connection.execute("SAVEPOINT bulk")
-    try:
-        _insert(connection, rows)
-    except sqlite3.IntegrityError:
-        # Some row is there already. Find out whose, so that only that caller fails.
-        connection.execute("ROLLBACK TO bulk")
-        _one_by_one(connection, tickets)
-    else:
-        for entry in marked:
-            _mark(connection, entry)
-    connection.execute("RELEASE bulk")
+    _insert(connection, rows)
+    for entry in marked:
+        _mark(connection, entry)
 
 
-def _one_by_one(connection: sqlite3.Connection, tickets: list[Ticket]) -> None:
-    for ticket in tickets:
-        ticket.error = None
-        connection.execute("SAVEPOINT one")
-        try:
-            ticket.operation.run(connection)
-        except LeaseLost as error:
-            ticket.error = error
-        except sqlite3.IntegrityError as error:
-            connection.execute("ROLLBACK TO one")
-            ticket.error = JournalError(f"a record is already there: {error}")
-        connection.execute("RELEASE one")
-
-
-def epochs_of(connection: sqlite3.Connection, appends: list[Append]) -> dict[int, int]:
+def _heads(connection: sqlite3.Connection, appends: list[Append]) -> dict[int, Head]:
     ids = json.dumps([entry.lease.id for append in appends for entry in append.entries])
-    (found,) = connection.execute(_EPOCHS, (ids,)).fetchone()
-    return dict(json.loads(found))
+    (found,) = connection.execute(_HEADS, (ids,)).fetchone()
+    return {trajectory: Head(epoch, seq) for trajectory, epoch, seq in json.loads(found)}
 
 
-def _check(entries: list[Entry], epochs: dict[int, int]) -> LeaseLost | None:
+def _take_places(entries: list[Entry], heads: dict[int, Head]) -> JournalError | None:
+    """Moves the heads on past `entries`, or says why they are refused and moves none."""
+    moved: dict[int, int] = {}
     for entry in entries:
-        lease = entry.lease
-        if epochs.get(lease.id) != lease.epoch:
-            return LeaseLost(
-                f"another worker has claimed {lease.key} (its epoch is {epochs.get(lease.id)}, "
-                f"ours {lease.epoch}); nothing was written"
+        lease, known = entry.lease, heads.get(entry.lease.id)
+        if known is None or known.epoch != lease.epoch:
+            return lost(lease, None if known is None else known.epoch)
+        if moved.get(lease.id, known.next_seq) != entry.first:
+            # An earlier append of this lease failed while this one was already queued. Written,
+            # it would leave a gap, and everything after a gap is lost.
+            return JournalError(
+                f"an earlier append to {lease.key} failed, so this one cannot follow it; nothing "
+                "was written"
             )
+        moved[lease.id] = entry.first + len(entry.rows)
+    for trajectory, seq in moved.items():
+        heads[trajectory].next_seq = seq
     return None
+
+
+def lost(lease: Lease, epoch: int | None) -> LeaseLost:
+    return LeaseLost(
+        f"another worker has claimed {lease.key} (its epoch is {epoch}, ours {lease.epoch}); "
+        "nothing was written"
+    )
 
 
 def _insert(connection: sqlite3.Connection, rows: list[Row]) -> None:

@@ -69,6 +69,6 @@ class Checkpointer:
 def _copy(connection: sqlite3.Connection) -> bool:
     try:
         connection.execute(_PASSIVE)
-    except sqlite3.OperationalError:
+    except sqlite3.Error:
         return False  # Busy or out of space: the log keeps everything, the next pass tries again.
     return True

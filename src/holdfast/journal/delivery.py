@@ -1,4 +1,4 @@
-"""Delivery to a consumer, as SQL: reserved, committed with a checkpoint, given back after a restore.
+"""Delivery to a consumer, as SQL: reserved, committed with a checkpoint, given back on a restore.
 
 A group is delivered when all its members are settled. The primary key (run, consumer, task) makes
 a second delivery impossible; asking again for the same step returns the same groups (I6).
@@ -45,7 +45,7 @@ def _reserve(
     connection: sqlite3.Connection, run: Run, consumer: str, step: int, groups: int
 ) -> list[int]:
     ready = connection.execute(_READY, (consumer, run.id)).fetchall()
-    wanted = []
+    wanted: list[int] = []
     for (ordinal,) in ready:
         if len(wanted) == groups:
             break
@@ -71,8 +71,11 @@ def _members(connection: sqlite3.Connection, run: Run, ordinal: int) -> tuple[Tr
 
 
 def last_step(connection: sqlite3.Connection, run: Run, consumer: str) -> int | None:
+    """The last step that was delivered or that a checkpoint holds."""
     (step,) = connection.execute(
-        "SELECT max(step) FROM deliveries WHERE run = ? AND consumer = ?", (run.id, consumer)
+        "SELECT max(step) FROM (SELECT step FROM deliveries WHERE run = :run AND consumer = :name "
+        "UNION ALL SELECT committed FROM consumers WHERE run = :run AND consumer = :name)",
+        {"run": run.id, "name": consumer},
     ).fetchone()
     return None if step is None else int(step)
 

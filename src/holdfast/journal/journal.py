@@ -102,6 +102,8 @@ class Cut(Struct, frozen=True):
     position: int
     lost: int
     reason: str
+    status: Status
+    """Where the trajectory stands by what is left of its log."""
 
 
 class Batch(Struct, frozen=True):

@@ -54,6 +54,8 @@ class MemoryJournal:
         self._workers: dict[int, tuple[Worker, float]] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._deliveries: dict[tuple[int, str], dict[int, list[int]]] = {}
+        self._committed: dict[tuple[int, str], int] = {}
+        self._cursors: dict[int, int] = {}
         self._settled = 0
         self._worker_ids = 0
 
@@ -90,6 +92,8 @@ class MemoryJournal:
             else:
                 self._tasks[run.id].append(task)
             members = self._by_task.setdefault((run.id, ordinal), [])
+            if self._is_delivered(run.id, ordinal):
+                continue
             for sample in range(len(members), run.spec.samples):
                 key = TrajectoryKey(run.spec.name, task.id, sample)
                 made = _Trajectory(len(self._trajectories) + 1, run.id, ordinal, key, [])
@@ -179,11 +183,22 @@ class MemoryJournal:
         self._workers.pop(worker.id, None)
 
     async def claim(self, worker: Worker, *, groups: int) -> list[Claim]:
-        self._known(worker)
+        await self.heartbeat(worker)
+        after = self._cursors.get(worker.id, -1)
+        claims = self._claim(worker, groups, after)
+        if not claims and after >= 0:
+            claims = self._claim(worker, groups, -1)
+        if claims:
+            self._cursors[worker.id] = claims[-1].ordinal
+        return claims
+
+    def _claim(self, worker: Worker, groups: int, after: int) -> list[Claim]:
         claims: list[Claim] = []
         for ordinal, task in enumerate(self._tasks[worker.run]):
             if len(claims) == groups:
                 break
+            if ordinal <= after:
+                continue
             members = self._by_task[worker.run, ordinal]
             claimable = [one for one in members if one.settled is None]
             if not claimable or task.id not in self._current[worker.run]:
@@ -229,9 +244,17 @@ class MemoryJournal:
         *,
         settled: bool | None = None,
     ) -> None:
-        encoded = [[encode(record) for record in records] for _, records, _ in entries]
         for lease, _, _ in entries:
-            self._check(lease)
+            if lease.broken is not None:
+                raise lease.broken
+        encoded = [[encode(record) for record in records] for _, records, _ in entries]
+        try:
+            for lease, _, _ in entries:
+                self._check(lease)
+        except JournalError as error:
+            for lease, _, _ in entries:
+                lease.broken = error
+            raise
         for (lease, _, status), bodies in zip(entries, encoded, strict=True):
             one = self._trajectories[lease.id]
             one.records += bodies
@@ -264,7 +287,10 @@ class MemoryJournal:
         failed = [
             one
             for one in self._trajectories.values()
-            if one.run == run.id and one.status is Status.FAILED and one.settled is not None
+            if one.run == run.id
+            and one.status is Status.FAILED
+            and one.settled is not None
+            and not self._is_delivered(run.id, one.ordinal)
         ]
         for one in failed:
             one.records.append(encode(Reopened(reason, time.time())))
@@ -288,7 +314,8 @@ class MemoryJournal:
     async def next_batch(self, run: Run, consumer: str, step: int, *, groups: int) -> Batch:
         taken = self._deliveries.setdefault((run.id, consumer), {})
         if step not in taken:
-            last = max(taken, default=None)
+            committed = self._committed.get((run.id, consumer))
+            last = max([*taken, *([] if committed is None else [committed])], default=None)
             if last is not None and step <= last:
                 raise UsageError(
                     f"consumer {consumer!r} is at step {last}; step {step} got an empty batch or "
@@ -322,10 +349,22 @@ class MemoryJournal:
                 ready.append((max(places), ordinal))
         return [ordinal for _, ordinal in sorted(ready)]
 
+    def _is_delivered(self, run: int, ordinal: int) -> bool:
+        return any(
+            ordinal in ordinals
+            for (owner, _), taken in self._deliveries.items()
+            if owner == run
+            for ordinals in taken.values()
+        )
+
     async def commit(self, run: Run, consumer: str, step: int) -> None:
-        self._deliveries.setdefault((run.id, consumer), {})
+        known = self._committed.get((run.id, consumer), step)
+        self._committed[run.id, consumer] = max(known, step)
 
     async def rewind(self, run: Run, consumer: str, step: int) -> int:
+        if (run.id, consumer) in self._committed:
+            known = self._committed[run.id, consumer]
+            self._committed[run.id, consumer] = min(known, step)
         taken = self._deliveries.get((run.id, consumer), {})
         later = [one for one in taken if one > step]
         return sum(len(taken.pop(one)) for one in later)

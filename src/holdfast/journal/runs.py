@@ -22,7 +22,7 @@ def create(connection: sqlite3.Connection, spec: RunSpec, tasks: Sequence[Task])
     if find(connection, spec.name) is not None:
         raise UsageError(f"run {spec.name!r} exists already")
     connection.execute(
-        f"INSERT INTO runs(name, spec, changes, created) VALUES (?, ?, ?, {NOW})",
+        f"INSERT INTO runs(name, spec, changes, created) VALUES (?, ?, ?, {NOW})",  # noqa: S608 - NOW is ours
         (spec.name, _encode(spec), _encode(())),
     )
     run = find(connection, spec.name)
@@ -37,12 +37,20 @@ def find(connection: sqlite3.Connection, name: str) -> Run | None:
     ).fetchone()
     if row is None:
         return None
+    return run_of(name, row)
+
+
+def run_of(name: str, row: tuple[int, bytes, bytes, float]) -> Run:
+    identity, spec, changes, created = row
     try:
-        spec = msgspec.msgpack.decode(row[1], type=RunSpec)
-        changes = msgspec.msgpack.decode(row[2], type=tuple[RunChange, ...])
+        return Run(
+            id=identity,
+            spec=msgspec.msgpack.decode(spec, type=RunSpec),
+            changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
+            created=created,
+        )
     except msgspec.MsgspecError as error:
         raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
-    return Run(id=row[0], spec=spec, changes=changes, created=row[3])
 
 
 def amend(
@@ -59,12 +67,9 @@ def amend(
         "UPDATE runs SET spec = ?, changes = ? WHERE id = ?",
         (_encode(spec), _encode(changes), run.id),
     )
-    known = {
-        name: ordinal
-        for name, ordinal in connection.execute(
-            "SELECT id, ordinal FROM tasks WHERE run = ?", (run.id,)
-        )
-    }
+    known: dict[str, int] = dict(
+        connection.execute("SELECT id, ordinal FROM tasks WHERE run = ?", (run.id,)).fetchall()
+    )
     connection.execute("UPDATE tasks SET current = 0 WHERE run = ?", (run.id,))
     after = max(known.values(), default=-1) + 1
     fresh = [task for task in tasks if task.id not in known]
@@ -84,8 +89,10 @@ def _plan(
         "current = 1",
         rows,
     )
+    # A group that a consumer has gets no more members: its batch stays what it was.
     connection.executemany(
-        "INSERT OR IGNORE INTO trajectories(run, task, sample) VALUES (?, ?, ?)",
+        "INSERT OR IGNORE INTO trajectories(run, task, sample) SELECT ?1, ?2, ?3 WHERE NOT EXISTS "
+        "(SELECT 1 FROM deliveries WHERE run = ?1 AND task = ?2)",
         [(run, ordinal, sample) for ordinal, _ in tasks for sample in range(samples)],
     )
 
@@ -98,7 +105,10 @@ def _body(task: Task) -> tuple[bytes, int]:
 def task_of(row: tuple[bytes, int], *, name: str) -> Task:
     if zlib.crc32(row[0]) != row[1]:
         raise JournalCorrupt(f"task {name!r} fails its checksum")
-    return msgspec.msgpack.decode(row[0], type=Task)
+    try:
+        return msgspec.msgpack.decode(row[0], type=Task)
+    except msgspec.MsgspecError as error:
+        raise JournalCorrupt(f"task {name!r} does not decode: {error}") from error
 
 
 def tasks(connection: sqlite3.Connection, run: Run) -> list[Task]:
@@ -137,29 +147,30 @@ def trajectories(connection: sqlite3.Connection, run: Run) -> list[TrajectoryRow
 
 
 def listing(connection: sqlite3.Connection) -> list[RunRow]:
-    found = connection.execute("SELECT id, name, created, spec FROM runs ORDER BY id").fetchall()
-    return [_run_row(connection, *row) for row in found]
+    found = connection.execute(
+        "SELECT name, id, spec, changes, created FROM runs ORDER BY id"
+    ).fetchall()
+    return [_run_row(connection, run_of(name, (*row,))) for name, *row in found]
 
 
-def _run_row(
-    connection: sqlite3.Connection, run: int, name: str, created: float, spec: bytes
-) -> RunRow:
+def _run_row(connection: sqlite3.Connection, run: Run) -> RunRow:
     by_status = connection.execute(
         "SELECT status, count(*), count(settled) FROM trajectories WHERE run = ? "
         "GROUP BY status ORDER BY status",
-        (run,),
+        (run.id,),
     ).fetchall()
     (tasks_count,) = connection.execute(
-        "SELECT count(*) FROM tasks WHERE run = ?", (run,)
+        "SELECT count(*) FROM tasks WHERE run = ?", (run.id,)
     ).fetchone()
     live = connection.execute(
-        f"SELECT pid, host FROM workers WHERE run = ? AND lease_until > {NOW}", (run,)
+        f"SELECT pid, host FROM workers WHERE run = ? AND lease_until > {NOW}",  # noqa: S608 - NOW is ours
+        (run.id,),
     ).fetchall()
     return RunRow(
-        name=name,
-        created=created,
+        name=run.spec.name,
+        created=run.created,
         tasks=tasks_count,
-        samples=msgspec.msgpack.decode(spec, type=RunSpec).samples,
+        samples=run.spec.samples,
         by_status={Status(status).name: total for status, total, _ in by_status},
         settled=sum(settled for _, _, settled in by_status),
         live_workers=tuple(f"process {pid} on {host}" for pid, host in live),

@@ -7,7 +7,7 @@ to it. Older versions are brought forward in one transaction.
 import sqlite3
 from pathlib import Path
 
-from holdfast.records.errors import JournalError, JournalNewer, NotAJournal
+from holdfast.records.errors import JournalError, JournalFull, JournalNewer, NotAJournal
 
 APPLICATION_ID = 0x484F4C44
 VERSION = 1
@@ -24,8 +24,10 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
             run INTEGER NOT NULL REFERENCES runs(id), ordinal INTEGER NOT NULL, id TEXT NOT NULL,
             body BLOB NOT NULL, crc INTEGER NOT NULL, current INTEGER NOT NULL DEFAULT 1,
             UNIQUE(run, ordinal), UNIQUE(run, id))""",
+        # Never the same id twice: a worker that was buried must not be taken for its successor.
         """CREATE TABLE workers(
-            id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id), host TEXT NOT NULL,
+            id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL REFERENCES runs(id),
+            host TEXT NOT NULL,
             pid INTEGER NOT NULL, born TEXT NOT NULL, lease_until REAL NOT NULL)""",
         """CREATE TABLE trajectories(
             id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id),
@@ -63,7 +65,7 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
 def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
     """Makes sure that `connection` is to a journal of this version, or raises."""
     try:
-        version = _version(connection, path)
+        version = _version_now(connection, path)
         if version == VERSION:
             return
         if version == 0:
@@ -79,11 +81,24 @@ def explain(error: sqlite3.Error, path: Path | str) -> JournalError:
     text = str(error)
     if "not a database" in text:
         return NotAJournal(f"{path} is not a Holdfast journal; it was not touched")
+    if "full" in text:
+        return JournalFull(
+            f"the disk that holds {path} is full; free some space and run the same command again"
+        )
     if "readonly" in text or "unable to open" in text:
         return JournalError(
             f"journal {path} cannot be written: {text}; check the folder's permissions"
         )
     return JournalError(f"journal {path}: {text}")
+
+
+def _version_now(connection: sqlite3.Connection, path: Path | str) -> int:
+    # One snapshot: while another process creates the tables, separate reads would see half of it.
+    connection.execute("BEGIN")
+    try:
+        return _version(connection, path)
+    finally:
+        _roll_back(connection)
 
 
 def _version(connection: sqlite3.Connection, path: Path | str) -> int:
@@ -112,6 +127,11 @@ def _migrate(connection: sqlite3.Connection, path: Path | str) -> None:
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={VERSION}")
         connection.execute("COMMIT")
-    except BaseException:
+    finally:
+        _roll_back(connection)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    """Ends what is still open; SQLite may have ended it itself."""
+    if connection.in_transaction:
         connection.execute("ROLLBACK")
-        raise

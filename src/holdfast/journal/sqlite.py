@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.journal import delivery, leases, runs
-from holdfast.journal.appends import Append, entry_of, run_batch
+from holdfast.journal.appends import append_of, run_batch
 from holdfast.journal.checkpoint import Checkpointer
 from holdfast.journal.journal import (
     Batch,
@@ -29,7 +29,7 @@ from holdfast.journal.journal import (
 from holdfast.journal.repair import cut_to_last_good, decode_rows, reopen_failed
 from holdfast.journal.schema import explain, prepare
 from holdfast.journal.writer import Call, Writer
-from holdfast.records.errors import JournalError
+from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.step import Record
 from holdfast.records.task import Task
@@ -46,14 +46,28 @@ def plain_connect(uri: str) -> sqlite3.Connection:
     )
 
 
+def connect_to_read(path: Path, connect: Connect = plain_connect) -> sqlite3.Connection:
+    """A connection that cannot write, to a journal of this version."""
+    try:
+        connection = connect(f"{path.absolute().as_uri()}?mode=ro")
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+    try:
+        prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 class SqliteJournal:
     """See `Journal` for what it promises. Use `open_journal`, or close it yourself."""
 
     def __init__(self, path: Path, *, read_only: bool = False, connect: Connect = plain_connect):
         self.path = path
         self._read_only = read_only
+        self._closed = False
         self._raw_connect = connect
-        self._names: dict[int, str] = {}
         self._cursors: dict[int, int] = {}
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-reads")
         self._reader: sqlite3.Connection | None = None
@@ -68,7 +82,8 @@ class SqliteJournal:
     def _make_folder(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.touch(mode=0o600)
+            if not self.path.exists():  # A file that turns out to be no journal keeps its dates.
+                self.path.touch(mode=0o600)
         except OSError as error:
             raise JournalError(
                 f"journal {self.path} cannot be written: {error.strerror}; check the folder"
@@ -92,26 +107,26 @@ class SqliteJournal:
             raise
         return connection
 
-    def _connect_to_read(self) -> sqlite3.Connection:
-        try:
-            connection = self._raw_connect(f"{self.path.absolute().as_uri()}?mode=ro")
-            prepare(connection, self.path)
-        except sqlite3.Error as error:
-            raise explain(error, self.path) from error
-        return connection
+    async def _write(
+        self, function: Callable[[sqlite3.Connection], Result], *, size: int = 0
+    ) -> Result:
+        await self._room()
+        result: Result = await self._writer.enqueue(Call(function, size))  # type: ignore[assignment]
+        return result
 
-    async def _write(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def _room(self) -> None:
+        if self._read_only:
+            raise JournalError(f"journal {self.path} is open for reading only")
         await self._writer.room()
-        result = await self._writer.enqueue(Call(function))
-        return result  # type: ignore[return-value]  # a ticket's result is its function's
 
     async def _read(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
         def with_connection() -> Result:
             if self._reader is None:
-                self._reader = self._connect_to_read()
+                self._reader = connect_to_read(self.path, self._raw_connect)
             try:
                 return function(self._reader)
-            except sqlite3.DatabaseError as error:
+            except sqlite3.Error as error:
+                self._close_reader()
                 raise explain(error, self.path) from error
 
         return await asyncio.get_running_loop().run_in_executor(self._reads, with_connection)
@@ -145,14 +160,11 @@ class SqliteJournal:
     async def join(
         self, run: Run, identity: WorkerIdentity, *, lease_seconds: float, share: bool
     ) -> Worker:
-        worker = await self._write(
+        return await self._write(
             lambda connection: leases.join(
                 connection, run, identity, lease_seconds=lease_seconds, share=share
             )
         )
-        self._names[worker.id] = run.spec.name
-        self._cursors[worker.id] = -1
-        return worker
 
     async def heartbeat(self, worker: Worker) -> None:
         await self._write(lambda connection: leases.heartbeat(connection, worker))
@@ -164,7 +176,7 @@ class SqliteJournal:
         # Claims go through the tasks in order; only when the end is reached is the beginning
         # looked at again, for groups that others gave back. So a claim costs the same however
         # many groups are being worked on.
-        after = self._cursors[worker.id]
+        after = self._cursors.get(worker.id, -1)
         claims = await self._claim(worker, groups=groups, after=after)
         if not claims and after >= 0:
             claims = await self._claim(worker, groups=groups, after=-1)
@@ -173,9 +185,8 @@ class SqliteJournal:
         return claims
 
     async def _claim(self, worker: Worker, *, groups: int, after: int) -> list[Claim]:
-        run = self._names[worker.id]
         return await self._write(
-            lambda connection: leases.claim(connection, run, worker, groups=groups, after=after)
+            lambda connection: leases.claim(connection, worker, groups=groups, after=after)
         )
 
     # --- the log
@@ -196,10 +207,8 @@ class SqliteJournal:
         *,
         settled: bool | None = None,
     ) -> None:
-        await self._writer.room()
-        operation = Append(
-            [entry_of(lease, records, status, settled) for lease, records, status in entries]
-        )
+        await self._room()
+        operation = append_of(entries, settled)
         try:
             await self._writer.enqueue(operation)
         except JournalError as error:
@@ -221,7 +230,7 @@ class SqliteJournal:
     async def cut(self, lease: Lease) -> Cut | None:
         cut = await self._write(lambda connection: cut_to_last_good(connection, lease))
         if cut is not None:
-            lease.next_seq = cut.seq
+            lease.next_seq, lease.status = cut.seq, cut.status
         return cut
 
     async def reopen(self, run: Run, *, reason: str) -> int:
@@ -236,7 +245,8 @@ class SqliteJournal:
                 connection.execute(
                     "INSERT OR IGNORE INTO blobs VALUES (?, ?)", (digest, body)
                 ).rowcount
-            )
+            ),
+            size=len(body),
         )
         return digest
 
@@ -248,7 +258,10 @@ class SqliteJournal:
         )
         if row is None:
             raise JournalError(f"there is no blob {digest.hex()[:12]}")
-        return bytes(row[0])
+        body = bytes(row[0])
+        if hashlib.sha256(body).digest() != digest:
+            raise JournalCorrupt(f"blob {digest.hex()[:12]} does not match its digest")
+        return body
 
     # --- delivery
 
@@ -266,6 +279,9 @@ class SqliteJournal:
         )
 
     async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         try:
             await self._writer.close()
         finally:
@@ -274,5 +290,6 @@ class SqliteJournal:
             await asyncio.to_thread(self._checkpointer.stop)
 
     def _close_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()

@@ -6,8 +6,9 @@ and 256 of them share it.
 
 Failure rules. An operation that is refused fails its own caller only. After an I/O error the
 outcome of the transaction is unknown: the connection is closed and never used again, a new one
-reads the writer's own batch number, and only then is it known whether the batch is in the journal.
-If it is not, it is tried once more; if that fails too, its callers get the error.
+reads the writer's own batch number, under the write lock, and only then is it known whether the
+batch is in the journal. If it is not, it is tried once more; if that fails too, its callers get the
+error, and an outcome that could not be read remains unknown to them.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from typing import Protocol
 
 from holdfast import crashpoint
 from holdfast.journal.schema import explain
-from holdfast.records.errors import JournalError, JournalFull
+from holdfast.records.errors import JournalError
 
 MAX_ROWS = 512
 MAX_BYTES = 8 * 1024 * 1024
@@ -44,10 +45,10 @@ class Call:
     """Any function of the connection, isolated by a savepoint."""
 
     rows = 1
-    size = 0
 
-    def __init__(self, function: Callable[[sqlite3.Connection], object]):
+    def __init__(self, function: Callable[[sqlite3.Connection], object], size: int = 0):
         self.function = function
+        self.size = size
 
     def run(self, connection: sqlite3.Connection) -> object:
         connection.execute("SAVEPOINT call")
@@ -96,8 +97,11 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
         self._rows = 0
         self._bytes = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        self._idle: list[asyncio.Future[None]] = []
+        self._counting = threading.Lock()
+        self._queued = 0
+        self._done = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._closed = False
         self.batches = 0
 
@@ -118,18 +122,21 @@ class Writer:
             self._thread = threading.Thread(target=self._work, name="holdfast-journal", daemon=True)
             self._thread.start()
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._rows += operation.rows
-        self._bytes += operation.size
+        with self._counting:
+            self._queued += 1
+            self._rows += operation.rows
+            self._bytes += operation.size
         self._queue.put(Ticket(operation, future))
         return future
 
     async def drain(self) -> None:
         """Returns when everything queued so far is durable or refused."""
-        if self._rows == 0:
+        if self._done == self._queued:
             return
-        idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._idle.append(idle)
-        await idle
+        drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Not until the queue is empty: under load it never is.
+        self._drains.append((self._queued, drained))
+        await drained
 
     async def close(self) -> None:
         """Finishes what is queued, then ends the thread."""
@@ -143,9 +150,8 @@ class Writer:
                 raise JournalError(f"journal {self._path} did not finish its writes in time")
 
     def _settle(self, batch: list[Ticket]) -> None:
+        self._count_done(batch)
         for ticket in batch:
-            self._rows -= ticket.operation.rows
-            self._bytes -= ticket.operation.size
             # A cancelled waiter has gone; its write is durable all the same.
             if ticket.future.done():
                 continue
@@ -153,9 +159,16 @@ class Writer:
                 ticket.future.set_result(ticket.result)
             else:
                 ticket.future.set_exception(ticket.error)
-        _wake(self._waiters)
-        if self._rows == 0:
-            _wake(self._idle)
+        waiters, self._waiters = self._waiters, []
+        _wake(waiters)
+        while self._drains and self._drains[0][0] <= self._done:
+            _wake([self._drains.popleft()[1]])
+
+    def _count_done(self, batch: list[Ticket]) -> None:
+        with self._counting:
+            self._done += len(batch)
+            self._rows -= sum(ticket.operation.rows for ticket in batch)
+            self._bytes -= sum(ticket.operation.size for ticket in batch)
 
     # --- the thread's side
 
@@ -166,8 +179,8 @@ class Writer:
             loop = batch[0].future.get_loop()
             try:
                 loop.call_soon_threadsafe(self._settle, batch)
-            except RuntimeError:  # The loop ended without closing us: nobody waits any more.
-                break
+            except RuntimeError:  # The loop has ended: nobody waits for these any more.
+                self._count_done(batch)
             if closing:
                 break
         if self._connection is not None:
@@ -189,29 +202,31 @@ class Writer:
 
     def _commit(self, batch: list[Ticket]) -> None:
         self._batch += 1
-        for last_try in (False, True):
+        failure: JournalError | None = None
+        for again in (False, True):
             try:
-                self._transaction(batch)
+                self._transaction(batch, again=again)
             except (sqlite3.Error, JournalError) as error:
                 self._give_up_connection()
-                if self._is_durable():
-                    return None
-                if last_try:
-                    _fail(batch, _journal_error(error, self._path))
+                failure = _journal_error(error, self._path)
             except Exception as error:  # A bug of ours must fail its callers, not hang them.
                 self._give_up_connection()
                 return _fail(batch, error)
             else:
-                return None
-        return None
+                return self._explain_refusals(batch)
+        if failure is not None and not self._is_durable():
+            return _fail(batch, failure)
+        return self._explain_refusals(batch)
 
-    def _transaction(self, batch: list[Ticket]) -> None:
+    def _transaction(self, batch: list[Ticket], *, again: bool) -> None:
         connection = self._connection
         if connection is None:
             connection = self._connection = self._connect()
+        connection.execute("BEGIN IMMEDIATE")
+        if again and self._marker(connection) == self._batch:
+            return self._give_up_connection()
         for ticket in batch:
             ticket.result = ticket.error = None
-        connection.execute("BEGIN IMMEDIATE")
         self._run_batch(connection, batch)
         connection.execute(
             "INSERT INTO writers VALUES (?, ?) ON CONFLICT DO UPDATE SET batch = excluded.batch",
@@ -222,7 +237,34 @@ class Writer:
         connection.execute("COMMIT")
         crashpoint.reach("journal.after_commit", rows)
         self.batches += 1
-        self._after_commit(connection, sum(ticket.operation.size for ticket in batch))
+        return self._tidy(connection, sum(ticket.operation.size for ticket in batch))
+
+    def _tidy(self, connection: sqlite3.Connection, size: int) -> None:
+        try:
+            self._after_commit(connection, size)
+        except sqlite3.Error:  # The batch is durable; only the handle is no longer trusted.
+            self._give_up_connection()
+
+    def _marker(self, connection: sqlite3.Connection) -> int | None:
+        """The last batch of this writer that is in the journal."""
+        row = connection.execute(
+            "SELECT batch FROM writers WHERE name = ?", (self._name,)
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    def _is_durable(self) -> bool:
+        """Whether the batch that just failed is in the journal after all."""
+        try:
+            self._connection = self._connect()
+            return self._marker(self._connection) == self._batch
+        except (sqlite3.Error, JournalError):
+            self._give_up_connection()
+            return False
+
+    def _explain_refusals(self, batch: list[Ticket]) -> None:
+        for ticket in batch:
+            if isinstance(ticket.error, sqlite3.Error):
+                ticket.error = explain(ticket.error, self._path)
 
     def _give_up_connection(self) -> None:
         """Never fsync the same handle again: pages that failed to reach the disk look clean."""
@@ -233,24 +275,11 @@ class Writer:
             except sqlite3.Error:
                 connection = None  # Whatever it held is rolled back when the file is reopened.
 
-    def _is_durable(self) -> bool:
-        """Whether the batch that just failed is in the journal after all."""
-        try:
-            self._connection = self._connect()
-            row = self._connection.execute(
-                "SELECT batch FROM writers WHERE name = ?", (self._name,)
-            ).fetchone()
-        except (sqlite3.Error, JournalError):
-            self._give_up_connection()
-            return False
-        return row is not None and row[0] == self._batch
 
-
-def _wake(waiters: "deque[asyncio.Future[None]] | list[asyncio.Future[None]]") -> None:
+def _wake(waiters: "list[asyncio.Future[None]]") -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)
-    waiters.clear()
 
 
 def _fail(batch: list[Ticket], error: Exception) -> None:
@@ -258,12 +287,5 @@ def _fail(batch: list[Ticket], error: Exception) -> None:
         ticket.error = error
 
 
-def _journal_error(error: Exception, path: Path) -> JournalError:
-    if isinstance(error, JournalError):
-        return error
-    assert isinstance(error, sqlite3.Error), "only these two are caught"
-    if "full" in str(error):
-        return JournalFull(
-            f"the disk that holds {path} is full; free some space and run the same command again"
-        )
-    return explain(error, path)
+def _journal_error(error: sqlite3.Error | JournalError, path: Path) -> JournalError:
+    return error if isinstance(error, JournalError) else explain(error, path)

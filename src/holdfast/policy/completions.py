@@ -76,10 +76,12 @@ class CompletionsPolicy:
                 f"{', '.join(served) or 'none'}"
             )
 
-    async def ready(self) -> float:
-        before = self.gate.seconds_down
+    async def ready(self) -> None:
         await self.gate.passed()
-        return self.gate.seconds_down - before
+
+    @property
+    def seconds_down(self) -> float:
+        return self.gate.seconds_down
 
     async def _models(self) -> list[str]:
         timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)

@@ -40,7 +40,15 @@ class Gate:
         self.budget = RetryBudget()
         self.outages = 0
         """Outages that a failed probe confirmed."""
-        self.seconds_down = 0.0
+        self._down_before = 0.0
+        self._down_since: float | None = None
+
+    @property
+    def seconds_down(self) -> float:
+        """Total time in outages, the present one included."""
+        if self._down_since is None:
+            return self._down_before
+        return self._down_before + self._clock.elapsed() - self._down_since
 
     @property
     def is_open(self) -> bool:
@@ -75,6 +83,7 @@ class Gate:
                 probes += 1
                 if probes == 1:
                     self.outages += 1
+                    self._down_since = since
                 if self._clock.elapsed() - since > self._patience:
                     self._down = EndpointDown(
                         f"{self._name} has been down for {self._clock.elapsed() - since:.0f} s "
@@ -83,8 +92,7 @@ class Gate:
                     return
                 await self._clock.sleep(min(PROBE_CAP, PROBE_BASE * 2 ** min(probes, 10)))
         finally:
-            if probes:
-                self.seconds_down += self._clock.elapsed() - since
+            self._down_before, self._down_since = self.seconds_down, None
             self._in_a_row = 0
             self.budget.refill()
             self._open.set()

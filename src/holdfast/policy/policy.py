@@ -38,8 +38,13 @@ class Policy(Protocol):
         """Raises before any work is done if the endpoint is down or does not serve the model."""
         ...
 
-    async def ready(self) -> float:
-        """Returns when the endpoint takes work; how many seconds it was down meanwhile."""
+    async def ready(self) -> None:
+        """Returns when the endpoint takes work."""
+        ...
+
+    @property
+    def seconds_down(self) -> float:
+        """How long the endpoint has been down so far: time that no deadline counts."""
         ...
 
     async def sample(self, request: Request) -> Completion:

@@ -39,7 +39,7 @@ class ByteRenderer:
     name = "bytes"
     OPEN = 256
     END = 257
-    stop_token_ids = (END,)
+    stop_token_ids: tuple[int, ...] = (END,)
 
     _call = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 

@@ -74,10 +74,10 @@ class History:
                 self.spent += 1
             case Forked():
                 self.forks.append(record)
-                self._cut(record.path)
+                self.cut(record.path)
             case Refilled():
                 self.life, self.spent = record.life, 0
-                self._cut("0")
+                self.cut("0")
             case Finished():
                 self.finished = record
             case Scored():
@@ -92,7 +92,8 @@ class History:
                 self.spent = 0
                 self.finished = None
 
-    def _cut(self, path: str) -> None:
+    def cut(self, path: str) -> None:
+        """Makes the steps at and after `path` history; a fork record does the same."""
         for gone in [step for step in self.steps if is_cut_by(step, path)]:
             del self.steps[gone]
             self.results.pop(gone, None)

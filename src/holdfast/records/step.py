@@ -50,13 +50,13 @@ class _Record(Struct, frozen=True, array_like=True, gc=False):
     """The base of all records; it carries no fields so that each lists its own in order."""
 
 
-class AttemptStarted(_Record, tag=1):
+class AttemptStarted(_Record, frozen=True, tag=1):
     attempt: int
     worker: str
     at: float
 
 
-class Generated(_Record, tag=2):
+class Generated(_Record, frozen=True, tag=2):
     """One sampled completion.
 
     Its prompt is the first `keep` tokens of the stream of `base` (that step's prompt and
@@ -83,7 +83,7 @@ class Generated(_Record, tag=2):
     """Why the prompt does not begin with the stream of `base`; "" when it does."""
 
 
-class ToolIntent(_Record, tag=3):
+class ToolIntent(_Record, frozen=True, tag=3):
     path: str
     fingerprint: bytes
     name: str
@@ -93,7 +93,7 @@ class ToolIntent(_Record, tag=3):
     idempotency_key: str
 
 
-class ToolResult(_Record, tag=4):
+class ToolResult(_Record, frozen=True, tag=4):
     path: str
     content: str
     error: str = ""
@@ -101,7 +101,7 @@ class ToolResult(_Record, tag=4):
     seconds: float = 0.0
 
 
-class EnvironmentStepped(_Record, tag=5):
+class EnvironmentStepped(_Record, frozen=True, tag=5):
     path: str
     fingerprint: bytes
     action: str
@@ -112,7 +112,7 @@ class EnvironmentStepped(_Record, tag=5):
     """The digest of a blob, or nothing."""
 
 
-class ValueRecorded(_Record, tag=6):
+class ValueRecorded(_Record, frozen=True, tag=6):
     path: str
     fingerprint: bytes
     name: str
@@ -120,7 +120,7 @@ class ValueRecorded(_Record, tag=6):
     """msgpack"""
 
 
-class Forked(_Record, tag=7):
+class Forked(_Record, frozen=True, tag=7):
     """From here on, the steps at and after `path` in its scope are history, not state."""
 
     path: str
@@ -129,12 +129,12 @@ class Forked(_Record, tag=7):
     at: float
 
 
-class AttemptFailed(_Record, tag=8):
+class AttemptFailed(_Record, frozen=True, tag=8):
     failure: Failure
     at: float
 
 
-class Finished(_Record, tag=9):
+class Finished(_Record, frozen=True, tag=9):
     status: Status
     reason: str
     reward: float | None
@@ -142,7 +142,7 @@ class Finished(_Record, tag=9):
     at: float
 
 
-class Scored(_Record, tag=10):
+class Scored(_Record, frozen=True, tag=10):
     scorer: str
     reward: float
     metrics: dict[str, float]
@@ -150,20 +150,20 @@ class Scored(_Record, tag=10):
     at: float
 
 
-class ScoringFailed(_Record, tag=11):
+class ScoringFailed(_Record, frozen=True, tag=11):
     failure: Failure
     at: float
     final: bool
 
 
-class Reopened(_Record, tag=12):
+class Reopened(_Record, frozen=True, tag=12):
     """A failed trajectory gets new budgets, by the user's wish."""
 
     reason: str
     at: float
 
 
-class Refilled(_Record, tag=13):
+class Refilled(_Record, frozen=True, tag=13):
     """The trajectory begins a new life: nothing of the old one is replayed or reused."""
 
     life: int

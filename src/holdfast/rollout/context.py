@@ -23,6 +23,7 @@ from holdfast.records.step import Contract, Generated, ToolIntent, ToolResult, V
 from holdfast.records.task import Task
 from holdfast.records.tokens import unpack_ids, unpack_logprobs
 from holdfast.rollout import difference
+from holdfast.rollout.containment import contained
 from holdfast.rollout.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.session import Session, is_accident
 from holdfast.rollout.threads import DaemonThreads
@@ -164,7 +165,7 @@ class Rollout:
     ) -> Value:
         """Runs `function` once and remembers what it returned: clocks, randomness, reads."""
         path = self._next_path()
-        label = name or getattr(function, "__qualname__", type(function).__name__)
+        label = name or str(getattr(function, "__qualname__", type(function).__name__))
         step = await self._session.match(
             path,
             ValueRecorded,
@@ -337,7 +338,7 @@ async def _run(rollout: "Callable[[Rollout], Awaitable[Value]]", child: Rollout)
 async def _call(tool: Tool, arguments: dict[str, object]) -> object:
     if tool.is_async:
         found = tool.function(**arguments)
-        return await found if isinstance(found, Awaitable) else found
+        return await contained(found) if isinstance(found, Awaitable) else found
     return await _threads.run(lambda: tool.function(**arguments))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
+from holdfast.rollout.containment import contained
 from holdfast.rollout.context import Rollout
 
 Reward = float | None
@@ -44,7 +45,9 @@ class RolloutProcessor:
     ) -> "list[asyncio.Task[Reward]]":
         """Starts the rows; asyncio task i belongs to row i. The caller owns the tasks."""
         return [
-            asyncio.create_task(self.rollout(config.open(task)), name=f"rollout {task.id}")
+            asyncio.create_task(
+                contained(self.rollout(config.open(task))), name=f"rollout {task.id}"
+            )
             for task in tasks
         ]
 
@@ -94,7 +97,7 @@ def fingerprint_of(candidate: object) -> str:
     )
     name = getattr(subject, "__name__", type(candidate).__name__)
     try:
-        source = Path(inspect.getfile(subject)).read_bytes()  # type: ignore[arg-type]
+        source = Path(inspect.getfile(subject)).read_bytes()
     except (TypeError, OSError):
         code = getattr(subject, "__code__", None)
         source = code.co_code if code is not None else b""

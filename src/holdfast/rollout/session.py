@@ -19,6 +19,7 @@ from holdfast.records.run import seed_for
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Contract, Forked, Record, Step, ToolIntent
 from holdfast.records.task import Task
+from holdfast.records.trajectory import Status
 
 Recorded = TypeVar("Recorded", bound=Step)
 
@@ -48,6 +49,7 @@ class Session:
         on_divergence: OnDivergence = OnDivergence.FORK,
         stopping: Callable[[], bool] = lambda: False,
         on_live: Callable[[Record], None] = lambda record: None,
+        prelude: tuple[Record, ...] = (),
     ):
         self.task = task
         self.lease = lease
@@ -63,10 +65,17 @@ class Session:
         self._on_divergence = on_divergence
         self._stopping = stopping
         self._on_live = on_live
+        # Written together with the first record of the attempt: one commit less for each.
+        self._prelude = prelude
 
-    async def append(self, *records: Record) -> None:
+    async def append(
+        self, *records: Record, status: Status | None = None, settled: bool | None = None
+    ) -> None:
         """Durable first, visible after (I1)."""
-        await self._journal.append(self.lease, records)
+        if self._prelude:
+            records, self._prelude = (*self._prelude, *records), ()
+            status = Status.RUNNING if status is None else status
+        await self._journal.append(self.lease, records, status=status, settled=settled)
         for record in records:
             self.history.take(record)
             self._on_live(record)
@@ -100,9 +109,8 @@ class Session:
             )
         fork = Forked(path, "diverged on replay", difference, self.clock.now())
         # Cut before waiting: a sibling step that starts meanwhile must not replay what is cut.
-        self.history.take(fork)
-        await self._journal.append(self.lease, [fork])
-        self._on_live(fork)
+        self.history.cut(path)
+        await self.append(fork)
 
     async def restart_if_interrupted(self) -> None:
         """A call under the `restart` contract that never ended takes its world with it."""
@@ -125,6 +133,11 @@ class Session:
         if self.broken is None:
             self.broken = error
         return error
+
+    @property
+    def has_prelude(self) -> bool:
+        """Whether the attempt has recorded nothing yet."""
+        return bool(self._prelude)
 
     def seed_at(self, path: str) -> int | None:
         key = self.lease.key

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.records.errors import EnvironmentBroken
+from holdfast.rollout.containment import ExitCalled
 
 MAX_ABANDONED = 64
 Result = TypeVar("Result")
@@ -47,7 +48,6 @@ class DaemonThreads:
         except asyncio.CancelledError:
             if thread.is_alive():
                 self._abandoned += 1
-                future.add_done_callback(lambda _: None)
             raise
 
 
@@ -64,6 +64,7 @@ def _set_result(future: "asyncio.Future[Result]", result: Result) -> None:
 def _set_exception(future: "asyncio.Future[object]", error: BaseException) -> None:
     if future.done():
         return
-    if isinstance(error, StopIteration):
-        error = RuntimeError("the function raised StopIteration")
+    # None of these may travel through a future: they would end the loop, or be refused by it.
+    if isinstance(error, SystemExit | KeyboardInterrupt | StopIteration):
+        error = ExitCalled(f"user code raised {error!r}")
     future.set_exception(error)

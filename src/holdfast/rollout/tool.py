@@ -41,7 +41,7 @@ class Tool:
         name: str | None = None,
     ):
         self.function = function
-        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         self.contract = Contract(contract)
         self.timeout = timeout
         self.is_async = inspect.iscoroutinefunction(function)
@@ -77,7 +77,7 @@ def tool(
     contract: Contract | str = Contract.AT_MOST_ONCE,
     timeout: float = DEFAULT_TIMEOUT,
     name: str | None = None,
-) -> Any:  # noqa: ANN401 - a decorator with and without arguments
+) -> Any:
     """Makes a tool: `@tool`, or `@tool(contract="idempotent", timeout=30)`."""
 
     def make(function: Function) -> Tool:

@@ -1,0 +1,28 @@
+"""Tools for testing what is built on Holdfast, and Holdfast itself.
+
+`FakeEngine` is an inference engine without a model, with faults on demand; `ManualClock` is time
+that a test moves by hand. Importing this package imports none of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.testing.clock import ManualClock
+    from holdfast.testing.fake_engine import FakeEngine
+    from holdfast.testing.faults import Fault, FaultKind
+
+__all__ = ["FakeEngine", "Fault", "FaultKind", "ManualClock"]
+
+_HOMES = {
+    "FakeEngine": "holdfast.testing.fake_engine",
+    "Fault": "holdfast.testing.faults",
+    "FaultKind": "holdfast.testing.faults",
+    "ManualClock": "holdfast.testing.clock",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,134 @@
+"""`holdfast export`: a run's data in a file that is either whole or not there.
+
+The rows go to a temporary file beside the target, which takes its place when all are on disk. A
+kill leaves the old file, or none.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from holdfast import crashpoint
+from holdfast.cli.exit import Exit
+from holdfast.cli.reading import named, to_read
+from holdfast.engine.export import Row, What, rows
+from holdfast.records.errors import UsageError
+
+ROWS_PER_GROUP = 256
+
+
+class Sink(Protocol):
+    def write(self, row: Row) -> None: ...
+    def close(self) -> None: ...
+
+
+def export(args: argparse.Namespace) -> int:
+    return asyncio.run(_export(args))
+
+
+async def _export(args: argparse.Namespace) -> int:
+    what, target = What(args.what), Path(args.out)
+    if args.fixed_groups and what is not What.SAMPLES:
+        raise UsageError("--fixed-groups goes with --what samples")
+    journal = to_read(args.journal)
+    try:
+        run = await named(journal, args.run)
+        found = rows(journal, run, what, fixed_groups=args.fixed_groups)
+        written = await _write(found, target, what, args.format)
+        unsettled = sum(not row.settled for row in await journal.trajectories(run))
+    finally:
+        await journal.close()
+    if args.json:
+        told = {"rows": written, "out": str(target), "unsettled": unsettled}
+        print(msgspec.json.encode(told).decode())
+    else:
+        print(f"wrote {written} {what} of run {args.run} to {target}")
+    if unsettled:
+        print(
+            f"holdfast: {unsettled} trajectories are not settled yet; their groups are not among "
+            "the samples",
+            file=sys.stderr,
+        )
+    return Exit.OK
+
+
+async def _write(found: AsyncIterator[Row], target: Path, what: What, form: str) -> int:
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    written = 0
+    try:
+        sink = _sink(part, what, form)
+        try:
+            async for row in found:
+                sink.write(row)
+                written += 1
+                crashpoint.reach("export.row")
+        finally:
+            sink.close()
+        _make_durable(part, target)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+    return written
+
+
+def _make_durable(part: Path, target: Path) -> None:
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _sink(path: Path, what: What, form: str) -> Sink:
+    return _Lines(path) if form == "jsonl" else _Parquet(path, what)
+
+
+class _Lines:
+    def __init__(self, path: Path):
+        self._file = path.open("wb")
+        self._encoder = msgspec.json.Encoder()
+
+    def write(self, row: Row) -> None:
+        self._file.write(self._encoder.encode(row) + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Parquet:
+    """Row groups of a fixed size, with a schema that does not depend on the data."""
+
+    def __init__(self, path: Path, what: What):
+        from holdfast.cli import parquet
+
+        self._schema = parquet.schema(what)
+        self._writer = parquet.writer(path, self._schema)
+        self._encode = parquet.columns
+        self._what = what
+        self._rows: list[Row] = []
+
+    def write(self, row: Row) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= ROWS_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(self._encode(self._rows, self._schema))
+            self._rows = []
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()

@@ -1,0 +1,69 @@
+"""`holdfast …`: parses the words and hands over. Each command's module is imported when used."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from holdfast import __version__
+from holdfast.cli import options
+from holdfast.cli.exit import Exit
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        parser.print_help()
+        return Exit.USAGE
+    _arm_crash_points()
+    from holdfast.cli.errors import guarded
+
+    return guarded(lambda: _dispatch(args))
+
+
+def _dispatch(args: argparse.Namespace) -> int:
+    if args.command == "run":
+        from holdfast.cli.run import run
+
+        return run(args)
+    if args.command == "export":
+        from holdfast.cli.export import export
+
+        return export(args)
+    if args.command == "journal":
+        from holdfast.cli.journal import check
+
+        return check(args)
+    from holdfast.cli import show
+
+    return show.runs(args) if args.command == "runs" else show.show(args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="holdfast",
+        description="Durable rollouts of LLM agents: kill it at any moment, run it again, lose "
+        "nothing.",
+    )
+    parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    options.add_run(commands)
+    options.add_runs(commands)
+    options.add_show(commands)
+    options.add_export(commands)
+    options.add_journal(commands)
+    return parser
+
+
+def _arm_crash_points() -> None:
+    """For the crash suite: `HOLDFAST_CRASH` names where this process is to kill itself."""
+    if plan := os.environ.get("HOLDFAST_CRASH"):
+        from holdfast.testing import crash
+
+        crash.arm(plan)

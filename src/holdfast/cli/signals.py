@@ -1,0 +1,37 @@
+"""SIGINT and SIGTERM: the first stops with care, the second at once."""
+
+import asyncio
+import os
+import signal
+import sys
+
+from holdfast.cli.exit import Exit
+from holdfast.engine.stop import Stop
+
+_CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
+
+
+class Signals:
+    """Watches for the two while the run works."""
+
+    def __init__(self, stop: Stop):
+        self._stop = stop
+        self.received: Exit | None = None
+
+    def watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _CODES:
+            loop.add_signal_handler(number, self._handle, number)
+
+    def _handle(self, number: signal.Signals) -> None:
+        if self.received is not None:
+            # Every record that was acknowledged is durable: there is nothing to save.
+            print("holdfast: stopped at once", file=sys.stderr, flush=True)
+            os._exit(_CODES[number])
+        self.received = _CODES[number]
+        self._stop.request(f"received {number.name}")
+        print(
+            f"\nholdfast: {number.name}: finishing what is in flight; again to stop at once",
+            file=sys.stderr,
+            flush=True,
+        )

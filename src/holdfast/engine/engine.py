@@ -1,0 +1,274 @@
+"""The engine: works through a run until every trajectory is settled or the run is stopped.
+
+Owns every task that it starts. However it ends (finished, stopped, killed by an error of its own)
+no task is left, every append that was begun is durable or refused, and the leases are given back.
+"""
+
+import asyncio
+from collections import deque
+
+from msgspec import Struct
+
+from holdfast import crashpoint
+from holdfast.clock import Clock, SystemClock
+from holdfast.engine.attempt import FATAL, Workbench, drive, load
+from holdfast.engine.progress import Progress
+from holdfast.engine.scorer import Scorer
+from holdfast.engine.scoring import Member, Scoring
+from holdfast.engine.settings import Settings
+from holdfast.engine.stop import Stop
+from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
+from holdfast.journal.process import this_process
+from holdfast.policy.policy import Policy
+from holdfast.policy.renderer import Renderer
+from holdfast.records.errors import JournalError, RunStopped
+from holdfast.records.run import Run
+from holdfast.rollout.processor import RolloutProcessor
+
+CLAIM_AHEAD = 64
+
+
+class Ending(Struct, frozen=True):
+    """How a run ended."""
+
+    stopped: str
+    """Why it stopped early; "" when it worked through everything that it could claim."""
+    cuts: tuple[Cut, ...]
+    fatal: BaseException | None
+
+
+class _Group:
+    """The members of one claim that are on their way."""
+
+    def __init__(self, claim: Claim):
+        self.claim = claim
+        self.waiting = len(claim.open)
+        self.members: list[Member] = []
+
+
+class Engine:
+    """One run, one worker. Use it once."""
+
+    def __init__(
+        self,
+        *,
+        run: Run,
+        journal: Journal,
+        policy: Policy,
+        renderer: Renderer,
+        processor: RolloutProcessor,
+        scorer: Scorer | None = None,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        reopen_failed: bool = False,
+    ):
+        self._run = run
+        self._journal = journal
+        self._policy = policy
+        self._processor = processor
+        self._settings = settings or Settings()
+        self._clock = clock or SystemClock()
+        self._progress = progress or Progress()
+        self._reopen_failed = reopen_failed
+        self.stop = stop or Stop()
+        self._cuts: list[Cut] = []
+        self._slots = asyncio.Semaphore(self._settings.concurrency)
+        # Finished trajectories wait for their scores outside the slots, but not without bound.
+        self._unsettled = asyncio.Semaphore(2 * self._settings.concurrency + CLAIM_AHEAD)
+        self._buffer: deque[tuple[_Group, Lease]] = deque()
+        self._scoring = (
+            Scoring(scorer, self._settings.scoring, journal, self._clock) if scorer else None
+        )
+        self._bench = Workbench(
+            spec=run.spec,
+            settings=self._settings,
+            journal=journal,
+            policy=policy,
+            renderer=renderer,
+            processor=processor,
+            clock=self._clock,
+            worker=str(this_process()),
+            stopping=lambda: self.stop.requested,
+            on_record=self._progress.record,
+            on_cut=self._cut,
+            settles=scorer is None,
+        )
+
+    async def work(self) -> Ending:
+        """Joins the run, works, and leaves. Raises only for what cannot be worked around."""
+        worker = await self._journal.join(
+            self._run,
+            this_process(),
+            lease_seconds=self._settings.lease_seconds,
+            share=self._settings.join,
+        )
+        try:
+            if self._reopen_failed:
+                await self._journal.reopen(self._run, reason="new budgets, by the user's wish")
+            await self._count()
+            await self._work(worker)
+        finally:
+            await self._leave(worker)
+        return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal)
+
+    async def _count(self) -> None:
+        rows = await self._journal.trajectories(self._run)
+        self._progress.total = len(rows)
+        self._progress.done_before = sum(row.settled for row in rows)
+
+    async def _work(self, worker: Worker) -> None:
+        helpers = [
+            asyncio.create_task(self._beat(worker), name="heartbeat"),
+            asyncio.create_task(self._watch_deadline(), name="run deadline"),
+        ]
+        try:
+            found = self._processor.setup()
+            if found is not None:
+                await found
+            await self._trajectories(worker)
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            await self._processor.acleanup()
+
+    async def _leave(self, worker: Worker) -> None:
+        try:
+            await self._journal.leave(worker)
+        except JournalError as error:
+            # The leases run out by themselves; the reason why matters more than this one.
+            self.stop.fail(error)
+
+    # --- admission
+
+    async def _trajectories(self, worker: Worker) -> None:
+        running: set[asyncio.Task[None]] = set()
+        stopped = asyncio.create_task(self.stop.event.wait(), name="stop")
+        admission = asyncio.create_task(self._admit(worker, running), name="admission")
+        try:
+            await asyncio.wait({admission, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not self.stop.requested:
+                await admission
+                await self._until_done(running, stopped)
+        except BaseException as error:
+            self.stop.fail(error)
+            raise
+        finally:
+            stopped.cancel()
+            admission.cancel()
+            await asyncio.wait({admission, stopped})
+            await self._wind_down(running)
+        if not admission.cancelled() and admission.exception() is not None:
+            await admission
+
+    async def _until_done(
+        self, running: "set[asyncio.Task[None]]", stopped: "asyncio.Task[bool]"
+    ) -> None:
+        while running and not self.stop.requested:
+            await asyncio.wait({*running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _wind_down(self, running: "set[asyncio.Task[None]]") -> None:
+        """Lets what is in flight reach its next step, then cancels, and waits for the end."""
+        if running and self.stop.fatal is None:
+            await asyncio.wait(set(running), timeout=self._settings.grace)
+        for task in list(running):
+            task.cancel()
+        if running:
+            await asyncio.wait(set(running))
+
+    async def _admit(self, worker: Worker, running: "set[asyncio.Task[None]]") -> None:
+        while not self.stop.requested:
+            await self._unsettled.acquire()
+            await self._slots.acquire()
+            try:
+                await self._policy.ready()
+                found = await self._next(worker)
+            except FATAL as error:
+                self.stop.fail(error)
+                return
+            if found is None:
+                return
+            task = asyncio.create_task(self._trajectory(*found), name=f"{found[1].key}")
+            running.add(task)
+            task.add_done_callback(running.discard)
+            crashpoint.reach("engine.admitted")
+
+    async def _next(self, worker: Worker) -> tuple[_Group, Lease] | None:
+        if not self._buffer:
+            per_group = self._run.spec.samples
+            claims = await self._journal.claim(worker, groups=max(1, CLAIM_AHEAD // per_group))
+            for claim in claims:
+                group = _Group(claim)
+                self._buffer.extend((group, lease) for lease in claim.open)
+        return self._buffer.popleft() if self._buffer else None
+
+    # --- one trajectory
+
+    async def _trajectory(self, group: _Group, lease: Lease) -> None:
+        """Everything about one trajectory. Nothing that happens in here reaches another."""
+        self._progress.started()
+        in_slot = True
+        try:
+            history = await load(self._bench, lease)
+            if history.finished is None:
+                history = await drive(self._bench, lease, group.claim.task, history)
+            self._slots.release()
+            in_slot = False
+            group.members.append(Member(lease, group.claim.task, history))
+            crashpoint.reach("engine.finished")
+            await self._score(group)
+        except RunStopped:
+            self._progress.stopped()
+        except FATAL as error:
+            self.stop.fail(error)
+            self._progress.stopped()
+        except asyncio.CancelledError:
+            self._progress.stopped()
+            raise
+        except Exception as error:  # A bug of ours: stop and show it rather than lose a group.
+            self.stop.fail(error)
+        finally:
+            if in_slot:
+                self._slots.release()
+            self._unsettled.release()
+
+    async def _score(self, group: _Group) -> None:
+        """Scores the member that just finished, or the group when it was the last of it."""
+        member = group.members[-1]
+        group.waiting -= 1
+        if self._scoring is None:
+            return self._progress.settled([member.history])
+        if not self._scoring.scorer.is_group:
+            group.members.pop()
+            await self._scoring.settle([member] if member.history.status.is_outcome else [])
+            return self._progress.settled([member.history])
+        if group.waiting == 0:
+            await self._scoring.settle(
+                sorted(
+                    (one for one in group.members if one.history.status.is_outcome),
+                    key=lambda one: one.lease.key.sample,
+                )
+            )
+            self._progress.settled([one.history for one in group.members])
+        return None
+
+    def _cut(self, cut: Cut) -> None:
+        self._cuts.append(cut)
+
+    # --- in the background
+
+    async def _beat(self, worker: Worker) -> None:
+        while True:
+            await asyncio.sleep(worker.lease_seconds / 3)
+            try:
+                await self._journal.heartbeat(worker)
+            except JournalError as error:
+                return self.stop.fail(error)
+
+    async def _watch_deadline(self) -> None:
+        if self._settings.run_deadline is None:
+            return
+        await asyncio.sleep(self._settings.run_deadline)
+        self.stop.request(f"the run's deadline of {self._settings.run_deadline:g} s is over")

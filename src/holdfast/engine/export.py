@@ -1,0 +1,147 @@
+"""A run's data as rows: samples, trajectories, failures.
+
+Rows come in (task, sample, branch) order, whatever the order in which they were made. `samples`
+holds nothing that may differ between a disturbed and an undisturbed run: no clocks, no attempt
+numbers. Two exports can be compared byte for byte.
+"""
+
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from itertools import groupby
+
+import msgspec
+
+from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.records.group import valid_members
+from holdfast.records.history import History, added_messages
+from holdfast.records.run import Run
+from holdfast.records.sample import placeholder, samples_of
+from holdfast.records.step import Generated
+from holdfast.records.task import Task
+from holdfast.records.tokens import count, unpack_logprobs
+from holdfast.records.view import TrajectoryView
+
+Row = dict[str, object]
+
+
+class What(StrEnum):
+    SAMPLES = "samples"
+    TRAJECTORIES = "trajectories"
+    FAILURES = "failures"
+
+
+async def rows(
+    journal: Journal, run: Run, what: What, *, fixed_groups: bool = False
+) -> AsyncIterator[Row]:
+    tasks = await journal.tasks(run)
+    listed = await journal.trajectories(run)
+    for ordinal, members in groupby(listed, key=lambda row: row.ordinal):
+        group = list(members)
+        if what is What.SAMPLES:
+            async for row in _group_samples(journal, run, group, fixed=fixed_groups):
+                yield row
+            continue
+        for member in group:
+            view = TrajectoryView(
+                member.key, tasks[ordinal], History(await journal.history(member.id))
+            )
+            if what is What.TRAJECTORIES:
+                yield trajectory_row(view)
+            else:
+                for failure in failure_rows(view):
+                    yield failure
+
+
+async def _group_samples(
+    journal: Journal, run: Run, group: list[TrajectoryRow], *, fixed: bool
+) -> AsyncIterator[Row]:
+    """Only whole, kept groups: part of one would shift the baseline that it is compared with."""
+    if not all(member.settled for member in group):
+        return
+    valid = valid_members([member.status for member in group])
+    if not valid or not run.spec.group.keeps(valid, of=len(group)):
+        return
+    for member in group:
+        name, sample = member.key.task, member.key.sample
+        if member.status.is_outcome:
+            history = History(await journal.history(member.id))
+            for one in samples_of(history, task=name, group=name, sample=sample):
+                yield msgspec.to_builtins(one)
+        elif fixed:
+            yield msgspec.to_builtins(placeholder(task=name, group=name, sample=sample))
+
+
+def trajectory_row(view: TrajectoryView) -> Row:
+    history = view.history
+    return {
+        "trajectory": str(view.key),
+        "task": view.key.task,
+        "sample": view.key.sample,
+        "status": view.status.name,
+        "reason": view.reason,
+        "reward": history.reward,
+        "metrics": dict(history.scored.metrics) if history.scored else {},
+        "reasons": dict(history.scored.reasons) if history.scored else {},
+        "messages": [message_row(message) for message in view.messages],
+        "turns": [_turn(history, view.task, step) for step in history.generations],
+        "tools": [
+            {
+                "step": use.intent.path,
+                "name": use.intent.name,
+                "arguments": use.intent.arguments,
+                "contract": use.intent.contract.value,
+                "content": use.result.content if use.result else None,
+                "error": use.result.error if use.result else None,
+            }
+            for use in view.tool_uses
+        ],
+        "sampled_tokens": history.sampled_tokens,
+        "attempts": len(history.attempts),
+        "failures": len(history.failures),
+        "refills": history.life,
+        "forks": [msgspec.to_builtins(fork) for fork in _forks(history)],
+        "prefix_breaks": history.prefix_breaks,
+    }
+
+
+def _forks(history: History) -> list[Row]:
+    return [
+        {"step": fork.path, "reason": fork.reason, "difference": fork.difference}
+        for fork in history.forks
+    ]
+
+
+def message_row(message: object) -> Row:
+    row: Row = msgspec.to_builtins(message)
+    return row
+
+
+def _turn(history: History, task: Task, step: Generated) -> Row:
+    return {
+        "step": step.path,
+        "prompt": [message_row(one) for one in added_messages(history, task, step)],
+        "reply": message_row(step.message),
+        "finish_reason": step.finish_reason,
+        "prompt_tokens": step.keep + count(step.delta),
+        "sampled_tokens": count(step.ids),
+        "mean_logprob": sum(unpack_logprobs(step.logprobs)) / max(1, count(step.ids)),
+        "versions": [msgspec.to_builtins(span) for span in step.versions],
+        "model": step.model,
+        "tries": step.tries,
+        "seconds": step.seconds,
+        "prefix_break": step.prefix_break,
+    }
+
+
+def failure_rows(view: TrajectoryView) -> list[Row]:
+    failures = [*view.history.failures, *view.history.scoring_failures]
+    return [
+        {
+            "trajectory": str(view.key),
+            "task": view.key.task,
+            "sample": view.key.sample,
+            "status": view.status.name,
+            **msgspec.structs.asdict(failure),
+        }
+        for failure in failures
+    ]

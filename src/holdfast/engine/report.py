@@ -1,0 +1,202 @@
+"""The end-of-run report: what happened, why, and what it did to the data.
+
+Built from the journal, so that it tells the same story however many processes the run took.
+Failures are grouped by their root, each with one full traceback. The bias counters say how the
+rewards of disturbed trajectories compare with those of clean ones: a bias is seen, not guessed.
+"""
+
+from collections import Counter
+
+from msgspec import Struct, field
+
+from holdfast.journal.journal import Journal
+from holdfast.records.errors import JournalCorrupt
+from holdfast.records.failure import Failure
+from holdfast.records.group import valid_members
+from holdfast.records.history import History
+from holdfast.records.run import Run
+from holdfast.records.trajectory import Status
+
+
+class Rewards(Struct):
+    """A running mean."""
+
+    count: int = 0
+    total: float = 0.0
+
+    def add(self, reward: float) -> None:
+        self.count += 1
+        self.total += reward
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+
+class RootCause(Struct):
+    """All failures that have the same root."""
+
+    root: str
+    cause: str
+    phase: str
+    failures: int
+    permanent: int
+    """How many trajectories it failed for good."""
+    example: str
+    """One trajectory that met it."""
+    traceback: str
+
+
+class RunReport(Struct):
+    run: str
+    trajectories: int = 0
+    by_status: dict[str, int] = {}
+    unsettled: int = 0
+    turns: int = 0
+    sampled_tokens: int = 0
+    call_retries: int = 0
+    retried_attempts: int = 0
+    refills: int = 0
+    forks: int = 0
+    prefix_breaks: int = 0
+    truncations: dict[str, int] = {}
+    causes: list[RootCause] = []
+    groups: int = 0
+    groups_kept: int = 0
+    groups_dropped: int = 0
+    clean: Rewards = field(default_factory=Rewards)
+    disturbed: Rewards = field(default_factory=Rewards)
+    corrupt: list[str] = []
+
+    @property
+    def permanent_failures(self) -> int:
+        return self.by_status.get(Status.FAILED.name, 0)
+
+
+async def build(journal: Journal, run: Run) -> RunReport:
+    """Reads the run once, one trajectory at a time."""
+    report = RunReport(run.spec.name)
+    statuses: dict[int, list[Status]] = {}
+    open_groups: set[int] = set()
+    causes: dict[str, RootCause] = {}
+    by_status: Counter[Status] = Counter()
+    for row in await journal.trajectories(run):
+        by_status[row.status] += 1
+        statuses.setdefault(row.ordinal, []).append(row.status)
+        if not row.settled:
+            report.unsettled += 1
+            open_groups.add(row.ordinal)
+        if row.records:
+            try:
+                history = History(await journal.history(row.id))
+            except JournalCorrupt as error:
+                report.corrupt.append(f"{row.key}: {error}")
+                continue
+            _add(report, causes, str(row.key), history)
+    report.trajectories = by_status.total()
+    report.by_status = {status.name: by_status[status] for status in sorted(by_status)}
+    report.causes = sorted(causes.values(), key=lambda one: (-one.permanent, -one.failures))
+    _count_groups(report, run, statuses, open_groups)
+    return report
+
+
+def _add(report: RunReport, causes: dict[str, RootCause], name: str, history: History) -> None:
+    generations = history.generations
+    report.turns += len(generations)
+    report.sampled_tokens += history.sampled_tokens
+    report.call_retries += sum(step.tries - 1 for step in generations)
+    report.refills += history.life
+    report.forks += len(history.forks)
+    report.prefix_breaks += history.prefix_breaks
+    failed = history.status is Status.FAILED
+    scored_away = failed and bool(history.scoring_failures)
+    retried = len(history.failures) - (1 if failed and not scored_away else 0)
+    report.retried_attempts += max(0, retried)
+    for failure in history.failures:
+        last = failed and not scored_away and failure is history.failures[-1]
+        _add_cause(causes, failure, name, permanent=last)
+    for failure in history.scoring_failures:
+        last = scored_away and failure is history.scoring_failures[-1]
+        _add_cause(causes, failure, name, permanent=last)
+    if history.status is Status.TRUNCATED and history.finished is not None:
+        reason = history.finished.reason
+        report.truncations[reason] = report.truncations.get(reason, 0) + 1
+    if (reward := history.reward) is not None:
+        (report.disturbed if history.failures else report.clean).add(reward)
+
+
+def _add_cause(
+    causes: dict[str, RootCause], failure: Failure, name: str, *, permanent: bool
+) -> None:
+    cause = causes.get(failure.root)
+    if cause is None:
+        cause = causes[failure.root] = RootCause(
+            failure.root, failure.cause, failure.phase, 0, 0, name, failure.traceback
+        )
+    cause.failures += 1
+    cause.permanent += permanent
+
+
+def _count_groups(
+    report: RunReport, run: Run, statuses: dict[int, list[Status]], open_groups: set[int]
+) -> None:
+    report.groups = len(statuses)
+    for ordinal, members in statuses.items():
+        if ordinal in open_groups:
+            continue
+        valid = valid_members(members)
+        if valid and run.spec.group.keeps(valid, of=len(members)):
+            report.groups_kept += 1
+        else:
+            report.groups_dropped += 1
+
+
+def as_text(report: RunReport) -> str:
+    """The report for people."""
+    counts = ", ".join(f"{total} {name}" for name, total in report.by_status.items())
+    lines = [
+        f"run {report.run}: {report.trajectories} trajectories: {counts}",
+        f"  {report.turns:,} turns, {report.sampled_tokens:,} sampled tokens; "
+        f"{report.groups_kept} of {report.groups} groups kept, {report.groups_dropped} dropped",
+    ]
+    disturbances = {
+        "calls retried": report.call_retries,
+        "attempts retried": report.retried_attempts,
+        "refills": report.refills,
+        "forks on replay": report.forks,
+        "prefix breaks": report.prefix_breaks,
+    }
+    if any(disturbances.values()):
+        told = ", ".join(f"{total} {name}" for name, total in disturbances.items() if total)
+        lines.append(f"  {told}")
+    if report.truncations:
+        told = ", ".join(f"{total} {reason}" for reason, total in report.truncations.items())
+        lines.append(f"  truncated: {told}")
+    lines += _rewards(report)
+    if report.unsettled:
+        lines.append(f"  {report.unsettled} not settled yet")
+    lines += [f"  CORRUPT {line}" for line in report.corrupt]
+    for cause in report.causes:
+        lines += _cause(cause)
+    return "\n".join(lines)
+
+
+def _rewards(report: RunReport) -> list[str]:
+    clean, disturbed = report.clean, report.disturbed
+    if clean.mean is None and disturbed.mean is None:
+        return []
+    told = [
+        f"{name} {rewards.mean:.4f} (n={rewards.count})"
+        for name, rewards in (("clean", clean), ("retried", disturbed))
+        if rewards.mean is not None
+    ]
+    return [f"  mean reward: {', '.join(told)}"]
+
+
+def _cause(cause: RootCause) -> list[str]:
+    phase = "" if cause.phase == "rollout" else f" while {cause.phase}"
+    head = (
+        f"\n{cause.failures} × {cause.root}{phase} [{cause.cause}], "
+        f"{cause.permanent} for good, for instance in {cause.example}:"
+    )
+    return [head, *(f"    {line}" for line in cause.traceback.rstrip().splitlines())]

@@ -1,0 +1,81 @@
+"""Scorers: functions from finished trajectories to rewards."""
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.records.errors import UsageError
+from holdfast.records.view import TrajectoryView
+from holdfast.rollout.containment import contained
+from holdfast.rollout.threads import DaemonThreads
+
+_GROUP = "__holdfast_group_scorer__"
+
+
+class Score(Struct, frozen=True):
+    """A reward, with the numbers and words that explain it."""
+
+    reward: float
+    metrics: Mapping[str, float] = {}
+    reasons: Mapping[str, str] = {}
+
+
+Scored = Score | float | int
+PointScorer = Callable[[TrajectoryView], "Scored | Awaitable[Scored]"]
+GroupScorer = Callable[[Sequence[TrajectoryView]], "Sequence[Scored] | Awaitable[Sequence[Scored]]"]
+
+
+def group_scorer(function: GroupScorer) -> GroupScorer:
+    """Marks a scorer that takes all valid trajectories of a group and returns a score for each."""
+    setattr(function, _GROUP, True)
+    return function
+
+
+class Scorer:
+    """A scorer of either kind, sync or async, under one interface.
+
+    A synchronous scorer runs in a thread of its own: it cannot block the loop, and one that hangs
+    is left behind without holding up the end of the process.
+    """
+
+    def __init__(self, function: "PointScorer | GroupScorer"):
+        if not callable(function):
+            raise UsageError(f"{function!r} is no scorer: it wants a function of a trajectory")
+        self.name = str(getattr(function, "__name__", type(function).__name__))
+        self.is_group = bool(getattr(function, _GROUP, False))
+        self._function: Callable[[Any], Any] = function
+        self._is_async = inspect.iscoroutinefunction(function)
+        self._threads = DaemonThreads("scorers")
+
+    async def score(self, views: Sequence[TrajectoryView]) -> list[Score]:
+        """A score for each view; a pointwise scorer is given exactly one."""
+        if not self.is_group:
+            (view,) = views
+            return [_score(await self._call(view), self.name)]
+        found = await self._call(list(views))
+        if not isinstance(found, Sequence) or len(found) != len(views):
+            raise TypeError(
+                f"group scorer {self.name} wants to return a list of {len(views)} scores, not "
+                f"{found!r}"
+            )
+        return [_score(one, self.name) for one in found]
+
+    async def _call(self, argument: object) -> object:
+        if self._is_async:
+            return await contained(self._function(argument))
+        found = await self._threads.run(lambda: self._function(argument))
+        return await found if isinstance(found, Awaitable) else found
+
+
+def _score(found: object, name: str) -> Score:
+    score = found if isinstance(found, Score) else None
+    if isinstance(found, bool | int | float):
+        score = Score(float(found))
+    if score is None:
+        raise TypeError(f"scorer {name} returned {found!r}; it wants a number or a Score")
+    if not math.isfinite(score.reward):
+        raise ValueError(f"scorer {name} returned {score.reward}, which is no reward")
+    return score

@@ -1,0 +1,115 @@
+"""Scoring: its own durable phase, which overlaps with rollouts.
+
+A scorer that raises or hangs fails its own trajectory (or group) only, is retried by its own
+policy, and never causes a new rollout. A trajectory that is finished but not scored when the
+process dies is only scored when the run goes on.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from holdfast.clock import Clock
+from holdfast.engine.scorer import Score, Scorer
+from holdfast.engine.settings import ScoringPolicy
+from holdfast.journal.journal import Journal, Lease
+from holdfast.records.errors import JournalError, ScorerTimeout
+from holdfast.records.failure import failure_of, root_of
+from holdfast.records.history import History
+from holdfast.records.step import Record, Scored, ScoringFailed
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Status
+from holdfast.records.view import TrajectoryView
+
+
+class Member(Struct):
+    """A finished trajectory that waits for its score."""
+
+    lease: Lease
+    task: Task
+    history: History
+
+    @property
+    def view(self) -> TrajectoryView:
+        return TrajectoryView(self.lease.key, self.task, self.history)
+
+
+class Scoring:
+    """Scores members one by one or as a group, and settles them."""
+
+    def __init__(self, scorer: Scorer, policy: ScoringPolicy, journal: Journal, clock: Clock):
+        self.scorer = scorer
+        self._policy = policy
+        self._journal = journal
+        self._clock = clock
+        self._slots = asyncio.Semaphore(policy.concurrency)
+
+    async def settle(self, members: Sequence[Member]) -> None:
+        """Returns when every member is scored, or has failed for good, durably."""
+        if not members:
+            return
+        failures = max(len(member.history.scoring_failures) for member in members)
+        while True:
+            try:
+                async with self._slots:
+                    scores = await self._score(members)
+            except JournalError:
+                raise
+            except Exception as error:
+                failures += 1
+                final = failures >= self._policy.tries
+                await self._failed(members, error, attempt=failures, final=final)
+                if final:
+                    return
+            else:
+                return await self._scored(members, scores)
+
+    async def _score(self, members: Sequence[Member]) -> list[Score]:
+        try:
+            async with asyncio.timeout(self._policy.timeout) as deadline:
+                return await self.scorer.score([member.view for member in members])
+        except TimeoutError as late:
+            if not deadline.expired():
+                raise
+            raise ScorerTimeout(
+                f"scorer {self.scorer.name} did not answer within {self._policy.timeout:g} s"
+            ) from late
+
+    async def _scored(self, members: Sequence[Member], scores: Sequence[Score]) -> None:
+        now = self._clock.now()
+        records = [
+            Scored(
+                self.scorer.name,
+                score.reward,
+                {name: float(value) for name, value in score.metrics.items()},
+                {name: str(text) for name, text in score.reasons.items()},
+                now,
+            )
+            for score in scores
+        ]
+        await self._append(members, records, status=None, settled=True)
+
+    async def _failed(
+        self, members: Sequence[Member], error: Exception, *, attempt: int, final: bool
+    ) -> None:
+        failure = failure_of(root_of(error), attempt=attempt, phase="scoring")
+        record = ScoringFailed(failure, self._clock.now(), final)
+        status = Status.FAILED if final else None
+        await self._append(members, [record] * len(members), status=status, settled=final or None)
+
+    async def _append(
+        self,
+        members: Sequence[Member],
+        records: Sequence[Record],
+        *,
+        status: Status | None,
+        settled: bool | None,
+    ) -> None:
+        """All members of a group get theirs in one transaction, or none does."""
+        pairs = list(zip(members, records, strict=True))
+        await self._journal.append_together(
+            [(member.lease, [record], status) for member, record in pairs], settled=settled
+        )
+        for member, record in pairs:
+            member.history.take(record)

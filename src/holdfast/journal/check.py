@@ -1,0 +1,255 @@
+"""Is this journal whole? Reads everything, changes nothing, and says what it finds.
+
+Every checksum and every invariant that the writers rely on is verified, from SQLite's own pages to
+the meaning of a trajectory's records (`log_check`). A finding never ends the check: the report
+names all of them, each with its place and with what to do about it. One trajectory is in memory
+at a time, whatever the size of the journal.
+
+`repair` is the only function here that writes: it cuts torn logs to their last good record.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from holdfast.journal.journal import Cut, WorkerIdentity
+from holdfast.journal.log_check import Finding, TrajectoryState, check_log
+from holdfast.journal.process import is_gone
+from holdfast.journal.repair import cut_if_torn
+from holdfast.journal.runs import NOW, run_of, task_of
+from holdfast.journal.schema import explain, prepare
+from holdfast.journal.sqlite import connect_to_read, plain_connect
+from holdfast.records.errors import JournalCorrupt, JournalError, RunHeld
+
+_DAMAGED = "copy the file, then salvage it with `sqlite3 FILE .recover`; check the disk"
+_REPORT = "please report it: no fault of a disk or a process explains it"
+
+
+class Report(Struct):
+    """What a journal holds, and what is wrong with it."""
+
+    path: str
+    runs: int = 0
+    tasks: int = 0
+    trajectories: int = 0
+    records: int = 0
+    blobs: int = 0
+    cuts: int = 0
+    deliveries: int = 0
+    bytes: int = 0
+    """Of the file and its write-ahead log."""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.findings
+
+    def add(self, where: str, what: str, remedy: str) -> None:
+        self.findings.append(Finding(where, what, remedy))
+
+
+def check(path: Path) -> Report:
+    """Verifies the journal at `path`; a file that is no journal of ours raises instead."""
+    if not path.exists():
+        raise JournalError(f"there is no journal at {path}")
+    report = Report(str(path), bytes=_size(path))
+    connection = connect_to_read(path)
+    try:
+        connection.execute("BEGIN")  # One snapshot: a live worker may go on writing meanwhile.
+        for part in _PARTS:
+            _guarded(part, connection, report)
+    finally:
+        connection.close()
+    return report
+
+
+def _size(path: Path) -> int:
+    files = (path, path.with_name(f"{path.name}-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _guarded(
+    part: Callable[[sqlite3.Connection, Report], None],
+    connection: sqlite3.Connection,
+    report: Report,
+) -> None:
+    """A page that cannot be read ends the part that needs it, not the check."""
+    try:
+        part(connection, report)
+    except sqlite3.Error as error:
+        report.add(f"file, {part.__name__.strip('_')}", str(error), _DAMAGED)
+
+
+def _pages(connection: sqlite3.Connection, report: Report) -> None:
+    for (line,) in connection.execute("PRAGMA quick_check"):
+        if line != "ok":
+            report.add("file", line, _DAMAGED)
+
+
+def _runs(connection: sqlite3.Connection, report: Report) -> None:
+    for name, *row in connection.execute("SELECT name, id, spec, changes, created FROM runs"):
+        report.runs += 1
+        try:
+            run_of(name, (row[0], row[1], row[2], row[3]))
+        except JournalCorrupt as error:
+            report.add(f"run {name}", str(error), _DAMAGED)
+
+
+def _tasks(connection: sqlite3.Connection, report: Report) -> None:
+    remedy = "resume the run with its task file and accept the change: that writes the task anew"
+    for run, name, body, crc in connection.execute(
+        "SELECT coalesce(r.name, '?'), t.id, t.body, t.crc FROM tasks t "
+        "LEFT JOIN runs r ON r.id = t.run"
+    ):
+        report.tasks += 1
+        try:
+            task_of((body, crc), name=name)
+        except (JournalCorrupt, TypeError) as error:
+            report.add(f"task {run}/{name}", str(error), remedy)
+
+
+_TRAJECTORIES = """SELECT t.id, coalesce(r.name, '?') || '/' || coalesce(k.id, t.task) || '/' ||
+        t.sample, t.status, t.settled IS NOT NULL, t.epoch, r.id IS NULL OR k.id IS NULL
+    FROM trajectories t LEFT JOIN runs r ON r.id = t.run
+    LEFT JOIN tasks k ON k.run = t.run AND k.ordinal = t.task ORDER BY t.id"""
+
+
+def _trajectories(connection: sqlite3.Connection, report: Report) -> None:
+    for number, name, status, settled, epoch, orphan in connection.execute(_TRAJECTORIES):
+        report.trajectories += 1
+        if orphan:
+            report.add(name, "belongs to no run or no task of the journal", _REPORT)
+        state = TrajectoryState(number, name, status, bool(settled), epoch)
+        read, findings = check_log(connection, state)
+        report.records += read
+        report.findings += findings
+
+
+def _orphans(connection: sqlite3.Connection, report: Report) -> None:
+    for trajectory, number in connection.execute(
+        "SELECT r.trajectory, count(*) FROM records r LEFT JOIN trajectories t "
+        "ON t.id = r.trajectory WHERE t.id IS NULL GROUP BY r.trajectory"
+    ):
+        report.records += number
+        report.add(
+            f"trajectory {trajectory}",
+            f"{number} records of a trajectory that is not there",
+            _REPORT,
+        )
+
+
+def _blobs(connection: sqlite3.Connection, report: Report) -> None:
+    for digest, body in connection.execute("SELECT digest, body FROM blobs"):
+        report.blobs += 1
+        if not isinstance(body, bytes) or hashlib.sha256(body).digest() != digest:
+            report.add(
+                f"blob {bytes(digest).hex()[:12]}",
+                "does not match its digest",
+                "restore it from a copy, or roll out anew what was restored from it",
+            )
+
+
+def _cuts(connection: sqlite3.Connection, report: Report) -> None:
+    (report.cuts,) = connection.execute("SELECT count(*) FROM cuts").fetchone()
+
+
+# A member that a repair has cut is open again although its group was delivered.
+_DELIVERED = """SELECT coalesce(r.name, '?'), d.consumer, d.task, d.step, count(t.id),
+        count(t.settled OR t.id IN (SELECT trajectory FROM cuts))
+    FROM deliveries d LEFT JOIN runs r ON r.id = d.run
+    LEFT JOIN trajectories t ON t.run = d.run AND t.task = d.task
+    GROUP BY d.rowid"""
+_TWICE = """SELECT run, consumer, task, count(*) FROM deliveries NOT INDEXED
+    GROUP BY run, consumer, task HAVING count(*) > 1"""
+_PLACES = """SELECT run, consumer, step, count(*) FROM deliveries
+    GROUP BY run, consumer, step
+    HAVING max(place) + 1 != count(*) OR count(DISTINCT place) != count(*)"""
+
+
+def _deliveries(connection: sqlite3.Connection, report: Report) -> None:
+    remedy = "rewind the consumer to a step before this one"
+    for run, consumer, task, step, members, settled in connection.execute(_DELIVERED):
+        report.deliveries += 1
+        if not members or members != settled:
+            what = f"task {task} of run {run} was delivered before all its members were settled"
+            report.add(f"consumer {consumer}, step {step}", what, remedy)
+    for run, consumer, task, times in connection.execute(_TWICE):
+        what = f"task {task} of run {run} was delivered {times} times"
+        report.add(f"consumer {consumer}", what, remedy)
+    for run, consumer, step, number in connection.execute(_PLACES):
+        what = f"the {number} groups of its batch in run {run} are not numbered 0, 1, 2, …"
+        report.add(f"consumer {consumer}, step {step}", what, remedy)
+
+
+def _consumers(connection: sqlite3.Connection, report: Report) -> None:
+    for run, consumer in connection.execute(
+        "SELECT c.run, c.consumer FROM consumers c LEFT JOIN runs r ON r.id = c.run "
+        "WHERE r.id IS NULL OR typeof(c.committed) != 'integer'"
+    ):
+        report.add(f"consumer {consumer}", f"its commit in run {run} makes no sense", _REPORT)
+
+
+_PARTS = (
+    _pages,
+    _runs,
+    _tasks,
+    _trajectories,
+    _orphans,
+    _blobs,
+    _cuts,
+    _deliveries,
+    _consumers,
+)
+
+
+# --- repair ------------------------------------------------------------------------------------
+
+
+def repair(path: Path) -> list[Cut]:
+    """Cuts every torn log to its last good record; `RunHeld` while a live worker holds a run.
+
+    What is cut is set aside in the journal, and the trajectories are open again: the next run
+    goes on from their last good records. All cuts are made, or none.
+    """
+    if not path.exists():
+        raise JournalError(f"there is no journal at {path}")
+    try:
+        connection = plain_connect(f"{path.absolute().as_uri()}?mode=rw")
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+    try:
+        prepare(connection, path)
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        _refuse_if_held(connection)
+        cuts = list(_cut_all(connection))
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+    finally:
+        connection.close()
+    return cuts
+
+
+def _refuse_if_held(connection: sqlite3.Connection) -> None:
+    for run, host, pid, born in connection.execute(
+        "SELECT r.name, w.host, w.pid, w.born FROM workers w JOIN runs r ON r.id = w.run "
+        f"WHERE w.lease_until > {NOW}"  # noqa: S608 - NOW is ours
+    ):
+        worker = WorkerIdentity(host, pid, born)
+        if not is_gone(worker):
+            raise RunHeld(f"run {run!r} is being worked on by {worker}; stop it, then repair")
+
+
+def _cut_all(connection: sqlite3.Connection) -> Iterator[Cut]:
+    for number, name, *_ in connection.execute(_TRAJECTORIES):
+        cut = cut_if_torn(connection, number, name=name)
+        if cut is not None:
+            # Whoever still believes to hold it, holds the log as it was before.
+            connection.execute(
+                "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 WHERE id = ?", (number,)
+            )
+            yield cut

@@ -1,0 +1,167 @@
+"""What has to hold within one trajectory's log, from its checksums to its meaning.
+
+Reads the records in order and folds them as everyone else does (`records.history`). The first bad
+record ends the reading of its log, because nothing after it is used; everything else that is
+wrong is collected.
+"""
+
+import math
+import sqlite3
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from holdfast.journal.repair import BadRecord, check_row
+from holdfast.records.history import History
+from holdfast.records.step import (
+    AttemptStarted,
+    EnvironmentStepped,
+    Generated,
+    Record,
+    Scored,
+    ToolIntent,
+    ToolResult,
+)
+from holdfast.records.tokens import count, unpack_logprobs
+from holdfast.records.trajectory import Status
+
+_STATUSES = frozenset(int(status) for status in Status)
+_CUT = "repair the journal: the log is cut to its last good record and goes on from there"
+_REPORT = "please report it, with the journal: no fault of a disk explains it"
+_ROWS = "SELECT position, seq, epoch, crc, body FROM records WHERE trajectory = ? ORDER BY seq"
+
+
+class TrajectoryState(Struct, frozen=True):
+    """A trajectory as its own row has it."""
+
+    id: int
+    name: str
+    status: int
+    settled: bool
+    epoch: int
+
+
+class Finding(Struct, frozen=True):
+    """One thing that is not as it has to be."""
+
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} ({self.remedy})"
+
+
+def check_log(connection: sqlite3.Connection, state: TrajectoryState) -> tuple[int, list[Finding]]:
+    """How many records were read, and what is wrong with them."""
+    log = _Log(connection, state)
+    findings = list(log.findings())
+    return log.read, findings
+
+
+class _Log:
+    """One pass over one log."""
+
+    def __init__(self, connection: sqlite3.Connection, state: TrajectoryState):
+        self.read = 0
+        self._connection = connection
+        self._state = state
+        self._history = History()
+        self._lengths: dict[str, int] = {}
+        """How long the stream of each generation is."""
+
+    def findings(self) -> Iterator[Finding]:
+        epoch, torn = 0, False
+        for row in self._connection.execute(_ROWS, (self._state.id,)):
+            self.read += 1
+            if torn:
+                continue  # Counted, not read: see above.
+            try:
+                record = check_row(self._state.id, self.read - 1, *row)
+            except BadRecord as bad:
+                torn = True
+                yield self._finding(f"record {bad.seq} (position {bad.position})", bad.reason, _CUT)
+                continue
+            for what in (*self._wrong_epoch(row[2], epoch), *self._wrong_with(record)):
+                yield self._finding(f"record {row[1]} (position {row[0]})", what, _REPORT)
+            epoch = row[2]
+            self._history.take(record)
+        if not torn:
+            for what in self._wrong_state():
+                yield self._finding("", what, _REPORT)
+
+    def _finding(self, where: str, what: str, remedy: str) -> Finding:
+        name = self._state.name
+        return Finding(f"{name}, {where}" if where else name, what, remedy)
+
+    def _wrong_epoch(self, epoch: int, before: int) -> Iterator[str]:
+        if epoch < before:
+            yield f"was written under epoch {epoch}, after one of epoch {before}"
+        if epoch > self._state.epoch:
+            yield f"was written under epoch {epoch}; the trajectory is at {self._state.epoch}"
+
+    def _wrong_state(self) -> Iterator[str]:
+        history, state = self._history, self._state
+        if state.status not in _STATUSES:
+            yield f"has status {state.status}, which does not exist"
+        elif history.finished is not None and state.status != history.status:
+            yield f"is marked {Status(state.status).name}; its log says {history.status.name}"
+        elif history.finished is None and Status(state.status).is_over:
+            yield f"is marked {Status(state.status).name}, but its log does not end"
+        if state.settled and history.finished is None:
+            yield "is settled, but its log does not end"
+
+    def _wrong_with(self, record: Record) -> Iterator[str]:
+        history = self._history
+        match record:
+            case Generated():
+                yield from self._wrong_generation(record)
+            case ToolResult() if not isinstance(history.steps.get(record.path), ToolIntent):
+                yield f"is the result of step {record.path}, which has no intent"
+            case AttemptStarted() if record.attempt != len(history.attempts) + 1:
+                yield f"starts attempt {record.attempt} after {len(history.attempts)} others"
+            case Scored() if history.finished is None:
+                yield "scores a trajectory that has not finished"
+            case EnvironmentStepped() if record.snapshot and not self._has_blob(record.snapshot):
+                yield f"needs blob {record.snapshot.hex()[:12]}, which is not there"
+
+    def _has_blob(self, digest: bytes) -> bool:
+        found = self._connection.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
+        return found.fetchone() is not None
+
+    def _wrong_generation(self, step: Generated) -> Iterator[str]:
+        yield from wrong_tokens(step)
+        length = 0
+        if step.base:
+            if not isinstance(self._history.steps.get(step.base), Generated):
+                yield f"continues step {step.base}, which is no earlier generation"
+            length = self._lengths.get(step.base, 0)
+        if not 0 <= step.keep <= length:
+            yield f"keeps {step.keep} tokens of a stream of {length}"
+        self._lengths[step.path] = step.keep + count(step.delta) + count(step.ids)
+
+
+def wrong_tokens(step: Generated) -> Iterator[str]:
+    """What is wrong with a generation by itself."""
+    if any(len(packed) % 4 for packed in (step.delta, step.ids, step.logprobs)):
+        yield "has token arrays of a broken length"
+        return
+    tokens = count(step.ids)
+    if not tokens:
+        yield "is a generation without tokens"
+    if count(step.logprobs) != tokens:
+        yield f"has {tokens} tokens and {count(step.logprobs)} logprobs"
+    if not all(map(math.isfinite, unpack_logprobs(step.logprobs))):
+        yield "has a logprob that is not finite"
+    if not _covers(step, tokens):
+        yield f"has version spans that do not cover its {tokens} tokens exactly"
+
+
+def _covers(step: Generated, tokens: int) -> bool:
+    """Whether the spans follow each other from the first token to the last."""
+    end = 0
+    for span in step.versions:
+        if span.start != end or span.end <= span.start:
+            return False
+        end = span.end
+    return end == tokens

@@ -1,0 +1,61 @@
+"""TrajectoryView: a finished trajectory as a scorer sees it. Read-only."""
+
+from functools import cached_property
+
+from msgspec import Struct
+
+from holdfast.records.history import History, Turn, conversation, turns
+from holdfast.records.message import Message, Role
+from holdfast.records.step import ToolIntent, ToolResult
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Status, TrajectoryKey
+
+
+class ToolUse(Struct, frozen=True):
+    intent: ToolIntent
+    result: ToolResult | None
+
+
+class TrajectoryView:
+    """What was asked, what was said, what was called, and how it ended."""
+
+    def __init__(self, key: TrajectoryKey, task: Task, history: History):
+        self.key = key
+        self.task = task
+        self.history = history
+
+    @property
+    def status(self) -> Status:
+        return self.history.status
+
+    @property
+    def reason(self) -> str:
+        """Why it was truncated or failed; "" otherwise."""
+        return self.history.finished.reason if self.history.finished else ""
+
+    @property
+    def reward(self) -> float | None:
+        """What the rollout itself returned, or an earlier score."""
+        return self.history.reward
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        return conversation(self.history, self.task)
+
+    @cached_property
+    def turns(self) -> list[Turn]:
+        return turns(self.history, self.task)
+
+    @property
+    def tool_uses(self) -> list[ToolUse]:
+        return [
+            ToolUse(step, self.history.results.get(path))
+            for path, step in self.history.steps.items()
+            if isinstance(step, ToolIntent)
+        ]
+
+    @property
+    def reply(self) -> str:
+        """The last thing that the assistant said."""
+        said = [one for one in self.messages if one.role is Role.ASSISTANT]
+        return said[-1].text if said else ""

@@ -1,0 +1,59 @@
+"""A clock that only moves when a test moves it."""
+
+import asyncio
+import heapq
+
+_TURNS = 25
+
+
+class ManualClock:
+    """A `holdfast.clock.Clock`. Sleepers wake in the order in which they are due.
+
+    Between two of them the others run until they sleep again or wait for something real, so a
+    sleep that is begun during an `advance` also ends in it if it is due.
+    """
+
+    def __init__(self, now: float = 1_700_000_000.0):
+        self._began = now
+        self._elapsed = 0.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    def now(self) -> float:
+        return self._began + self._elapsed
+
+    def elapsed(self) -> float:
+        return self._elapsed
+
+    @property
+    def sleepers(self) -> int:
+        """How many are asleep."""
+        return sum(not future.done() for _, _, future in self._sleepers)
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        future = asyncio.get_running_loop().create_future()
+        # The count keeps the order of those that are due together.
+        self._count += 1
+        heapq.heappush(self._sleepers, (self._elapsed + seconds, self._count, future))
+        await future
+
+    async def advance(self, seconds: float) -> None:
+        target = self._elapsed + seconds
+        await _settle()
+        while self._sleepers and self._sleepers[0][0] <= target:
+            due, _, future = heapq.heappop(self._sleepers)
+            if not future.done():
+                self._elapsed = due
+                future.set_result(None)
+                await _settle()
+        self._elapsed = target
+        await _settle()
+
+
+async def _settle() -> None:
+    # asyncio cannot say that nothing is left to run; a chain of tasks is rarely this long.
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
