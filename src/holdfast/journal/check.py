@@ -107,7 +107,7 @@ def _tasks(connection: sqlite3.Connection, report: Report) -> None:
         report.tasks += 1
         try:
             task_of((body, crc), name=name)
-        except (JournalCorrupt, TypeError) as error:
+        except JournalCorrupt as error:
             report.add(f"task {run}/{name}", str(error), remedy)
 
 
@@ -236,8 +236,8 @@ def repair(path: Path) -> list[Cut]:
 
 def _refuse_if_held(connection: sqlite3.Connection) -> None:
     for run, host, pid, born in connection.execute(
-        "SELECT r.name, w.host, w.pid, w.born FROM workers w JOIN runs r ON r.id = w.run "
-        f"WHERE w.lease_until > {NOW}"  # noqa: S608 - NOW is ours
+        "SELECT r.name, w.host, w.pid, w.born FROM workers w JOIN runs r ON r.id = w.run "  # noqa: S608 - NOW is ours
+        f"WHERE w.lease_until > {NOW}"
     ):
         worker = WorkerIdentity(host, pid, born)
         if not is_gone(worker):

@@ -85,7 +85,7 @@ class MemoryJournal:
     def _plan(self, run: Run, tasks: Sequence[Task]) -> None:
         known = {task.id: ordinal for ordinal, task in enumerate(self._tasks[run.id])}
         self._current[run.id] = {task.id for task in tasks}
-        for task in tasks:
+        for task in sorted(tasks, key=lambda task: task.id not in known):
             ordinal = known.get(task.id, len(self._tasks[run.id]))
             if task.id in known:
                 self._tasks[run.id][ordinal] = task
@@ -281,7 +281,8 @@ class MemoryJournal:
             yield row, await self.history(row.id)
 
     async def cut(self, lease: Lease) -> Cut | None:
-        return None
+        self._check(lease)
+        return None  # Memory does not tear.
 
     async def reopen(self, run: Run, *, reason: str) -> int:
         failed = [

@@ -6,6 +6,7 @@ reported, and the trajectory goes on from the last good record.
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 
 from holdfast.journal.appends import lost
 from holdfast.journal.journal import Cut, Lease
@@ -37,8 +38,9 @@ def decode_rows(connection: sqlite3.Connection, trajectory: int) -> list[Record]
 
 def rows_of(connection: sqlite3.Connection, trajectory: int) -> Iterator[Record]:
     """The good records in order; at the first bad one it raises `BadRecord`."""
-    for expected, row in enumerate(connection.execute(_ROWS, (trajectory,))):
-        yield check_row(trajectory, expected, *row)
+    with closing(connection.execute(_ROWS, (trajectory,))) as rows:  # An error would keep it open.
+        for expected, row in enumerate(rows):
+            yield check_row(trajectory, expected, *row)
 
 
 def check_row(

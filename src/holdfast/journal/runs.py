@@ -102,8 +102,9 @@ def _body(task: Task) -> tuple[bytes, int]:
     return body, zlib.crc32(body)
 
 
-def task_of(row: tuple[bytes, int], *, name: str) -> Task:
-    if zlib.crc32(row[0]) != row[1]:
+def task_of(row: tuple[object, int], *, name: str) -> Task:
+    # A damaged page can turn a column into one of another type.
+    if not isinstance(row[0], bytes) or zlib.crc32(row[0]) != row[1]:
         raise JournalCorrupt(f"task {name!r} fails its checksum")
     try:
         return msgspec.msgpack.decode(row[0], type=Task)

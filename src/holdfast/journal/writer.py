@@ -17,6 +17,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -109,10 +110,16 @@ class Writer:
 
     async def room(self) -> None:
         """Back-pressure: returns when the queue has room."""
-        while self._rows >= QUEUE_ROWS or self._bytes >= QUEUE_BYTES:
+        while (waiter := self._wait_for_room()) is not None:
+            await waiter
+
+    def _wait_for_room(self) -> "asyncio.Future[None] | None":
+        with self._counting:
+            if self._rows < QUEUE_ROWS and self._bytes < QUEUE_BYTES:
+                return None
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            await waiter
+            return waiter
 
     def enqueue(self, operation: Operation) -> "asyncio.Future[object]":
         """Queues at once, in the order of the calls; the future ends when it is durable."""
@@ -131,11 +138,12 @@ class Writer:
 
     async def drain(self) -> None:
         """Returns when everything queued so far is durable or refused."""
-        if self._done == self._queued:
-            return
-        drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Not until the queue is empty: under load it never is.
-        self._drains.append((self._queued, drained))
+        with self._counting:
+            if self._done == self._queued:
+                return
+            drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            # Not until the queue is empty: under load it never is.
+            self._drains.append((self._queued, drained))
         await drained
 
     async def close(self) -> None:
@@ -149,8 +157,7 @@ class Writer:
             if self._thread.is_alive():
                 raise JournalError(f"journal {self._path} did not finish its writes in time")
 
-    def _settle(self, batch: list[Ticket]) -> None:
-        self._count_done(batch)
+    def _settle(self, batch: list[Ticket], woken: "list[asyncio.Future[None]]") -> None:
         for ticket in batch:
             # A cancelled waiter has gone; its write is durable all the same.
             if ticket.future.done():
@@ -159,16 +166,9 @@ class Writer:
                 ticket.future.set_result(ticket.result)
             else:
                 ticket.future.set_exception(ticket.error)
-        waiters, self._waiters = self._waiters, []
-        _wake(waiters)
-        while self._drains and self._drains[0][0] <= self._done:
-            _wake([self._drains.popleft()[1]])
-
-    def _count_done(self, batch: list[Ticket]) -> None:
-        with self._counting:
-            self._done += len(batch)
-            self._rows -= sum(ticket.operation.rows for ticket in batch)
-            self._bytes -= sum(ticket.operation.size for ticket in batch)
+        for waiter in woken:
+            if not waiter.done():
+                waiter.set_result(None)
 
     # --- the thread's side
 
@@ -176,15 +176,36 @@ class Writer:
         while (first := self._queue.get()) is not None:
             batch, closing = self._gather(first)
             self._commit(batch)
-            loop = batch[0].future.get_loop()
-            try:
-                loop.call_soon_threadsafe(self._settle, batch)
-            except RuntimeError:  # The loop has ended: nobody waits for these any more.
-                self._count_done(batch)
+            self._report(batch)
             if closing:
                 break
         if self._connection is not None:
             self._connection.close()
+
+    def _report(self, batch: list[Ticket]) -> None:
+        """One call into each event loop that waits: almost always there is one.
+
+        A loop may have ended while its appends were queued; those of the next one go on.
+        """
+        woken = self._count_done(batch)
+        loops = {ticket.future.get_loop() for ticket in batch}
+        loops |= {waiter.get_loop() for waiter in woken}
+        for loop in loops:
+            here = [ticket for ticket in batch if ticket.future.get_loop() is loop]
+            waiting = [waiter for waiter in woken if waiter.get_loop() is loop]
+            with suppress(RuntimeError):  # It has ended: nobody waits there any more.
+                loop.call_soon_threadsafe(self._settle, here, waiting)
+
+    def _count_done(self, batch: list[Ticket]) -> "list[asyncio.Future[None]]":
+        """Takes the batch off the books; returns those who waited for that."""
+        with self._counting:
+            self._done += len(batch)
+            self._rows -= sum(ticket.operation.rows for ticket in batch)
+            self._bytes -= sum(ticket.operation.size for ticket in batch)
+            woken, self._waiters = self._waiters, []
+            while self._drains and self._drains[0][0] <= self._done:
+                woken.append(self._drains.popleft()[1])
+            return woken
 
     def _gather(self, first: Ticket) -> tuple[list[Ticket], bool]:
         batch, rows, size = [first], first.operation.rows, first.operation.size
@@ -274,12 +295,6 @@ class Writer:
                 connection.close()
             except sqlite3.Error:
                 connection = None  # Whatever it held is rolled back when the file is reopened.
-
-
-def _wake(waiters: "list[asyncio.Future[None]]") -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
 
 
 def _fail(batch: list[Ticket], error: Exception) -> None:

@@ -6,6 +6,7 @@ with the evidence in it: nothing is ever padded.
 
 import math
 from array import array
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
@@ -14,13 +15,18 @@ from holdfast.policy.policy import Completion, Request
 from holdfast.records.errors import BadAnswer, EngineUnavailable
 from holdfast.records.failure import redact
 from holdfast.records.step import VersionSource, VersionSpan
+from holdfast.records.tokens import TYPE_IDS, TYPE_LOGPROBS, pack_ids, pack_logprobs
 
+UNREADABLE = (ValueError, RecursionError)
+"""What msgspec raises for JSON that it cannot read: its own errors, bad UTF-8, deep nesting."""
 _LOGPROB_SLACK = 1e-3
 _FINISHED = ("stop", "length")
+_EVIDENCE = 300
 
 
 class _Logprobs(Struct):
-    token_logprobs: list[float | None] | None = None
+    token_logprobs: list[float] | None = None
+    """A null among them fails to decode, with its position in the message."""
 
 
 class _Choice(Struct):
@@ -38,14 +44,33 @@ class _Answer(Struct):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
-def read(body: bytes, request: Request, *, model: str, tries: int, seconds: float) -> Completion:
-    choice = _choice(body, request, model=model)
-    ids = _ids(choice, request, body)
-    logprobs = _logprobs(choice, len(ids), body)
+class _Unusable(Exception):
+    """What is wrong with the answer; the evidence is added where it leaves this module."""
+
+
+def read(
+    body: bytes,
+    request: Request,
+    *,
+    model: str,
+    tries: int,
+    seconds: float,
+    hide: Callable[[str], str] = redact,
+) -> Completion:
+    """Raises `BadAnswer`, or `EngineUnavailable` for an aborted generation."""
+    try:
+        choice = _choice(body, model=model)
+        ids = _ids(choice, request)
+        logprobs = _logprobs(choice, len(ids))
+    except _Unusable as error:
+        evidence = hide(body[:_EVIDENCE].decode("utf-8", "replace"))
+        raise BadAnswer(
+            f"the engine's answer cannot be used: {error}. It begins: {evidence}"
+        ) from error
     assert choice.finish_reason is not None, "checked in _choice"
     return Completion(
-        ids=ids.tobytes(),
-        logprobs=logprobs.tobytes(),
+        ids=pack_ids(ids),
+        logprobs=pack_logprobs(logprobs),
         finish_reason=choice.finish_reason,
         # This wire does not say which weights sampled a token.
         versions=(VersionSpan("", 0, len(ids), VersionSource.UNKNOWN),),
@@ -55,61 +80,61 @@ def read(body: bytes, request: Request, *, model: str, tries: int, seconds: floa
     )
 
 
-def _choice(body: bytes, request: Request, *, model: str) -> _Choice:
-    try:
-        answer = _decoder.decode(body)
-    except msgspec.MsgspecError as error:
-        if b"NaN" in body or b"Infinity" in body:
-            raise _bad("a logprob is not finite", body) from error
-        raise _bad(f"the answer is malformed ({error})", body) from error
+def _choice(body: bytes, *, model: str) -> _Choice:
+    answer = _decoded(body)
     if answer.model != model:
-        raise _bad(f"model {answer.model!r} answered, not {model!r}", body)
+        raise _Unusable(f"model {answer.model!r} answered, not {model!r}")
     if len(answer.choices) != 1:
-        raise _bad(f"{len(answer.choices)} choices, not 1", body)
+        raise _Unusable(f"{len(answer.choices)} choices, not 1")
     choice = answer.choices[0]
     if choice.finish_reason == "abort":
         raise EngineUnavailable("the engine aborted the generation (finish_reason 'abort')")
     if choice.finish_reason not in _FINISHED:
-        raise _bad(f"finish_reason {choice.finish_reason!r}", body)
+        raise _Unusable(f"finish_reason {choice.finish_reason!r}")
     return choice
 
 
-def _ids(choice: _Choice, request: Request, body: bytes) -> "array[int]":
-    if choice.token_ids is None:
-        raise _bad("it has no token_ids (return_token_ids was asked for)", body)
-    if not choice.token_ids:
-        raise _bad("it has no tokens", body)
-    if len(choice.token_ids) > request.sampling.max_tokens:
-        raise _bad(f"{len(choice.token_ids)} tokens, more than max_tokens", body)
+def _decoded(body: bytes) -> _Answer:
     try:
-        ids = array("i", choice.token_ids)
-        echoed = None if choice.prompt_token_ids is None else array("i", choice.prompt_token_ids)
-    except OverflowError as error:
-        raise _bad("a token id does not fit 32 bits", body) from error
+        return _decoder.decode(body)
+    except UNREADABLE as error:
+        # JSON has no NaN, but Python's json writes it, and engines use that.
+        if b"NaN" in body or b"Infinity" in body:
+            raise _Unusable("a logprob is not finite") from error
+        raise _Unusable(f"the answer is malformed ({error})") from error
+
+
+def _ids(choice: _Choice, request: Request) -> "array[int]":
+    if choice.token_ids is None:
+        raise _Unusable("it has no token_ids (return_token_ids was asked for)")
+    if not choice.token_ids:
+        raise _Unusable("it has no tokens")
+    if len(choice.token_ids) > request.sampling.max_tokens:
+        raise _Unusable(f"{len(choice.token_ids)} tokens, more than max_tokens")
+    ids = _packed(choice.token_ids)
     if min(ids) < 0:
-        raise _bad("a token id is negative", body)
-    if echoed is not None and echoed != request.prompt:
-        raise _bad("it answers another prompt: prompt_token_ids are not those sent", body)
+        raise _Unusable("a token id is negative")
+    if choice.prompt_token_ids is not None and _packed(choice.prompt_token_ids) != request.prompt:
+        raise _Unusable("it answers another prompt: prompt_token_ids are not those sent")
     return ids
 
 
-def _logprobs(choice: _Choice, tokens: int, body: bytes) -> "array[float]":
+def _packed(ids: list[int]) -> "array[int]":
+    try:
+        return array(TYPE_IDS, ids)
+    except OverflowError as error:
+        raise _Unusable("a token id does not fit 32 bits") from error
+
+
+def _logprobs(choice: _Choice, tokens: int) -> "array[float]":
     values = choice.logprobs.token_logprobs if choice.logprobs else None
     if values is None:
-        raise _bad("it has no logprobs", body)
+        raise _Unusable("it has no logprobs")
     if len(values) != tokens:
-        raise _bad(f"{len(values)} logprobs for {tokens} tokens", body)
-    try:
-        logprobs = array("f", values)  # type: ignore[arg-type]  # a None raises, as it should
-    except TypeError as error:
-        raise _bad("a logprob is null", body) from error
+        raise _Unusable(f"{len(values)} logprobs for {tokens} tokens")
+    logprobs = array(TYPE_LOGPROBS, values)
     if not math.isfinite(sum(logprobs)):
-        raise _bad("a logprob is not finite", body)
+        raise _Unusable("a logprob is not finite")
     if max(logprobs) > _LOGPROB_SLACK:
-        raise _bad(f"a logprob is positive ({max(logprobs)})", body)
+        raise _Unusable(f"a logprob is positive ({max(logprobs)})")
     return logprobs
-
-
-def _bad(what: str, body: bytes) -> BadAnswer:
-    evidence = redact(body[:300].decode("utf-8", "replace"))
-    return BadAnswer(f"the engine's answer cannot be used: {what}. It begins: {evidence}")

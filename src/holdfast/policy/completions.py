@@ -7,7 +7,7 @@ wait at the gate instead of failing them. Rollouts never see a transient error.
 import asyncio
 import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
@@ -33,7 +33,9 @@ CONNECT_SECONDS = 10.0
 PROBE_SECONDS = 5.0
 _OUTAGE_STATUSES = frozenset({502, 503, 504})
 _TOO_LONG = re.compile(r"(?i)maximum context length|context.?length|too long|max_model_len")
-_UNREACHABLE = (TimeoutError, aiohttp.ClientError, HoldfastError, msgspec.MsgspecError)
+_UNREACHABLE = (OSError, aiohttp.ClientError, HoldfastError, *answer.UNREADABLE)
+_MAX_SAID = 1_000
+_MAX_ID = 512
 _encoder = msgspec.json.Encoder()
 
 
@@ -53,26 +55,29 @@ class CompletionsPolicy:
     ):
         self.url = base_url(url)
         self.model = model
-        self._api_key = api_key
+        self._api_key = _checked(api_key)
         self._retry = retry or RetryPolicy()
         self._connections = connections
         self._clock = clock or SystemClock()
         self._session: aiohttp.ClientSession | None = None
-        self.gate = Gate(self.url, self._probe, clock=self._clock, patience=patience)
+        self._name = self._safe(self.url)
+        self.gate = Gate(self._name, self._probe, clock=self._clock, patience=patience)
 
     # --- before the work
 
     async def check(self) -> None:
         try:
             served = await self._models()
+        except PolicyRefused:
+            raise
         except _UNREACHABLE as error:
             raise EndpointDown(
-                f"the policy at {self.url} does not answer ({_say(error)}); start it, or correct "
-                "--policy"
+                f"the policy at {self._name} does not answer ({self._say(error)}); start it, or "
+                "correct --policy"
             ) from error
         if self.model not in served:
             raise PolicyRefused(
-                f"{self.url} does not serve model {self.model!r}; it serves: "
+                f"{self._name} does not serve model {self.model!r}; it serves: "
                 f"{', '.join(served) or 'none'}"
             )
 
@@ -84,8 +89,13 @@ class CompletionsPolicy:
         return self.gate.seconds_down
 
     async def _models(self) -> list[str]:
-        timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
-        async with self._client().get(f"{self.url}/v1/models", timeout=timeout) as response:
+        # Not through the pool: a probe that queues behind running calls would report an outage.
+        async with (
+            aiohttp.ClientSession(
+                headers=self._headers(), timeout=aiohttp.ClientTimeout(total=PROBE_SECONDS)
+            ) as session,
+            session.get(f"{self.url}/v1/models") as response,
+        ):
             body = await response.read()
             if response.status != 200:
                 raise self._refusal(response.status, response.headers, body)
@@ -95,51 +105,63 @@ class CompletionsPolicy:
         try:
             served = await self._models()
         except _UNREACHABLE as error:
-            return _say(error)
+            return self._say(error)
         return None if self.model in served else f"it no longer serves {self.model!r}"
 
     # --- the work
 
     async def sample(self, request: Request) -> Completion:
-        started = self._clock.elapsed()
+        call = _Call(started=self._clock.elapsed(), down=self.gate.seconds_down)
         body = _encoder.encode(self._body(request))
-        failures = 0
         while True:
-            outages = self.gate.outages
             await self.gate.passed()
+            call.tries += 1
+            call.outages_before = self.gate.outages
             try:
                 raw = await self._post(body, request)
                 completion = answer.read(
                     raw,
                     request,
                     model=self.model,
-                    tries=failures + 1,
-                    seconds=self._clock.elapsed() - started,
+                    tries=call.tries,
+                    seconds=self._clock.elapsed() - call.started,
+                    hide=self._safe,
                 )
             except PolicyError as error:
                 if not error.retryable:
                     raise
-                failures += 1
-                left = self._retry.deadline - (self._clock.elapsed() - started)
-                if await self._waited_out(error, failures, left, outages):
-                    # An outage is the endpoint's failure, not this call's.
-                    failures -= 1
+                await self._recover(call, error)
             else:
                 self.gate.succeeded()
                 return completion
 
-    async def _waited_out(
-        self, error: PolicyError, failures: int, left: float, outages: int
-    ) -> bool:
-        """Waits until trying again makes sense, or raises `error`. True after an outage."""
+    async def _recover(self, call: "_Call", error: PolicyError) -> None:
+        """Returns when trying again makes sense, or raises `error`."""
+        call.failures += 1
+        if await self._was_outage(call, error):
+            # The endpoint's failure, not this call's: unless this call is what brings it down.
+            call.outages += 1
+            call.failures = 0
+            if call.outages > self._retry.tries:
+                raise error
+            return
+        down = self.gate.seconds_down - call.down
+        left = self._retry.deadline - (self._clock.elapsed() - call.started - down)
+        if call.failures >= self._retry.tries or left <= 0:
+            raise error
+        await self._pause(error, call.failures, left)
+
+    async def _was_outage(self, call: "_Call", error: PolicyError) -> bool:
+        """Whether the endpoint was down since this try began; waits at the gate while it is."""
         if isinstance(error, EngineUnavailable) and not error.connected:
             self.gate.failed()
-        if not self.gate.is_open:
-            await self.gate.passed()
-            if self.gate.outages != outages:
-                return True
-        if failures >= self._retry.tries or left <= 0:
-            raise error
+            if call.failures >= self._retry.tries:
+                # Ask before giving up: a lone call never fails often enough to shut the gate.
+                self.gate.shut()
+        await self.gate.passed()
+        return self.gate.outages != call.outages_before
+
+    async def _pause(self, error: PolicyError, failures: int, left: float) -> None:
         asked = error.retry_after if isinstance(error, EngineUnavailable) else None
         delay = self._retry.delay(failures, retry_after=asked)
         if delay > left:
@@ -149,7 +171,6 @@ class CompletionsPolicy:
         if not self.gate.budget.spend():
             self.gate.shut()
         await self._clock.sleep(delay)
-        return False
 
     def _body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling
@@ -172,7 +193,7 @@ class CompletionsPolicy:
         return body
 
     async def _post(self, body: bytes, request: Request) -> bytes:
-        headers = {"Content-Type": "application/json", "X-Request-Id": request.id}
+        headers = {"Content-Type": "application/json", "X-Request-Id": _header(request.id)}
         try:
             async with self._client().post(
                 f"{self.url}/v1/completions", data=body, headers=headers
@@ -181,23 +202,27 @@ class CompletionsPolicy:
                 if response.status == 200:
                     return raw
                 raise self._refusal(response.status, response.headers, raw)
+        except aiohttp.ConnectionTimeoutError as error:
+            raise EngineUnavailable(
+                f"{self._name} took no connection within {CONNECT_SECONDS:g} s", connected=False
+            ) from error
         except TimeoutError as error:
             raise EngineUnavailable(
-                f"{self.url} did not answer within {self._retry.try_timeout:g} s"
+                f"{self._name} did not answer within {self._retry.try_timeout:g} s"
             ) from error
-        except aiohttp.ClientConnectionError as error:
+        except (aiohttp.ClientConnectionError, OSError) as error:
             raise EngineUnavailable(
-                f"connection to {self.url} lost: {_say(error)}", connected=False
+                f"connection to {self._name} lost: {self._say(error)}", connected=False
             ) from error
         except aiohttp.ClientError as error:
-            raise EngineUnavailable(f"{self.url}: {_say(error)}") from error
+            raise EngineUnavailable(f"{self._name}: {self._say(error)}") from error
 
     def _refusal(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> PolicyError | BadRequest | ContextOverflow:
         """An error status as one of our errors: the only place that reads status codes."""
-        said = redact(_message(body))
-        where = f"{self.url} answered {status}: {said}"
+        said = self._safe(_message(body))[:_MAX_SAID]
+        where = f"{self._name} answered {status}: {said}"
         if status in (401, 403, 404):
             return PolicyRefused(where)
         if status in (408, 409, 425, 429) or status >= 500:
@@ -211,15 +236,24 @@ class CompletionsPolicy:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._connections),
                 timeout=aiohttp.ClientTimeout(
                     total=self._retry.try_timeout, sock_connect=CONNECT_SECONDS
                 ),
-                headers=headers,
+                headers=self._headers(),
             )
         return self._session
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+
+    def _safe(self, text: str) -> str:
+        """Without credentials: those that look like one, and the one that we know."""
+        return redact(text.replace(self._api_key, "[redacted]") if self._api_key else text)
+
+    def _say(self, error: BaseException) -> str:
+        return self._safe(str(error)) or type(error).__name__
 
     async def aclose(self) -> None:
         await self.gate.aclose()
@@ -227,6 +261,20 @@ class CompletionsPolicy:
             await self._session.close()
             # aiohttp closes its transports in the next turn of the loop.
             await asyncio.sleep(0)
+
+
+class _Call(msgspec.Struct):
+    """How one call is doing."""
+
+    started: float
+    down: float
+    """The endpoint's seconds of outage when the call began."""
+    tries: int = 0
+    failures: int = 0
+    """Since the last outage."""
+    outages: int = 0
+    outages_before: int = 0
+    """Outages of the endpoint when the present try began."""
 
 
 class _Model(msgspec.Struct):
@@ -249,9 +297,18 @@ def _message(body: bytes) -> str:
     try:
         error = msgspec.json.decode(body)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
-    except (msgspec.MsgspecError, KeyError, TypeError):
-        return body[:300].decode("utf-8", "replace") or "(no body)"
+    except (*answer.UNREADABLE, KeyError, TypeError):
+        return body[:_MAX_SAID].decode("utf-8", "replace") or "(no body)"
 
 
-def _say(error: BaseException) -> str:
-    return redact(str(error)) or type(error).__name__
+def _header(text: str) -> str:
+    """A request id as a header: task ids are user data, and may hold anything."""
+    if not (text.isascii() and text.isprintable()):
+        text = quote(text, safe="/:", errors="backslashreplace")
+    return text[:_MAX_ID]
+
+
+def _checked(api_key: str | None) -> str | None:
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise UsageError("the API key holds a line break or another character that no key has")
+    return api_key

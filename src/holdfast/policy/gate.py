@@ -18,7 +18,10 @@ PROBE_CAP = 5.0
 
 
 class Gate:
-    """One per endpoint. `probe` returns None when the endpoint works, else why it does not."""
+    """One per endpoint. `probe` returns None when the endpoint works, else why it does not.
+
+    One probe runs at a time, however many calls wait; when it ends, all of them pass together.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,8 @@ class Gate:
         self._open.set()
         self._in_a_row = 0
         self._prober: asyncio.Task[None] | None = None
-        self._down: EndpointDown | None = None
+        self._down = ""
+        """Why no call will ever pass again."""
         self.budget = RetryBudget()
         self.outages = 0
         """Outages that a failed probe confirmed."""
@@ -57,8 +61,8 @@ class Gate:
     async def passed(self) -> None:
         """Returns when the gate is open; raises `EndpointDown` when patience is at its end."""
         await self._open.wait()
-        if self._down is not None:
-            raise self._down
+        if self._down:
+            raise EndpointDown(self._down)
 
     def succeeded(self) -> None:
         self._in_a_row = 0
@@ -72,7 +76,7 @@ class Gate:
 
     def shut(self) -> None:
         """Stops everyone until a probe succeeds."""
-        if self._open.is_set() and self._down is None:
+        if self._open.is_set() and not self._down:
             self._open.clear()
             self._prober = asyncio.create_task(self._wait_for_it(), name=f"probe {self._name}")
 
@@ -85,7 +89,7 @@ class Gate:
                     self.outages += 1
                     self._down_since = since
                 if self._clock.elapsed() - since > self._patience:
-                    self._down = EndpointDown(
+                    self._down = (
                         f"{self._name} has been down for {self._clock.elapsed() - since:.0f} s "
                         f"({why}); start it again and run the same command to go on"
                     )
@@ -98,6 +102,8 @@ class Gate:
             self._open.set()
 
     async def aclose(self) -> None:
+        # Whoever still waits must not go on to a client that is closed.
+        self._down = self._down or f"the client of {self._name} was closed"
         if self._prober is not None:
             self._prober.cancel()
             await asyncio.gather(self._prober, return_exceptions=True)

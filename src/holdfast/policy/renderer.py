@@ -63,14 +63,14 @@ class ByteRenderer:
         calls = tuple(call for match in self._call.findall(text) if (call := _call(match)))
         if not calls:
             return Message(Role.ASSISTANT, text)
-        return Message(Role.ASSISTANT, self._call.sub("", text).strip(), tool_calls=calls)
+        rest = self._call.sub(lambda match: "" if _call(match[1]) else match[0], text)
+        return Message(Role.ASSISTANT, rest.strip(), tool_calls=calls)
 
     def _message(self, message: Message) -> list[int]:
         text = message.text
         for call in message.tool_calls:
-            text += (
-                f'<tool_call>{{"name": "{call.name}", "arguments": {call.arguments}}}</tool_call>'
-            )
+            name = json.dumps(call.name)
+            text += f'<tool_call>{{"name": {name}, "arguments": {call.arguments}}}</tool_call>'
         return self._block(message.role, text)
 
     def _block(self, role: str, text: str) -> list[int]:
@@ -83,6 +83,9 @@ class ByteRenderer:
 def _call(text: str) -> ToolCall | None:
     try:
         call = json.loads(text)
-        return ToolCall("", FunctionCall(str(call["name"]), json.dumps(call["arguments"])))
-    except (ValueError, KeyError, TypeError):
+        name, arguments = str(call["name"]), json.dumps(call["arguments"])
+        # JSON can escape half a surrogate pair, which no journal can store.
+        name.encode()
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
+    return ToolCall("", FunctionCall(name, arguments))

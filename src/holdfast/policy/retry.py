@@ -1,6 +1,8 @@
 """Retrying one HTTP call: how often, how long, and from which shared budget."""
 
 import random
+from collections.abc import Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from msgspec import Struct
@@ -16,10 +18,12 @@ class RetryPolicy(Struct, frozen=True):
     cap: float = 30.0
 
     def delay(self, failures: int, *, retry_after: float | None = None) -> float:
-        """Full jitter; what the server asked for counts more."""
-        if retry_after is not None:
-            return retry_after
-        return random.uniform(0, min(self.cap, self.base * 2 ** (failures - 1)))
+        """Full jitter, on top of what the server asked for.
+
+        Without jitter, all calls that were told the same time would come back in one wave.
+        """
+        jitter = random.uniform(0, min(self.cap, self.base * 2 ** min(failures - 1, 30)))
+        return jitter + (retry_after or 0.0)
 
 
 class RetryBudget:
@@ -47,18 +51,24 @@ class RetryBudget:
         self._left = self._floor
 
 
-def retry_after(headers: "dict[str, str]", *, now: float) -> float | None:
-    """Seconds that the server asks us to wait: milliseconds, seconds, or an HTTP date."""
-    if (milliseconds := headers.get("retry-after-ms")) is not None:
-        return _seconds(milliseconds, scale=1000)
+def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
+    """Seconds that the server asks us to wait: milliseconds, seconds, or an HTTP date.
+
+    Names of headers in lower case.
+    """
+    precise = _seconds(headers.get("retry-after-ms", ""), scale=1000)
+    if precise is not None:
+        return precise
     if (asked := headers.get("retry-after")) is None:
         return None
     if (seconds := _seconds(asked, scale=1)) is not None:
         return seconds
     try:
-        return max(0.0, parsedate_to_datetime(asked).timestamp() - now)
+        date = parsedate_to_datetime(asked)
     except (TypeError, ValueError):
         return None
+    # A date without a zone is UTC: HTTP knows no other.
+    return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
 
 
 def _seconds(text: str, *, scale: float) -> float | None:

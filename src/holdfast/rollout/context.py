@@ -21,6 +21,7 @@ from holdfast.records.message import Message, ToolCall, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Contract, Generated, ToolIntent, ToolResult, ValueRecorded
 from holdfast.records.task import Task
+from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.tokens import unpack_ids, unpack_logprobs
 from holdfast.rollout import difference
 from holdfast.rollout.containment import contained
@@ -80,6 +81,7 @@ class Rollout:
 
     def __init__(self, session: Session, *, scope: str = "", stream: Stream | None = None):
         self.task: Task = session.task
+        self.key: TrajectoryKey = session.lease.key
         self.messages: list[Message] = []
         self._session = session
         self._scope = scope

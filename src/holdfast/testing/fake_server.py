@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import struct
+import sys
 import time
 import uuid
 
@@ -156,17 +157,7 @@ class FakeServer:
     # --- beside the work
 
     async def _models(self, request: web.Request) -> web.Response:
-        model = {
-            "id": self._options.model,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "vllm",
-            "root": self._options.model,
-            "parent": None,
-            "max_model_len": self._options.max_model_len,
-            "permission": [],
-        }
-        return _json(_encoder.encode({"object": "list", "data": [model]}))
+        return _json(wire.models(self._options, created=self._created))
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response()
@@ -234,8 +225,9 @@ async def serve(options: wire.Options, *, port: int, parent: int | None) -> None
     await runner.setup()
     listening = _listen(port)
     await web.SockSite(runner, listening, backlog=4096).start()
-    print(f"ready http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-    while parent is None or os.getppid() == parent:
+    sys.stdout.write(f"ready http://127.0.0.1:{listening.getsockname()[1]}\n")
+    sys.stdout.flush()
+    while parent is None or os.getppid() == parent:  # noqa: ASYNC110  # no event tells of it
         await asyncio.sleep(PARENT_POLL)
     # Nothing is left to say to anyone; hanging requests would hold up an orderly end.
     os._exit(0)

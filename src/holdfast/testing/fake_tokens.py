@@ -95,7 +95,8 @@ class Sampler(Struct, frozen=True):
 
 def pack(prompt: list[int] | str) -> bytes:
     """Raises `OutOfVocabulary`."""
-    ids = prompt.encode("utf-8", "surrogatepass") if isinstance(prompt, str) else prompt
+    # A list, since `array` would take bytes for packed values.
+    ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
     try:
         packed = array("H", ids)
     except OverflowError:

@@ -146,6 +146,34 @@ def _logprobs(drawn: Drawn) -> Logprobs:
     )
 
 
+def models(options: Options, *, created: int) -> bytes:
+    permission = {
+        "id": f"modelperm-{options.model}",
+        "object": "model_permission",
+        "created": created,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
+    model = {
+        "id": options.model,
+        "object": "model",
+        "created": created,
+        "owned_by": "vllm",
+        "root": options.model,
+        "parent": None,
+        "max_model_len": options.max_model_len,
+        "permission": [permission],
+    }
+    return msgspec.json.encode({"object": "list", "data": [model]})
+
+
 # --- answers that are wrong on purpose
 
 

@@ -1,0 +1,24 @@
+"""What all tests share: the exhaustive ones run only when asked for."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default",
+    deadline=None,  # Time on a busy machine is no property of the code.
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
+)
+settings.load_profile("default")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1":
+        return
+    skip = pytest.mark.skip(reason="exhaustive: set HOLDFAST_EXHAUSTIVE=1")
+    for item in items:
+        if "exhaustive" in item.keywords:
+            item.add_marker(skip)

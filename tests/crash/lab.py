@@ -1,0 +1,227 @@
+"""The laboratory of the crash suite: run, kill, resume, and compare with an undisturbed run."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.journal import open_journal
+from holdfast.journal.check import check
+from holdfast.records.history import History
+from holdfast.records.step import Contract, Generated, ToolIntent
+from holdfast.rollout.context import INTERRUPTED
+from holdfast.testing import FakeEngine, Fault, FaultKind
+
+HERE = Path(__file__).parent
+SIGKILLED = -9
+NAMES = ("read0", "read1", "pay0", "pay1", "build0", "build1", "long0", "bug0")
+FAULTS = (
+    Fault(FaultKind.ERROR_500, matching="read0/"),
+    Fault(FaultKind.RESET_AFTER, matching="read1/1/"),
+    Fault(FaultKind.RATE_LIMIT, matching="pay0/0/", retry_after=0.01),
+    Fault(FaultKind.NAN_LOGPROB, matching="build0/2/"),
+)
+
+
+@dataclass
+class World:
+    """What exists at one moment: durable steps, requests seen, effects done."""
+
+    steps: dict[str, set[str]] = field(default_factory=dict)
+    dangling: dict[str, Contract] = field(default_factory=dict)
+    interrupted: set[str] = field(default_factory=set)
+    restarts: set[str] = field(default_factory=set)
+    requests: list[str] = field(default_factory=list)
+    effects: Counter[str] = field(default_factory=Counter)
+
+
+class Lab:
+    """One engine, one zygote, one folder per experiment."""
+
+    def __init__(self, folder: Path, *, names=NAMES, samples: int = 3, concurrency: int = 8):
+        self.folder = folder
+        self.samples = samples
+        self.concurrency = concurrency
+        self.tasks = folder / "tasks.jsonl"
+        self.tasks.write_text(
+            "".join(json.dumps({"id": name, "prompt": f"do {name}"}) + "\n" for name in names)
+        )
+        self.engine = FakeEngine(mean_length=16, faults=FAULTS)
+        self.zygote: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "Lab":
+        self.engine.start()
+        self.zygote = subprocess.Popen(
+            [sys.executable, str(HERE / "zygote.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.zygote is not None
+        assert self.zygote.stdin is not None
+        self.zygote.stdin.close()
+        self.zygote.wait(30)
+        self.zygote.stdout.close()
+        self.engine.stop()
+
+    def fresh(self, name: str) -> Path:
+        """A new experiment: empty folder, engine with its counters and faults as new."""
+        place = self.folder / name
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        self.engine.reset()
+        self.engine.set_faults(*FAULTS)
+        return place
+
+    def drive(self, place: Path, *, crash: str = "") -> int:
+        """Runs the driver to its end, or to its crash; its exit code."""
+        order = {
+            "tasks": str(self.tasks),
+            "samples": self.samples,
+            "concurrency": self.concurrency,
+            "url": self.engine.url,
+            "journal": str(place / "journal.db"),
+            "effects": str(place / "effects"),
+            "out": str(place / "samples.jsonl"),
+            "crash": crash,
+        }
+        assert self.zygote is not None
+        print(json.dumps(order), file=self.zygote.stdin, flush=True)
+        return int(self.zygote.stdout.readline())
+
+    def world(self, place: Path) -> World:
+        self._settle()
+        world = World(requests=[request for request, _ in self.engine.requests()])
+        effects = place / "effects"
+        if effects.exists():
+            world.effects = Counter(effects.read_text().splitlines())
+        if (place / "journal.db").exists():
+            asyncio.run(_read(place / "journal.db", world))
+        return world
+
+    def _settle(self) -> None:
+        """Waits until requests of a dead driver have reached the engine or are gone."""
+        seen = -1
+        while (stats := self.engine.stats()).in_flight or stats.requests != seen:
+            seen = stats.requests
+            time.sleep(0.02)
+
+
+async def _read(path: Path, world: World) -> None:
+    journal = open_journal(path, read_only=True)
+    try:
+        run = await journal.find_run("crash")
+        if run is None:
+            return
+        async for row, records in journal.histories(run):
+            history, name = History(records), str(row.key)
+            world.steps[name] = {
+                path for path, step in history.steps.items() if isinstance(step, Generated)
+            }
+            for path, step in history.steps.items():
+                if isinstance(step, ToolIntent) and path not in history.results:
+                    world.dangling[name] = step.contract
+            if any(result.error == "interrupted" for result in history.results.values()):
+                world.interrupted.add(name)
+            if any("start anew" in fork.reason for fork in history.forks):
+                world.restarts.add(name)
+    finally:
+        await journal.close()
+
+
+@dataclass
+class Baseline:
+    """The undisturbed run."""
+
+    samples: dict[str, str]
+    requests: int
+    records: int
+
+
+def undisturbed(lab: Lab) -> Baseline:
+    place = lab.fresh("undisturbed")
+    assert lab.drive(place) == 0
+    world = lab.world(place)
+    assert not world.interrupted
+    report = check(place / "journal.db")
+    assert not report.findings, report.findings
+    return Baseline(
+        samples=read_samples(place / "samples.jsonl"),
+        requests=len(world.requests),
+        records=report.records,
+    )
+
+
+def read_samples(path: Path) -> dict[str, str]:
+    """Lines by trajectory, as they are in the file: equal strings are equal bytes."""
+    found: dict[str, str] = {}
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        name = f"crash/{row['task']}/{row['sample']}"
+        found[name] = found.get(name, "") + line
+    return found
+
+
+def verify(baseline: Baseline, before: World, after: World, place: Path) -> None:
+    """Everything that must hold after a kill and a resume."""
+    _same_data(baseline, after, read_samples(place / "samples.jsonl"))
+    _nothing_generated_twice(baseline, before, after)
+    _effects_obey_contracts(after)
+    report = check(place / "journal.db")
+    assert not report.findings, report.findings
+
+
+def _same_data(baseline: Baseline, after: World, samples: dict[str, str]) -> None:
+    assert samples.keys() == baseline.samples.keys()
+    for name, lines in samples.items():
+        if name in after.interrupted:
+            # An at-most-once call that may or may not have happened: the model was told so.
+            text = _text(lines)
+            assert INTERRUPTED.encode() in text, name
+        else:
+            assert lines == baseline.samples[name], name
+
+
+def _text(lines: str) -> bytes:
+    decoder, at, text = json.JSONDecoder(), 0, b""
+    while at < len(lines):
+        row, at = decoder.raw_decode(lines, at)
+        text += bytes(token for token in row["token_ids"] if token < 256)
+    return text
+
+
+def _nothing_generated_twice(baseline: Baseline, before: World, after: World) -> None:
+    live = after.requests[len(before.requests) :]
+    durable = {
+        f"{name}/{path}"
+        for name, paths in before.steps.items()
+        # A world that is gone takes its steps with it: that is what `restart` means.
+        if before.dangling.get(name) is not Contract.RESTART
+        for path in paths
+    }
+    again = durable.intersection(live)
+    assert not again, f"generated again although durable: {sorted(again)}"
+    if not after.restarts:
+        seen, kept = set(before.requests), {f"{n}/{p}" for n, s in before.steps.items() for p in s}
+        in_flight = Counter(request for request in before.requests if request not in kept)
+        assert len(after.requests) <= baseline.requests + in_flight.total(), (
+            f"{len(after.requests)} requests, {baseline.requests} undisturbed, "
+            f"{in_flight.total()} in flight of {len(seen)}"
+        )
+
+
+def _effects_obey_contracts(after: World) -> None:
+    for effect, times in after.effects.items():
+        tool, _, key = effect.partition(" ")
+        if tool == "pay":
+            assert times == 1, f"at most once, but {key} was paid {times} times"
+        elif tool == "look_up":
+            assert times <= 2, f"one kill can repeat a call once, not {times} times"

@@ -1,0 +1,68 @@
+"""SIGKILL at every journal record boundary, before and after the commit; resume; compare."""
+
+import pytest
+from lab import SIGKILLED, Lab, undisturbed, verify
+
+FAST_POINTS = 14
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with Lab(tmp_path_factory.mktemp("crash")) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def baseline(lab):
+    return undisturbed(lab)
+
+
+def kill_and_resume(lab, baseline, plan: str) -> bool:
+    """False when the run ended before the crash point was reached."""
+    place = lab.fresh(plan.replace(":", "-"))
+    code = lab.drive(place, crash=plan)
+    if code == 0:
+        return False
+    assert code == SIGKILLED, plan
+    before = lab.world(place)
+    assert lab.drive(place) == 0, plan
+    verify(baseline, before, lab.world(place), place)
+    return True
+
+
+def test_two_undisturbed_runs_give_the_same_bytes(lab, baseline):
+    assert undisturbed(lab).samples == baseline.samples
+    assert len(baseline.samples) == 23  # 24 trajectories, one with a bug in its code
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("part", range(FAST_POINTS))
+def test_a_kill_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
+    # Spread over the run, and shifted from one half to the other.
+    position = (part + (0.25 if when == "after" else 0.75)) / FAST_POINTS
+    plan = f"{when}:{max(1, round(position * baseline.records))}"
+    assert kill_and_resume(lab, baseline, plan), plan
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_every_record_boundary_changes_nothing(lab, baseline, when):
+    boundary = 1
+    while kill_and_resume(lab, baseline, f"{when}:{boundary}"):
+        boundary += 1
+    assert boundary > baseline.records
+    print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
+
+
+@pytest.mark.parametrize("point", ["engine.finished:1", "engine.finished:13", "export.row:5"])
+def test_a_kill_between_finish_and_score_or_during_export_changes_nothing(lab, baseline, point):
+    assert kill_and_resume(lab, baseline, point)
+
+
+def test_a_killed_export_leaves_no_half_written_file(lab, baseline):
+    place = lab.fresh("export")
+    assert lab.drive(place, crash="export.row:9") == SIGKILLED
+    assert not (place / "samples.jsonl").exists()
+    assert lab.drive(place) == 0
+    assert (place / "samples.jsonl").exists()

@@ -1,0 +1,175 @@
+"""What is refused at the door, and how a new journal comes to be."""
+
+import multiprocessing
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import sql
+
+from holdfast.journal import open_journal, schema
+from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.records.errors import JournalError, JournalNewer, NotAJournal
+
+
+def make(path: Path) -> None:
+    """An empty journal, closed."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    schema.prepare(connection, path)
+    connection.close()
+
+
+def test_a_file_that_is_no_database_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are my notes\n" * 500)
+    before = (path.read_bytes(), path.stat().st_mtime_ns)
+    with pytest.raises(NotAJournal, match=r"notes\.txt is not a Holdfast journal"):
+        SqliteJournal(path)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_the_file_of_another_application_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE bookmarks(url)")
+    connection.close()
+    before = (path.read_bytes(), path.stat().st_mtime_ns)
+    with pytest.raises(NotAJournal, match="no Holdfast journal"):
+        SqliteJournal(path)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+def test_a_newer_journal_is_refused_with_both_versions(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    make(path)
+    sql(path, f"PRAGMA user_version={schema.VERSION + 1}")
+    before = path.read_bytes()
+    for read_only in (False, True):
+        with pytest.raises(JournalNewer, match=f"version {schema.VERSION + 1}.*Upgrade"):
+            _read_something(SqliteJournal(path, read_only=read_only))
+    assert path.read_bytes() == before
+
+
+def _read_something(journal: SqliteJournal) -> None:
+    import asyncio
+
+    async def read() -> None:
+        try:
+            await journal.runs()
+        finally:
+            await journal.close()
+
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize("where", ["file/journal.db", "/proc/holdfast/journal.db"])
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError, match=r"journal\.db cannot be written.*check the folder"):
+        SqliteJournal(tmp_path / where)
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="cannot be written"):
+        SqliteJournal(tmp_path)
+
+
+def test_reading_a_journal_that_is_not_there_says_so_and_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="there is no journal at"):
+        open_journal(tmp_path / "journal.db", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_folders_are_made_and_the_file_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "some" / "folder" / "journal.db"
+    SqliteJournal(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_log_beside_the_file_is_private_too(tmp_path: Path) -> None:
+    import asyncio
+
+    from builders import make_tasks, spec
+
+    async def body() -> set[int]:
+        journal = SqliteJournal(tmp_path / "journal.db")
+        await journal.create_run(spec(), make_tasks("a"))
+        modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+        assert len(list(tmp_path.iterdir())) == 3
+        await journal.close()
+        return modes
+
+    assert asyncio.run(body()) == {0o600}
+
+
+def test_a_new_journal_has_its_marks_and_durability_set(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    assert sql(path, "PRAGMA application_id") == [(schema.APPLICATION_ID,)]
+    assert sql(path, "PRAGMA user_version") == [(schema.VERSION,)]
+    assert sql(path, "PRAGMA journal_mode") == [("wal",)]
+    connection = journal._connect()
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert connection.execute("PRAGMA page_size").fetchone() == (schema.PAGE_SIZE,)
+    connection.close()
+
+
+def test_an_interrupted_creation_is_finished_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.close()
+    SqliteJournal(path)
+    assert sql(path, "SELECT count(*) FROM runs") == [(0,)]
+
+
+def _create(path: str, barrier: object, results: object) -> None:
+    barrier.wait()  # type: ignore[attr-defined]
+    try:
+        SqliteJournal(Path(path))
+        results.put("")  # type: ignore[attr-defined]
+    except Exception as error:
+        results.put(f"{type(error).__name__}: {error}")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("processes", [4])
+def test_processes_that_create_the_file_at_once_all_get_it(tmp_path: Path, processes: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    for attempt in range(4):
+        path = tmp_path / f"{attempt}.db"
+        barrier, results = context.Barrier(processes), context.Queue()
+        started = [
+            context.Process(target=_create, args=(str(path), barrier, results))
+            for _ in range(processes)
+        ]
+        for process in started:
+            process.start()
+        outcomes = [results.get(timeout=60) for _ in started]
+        for process in started:
+            process.join()
+        assert outcomes == [""] * processes
+        assert sql(path, "SELECT value FROM counters") == [(0,)]
+
+
+def test_the_address_chooses_the_journal(tmp_path: Path) -> None:
+    assert isinstance(open_journal("memory:"), MemoryJournal)
+    assert isinstance(open_journal(tmp_path / "journal.db"), SqliteJournal)
+
+
+def test_opening_a_journal_imports_no_heavy_module(tmp_path: Path) -> None:
+    code = (
+        "import sys, holdfast.journal as j; j.open_journal(sys.argv[1]); "
+        "print([m for m in ('aiohttp', 'rich', 'torch', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "journal.db")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

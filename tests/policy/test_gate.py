@@ -1,0 +1,176 @@
+import asyncio
+from collections.abc import Coroutine
+
+import pytest
+
+from holdfast.policy.gate import FAILURES_IN_A_ROW, Gate
+from holdfast.records.errors import EndpointDown
+from holdfast.testing import ManualClock
+
+
+class Endpoint:
+    """Down until told otherwise; counts its probes."""
+
+    def __init__(self) -> None:
+        self.why: str | None = "refused"
+        self.probes = 0
+
+    async def probe(self) -> str | None:
+        self.probes += 1
+        await asyncio.sleep(0)
+        return self.why
+
+
+class World:
+    def __init__(self, patience: float = 60.0):
+        self.clock = ManualClock()
+        self.endpoint = Endpoint()
+        self.gate = Gate("e", self.endpoint.probe, clock=self.clock, patience=patience)
+
+    def fail(self, times: int = FAILURES_IN_A_ROW) -> None:
+        for _ in range(times):
+            self.gate.failed()
+
+
+def run(test: Coroutine[object, object, None]) -> None:
+    asyncio.run(test)
+
+
+def test_the_gate_stays_open_while_failures_are_not_in_a_row() -> None:
+    async def main() -> None:
+        world = World()
+        for _ in range(10):
+            world.fail(FAILURES_IN_A_ROW - 1)
+            world.gate.succeeded()
+        assert world.gate.is_open
+        assert world.endpoint.probes == 0
+
+    run(main())
+
+
+def test_calls_wait_through_an_outage_and_pass_together_after_it() -> None:
+    async def main() -> None:
+        world = World()
+        world.fail()
+        waiting = [asyncio.create_task(world.gate.passed()) for _ in range(5)]
+        await world.clock.advance(20)
+        assert not any(task.done() for task in waiting)
+        world.endpoint.why = None
+        await world.clock.advance(20)
+        assert all(task.done() for task in waiting)
+        assert world.gate.outages == 1
+
+    run(main())
+
+
+def test_one_probe_runs_however_many_calls_fail() -> None:
+    async def main() -> None:
+        world = World()
+        world.fail(100)
+        await world.clock.advance(0)
+        assert world.endpoint.probes == 1
+        await world.gate.aclose()
+
+    run(main())
+
+
+def test_an_endpoint_that_answers_its_probe_had_no_outage() -> None:
+    async def main() -> None:
+        world = World()
+        world.endpoint.why = None
+        world.fail()
+        await world.gate.passed()
+        assert world.gate.outages == 0
+        assert world.gate.seconds_down == 0
+
+    run(main())
+
+
+def test_the_time_of_an_outage_is_counted_while_it_lasts_and_not_after_it() -> None:
+    async def main() -> None:
+        world = World()
+        world.fail()
+        await world.clock.advance(5)
+        assert world.gate.seconds_down == 5
+        world.endpoint.why = None
+        await world.clock.advance(10)
+        assert world.gate.is_open
+        counted = world.gate.seconds_down
+        assert 5 <= counted <= 15
+        await world.clock.advance(100)
+        assert world.gate.seconds_down == counted
+
+    run(main())
+
+
+def test_patience_ends_with_an_error_that_says_why_and_what_to_do() -> None:
+    async def main() -> None:
+        world = World(patience=30)
+        world.fail()
+        waiting = asyncio.create_task(world.gate.passed())
+        await world.clock.advance(29)
+        assert not waiting.done()
+        await world.clock.advance(20)
+        with pytest.raises(EndpointDown, match=r"has been down for \d+ s \(refused\); start it"):
+            await waiting
+        with pytest.raises(EndpointDown):
+            await world.gate.passed()
+
+    run(main())
+
+
+def test_each_call_gets_an_error_of_its_own_when_patience_ends() -> None:
+    async def main() -> None:
+        world = World(patience=1)
+        world.fail()
+        waiting = [asyncio.create_task(world.gate.passed()) for _ in range(2)]
+        await world.clock.advance(30)
+        one, other = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(one, EndpointDown)
+        assert one is not other
+
+    run(main())
+
+
+def test_a_spent_budget_is_full_again_after_a_probe() -> None:
+    async def main() -> None:
+        world = World()
+        world.endpoint.why = None
+        while world.gate.budget.spend():
+            pass
+        world.gate.shut()
+        await world.gate.passed()
+        assert world.gate.budget.spend()
+
+    run(main())
+
+
+def test_closing_turns_away_those_who_wait_and_leaves_no_task() -> None:
+    async def main() -> None:
+        world = World()
+        world.fail()
+        waiting = asyncio.create_task(world.gate.passed())
+        await world.clock.advance(1)
+        await world.gate.aclose()
+        with pytest.raises(EndpointDown, match="closed"):
+            await waiting
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main())
+
+
+def test_a_cancelled_call_leaves_the_others_waiting() -> None:
+    async def main() -> None:
+        world = World()
+        world.fail()
+        gone, stays = (asyncio.create_task(world.gate.passed()) for _ in range(2))
+        await world.clock.advance(1)
+        gone.cancel()
+        await world.clock.advance(1)
+        assert gone.cancelled()
+        assert not stays.done()
+        world.endpoint.why = None
+        await world.clock.advance(20)
+        assert stays.done()
+
+    run(main())

@@ -1,0 +1,273 @@
+"""SQLite against its twin in memory: whatever is done to both, both say the same.
+
+Hypothesis makes up the operations, shrinks what fails, and prints the blob that repeats it.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from builders import finished, make_tasks, scored, someone_else, spec, started, value
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from holdfast.journal.check import check
+from holdfast.journal.journal import Batch, Claim, Journal, Lease, TrajectoryRow, Worker
+from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.records.errors import HoldfastError
+from holdfast.records.group import GroupPolicy, Shortfall
+from holdfast.records.run import Run
+from holdfast.records.step import Record, Reopened
+from holdfast.records.trajectory import Status
+
+TASKS = [f"t{number}" for number in range(8)]
+Result = TypeVar("Result")
+Pair = tuple[Lease, Lease]
+
+
+def plain(result: object) -> object:
+    """What both have to agree on: everything but clocks and shared identities."""
+    match result:
+        case Run():
+            return (result.id, result.spec, [change.differences for change in result.changes])
+        case Claim():
+            return (
+                result.task,
+                result.ordinal,
+                [plain(one) for one in result.open],
+                result.settled,
+            )
+        case Lease():
+            # Where a lease that takes no more appends would have gone on is of no consequence.
+            place = None if result.broken else result.next_seq
+            return (result.key, result.id, result.epoch, result.status, place)
+        case Worker():
+            return (result.id, result.identity, result.run)
+        case Batch() | TrajectoryRow():
+            return result
+        case Reopened():
+            return (result.reason,)
+        case list():
+            return [plain(one) for one in result]
+        case HoldfastError():
+            return type(result).__name__
+        case _:
+            return result
+
+
+class BothJournals(RuleBasedStateMachine):
+    """The same operation on both; then the same answer, the same error, the same contents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "journal.db"
+        self.sqlite: Journal = SqliteJournal(self.path)
+        self.memory: Journal = MemoryJournal()
+        self.counter = 0
+        self.workers: list[tuple[Worker, Worker]] = []
+        self.leases: list[Pair] = []
+        self.step = 0
+        policy = GroupPolicy(shortfall=Shortfall.PARTIAL, at_least=2)
+        self.spec = spec(samples=2, group=policy)
+        self.run = self.both(lambda one: one.create_run(self.spec, make_tasks(*TASKS[:4])))
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.sqlite.close())
+        report = check(self.path)
+        self.loop.close()
+        self.folder.cleanup()
+        assert report.findings == []
+
+    def both(self, do: Callable[[Journal], Awaitable[Result]]) -> tuple[Result, Result]:
+        return self.each(do, do)
+
+    def each(
+        self,
+        on_sqlite: Callable[[Journal], Awaitable[Result]],
+        on_memory: Callable[[Journal], Awaitable[Result]],
+    ) -> tuple[Result, Result]:
+        """Both results; an error that both agree on is a result too."""
+        mine = self._outcome(on_sqlite, self.sqlite)
+        model = self._outcome(on_memory, self.memory)
+        assert plain(mine) == plain(model)
+        return mine, model  # type: ignore[return-value]
+
+    def _outcome(self, do: Callable[[Journal], Awaitable[Result]], journal: Journal) -> object:
+        async def outcome() -> object:
+            try:
+                return await do(journal)
+            except HoldfastError as error:
+                return error
+
+        return self.loop.run_until_complete(outcome())
+
+    def some(self, number: int) -> Pair:
+        """Any lease that was ever given out, the current ones more often."""
+        return self.leases[-1 - number % len(self.leases)]
+
+    # --- workers
+
+    @rule(pid=st.integers(1, 3), share=st.booleans())
+    def join(self, pid: int, share: bool) -> None:
+        worker = self.each(
+            lambda one: one.join(self.run[0], someone_else(pid), lease_seconds=1e6, share=share),
+            lambda one: one.join(self.run[1], someone_else(pid), lease_seconds=1e6, share=share),
+        )
+        if isinstance(worker[0], Worker):
+            self.workers.append(worker)
+
+    @precondition(lambda self: self.workers)
+    @rule(which=st.integers(0, 99), groups=st.integers(1, 3))
+    def claim(self, which: int, groups: int) -> None:
+        mine, model = self.workers[which % len(self.workers)]
+        claims = self.each(
+            lambda one: one.claim(mine, groups=groups), lambda one: one.claim(model, groups=groups)
+        )
+        if isinstance(claims[0], list):
+            for one, two in zip(*claims, strict=True):
+                self.leases += list(zip(one.open, two.open, strict=True))
+
+    @precondition(lambda self: self.workers)
+    @rule(which=st.integers(0, 99))
+    def heartbeat(self, which: int) -> None:
+        mine, model = self.workers[which % len(self.workers)]
+        self.each(lambda one: one.heartbeat(mine), lambda one: one.heartbeat(model))
+
+    @precondition(lambda self: self.workers)
+    @rule(which=st.integers(0, 99))
+    def leave(self, which: int) -> None:
+        # It stays in the list: one that has left may try anything.
+        mine, model = self.workers[which % len(self.workers)]
+        self.each(lambda one: one.leave(mine), lambda one: one.leave(model))
+
+    # --- the log
+
+    def append(
+        self,
+        pair: Pair,
+        records: list[Record],
+        *,
+        status: Status | None = None,
+        settled: bool | None = None,
+    ) -> None:
+        mine, model = pair
+        self.each(
+            lambda one: one.append(mine, records, status=status, settled=settled),
+            lambda one: one.append(model, records, status=status, settled=settled),
+        )
+        assert plain(mine) == plain(model)
+        assert (mine.broken is None) == (model.broken is None)
+
+    def fresh(self, number: int) -> list[Record]:
+        self.counter += number
+        return [value(self.counter + offset) for offset in range(number)]
+
+    @precondition(lambda self: self.leases)
+    @rule(which=st.integers(0, 99), number=st.integers(0, 3))
+    def append_some(self, which: int, number: int) -> None:
+        self.append(self.some(which), self.fresh(number))
+
+    @precondition(lambda self: self.leases)
+    @rule(which=st.lists(st.integers(0, 99), min_size=1, max_size=3), number=st.integers(1, 2))
+    def append_some_together(self, which: list[int], number: int) -> None:
+        records = self.fresh(number)
+        pairs = [self.some(one) for one in which]
+        self.each(
+            lambda one: one.append_together([(mine, records, None) for mine, _ in pairs]),
+            lambda one: one.append_together([(model, records, None) for _, model in pairs]),
+        )
+
+    @precondition(lambda self: self.leases)
+    @rule(which=st.integers(0, 99), good=st.booleans(), settled=st.booleans())
+    def finish(self, which: int, good: bool, settled: bool) -> None:
+        pair = self.some(which)
+        if pair[0].settled or pair[0].status.is_over:
+            return
+        status = Status.COMPLETED if good else Status.FAILED
+        ending: list[Record] = [finished(status), *([scored()] if good and settled else [])]
+        self.append(pair, ending, status=status, settled=settled or None)
+
+    @precondition(lambda self: self.leases)
+    @rule(which=st.integers(0, 99))
+    def cut(self, which: int) -> None:
+        mine, model = self.some(which)
+        self.each(lambda one: one.cut(mine), lambda one: one.cut(model))
+
+    @rule()
+    def reopen(self) -> None:
+        self.each(
+            lambda one: one.reopen(self.run[0], reason="again"),
+            lambda one: one.reopen(self.run[1], reason="again"),
+        )
+
+    @rule(names=st.sets(st.sampled_from(TASKS), min_size=1), samples=st.integers(1, 3))
+    def amend(self, names: set[str], samples: int) -> None:
+        changed, tasks = spec(samples=samples, group=self.spec.group), make_tasks(*sorted(names))
+        self.run = self.each(
+            lambda one: one.amend_run(self.run[0], changed, tasks, differences=["d"]),
+            lambda one: one.amend_run(self.run[1], changed, tasks, differences=["d"]),
+        )
+
+    # --- delivery
+
+    @rule(ahead=st.integers(-1, 2), groups=st.integers(1, 3), consumer=st.sampled_from("xy"))
+    def next_batch(self, ahead: int, groups: int, consumer: str) -> None:
+        self.step = max(0, self.step + ahead)
+        self.each(
+            lambda one: one.next_batch(self.run[0], consumer, self.step, groups=groups),
+            lambda one: one.next_batch(self.run[1], consumer, self.step, groups=groups),
+        )
+
+    @rule(back=st.integers(0, 2), consumer=st.sampled_from("xy"))
+    def commit(self, back: int, consumer: str) -> None:
+        self.each(
+            lambda one: one.commit(self.run[0], consumer, self.step - back),
+            lambda one: one.commit(self.run[1], consumer, self.step - back),
+        )
+
+    @rule(back=st.integers(0, 3), consumer=st.sampled_from("xy"))
+    def rewind(self, back: int, consumer: str) -> None:
+        self.each(
+            lambda one: one.rewind(self.run[0], consumer, self.step - back),
+            lambda one: one.rewind(self.run[1], consumer, self.step - back),
+        )
+
+    # --- blobs and the file
+
+    @rule(body=st.binary(max_size=8))
+    def blob(self, body: bytes) -> None:
+        digest, _ = self.both(lambda one: one.put_blob(body))
+        self.both(lambda one: one.get_blob(digest))
+
+    @rule()
+    def close_and_reopen_the_file(self) -> None:
+        self.loop.run_until_complete(self.sqlite.close())
+        self.sqlite = SqliteJournal(self.path)
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        async def contents(journal: Journal, run: Run) -> object:
+            read = [
+                (row, [plain(record) for record in records])
+                async for row, records in journal.histories(run)
+            ]
+            (listed,) = await journal.runs()
+            return read, await journal.tasks(run), listed.by_status, listed.settled
+
+        self.each(lambda one: contents(one, self.run[0]), lambda one: contents(one, self.run[1]))
+
+
+class TestBothJournals(BothJournals.TestCase):
+    settings = settings(max_examples=60, stateful_step_count=40)
+
+
+@pytest.mark.exhaustive
+class TestBothJournalsLonger(BothJournals.TestCase):
+    settings = settings(max_examples=1000, stateful_step_count=80)
