@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+
 from builders import (
     finished,
     generated,
@@ -21,7 +22,6 @@ from builders import (
     value,
     values,
 )
-
 from holdfast.journal.journal import Batch, Journal, Lease, WorkerIdentity
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from builders import (
     finished,
     generated,
@@ -21,7 +22,6 @@ from builders import (
     value,
     values,
 )
-
 from holdfast.journal.check import check
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.errors import JournalError, NotAJournal

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from builders import (
     finished,
     generated,
@@ -17,7 +18,6 @@ from builders import (
     started,
     values,
 )
-
 from holdfast.journal.check import check, repair
 from holdfast.journal.journal import Cut, Journal
 from holdfast.journal.sqlite import SqliteJournal

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import sql
 
+from builders import sql
 from holdfast.journal import open_journal, schema
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal

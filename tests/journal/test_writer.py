@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from builders import files_open, joined, make_tasks, ready, spec, sql, value, values
 
+from builders import files_open, joined, make_tasks, ready, spec, sql, value, values
 from holdfast.journal import writer
 from holdfast.journal.check import check
 from holdfast.journal.sqlite import SqliteJournal

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from builders import finished, make_tasks, scored, someone_else, spec, started, value
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from builders import finished, make_tasks, scored, someone_else, spec, value
 from holdfast.journal.check import check
 from holdfast.journal.journal import Batch, Claim, Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.memory import MemoryJournal

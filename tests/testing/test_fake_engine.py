@@ -48,8 +48,8 @@ def ask(engine: FakeEngine, *, request_id: str = "", **body: object) -> dict[str
         return found
 
 
-def choice(engine: FakeEngine, **body: object) -> dict[str, Any]:
-    found: dict[str, Any] = ask(engine, **body)["choices"][0]
+def choice(engine: FakeEngine, *, request_id: str = "", **body: object) -> dict[str, Any]:
+    found: dict[str, Any] = ask(engine, request_id=request_id, **body)["choices"][0]
     return found
 
 
@@ -90,7 +90,7 @@ def test_a_resumed_generation_goes_on_identically(replies: tuple[str, ...]) -> N
     with FakeEngine(replies=replies, mean_length=40) as engine:
         whole = choice(engine)
         for cut in range(1, len(whole["token_ids"])):
-            rest = choice(engine, prompt=PROMPT + whole["token_ids"][:cut])
+            rest = choice(engine, prompt=PROMPT + whole["token_ids"][:cut], max_tokens=64 - cut)
             assert rest["token_ids"] == whole["token_ids"][cut:]
             for one in (rest, whole):
                 assert len(one["logprobs"]["token_logprobs"]) == len(one["token_ids"])
@@ -154,8 +154,8 @@ def test_replies_are_chosen_by_turn_and_filled_with_numbers() -> None:
     assert {text.split()[0] for text in answers} == {"later", "any"}
     assert len(openings) > 5
     for text in answers - {"any"}:
-        one, über, other = text.removeprefix("later ").split()
-        assert über == "über"
+        one, between, other = text.removeprefix("later ").split()
+        assert between == "über"
         assert 0 <= int(one) <= 99
         assert 0 <= int(other) <= 99
 

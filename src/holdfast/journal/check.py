@@ -101,7 +101,7 @@ def _runs(connection: sqlite3.Connection, report: Report) -> None:
 def _tasks(connection: sqlite3.Connection, report: Report) -> None:
     remedy = "resume the run with its task file and accept the change: that writes the task anew"
     for run, name, body, crc in connection.execute(
-        "SELECT coalesce(r.name, '?'), t.id, t.body, t.crc FROM tasks t "
+        "SELECT coalesce(r.name, '?'), t.id, CAST(t.body AS BLOB), t.crc FROM tasks t "
         "LEFT JOIN runs r ON r.id = t.run"
     ):
         report.tasks += 1
@@ -142,7 +142,7 @@ def _orphans(connection: sqlite3.Connection, report: Report) -> None:
 
 
 def _blobs(connection: sqlite3.Connection, report: Report) -> None:
-    for digest, body in connection.execute("SELECT digest, body FROM blobs"):
+    for digest, body in connection.execute("SELECT CAST(digest AS BLOB), CAST(body AS BLOB) FROM blobs"):
         report.blobs += 1
         if not isinstance(body, bytes) or hashlib.sha256(body).digest() != digest:
             report.add(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from holdfast.journal.repair import BadRecord, check_row
+from holdfast.journal.repair import ROWS, BadRecord, check_row
 from holdfast.records.history import History
 from holdfast.records.step import (
     AttemptStarted,
@@ -28,7 +28,6 @@ from holdfast.records.trajectory import Status
 _STATUSES = frozenset(int(status) for status in Status)
 _CUT = "repair the journal: the log is cut to its last good record and goes on from there"
 _REPORT = "please report it, with the journal: no fault of a disk explains it"
-_ROWS = "SELECT position, seq, epoch, crc, body FROM records WHERE trajectory = ? ORDER BY seq"
 
 
 class TrajectoryState(Struct, frozen=True):
@@ -72,7 +71,7 @@ class _Log:
 
     def findings(self) -> Iterator[Finding]:
         epoch, torn = 0, False
-        for row in self._connection.execute(_ROWS, (self._state.id,)):
+        for row in self._connection.execute(ROWS, (self._state.id,)):
             self.read += 1
             if torn:
                 continue  # Counted, not read: see above.

@@ -18,8 +18,9 @@ from holdfast.records.run import Run
 from holdfast.records.step import Record, Reopened
 from holdfast.records.trajectory import Status
 
-_ROWS = """SELECT position, seq, epoch, crc, body FROM records
-           WHERE trajectory = ? ORDER BY seq"""
+# The cast: damage can turn a body into text, and text that is no UTF-8 could not even be read.
+ROWS = """SELECT position, seq, epoch, crc, CAST(body AS BLOB) FROM records
+          WHERE trajectory = ? ORDER BY seq"""
 
 
 class BadRecord(JournalCorrupt):
@@ -38,7 +39,7 @@ def decode_rows(connection: sqlite3.Connection, trajectory: int) -> list[Record]
 
 def rows_of(connection: sqlite3.Connection, trajectory: int) -> Iterator[Record]:
     """The good records in order; at the first bad one it raises `BadRecord`."""
-    with closing(connection.execute(_ROWS, (trajectory,))) as rows:  # An error would keep it open.
+    with closing(connection.execute(ROWS, (trajectory,))) as rows:  # An error would keep it open.
         for expected, row in enumerate(rows):
             yield check_row(trajectory, expected, *row)
 

@@ -1,0 +1,218 @@
+"""A disk that forgets: every write and sync is written down, and power may fail between any two.
+
+`SimulatedDisk` is a SQLite VFS (through apsw) that keeps files in memory and a history of what was
+done to them. `after_power_loss` builds what a real disk may hold if the power failed at a point of
+that history: everything that was synced, and of what was not, any subset, sectors torn.
+`connect` gives the journal a connection on that disk that speaks the `sqlite3` module's language.
+"""
+
+import random
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import apsw
+from msgspec import Struct
+
+SECTOR = 512
+POWERSAFE_OVERWRITE = 0x1000
+
+
+class Write(Struct, frozen=True):
+    file: str
+    offset: int
+    data: bytes
+
+
+class Truncate(Struct, frozen=True):
+    file: str
+    size: int
+
+
+class Sync(Struct, frozen=True):
+    file: str
+
+
+class Delete(Struct, frozen=True):
+    file: str
+
+
+class Note(Struct, frozen=True):
+    """Something that the test did at this moment."""
+
+    what: Any
+
+
+Event = Write | Truncate | Sync | Delete | Note
+
+
+class SimulatedDisk(apsw.VFS):
+    def __init__(self, name: str):
+        super().__init__(name, "")
+        self.name = name
+        self.files: dict[str, bytearray] = {}
+        self.events: list[Event] = []
+
+    def note(self, what: object) -> None:
+        self.events.append(Note(what))
+
+    def xOpen(self, name: Any, flags: list[int]) -> "_File":  # noqa: N802
+        path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
+        flags[1] = flags[0]
+        self.files.setdefault(path, bytearray())
+        return _File(self, path)
+
+    def xAccess(self, path: str, flags: int) -> bool:  # noqa: N802
+        return path in self.files
+
+    def xDelete(self, path: str, sync: bool) -> None:  # noqa: N802
+        self.files.pop(path, None)
+        self.events.append(Delete(path))
+
+
+class _File:
+    def __init__(self, disk: SimulatedDisk, path: str):
+        self.disk, self.path = disk, path
+
+    @property
+    def content(self) -> bytearray:
+        return self.disk.files[self.path]
+
+    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+        return bytes(self.content[offset : offset + amount])
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        event = Write(self.path, offset, bytes(data))
+        _apply(self.content, event)
+        self.disk.events.append(event)
+
+    def xTruncate(self, size: int) -> None:  # noqa: N802
+        event = Truncate(self.path, size)
+        _apply(self.content, event)
+        self.disk.events.append(event)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        self.disk.events.append(Sync(self.path))
+
+    def xFileSize(self) -> int:  # noqa: N802
+        return len(self.content)
+
+    def xSectorSize(self) -> int:  # noqa: N802
+        return SECTOR
+
+    def xDeviceCharacteristics(self) -> int:  # noqa: N802
+        return POWERSAFE_OVERWRITE
+
+    def xFileControl(self, op: int, pointer: int) -> bool:  # noqa: N802
+        return False
+
+    def xCheckReservedLock(self) -> bool:  # noqa: N802
+        return False
+
+    def xLock(self, level: int) -> None:  # noqa: N802
+        """One process uses it."""
+
+    def xUnlock(self, level: int) -> None:  # noqa: N802
+        """One process uses it."""
+
+    def xClose(self) -> None:  # noqa: N802
+        """The content stays with the disk."""
+
+
+def _apply(content: bytearray, event: Write | Truncate) -> None:
+    if isinstance(event, Truncate):
+        del content[event.size :]
+        return
+    if len(content) < event.offset:
+        content.extend(bytes(event.offset - len(content)))
+    content[event.offset : event.offset + len(event.data)] = event.data
+
+
+def after_power_loss(events: Iterable[Event], rng: random.Random) -> dict[str, bytes]:
+    """What the disk holds when the power fails right after `events`."""
+    safe: dict[str, bytearray] = {}
+    pending: dict[str, list[Write | Truncate]] = {}
+    for event in events:
+        match event:
+            case Write() | Truncate():
+                safe.setdefault(event.file, bytearray())
+                pending.setdefault(event.file, []).append(event)
+            case Sync():
+                for one in pending.pop(event.file, []):
+                    _apply(safe[event.file], one)
+            case Delete():
+                safe.pop(event.file, None)
+                pending.pop(event.file, None)
+            case Note():
+                pass
+    for file, lost in pending.items():
+        for one in lost:
+            for survivor in _survivors(one, rng):
+                _apply(safe[file], survivor)
+    return {file: bytes(content) for file, content in safe.items()}
+
+
+def _survivors(event: Write | Truncate, rng: random.Random) -> Iterator[Write | Truncate]:
+    """All of a write, nothing, or some of its sectors."""
+    fate = rng.random()
+    if fate < 0.4:
+        return
+    if fate < 0.8 or isinstance(event, Truncate):
+        yield event
+        return
+    start, end = event.offset, event.offset + len(event.data)
+    edges = [start, *range(start - start % SECTOR + SECTOR, end, SECTOR), end]
+    for left, right in zip(edges, edges[1:], strict=False):
+        if rng.random() < 0.5:
+            yield Write(event.file, left, event.data[left - start : right - start])
+
+
+# --- the journal's connection to it
+
+
+class _Rows:
+    def __init__(self, rows: list[Any], rowcount: int):
+        self._rows = iter(rows)
+        self.rowcount = rowcount
+
+    def fetchone(self) -> Any:
+        return next(self._rows, None)
+
+    def fetchall(self) -> list[Any]:
+        return list(self._rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._rows
+
+    def close(self) -> None:
+        """All rows are here already."""
+
+
+class DiskConnection:
+    """As much of `sqlite3.Connection` as the journal uses, over apsw."""
+
+    def __init__(self, disk: SimulatedDisk, path: str, synchronous: str):
+        self._synchronous = synchronous
+        self._connection = apsw.Connection(path, vfs=disk.name)
+        # Without shared memory in the VFS, WAL works for one connection at a time.
+        self.execute("PRAGMA locking_mode=EXCLUSIVE")
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def execute(self, sql: str, parameters: Any = ()) -> _Rows:
+        sql = sql.replace("synchronous=FULL", f"synchronous={self._synchronous}")
+        try:
+            rows = list(self._connection.execute(sql, parameters))
+        except apsw.Error as error:
+            raise sqlite3.OperationalError(str(error)) from error
+        return _Rows(rows, self._connection.changes())
+
+    def executemany(self, sql: str, parameters: Sequence[Any]) -> _Rows:
+        for one in parameters:
+            self.execute(sql, one)
+        return _Rows([], -1)
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,148 @@
+"""When an append has returned, losing power does not lose it.
+
+The real journal writes to a simulated disk; the power fails at random points of what it wrote; the
+image is opened by the real journal on real files. With `synchronous=FULL` nothing acknowledged may
+be missing. With less, the same test finds losses, so it is able to.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+from simulated_disk import DiskConnection, Event, Note, SimulatedDisk, after_power_loss
+
+from builders import ready, value
+from holdfast.journal import checkpoint
+from holdfast.journal.check import check
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.records.errors import JournalError
+from holdfast.records.step import Record
+from holdfast.records.trajectory import Status
+
+SEED = int(os.environ.get("HOLDFAST_SEED", random.randrange(10**6)))
+
+
+class Acknowledged(Struct, frozen=True):
+    trajectory: int
+    records: int
+
+
+class Verdict(Struct):
+    crashes: int = 0
+    lost: int = 0
+    corrupt: int = 0
+    unfinished: int = 0
+    """Crashes at which something was written that nobody had been told of."""
+
+
+@pytest.fixture
+def disk() -> Iterator[SimulatedDisk]:
+    disk = SimulatedDisk(f"simulated-{random.randrange(10**9)}")
+    yield disk
+    disk.unregister()
+
+
+async def workload(path: Path, disk: SimulatedDisk, synchronous: str, rng: random.Random) -> None:
+    """Concurrent appends of mixed sizes; what is acknowledged is noted in the disk's history."""
+
+    def connect(uri: str) -> DiskConnection:
+        return DiskConnection(disk, str(path), synchronous)
+
+    journal = SqliteJournal(path, connect=connect)  # type: ignore[arg-type]
+    _, _, claims = await ready(journal, *map(str, range(4)), samples=2)
+    disk.note("planned")
+
+    async def one(number: int) -> None:
+        lease = claims[number // 2].open[number % 2]
+        for step in range(20):
+            records: list[Record] = [
+                value(step, size=rng.choice([10, 500, 5_000, 30_000]))
+                for _ in range(rng.randint(1, 3))
+            ]
+            await journal.append(lease, records, status=Status.RUNNING)
+            disk.note(Acknowledged(lease.id, lease.next_seq))
+
+    await asyncio.gather(*(one(number) for number in range(8)))
+    await journal.close()
+
+
+def crash(path: Path, events: list[Event], rng: random.Random, verdict: Verdict) -> None:
+    """Loses power after `events`, reopens, and compares with what had been acknowledged."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for file, content in after_power_loss(events, rng).items():
+        Path(file).write_bytes(content)
+    acknowledged: dict[int, int] = {}
+    for event in events:
+        if isinstance(event, Note) and isinstance(event.what, Acknowledged):
+            acknowledged[event.what.trajectory] = event.what.records
+    verdict.crashes += 1
+    try:
+        found = asyncio.run(read(path))
+        damage = check(path).findings
+    except JournalError:
+        verdict.corrupt += 1
+        return
+    verdict.corrupt += bool(damage)
+    verdict.lost += any(found.get(one, 0) < records for one, records in acknowledged.items())
+    verdict.unfinished += any(found[one] > acknowledged.get(one, 0) for one in found)
+
+
+async def read(path: Path) -> dict[int, int]:
+    journal = SqliteJournal(path)
+    try:
+        run = await journal.find_run("run")
+        if run is None:
+            return {}
+        return {row.id: len(records) async for row, records in journal.histories(run)}
+    finally:
+        await journal.close()
+
+
+def simulate(path: Path, disk: SimulatedDisk, synchronous: str, crashes: int) -> Verdict:
+    print(f"HOLDFAST_SEED={SEED}")
+    rng = random.Random(SEED)
+    asyncio.run(workload(path, disk, synchronous, rng))
+    planned = disk.events.index(Note("planned"))
+    verdict = Verdict()
+    for _ in range(crashes):
+        crash(path, disk.events[: rng.randrange(planned, len(disk.events))], rng, verdict)
+    return verdict
+
+
+@pytest.fixture(autouse=True)
+def often_checkpointed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is moved into the file many times within the workload, by the writer itself."""
+    monkeypatch.setattr(checkpoint, "START_BYTES", 10**12)
+    monkeypatch.setattr(checkpoint, "RESTART_BYTES", 300_000)
+
+
+def test_losing_power_loses_nothing_acknowledged(tmp_path: Path, disk: SimulatedDisk) -> None:
+    verdict = simulate(tmp_path / "journal.db", disk, "FULL", 300)
+    assert (verdict.lost, verdict.corrupt) == (0, 0)
+    # The crashes were not all at quiet moments, and the log was moved into the file on the way.
+    assert verdict.unfinished > 0
+    assert any(isinstance(event, Note) for event in disk.events)
+
+
+def test_the_simulation_finds_the_losses_of_a_weaker_setting(
+    tmp_path: Path, disk: SimulatedDisk
+) -> None:
+    verdict = simulate(tmp_path / "journal.db", disk, "NORMAL", 60)
+    assert verdict.lost > 0
+    assert verdict.corrupt == 0
+
+
+def test_the_simulation_finds_the_damage_of_no_syncing(tmp_path: Path, disk: SimulatedDisk) -> None:
+    verdict = simulate(tmp_path / "journal.db", disk, "OFF", 60)
+    assert verdict.lost + verdict.corrupt > 0
+
+
+@pytest.mark.exhaustive
+def test_losing_power_thousands_of_times(tmp_path: Path, disk: SimulatedDisk) -> None:
+    verdict = simulate(tmp_path / "journal.db", disk, "FULL", 3_000)
+    assert (verdict.lost, verdict.corrupt) == (0, 0)
