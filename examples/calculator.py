@@ -23,4 +23,6 @@ async def solve(t: holdfast.Rollout) -> None:
 def score(trajectory: holdfast.TrajectoryView) -> float:
     """How often the calculator was used without a mistake."""
     uses = trajectory.tool_uses
-    return sum(use.result is not None and use.result.error == "" for use in uses) / max(1, len(uses))
+    return sum(use.result is not None and use.result.error == "" for use in uses) / max(
+        1, len(uses)
+    )

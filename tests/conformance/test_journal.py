@@ -29,6 +29,7 @@ from holdfast.records.errors import JournalError, LeaseLost, RunHeld, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.step import Reopened, ValueRecorded
 from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.testing.faulty import FaultyJournal
 
 Factory = Callable[[Path], Journal]
 Check = Callable[[Callable[[Journal], Awaitable[None]]], None]
@@ -36,6 +37,8 @@ Check = Callable[[Callable[[Journal], Awaitable[None]]], None]
 FACTORIES: dict[str, Factory] = {
     "memory": lambda folder: MemoryJournal(),
     "sqlite": lambda folder: SqliteJournal(folder / "journal.db"),
+    # Without a fault it is its journal.
+    "faulty": lambda folder: FaultyJournal(MemoryJournal()),
 }
 FOR_EVER = 600.0
 SOON = 0.05

@@ -9,6 +9,7 @@ that history: everything that was synced, and of what was not, any subset, secto
 import random
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import apsw
@@ -162,7 +163,7 @@ def _survivors(event: Write | Truncate, rng: random.Random) -> Iterator[Write | 
         return
     start, end = event.offset, event.offset + len(event.data)
     edges = [start, *range(start - start % SECTOR + SECTOR, end, SECTOR), end]
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in pairwise(edges):
         if rng.random() < 0.5:
             yield Write(event.file, left, event.data[left - start : right - start])
 

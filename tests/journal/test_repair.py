@@ -1,4 +1,4 @@
-"""A torn log is found with its position, cut to its last good record, and never silently skipped."""
+"""A torn log is found with its position, cut to its last good record, never silently skipped."""
 
 import asyncio
 from pathlib import Path
@@ -70,7 +70,7 @@ def flip(path: Path, seq: int) -> None:
     ((body,),) = sql(path, "SELECT body FROM records WHERE trajectory = ? AND seq = ?", VICTIM, seq)
     assert isinstance(body, bytes)
     content = bytearray(path.read_bytes())
-    # Both trajectories hold the same bytes; a page fills from its end, so the later ones come first.
+    # Both trajectories hold the same bytes; a page fills from its end, so the later come first.
     assert content.count(body) == 2
     content[content.find(body) + len(body) // 2] ^= 0x10
     path.write_bytes(content)

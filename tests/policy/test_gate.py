@@ -3,7 +3,7 @@ from collections.abc import Coroutine
 
 import pytest
 
-from holdfast.policy.gate import FAILURES_IN_A_ROW, Gate
+from holdfast.policy.gate import COOL_BASE, FAILURES_IN_A_ROW, Gate
 from holdfast.records.errors import EndpointDown
 from holdfast.testing import ManualClock
 
@@ -174,3 +174,26 @@ def test_a_cancelled_call_leaves_the_others_waiting() -> None:
         assert stays.done()
 
     run(main())
+
+
+def test_a_spent_retry_budget_pauses_everyone_before_the_endpoint_is_asked_again() -> None:
+    async def scenario() -> None:
+        clock, probes = ManualClock(), 0
+
+        async def probe() -> str | None:
+            nonlocal probes
+            probes += 1
+            return None
+
+        gate = Gate("http://engine", probe, clock=clock, patience=60)
+        while gate.is_open:
+            gate.spend_retry()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert probes == 0, "a struggling endpoint gets a rest first"
+        await clock.advance(COOL_BASE)
+        await gate.passed()
+        assert probes == 1
+        await gate.aclose()
+
+    asyncio.run(scenario())

@@ -166,8 +166,15 @@ class Engine:
     async def _until_done(
         self, running: "set[asyncio.Task[None]]", stopped: "asyncio.Task[bool]"
     ) -> None:
-        while running and not self.stop.requested:
-            await asyncio.wait({*running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        """Returns when all trajectories are done, or the run is asked to stop."""
+        if not running:
+            return
+        done = asyncio.create_task(_all_of(running), name="all trajectories")
+        try:
+            await asyncio.wait({done, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            done.cancel()
+            await asyncio.wait({done})
 
     async def _wind_down(self, running: "set[asyncio.Task[None]]") -> None:
         """Lets what is in flight reach its next step, then cancels, and waits for the end."""
@@ -272,3 +279,7 @@ class Engine:
             return
         await asyncio.sleep(self._settings.run_deadline)
         self.stop.request(f"the run's deadline of {self._settings.run_deadline:g} s is over")
+
+
+async def _all_of(running: "set[asyncio.Task[None]]") -> None:
+    await asyncio.wait(set(running))

@@ -76,11 +76,12 @@ def _guarded(
     connection: sqlite3.Connection,
     report: Report,
 ) -> None:
-    """A page that cannot be read ends the part that needs it, not the check."""
+    """What cannot be read ends the part that needs it, not the check."""
     try:
         part(connection, report)
-    except sqlite3.Error as error:
-        report.add(f"file, {part.__name__.strip('_')}", str(error), _DAMAGED)
+    except Exception as error:  # A damaged page can turn any column into anything.
+        what = f"cannot be read: {type(error).__name__}: {error}"
+        report.add(f"file, {part.__name__.strip('_')}", what, _DAMAGED)
 
 
 def _pages(connection: sqlite3.Connection, report: Report) -> None:
@@ -142,7 +143,9 @@ def _orphans(connection: sqlite3.Connection, report: Report) -> None:
 
 
 def _blobs(connection: sqlite3.Connection, report: Report) -> None:
-    for digest, body in connection.execute("SELECT CAST(digest AS BLOB), CAST(body AS BLOB) FROM blobs"):
+    for digest, body in connection.execute(
+        "SELECT CAST(digest AS BLOB), CAST(body AS BLOB) FROM blobs"
+    ):
         report.blobs += 1
         if not isinstance(body, bytes) or hashlib.sha256(body).digest() != digest:
             report.add(

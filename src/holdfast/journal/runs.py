@@ -49,7 +49,7 @@ def run_of(name: str, row: tuple[int, bytes, bytes, float]) -> Run:
             changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
             created=created,
         )
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, TypeError) as error:
         raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
 
 

@@ -279,15 +279,15 @@ class SqliteJournal:
         )
 
     async def close(self) -> None:
+        """Finishes what is queued. The writer leaves last: it moves the log into the file."""
         if self._closed:
             return
         self._closed = True
-        try:
-            await self._writer.close()
-        finally:
-            self._reads.submit(self._close_reader)
-            await asyncio.to_thread(self._reads.shutdown)
-            await asyncio.to_thread(self._checkpointer.stop)
+        await self._writer.drain()
+        self._reads.submit(self._close_reader)
+        await asyncio.to_thread(self._reads.shutdown)
+        await asyncio.to_thread(self._checkpointer.stop)
+        await self._writer.close()
 
     def _close_reader(self) -> None:
         reader, self._reader = self._reader, None

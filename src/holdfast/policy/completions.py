@@ -168,8 +168,7 @@ class CompletionsPolicy:
             raise EngineUnavailable(
                 f"{error} — it asks to wait {delay:.0f} s, more than the {left:.0f} s that are left"
             ) from error
-        if not self.gate.budget.spend():
-            self.gate.shut()
+        self.gate.spend_retry()
         await self._clock.sleep(delay)
 
     def _body(self, request: Request) -> dict[str, object]:

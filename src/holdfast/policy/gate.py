@@ -15,6 +15,8 @@ from holdfast.records.errors import EndpointDown
 FAILURES_IN_A_ROW = 3
 PROBE_BASE = 0.25
 PROBE_CAP = 5.0
+COOL_BASE = 1.0
+COOL_CAP = 30.0
 
 
 class Gate:
@@ -38,6 +40,7 @@ class Gate:
         self._open = asyncio.Event()
         self._open.set()
         self._in_a_row = 0
+        self._cool_down = COOL_BASE
         self._prober: asyncio.Task[None] | None = None
         self._down = ""
         """Why no call will ever pass again."""
@@ -67,6 +70,8 @@ class Gate:
     def succeeded(self) -> None:
         self._in_a_row = 0
         self.budget.succeeded()
+        if self.budget.is_full:
+            self._cool_down = COOL_BASE
 
     def failed(self) -> None:
         """A call could not reach the endpoint, or was told that it is not able to serve."""
@@ -74,15 +79,23 @@ class Gate:
         if self._in_a_row >= FAILURES_IN_A_ROW:
             self.shut()
 
-    def shut(self) -> None:
-        """Stops everyone until a probe succeeds."""
+    def spend_retry(self) -> None:
+        """Takes a retry out of the shared budget; when it is spent, everyone cools down first."""
+        if not self.budget.spend():
+            self.shut(after=self._cool_down)
+            self._cool_down = min(COOL_CAP, 2 * self._cool_down)
+
+    def shut(self, *, after: float = 0.0) -> None:
+        """Stops everyone until a probe succeeds, the first one `after` seconds from now."""
         if self._open.is_set() and not self._down:
             self._open.clear()
-            self._prober = asyncio.create_task(self._wait_for_it(), name=f"probe {self._name}")
+            self._prober = asyncio.create_task(self._reopen(after), name=f"probe {self._name}")
 
-    async def _wait_for_it(self) -> None:
+    async def _reopen(self, after: float) -> None:
         since, probes, why = self._clock.elapsed(), 0, None
         try:
+            if after:
+                await self._clock.sleep(after)
             while (why := await self._probe()) is not None:
                 probes += 1
                 if probes == 1:

@@ -47,6 +47,10 @@ class RetryBudget:
         self._left -= 1
         return True
 
+    @property
+    def is_full(self) -> bool:
+        return self._left >= self._floor
+
     def refill(self) -> None:
         self._left = self._floor
 

@@ -1,0 +1,33 @@
+# The whole vocabulary of the project. Each target sets up what it needs by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check crash bench clean
+
+demo: $(VENV)/installed
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# The heart: SIGKILL at every record boundary, every I/O failing, power loss, and the rest.
+crash: $(VENV)/installed
+	HOLDFAST_EXHAUSTIVE=1 $(BIN)/python -m pytest tests/crash tests/journal tests/simulation --timeout 7200
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,parquet]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

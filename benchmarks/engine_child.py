@@ -1,0 +1,82 @@
+"""One side of the engine benchmark, in a process of its own."""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+TURNS = 4
+TRAJECTORIES = 1024
+CONCURRENCY = 256
+TOKENS = 256
+
+
+def tasks() -> list[dict[str, object]]:
+    return [{"id": str(number), "prompt": "x" * 200} for number in range(TRAJECTORIES)]
+
+
+async def bare(url: str) -> None:
+    """What one would write by hand: a semaphore, a session, and the answers parsed."""
+    from holdfast.policy.renderer import ByteRenderer
+    from holdfast.records.message import user
+
+    prompt = ByteRenderer().render([user("x" * 200)], ())
+    slots = asyncio.Semaphore(CONCURRENCY)
+    connector = aiohttp.TCPConnector(limit=CONCURRENCY)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def trajectory(number: int) -> None:
+            async with slots:
+                ids = list(prompt)
+                for turn in range(TURNS):
+                    body = {
+                        "model": "fake", "prompt": ids, "max_tokens": TOKENS, "temperature": 1.0,
+                        "logprobs": 0, "return_token_ids": True, "seed": number * 10 + turn,
+                    }  # fmt: skip
+                    async with session.post(f"{url}/v1/completions", json=body) as response:
+                        answer = msgspec.json.decode(await response.read())
+                    choice = answer["choices"][0]
+                    assert len(choice["token_ids"]) == len(choice["logprobs"]["token_logprobs"])
+                    ids = [*ids, *choice["token_ids"], 257, 256, *b"assistant\n"]
+
+        await asyncio.gather(*(trajectory(number) for number in range(TRAJECTORIES)))
+
+
+async def durable(url: str, folder: str) -> None:
+    import holdfast
+
+    async def rollout(t: holdfast.Rollout) -> None:
+        t.add(*t.task.messages)
+        for _ in range(TURNS):
+            await t.generate()
+
+    journal = holdfast.open_journal(Path(folder) / "journal.db")
+    policy = holdfast.CompletionsPolicy(url, "fake", connections=CONCURRENCY)
+    try:
+        _, report = await holdfast.run(
+            rollout, tasks=tasks(), policy=policy, journal=journal, name="bench", seed=1,
+            sampling=holdfast.Sampling(max_tokens=TOKENS),
+            settings=holdfast.Settings(concurrency=CONCURRENCY),
+        )  # fmt: skip
+        assert report.turns == TURNS * TRAJECTORIES
+    finally:
+        await policy.aclose()
+        await journal.close()
+
+
+def main() -> None:
+    mode, url, folder = sys.argv[1:]
+    import holdfast.engine.run
+    import holdfast.policy.completions  # imports are not what is measured
+
+    cpu = time.process_time()
+    asyncio.run(bare(url) if mode == "bare" else durable(url, folder))
+    cpu = time.process_time() - cpu
+    print(json.dumps({"cpu_per_turn": cpu / (TURNS * TRAJECTORIES)}))
+
+
+main()

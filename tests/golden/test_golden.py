@@ -1,0 +1,116 @@
+"""Journals of every released version open, are whole, and say what they always said.
+
+What is expected stands here as plain values: nothing of it is computed by the code under test.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from builders import joined, values
+from holdfast.journal import schema
+from holdfast.journal.check import check
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.records.history import History, conversation, stream_of
+from holdfast.records.sample import samples_of
+from holdfast.records.step import EnvironmentStepped
+from holdfast.records.trajectory import Status
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def v1(tmp_path: Path) -> Path:
+    return Path(shutil.copy(HERE / "journal-v1.db", tmp_path))
+
+
+async def fold(path: Path) -> dict[str, History]:
+    journal = SqliteJournal(path)
+    try:
+        run = await journal.find_run("golden")
+        assert run is not None
+        return {str(row.key): History(log) async for row, log in journal.histories(run)}
+    finally:
+        await journal.close()
+
+
+def test_every_version_has_its_golden_journal() -> None:
+    found = {path.name for path in HERE.glob("journal-v*.db")}
+    assert found == {f"journal-v{version}.db" for version in range(1, schema.VERSION + 1)}
+
+
+def test_version_1_is_whole(v1: Path) -> None:
+    report = check(v1)
+    assert report.findings == []
+    assert (report.runs, report.tasks, report.trajectories, report.records) == (1, 5, 10, 33)
+    assert (report.blobs, report.cuts, report.deliveries) == (1, 1, 1)
+
+
+def test_version_1_folds_to_what_was_recorded(v1: Path) -> None:
+    histories = asyncio.run(fold(v1))
+    statuses = {name: history.status for name, history in histories.items()}
+    assert statuses == {
+        "golden/a/0": Status.COMPLETED,
+        "golden/a/1": Status.TRUNCATED,
+        "golden/b/0": Status.RUNNING,
+        "golden/b/1": Status.RUNNING,
+        "golden/c/0": Status.RUNNING,
+        "golden/c/1": Status.PENDING,
+        "golden/d/0": Status.PENDING,
+        "golden/d/1": Status.PENDING,
+        "golden/e/0": Status.PENDING,
+        "golden/e/1": Status.PENDING,
+    }
+    solved, troubled = histories["golden/a/0"], histories["golden/a/1"]
+    assert (solved.reward, troubled.reward) == (0.75, 1.0)
+    assert stream_of(solved, "3").tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert (troubled.life, len(troubled.attempts), len(troubled.forks)) == (1, 3, 1)
+    assert [failure.message for failure in troubled.failures] == ["reset by peer"] * 2
+    assert stream_of(troubled, "0").tolist() == [1, 4, 5]
+    assert list(histories["golden/c/0"].steps) == ["0"]
+
+
+def test_version_1_gives_the_same_samples_and_messages(v1: Path) -> None:
+    history = asyncio.run(fold(v1))["golden/a/0"]
+    (sample,) = samples_of(history, task="a", group="golden/a", sample=0)
+    assert sample.token_ids == [1, 2, 3, 4, 5, 6, 7]
+    assert sample.loss_mask == [0, 0, 1, 1, 0, 1, 1]
+    assert sample.logprobs == [0.0, 0.0, -0.5, -0.25, 0.0, -0.5, -0.5]
+    assert [(one.version, one.start, one.end, one.source) for one in sample.version_spans] == [
+        ("v1", 2, 4, 0),
+        ("v1", 5, 6, 0),
+        ("v2", 6, 7, 1),
+    ]
+
+    async def task() -> list[str]:
+        journal = SqliteJournal(v1)
+        run = await journal.find_run("golden")
+        assert run is not None
+        first = (await journal.tasks(run))[0]
+        await journal.close()
+        return [message.text for message in conversation(history, first)]
+
+    assert asyncio.run(task()) == ["do a", "reply 0", "42", "Größe? 尺寸 🌊", "reply 3"]
+
+
+def test_version_1_can_be_resumed_and_delivered_from(v1: Path) -> None:
+    async def body() -> None:
+        journal = SqliteJournal(v1)
+        run = await journal.find_run("golden")
+        assert run is not None
+        assert [change.differences for change in run.changes] == [("tasks",)]
+        batch = await journal.next_batch(run, "trainer", 1, groups=9)
+        assert [row.key.task for group in batch.groups for row in group] == ["a", "a"]
+        step = History(await journal.history(1)).steps["2"]
+        assert isinstance(step, EnvironmentStepped)
+        assert await journal.get_blob(step.snapshot) == b"the state of the world"
+        claims = await journal.claim(await joined(journal, run), groups=9)
+        assert [claim.task.id for claim in claims] == ["b", "c", "e"]
+        await journal.append(claims[1].open[0], values(1))
+        assert len(await journal.history(claims[1].open[0].id)) == 3
+        await journal.close()
+
+    asyncio.run(body())
+    assert check(v1).findings == []

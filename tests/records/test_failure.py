@@ -1,0 +1,153 @@
+"""A failure is classified once, from types; its root is kept; secrets are not."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.records import errors
+from holdfast.records.errors import Cause, HoldfastError
+from holdfast.records.failure import (
+    MAX_MESSAGE,
+    MAX_TRACEBACK,
+    TREATMENT,
+    classify,
+    failure_of,
+    redact,
+    root_of,
+)
+
+CANARY = "CANARY7f3a9b2c5d8e1f40"
+
+
+def all_errors() -> list[type[HoldfastError]]:
+    found = [one for one in vars(errors).values() if isinstance(one, type)]
+    return [one for one in found if issubclass(one, HoldfastError)]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "retryable"),
+    [
+        (errors.EngineUnavailable("gone"), Cause.INFRASTRUCTURE, True),
+        (errors.BadAnswer("no ids"), Cause.INFRASTRUCTURE, True),
+        (errors.PolicyRefused("401"), Cause.INFRASTRUCTURE, False),
+        (errors.LeaseLost("taken"), Cause.INFRASTRUCTURE, False),
+        (errors.EnvironmentBroken("crashed"), Cause.ENVIRONMENT, True),
+        (errors.ContextOverflow(), Cause.POLICY, False),
+        (errors.ToolSaysNo("no"), Cause.POLICY, False),
+        (errors.BadRequest("what?"), Cause.CODE, False),
+        (ZeroDivisionError(), Cause.CODE, True),
+        (ConnectionError("a rollout's own socket"), Cause.CODE, True),
+        (asyncio.CancelledError(), Cause.CODE, True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_cause_and_retryability_come_from_the_type(
+    error: BaseException, cause: Cause, retryable: bool
+) -> None:
+    assert classify(error) == (cause, retryable)
+
+
+def test_every_error_of_ours_has_a_boundary_and_every_cause_a_treatment() -> None:
+    assert len(all_errors()) > 15
+    assert {one.cause for one in all_errors()} == set(TREATMENT) == set(Cause)
+
+
+def test_only_the_policy_is_ever_in_a_baseline() -> None:
+    assert [cause for cause, one in TREATMENT.items() if one.in_baseline] == [Cause.POLICY]
+
+
+def test_the_root_is_found_inside_groups_and_is_never_a_cancellation() -> None:
+    root = ValueError("the one")
+    group = BaseExceptionGroup(
+        "outer",
+        [
+            asyncio.CancelledError(),
+            BaseExceptionGroup("inner", [asyncio.CancelledError(), root, KeyError("later")]),
+        ],
+    )
+    assert root_of(group) is root
+    only = BaseExceptionGroup("all", [asyncio.CancelledError("why")])
+    assert isinstance(root_of(only), asyncio.CancelledError)
+
+
+def test_a_failure_keeps_what_is_needed_to_find_it() -> None:
+    def broken() -> None:
+        raise errors.EngineUnavailable("replica 3 is down") from OSError("reset by peer")
+
+    try:
+        broken()
+    except errors.EngineUnavailable as error:
+        failure = failure_of(ExceptionGroup("tasks", [error]), step="2.0", attempt=3)
+    assert (failure.type, failure.message) == ("EngineUnavailable", "replica 3 is down")
+    assert (failure.step, failure.attempt, failure.phase) == ("2.0", 3, "rollout")
+    assert "in broken" in failure.traceback
+    assert "reset by peer" in failure.traceback
+    assert failure.root == "EngineUnavailable: replica # is down"
+
+
+def test_failures_that_differ_in_numbers_have_one_root() -> None:
+    roots = {failure_of(ValueError(f"row {n} of 9\nmore {n}")).root for n in range(5)}
+    assert roots == {"ValueError: row # of #"}
+
+
+def test_a_long_message_keeps_its_head_and_its_tail() -> None:
+    failure = failure_of(ValueError("head" + "x" * 100_000 + "tail"))
+    assert failure.message.startswith("head")
+    assert failure.message.endswith("tail")
+    assert len(failure.message) < MAX_MESSAGE + 100
+    assert len(failure.traceback) < MAX_TRACEBACK + 100
+
+
+def test_a_message_that_cannot_be_encoded_is_written_all_the_same() -> None:
+    failure = failure_of(ValueError("lone \ud800 surrogate"))
+    assert failure.message.encode() == b"lone \\ud800 surrogate"
+
+
+SECRETS = [
+    f"Authorization: Bearer {CANARY}",
+    f"authorization: bearer {CANARY}",
+    f"headers={{'Authorization': 'Bearer {CANARY}'}}",
+    f'{{"api_key": "{CANARY}"}}',
+    f"OPENAI_API_KEY={CANARY}",
+    f"api-key: {CANARY}",
+    f"password={CANARY}",
+    f"client_secret: '{CANARY}'",
+    f"access_token={CANARY}&next=1",
+    f"postgresql://user:{CANARY}@db.example/runs",
+    f"https://{CANARY}:{CANARY}@example.com/x",
+    f"key sk-{CANARY} was refused",
+    f"hf_{CANARY} has no access",
+    f"ghp_{CANARY}",
+]
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_secrets_never_reach_a_record(text: str) -> None:
+    failure = failure_of(RuntimeError(f"before {text} after"))
+    assert CANARY not in failure.message
+    assert CANARY not in failure.traceback
+    assert CANARY not in failure.root
+    assert "[redacted]" in failure.message
+    assert failure.message.startswith("before ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens: 4096 is more than the limit",
+        "expected 3 tokens, found 2",
+        "token: 17",
+        "completion_tokens=1234567",
+        "see https://example.com/docs@v2",
+        "the secret of good agents",
+    ],
+)
+def test_what_only_looks_like_a_secret_is_left(text: str) -> None:
+    assert redact(text) == text
+
+
+@given(st.text(max_size=200))
+def test_redacting_twice_changes_nothing_more(text: str) -> None:
+    assert redact(redact(text)) == redact(text)

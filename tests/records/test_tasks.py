@@ -1,0 +1,100 @@
+"""Rows become tasks with stable, distinct ids, and a bad row is named by its line."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.records.errors import UsageError
+from holdfast.records.message import user
+from holdfast.records.task import Task, as_tasks, read_tasks, tasks_digest
+
+prompts = st.lists(st.sampled_from("abc"), min_size=1, max_size=12)
+
+
+def read(tmp_path: Path, *lines: str) -> list[Task]:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("\n".join(lines))
+    return read_tasks(path)
+
+
+@given(prompts)
+def test_every_row_gets_an_id_of_its_own(rows: list[str]) -> None:
+    ids = [task.id for task in as_tasks({"prompt": prompt} for prompt in rows)]
+    assert len(set(ids)) == len(rows)
+
+
+@given(prompts, st.integers(0, 12))
+def test_inserting_an_unrelated_row_renames_nothing(rows: list[str], at: int) -> None:
+    before = [task.id for task in as_tasks({"prompt": prompt} for prompt in rows)]
+    more = [*rows[:at], "unrelated", *rows[at:]]
+    after = [task.id for task in as_tasks({"prompt": prompt} for prompt in more)]
+    del after[min(at, len(rows))]
+    assert after == before
+
+
+def test_ids_are_derived_from_content() -> None:
+    one, two, three = as_tasks(
+        [{"prompt": "a"}, {"prompt": "a"}, {"prompt": "a", "ground_truth": "4"}]
+    )
+    assert one.id.endswith("-0")
+    assert two.id == one.id[:-1] + "1"
+    assert three.id.partition("-")[0] != one.id.partition("-")[0]
+
+
+def test_given_ids_are_kept_and_must_be_unique() -> None:
+    assert [
+        task.id for task in as_tasks([{"id": "x", "prompt": "a"}, {"id": 7, "prompt": "a"}])
+    ] == [
+        "x",
+        "7",
+    ]
+    with pytest.raises(UsageError, match="task id 'x' is used 2 times"):
+        as_tasks([{"id": "x", "prompt": "a"}, {"id": "x", "prompt": "b"}])
+
+
+def test_a_prompt_is_a_user_message_and_other_columns_stay(tmp_path: Path) -> None:
+    (task,) = read(tmp_path, '{"prompt": "hi", "level": 3, "metadata": {"source": "s"}}')
+    assert task.messages == (user("hi"),)
+    assert task.metadata == {"level": 3, "source": "s"}
+
+
+def test_blank_lines_are_no_tasks(tmp_path: Path) -> None:
+    assert len(read(tmp_path, "", '{"prompt": "a"}', "  ", '{"prompt": "b"}', "")) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "wants a JSON object, found list"),
+        ('{"messages": [{"role": "robot"}]}', "robot"),
+        ('{"prompt": 3}', "Expected `str"),
+        ('{"messages": [], "prompt": "a"}', "not both"),
+        ("{}", "needs 'messages'"),
+        ('{"id": "", "prompt": "a"}', "an id has 1 to 200 characters"),
+        ('{"id": "' + "x" * 201 + '", "prompt": "a"}', "an id has 1 to 200 characters"),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: str, why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, '{"prompt": "fine"}', "", line)
+    assert "tasks.jsonl:3: " in str(caught.value)
+    assert why in str(caught.value)
+
+
+def test_a_file_that_is_missing_or_empty_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        read_tasks(tmp_path / "none.jsonl")
+    with pytest.raises(UsageError, match="has no tasks"):
+        read(tmp_path, "", " ")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_tasks(tmp_path)
+
+
+def test_the_digest_names_contents_and_order() -> None:
+    rows = as_tasks([{"prompt": "a"}, {"prompt": "b"}])
+    assert tasks_digest(rows) == tasks_digest(list(rows))
+    assert tasks_digest(rows) != tasks_digest(rows[::-1])
+    assert tasks_digest(rows) != tasks_digest(rows[:1])
