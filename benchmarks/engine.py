@@ -4,7 +4,6 @@
 with the same aiohttp and parses the same answers with msgspec; it keeps nothing.
 """
 
-import asyncio
 import json
 import statistics
 import subprocess

@@ -65,7 +65,8 @@ async def _prepare(engine: FakeEngine, folder: Path, tasks: Path) -> None:
     async def until_killed(t: holdfast.Rollout) -> None:
         nonlocal open_ones
         if int(t.task.id) < FINISHED:
-            return await rollout(t)  # type: ignore[no-any-return]
+            await rollout(t)
+            return
         t.add(*t.task.messages)
         await t.generate(max_tokens=32)
         open_ones += 1

@@ -64,7 +64,34 @@ _WHERE = {
     "run": "holdfast.engine.run",
     "tool": "holdfast.rollout.tool",
 }
-__all__ = sorted(_WHERE)
+__all__ = [
+    "CompletionsPolicy",
+    "Contract",
+    "EnvironmentBroken",
+    "GroupPolicy",
+    "HoldfastError",
+    "Message",
+    "Reply",
+    "Rollout",
+    "RolloutConfig",
+    "RolloutProcessor",
+    "Sample",
+    "Sampling",
+    "Score",
+    "ScoringPolicy",
+    "Settings",
+    "SingleTurnRolloutProcessor",
+    "Status",
+    "Task",
+    "Tool",
+    "ToolCall",
+    "ToolSaysNo",
+    "TrajectoryView",
+    "group_scorer",
+    "open_journal",
+    "run",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,6 +1,6 @@
 """Opening a run: new, resumed, or refused because it is not the same run any more."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.report import RunReport, build
@@ -56,7 +56,7 @@ async def free_name(journal: Journal, name: str) -> str:
 async def run(
     rollout: object,
     *,
-    tasks: "Iterable[Task | dict[str, object]]",
+    tasks: "Iterable[Task | Mapping[str, object]]",
     policy: Policy,
     journal: Journal,
     name: str,

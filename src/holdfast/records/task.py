@@ -6,7 +6,7 @@ the same content stay two tasks, and inserting an unrelated row renames nothing.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -54,7 +54,7 @@ def read_tasks(path: Path) -> list[Task]:
     return with_ids(rows, where=str(path))
 
 
-def as_tasks(rows: Iterable["Task | dict[str, object]"]) -> list[Task]:
+def as_tasks(rows: Iterable["Task | Mapping[str, object]"]) -> list[Task]:
     """Tasks from Python values: `Task`s or dicts shaped like lines of a task file."""
     named = [
         (row.id, row)

@@ -7,7 +7,7 @@ default is the careful one: it is not run again, and the model is told.
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, get_type_hints
+from typing import Any, get_type_hints, overload
 
 import msgspec
 
@@ -71,13 +71,20 @@ class Tool:
         return {field: getattr(bound, field) for field in self._arguments.__struct_fields__}
 
 
+@overload
+def tool(function: Function, /) -> Tool: ...
+@overload
+def tool(
+    *, contract: Contract | str = ..., timeout: float = ..., name: str | None = ...
+) -> Callable[[Function], Tool]: ...
 def tool(
     function: Function | None = None,
+    /,
     *,
     contract: Contract | str = Contract.AT_MOST_ONCE,
     timeout: float = DEFAULT_TIMEOUT,
     name: str | None = None,
-) -> Any:
+) -> Tool | Callable[[Function], Tool]:
     """Makes a tool: `@tool`, or `@tool(contract="idempotent", timeout=30)`."""
 
     def make(function: Function) -> Tool:
