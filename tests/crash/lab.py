@@ -81,8 +81,11 @@ class Lab:
         self.engine.set_faults(*FAULTS)
         return place
 
-    def drive(self, place: Path, *, crash: str = "") -> int:
-        """Runs the driver to its end, or to its crash; its exit code."""
+    def drive(self, place: Path, *, crash: str = "", **io: object) -> int:
+        """Runs the driver to its end, or to its crash; its exit code.
+
+        `io` are the arguments of `FaultyConnections`: which statement fails, and how.
+        """
         order = {
             "tasks": str(self.tasks),
             "samples": self.samples,
@@ -92,6 +95,7 @@ class Lab:
             "effects": str(place / "effects"),
             "out": str(place / "samples.jsonl"),
             "crash": crash,
+            "io": io,
         }
         assert self.zygote is not None
         print(json.dumps(order), file=self.zygote.stdin, flush=True)

@@ -24,15 +24,17 @@ from holdfast.engine.export import What, rows
 from holdfast.engine.run import open_run
 from holdfast.engine.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
-from holdfast.journal import open_journal
+from holdfast.journal.sqlite import SqliteJournal
 from holdfast.policy.completions import CompletionsPolicy
 from holdfast.policy.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import JournalError
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import read_tasks, tasks_digest
 from holdfast.rollout.processor import as_processor
 from holdfast.testing import crash
+from holdfast.testing.faulty import FaultyConnections
 
 HANGS_AFTER = 60.0
 RETRY = RetryPolicy(tries=5, deadline=60, try_timeout=20, base=0.01, cap=0.05)
@@ -52,7 +54,8 @@ async def drive(order: dict) -> None:
         tasks=tasks_digest(tasks),
     )
     policy = CompletionsPolicy(order["url"], "fake", retry=RETRY, patience=30)
-    journal = open_journal(order["journal"])
+    faults = FaultyConnections(**order["io"])
+    journal = SqliteJournal(Path(order["journal"]), connect=faults)
     try:
         run = await open_run(journal, spec, tasks)
         engine = Engine(
@@ -69,6 +72,7 @@ async def drive(order: dict) -> None:
         ending = await engine.work()
         if ending.fatal is not None:
             raise ending.fatal
+        Path(order["out"]).with_suffix(".statements").write_text(str(len(faults.statements)))
         await _write(rows(journal, run, What.SAMPLES), Path(order["out"]), What.SAMPLES, "jsonl")
     finally:
         await journal.close()
@@ -95,6 +99,9 @@ def child(order: dict) -> None:
             crash.arm(order["crash"])
         asyncio.run(_bounded(order))
         status = 0
+    except JournalError as error:
+        print(f"the run stopped: {error}", file=sys.stderr)
+        status = 5
     except BaseException:
         traceback.print_exc()
     finally:

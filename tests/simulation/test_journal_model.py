@@ -265,9 +265,10 @@ class BothJournals(RuleBasedStateMachine):
 
 
 class TestBothJournals(BothJournals.TestCase):
-    settings = settings(max_examples=60, stateful_step_count=40)
+    settings = settings(max_examples=30, stateful_step_count=30)
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
 class TestBothJournalsLonger(BothJournals.TestCase):
-    settings = settings(max_examples=1000, stateful_step_count=80)
+    settings = settings(max_examples=500, stateful_step_count=50)

@@ -1,11 +1,13 @@
 """From errors to one clear line and an exit code."""
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable
 
 from holdfast.cli.exit import Exit
-from holdfast.cli.loading import UserCodeError
+from holdfast.cli.loading import UserCodeError, their_traceback
+from holdfast.cli.printing import forget_reader, one_line, safe
 from holdfast.engine.run import RunChanged
 from holdfast.records.errors import (
     EndpointDown,
@@ -20,7 +22,6 @@ from holdfast.records.errors import (
     RunHeld,
     UsageError,
 )
-from holdfast.records.failure import redact
 
 _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (RunChanged, Exit.CHANGED),
@@ -37,22 +38,56 @@ _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
 )
 
 
-def guarded(command: Callable[[], int]) -> int:
+def guarded(command: Callable[[], int], *, journal: str = "") -> int:
     """Runs a command; what a user can meet becomes a line, what is our bug a traceback."""
     try:
-        return command()
+        return _flushed(command())
     except UserCodeError as error:
-        print(error.traceback, file=sys.stderr, end="")
+        _print(safe(error.traceback))
         return say(str(error), Exit.USAGE)
+    except RunChanged as error:
+        _print(f"holdfast: {safe(str(error))}\n")
+        return Exit.CHANGED
+    except JournalCorrupt as error:
+        return say(f"{error}; {advice(journal)}", Exit.CORRUPT)
     except HoldfastError as error:
         return say(str(error), code_of(error))
     except BrokenPipeError:
-        # The reader of our output went away, as `head` does.
-        sys.stderr.close()
+        forget_reader()
         return Exit.OK
-    except Exception:
-        print(redact(traceback.format_exc()), file=sys.stderr, end="")
-        return say("this is a bug in Holdfast; nothing that was recorded is lost", Exit.STOPPED)
+    except KeyboardInterrupt:
+        return say("interrupted before anything was begun", Exit.INTERRUPTED)
+    except Exception as error:
+        return _unforeseen(error)
+
+
+def _flushed(code: int) -> int:
+    """A reader that went away, as `head` does, changes nothing about how the command ended."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        forget_reader()
+    return code
+
+
+def _unforeseen(error: Exception) -> Exit:
+    """An error of the user's code outside any trajectory, or a bug of ours."""
+    if theirs := their_traceback(error):
+        _print(safe(theirs))
+        line = f"the rollout's own code failed: {type(error).__name__}: {error}"
+    else:
+        _print(safe("".join(traceback.format_exception(error))))
+        line = "this is a bug in Holdfast; nothing that was recorded is lost"
+    return say(line, Exit.STOPPED)
+
+
+def advice(journal: str) -> str:
+    """What to do about a journal with a bad record."""
+    return (
+        f"`holdfast journal check {journal}` names every bad record; with --repair it sets them "
+        "aside, and the run's own command makes good what they held"
+    )
 
 
 def code_of(error: HoldfastError) -> Exit:
@@ -60,5 +95,10 @@ def code_of(error: HoldfastError) -> Exit:
 
 
 def say(message: str, code: Exit) -> Exit:
-    print(f"holdfast: {redact(message)}", file=sys.stderr)
+    _print(f"holdfast: {one_line(safe(message))}\n")
     return code
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(text, file=sys.stderr, end="", flush=True)

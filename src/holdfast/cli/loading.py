@@ -7,11 +7,15 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 from holdfast.records.errors import UsageError
-from holdfast.rollout.processor import RolloutProcessor
+from holdfast.rollout.processor import RolloutProcessor, as_processor
+
+ROLLOUT = "an async function of one argument, or a RolloutProcessor"
+_loaded: dict[Path, ModuleType] = {}
 
 
 class UserCodeError(UsageError):
@@ -31,50 +35,96 @@ def split(reference: str) -> tuple[Path, str | None]:
 
 
 def load_module(path: Path) -> ModuleType:
+    """Imports a file once, under its own name unless that is taken."""
+    if path.resolve() in _loaded:
+        return _loaded[path.resolve()]
     if not path.is_file():
-        raise UsageError(f"rollout file {path} does not exist")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+        raise UsageError(f"{path} {'is no file' if path.exists() else 'does not exist'}")
+    name = _free_name(path.stem)
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    _loaded[path.resolve()] = module
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[path.stem]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise UserCodeError(
-            f"{path} does not import: {type(error).__name__}: {error}", _their_traceback(error)
+            f"{path} does not import: {type(error).__name__}: {error}", _shown(error)
         ) from error
     return module
 
 
-def _their_traceback(error: BaseException) -> str:
-    """Starts at the first frame that is neither ours nor the import machinery's."""
+def _free_name(stem: str) -> str:
+    """A file may be called `json.py`; the module of that name is still the one that we need."""
+    taken = stem in sys.modules or stem in sys.stdlib_module_names
+    return f"rollout_file_{stem}" if taken else stem
+
+
+def their_traceback(error: BaseException) -> str:
+    """The traceback from the user's first frame on; "" when it never was in their code."""
+    files = {str(path) for path in _loaded}
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [
-        frame
-        for frame in frames
-        if frame.filename != __file__ and not frame.filename.startswith("<frozen importlib")
-    ]
-    lines = traceback.format_list(theirs) + traceback.format_exception_only(error)
-    return "".join(["Traceback (most recent call last):\n", *lines])
+    if not any(str(Path(frame.filename).resolve()) in files for frame in frames):
+        return ""
+    return _shown(error)
+
+
+def _shown(error: BaseException) -> str:
+    """Without our frames and the import machinery's, in all errors that led to this one."""
+    shown = traceback.TracebackException.from_exception(error)
+    for one in _chain(shown):
+        one.stack = traceback.StackSummary.from_list(
+            [frame for frame in one.stack if not _is_ours(frame.filename)]
+        )
+    return "".join(shown.format())
+
+
+def _chain(
+    shown: traceback.TracebackException | None,
+) -> Iterator[traceback.TracebackException]:
+    if shown is not None:
+        yield shown
+        yield from _chain(shown.__cause__)
+        yield from _chain(shown.__context__)
+
+
+def _is_ours(filename: str) -> bool:
+    package = Path(__file__).parent.parent
+    return filename.startswith("<frozen ") or package in Path(filename).parents
 
 
 def rollout_in(module: ModuleType, path: Path, name: str | None) -> object:
     """The rollout that was named, or the only one that the file defines."""
+    found = _rollouts(module)
     if name is not None:
         if not hasattr(module, name):
-            raise UsageError(f"{path} has no {name!r}; it has: {_listed(_rollouts(module))}")
-        return getattr(module, name)
-    found = _rollouts(module)
+            raise UsageError(f"{path} has no {name!r}; its rollouts: {_listed(found)}")
+        return _checked(getattr(module, name), f"{path}:{name}")
     if "rollout" in found:
         return found["rollout"]
-    if len(found) != 1:
+    if not found:
+        raise UsageError(f"{path} has no rollout: it wants {ROLLOUT}")
+    if len(found) > 1:
         raise UsageError(
             f"{path} has {len(found)} rollouts ({_listed(found)}); name one: {path}:NAME"
         )
     return next(iter(found.values()))
+
+
+def processor_of(rollout: object, path: Path) -> RolloutProcessor:
+    """Makes the processor; a class of the user's may refuse to be made."""
+    try:
+        return as_processor(rollout)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UserCodeError(
+            f"{path}: the rollout cannot be made: {type(error).__name__}: {error}", _shown(error)
+        ) from error
 
 
 def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object | None:
@@ -82,10 +132,12 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
     if reference is None:
         return getattr(module, "score", None)
     file, name = split(reference) if ":" in reference else (path, reference)
-    where = module if file == path else load_module(file)
+    where = load_module(file)
     if name is None or not hasattr(where, name):
-        raise UsageError(f"{file} has no scorer {name!r}")
+        raise UsageError(f"{file} has no scorer {name or 'score'!r}")
     found: object = getattr(where, name)
+    if not callable(found) or not _takes_one(found):
+        raise UsageError(f"{file}:{name} is no scorer: it wants a function of one argument")
     return found
 
 
@@ -93,22 +145,44 @@ def _rollouts(module: ModuleType) -> dict[str, object]:
     return {
         name: value
         for name, value in vars(module).items()
-        if not name.startswith("_") and _is_rollout(value, module.__name__)
+        if not name.startswith("_") and _is_defined_rollout(value, module.__name__)
     }
 
 
-def _is_rollout(value: object, module: str) -> bool:
+def _is_defined_rollout(value: object, module: str) -> bool:
     if isinstance(value, RolloutProcessor):
         return True
-    if getattr(value, "__module__", None) != module:
+    if getattr(value, "__module__", None) != module or getattr(value, "__name__", "") == "score":
         return False
+    return _is_rollout(value)
+
+
+def _is_rollout(value: object) -> bool:
     if isinstance(value, type):
         return issubclass(value, RolloutProcessor)
-    return (
-        inspect.iscoroutinefunction(value)
-        and len(inspect.signature(value).parameters) == 1
-        and value.__name__ != "score"
-    )
+    if isinstance(value, RolloutProcessor):
+        return True
+    return inspect.iscoroutinefunction(value) and _takes_one(value)
+
+
+def _takes_one(value: object) -> bool:
+    """Whether it can be called with one argument."""
+    try:
+        inspect.signature(value).bind(None)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    except ValueError:  # Some built-in callables do not tell.
+        return True
+    return True
+
+
+def _checked(value: object, where: str) -> object:
+    if _is_rollout(value):
+        return value
+    hint = " (write `async def`)" if inspect.isfunction(value) and _takes_one(value) else ""
+    if inspect.iscoroutinefunction(value):
+        hint = ""
+    raise UsageError(f"{where} is no rollout: it wants {ROLLOUT}{hint}")
 
 
 def _listed(found: dict[str, object]) -> str:

@@ -5,6 +5,7 @@ to it. Older versions are brought forward in one transaction.
 """
 
 import sqlite3
+import time
 from pathlib import Path
 
 from holdfast.records.errors import JournalError, JournalFull, JournalNewer, NotAJournal
@@ -14,6 +15,9 @@ VERSION = 1
 
 # Eight-kilobyte pages keep a 4 KB record out of overflow chains; measured in benchmarks/journal.py.
 PAGE_SIZE = 8192
+
+# How long to wait for another process that is creating the same journal.
+CREATE_SECONDS = 30.0
 
 _MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (
@@ -64,16 +68,26 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
 
 def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
     """Makes sure that `connection` is to a journal of this version, or raises."""
-    try:
-        version = _version_now(connection, path)
-        if version == VERSION:
-            return
-        if version == 0:
-            connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
-            connection.execute("PRAGMA journal_mode=WAL")
-        _migrate(connection, path)
-    except sqlite3.DatabaseError as error:
-        raise explain(error, path) from error
+    deadline = time.monotonic() + CREATE_SECONDS
+    while True:
+        try:
+            return _prepare(connection, path)
+        except sqlite3.DatabaseError as error:
+            # Two processes that turn a new file into a WAL one at the same moment would wait for
+            # each other, so SQLite refuses one of them at once, whatever its timeout.
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise explain(error, path) from error
+        time.sleep(0.01)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path | str) -> None:
+    version = _version_now(connection, path)
+    if version == VERSION:
+        return
+    if version == 0:
+        connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+        connection.execute("PRAGMA journal_mode=WAL")
+    _migrate(connection, path)
 
 
 def explain(error: sqlite3.Error, path: Path | str) -> JournalError:

@@ -1,0 +1,76 @@
+"""What reaches the terminal: JSON for scripts, and text that cannot do harm.
+
+Ids and contents come from data sets and models. Control characters in them are shown, never
+obeyed; credentials are taken out; a stream that cannot encode a character shows its escape.
+"""
+
+import io
+import os
+import sys
+
+import msgspec
+
+from holdfast.records.failure import redact
+
+MAX_LINE = 2_000
+SHORTEST_SECRET = 6
+_secrets: set[str] = set()
+
+
+def prepare_streams() -> None:
+    """No locale makes a command fail because of a character that it cannot show."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def hide(secret: str | None) -> None:
+    """From now on, `safe` takes this out. Shorter words would take out half the text."""
+    if secret and len(secret) >= SHORTEST_SECRET:
+        _secrets.add(secret)
+
+
+def safe(text: str) -> str:
+    """Without credentials: those that look like one, and those that we know."""
+    for secret in _secrets:
+        text = text.replace(secret, "[redacted]")
+    return redact(text)
+
+
+def one_line(text: str) -> str:
+    """What others said (an HTML page, an exception) as one line of a bounded length."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} …"
+
+
+def visible(text: str) -> str:
+    """Line breaks and tabs as they are, other control characters as escapes."""
+    return "".join(one if one in "\n\t" or _is_shown(one) else _escape(one) for one in text)
+
+
+def name(text: str) -> str:
+    """An id on one line."""
+    return "".join(one if _is_shown(one) else _escape(one) for one in text)
+
+
+def print_json(value: object) -> None:
+    """One line of UTF-8, whatever the locale."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+
+
+def forget_reader() -> None:
+    """Nobody reads our output any more: what is still buffered must not fail at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _is_shown(one: str) -> bool:
+    # Joiners and variation selectors are parts of emoji and of several scripts.
+    return one.isprintable() or one in "\u200c\u200d\ufe0e\ufe0f\u3000"
+
+
+def _escape(one: str) -> str:
+    return one.encode("unicode_escape").decode()

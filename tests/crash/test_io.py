@@ -1,0 +1,61 @@
+"""A whole run on a disk that fails: once, or for good; before the work is done, or after it."""
+
+import pytest
+from lab import Lab, undisturbed, verify
+
+from holdfast.testing.faulty import DISK_FULL
+
+STOPPED = 5
+FAST_POINTS = 10
+FOR_GOOD = 10**9
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with Lab(tmp_path_factory.mktemp("io")) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def baseline(lab):
+    return undisturbed(lab)
+
+
+@pytest.fixture(scope="module")
+def statements(lab, baseline) -> int:
+    return int((lab.folder / "undisturbed" / "samples.statements").read_text())
+
+
+def fail_and_resume(lab, baseline, k: int, when: str, times: int, message: str) -> int:
+    place = lab.fresh(f"io-{k}-{when}-{times}")
+    code = lab.drive(place, k=k, when=when, times=times, message=message)
+    assert code in (0, STOPPED), (k, when, times)
+    before = lab.world(place)
+    assert lab.drive(place) == 0, (k, when, times)
+    verify(baseline, before, lab.world(place), place)
+    return code
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("times", [1, FOR_GOOD], ids=["once", "for good"])
+@pytest.mark.parametrize("part", range(FAST_POINTS))
+def test_a_failing_disk_loses_nothing(lab, baseline, statements, when, times, part):
+    k = max(1, round((part + 0.5) / FAST_POINTS * statements))
+    code = fail_and_resume(lab, baseline, k, when, times, "disk I/O error")
+    if times == FOR_GOOD:
+        assert code == STOPPED
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_full_disk_stops_the_run_and_the_same_command_goes_on(lab, baseline, statements, when):
+    k = statements // 2
+    assert fail_and_resume(lab, baseline, k, when, FOR_GOOD, DISK_FULL) == STOPPED
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_any_statement_that_fails_loses_nothing(lab, baseline, statements, when):
+    for k in range(1, statements + 1):
+        fail_and_resume(lab, baseline, k, when, 1, "disk I/O error")
+    print(f"each of {statements} statements failed once, {when} it ran")
