@@ -25,13 +25,19 @@ async def displayed(progress: Progress, *, quiet: bool) -> AsyncIterator[None]:
     finally:
         shower.cancel()
         await asyncio.gather(shower, return_exceptions=True)
-        if not sys.stderr.isatty():
-            print(progress.line(), file=sys.stderr, flush=True)
+        if progress.total and not sys.stderr.isatty():
+            _print(progress)
 
 
 async def _plain(progress: Progress) -> None:
     while True:
         await asyncio.sleep(PLAIN_SECONDS)
+        _print(progress)
+
+
+def _print(progress: Progress) -> None:
+    """A reader of the progress that goes away is no reason to stop."""
+    with contextlib.suppress(OSError):
         print(progress.line(), file=sys.stderr, flush=True)
 
 
@@ -47,7 +53,19 @@ async def _live(progress: Progress) -> None:
         table.add_row(bar, progress.line())
         return table
 
-    with Live(drawn(), console=Console(stderr=True), auto_refresh=False) as live:
-        while True:
-            await asyncio.sleep(LIVE_SECONDS)
+    # Nothing is drawn for a run that is refused.
+    while not progress.total:  # noqa: ASYNC110 - progress is plain counters
+        await asyncio.sleep(LIVE_SECONDS)
+    with Live(
+        drawn(),
+        console=Console(stderr=True),
+        auto_refresh=False,
+        # What user code prints goes above the line; but not if it is meant for a file.
+        redirect_stdout=sys.stdout.isatty(),
+    ) as live:
+        try:
+            while True:
+                await asyncio.sleep(LIVE_SECONDS)
+                live.update(drawn(), refresh=True)
+        finally:
             live.update(drawn(), refresh=True)

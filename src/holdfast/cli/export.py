@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +15,9 @@ from typing import Protocol
 import msgspec
 
 from holdfast import crashpoint
+from holdfast.cli.errors import say
 from holdfast.cli.exit import Exit
+from holdfast.cli.printing import print_json
 from holdfast.cli.reading import named, to_read
 from holdfast.engine.export import Row, What, rows
 from holdfast.records.errors import UsageError
@@ -34,7 +35,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 async def _export(args: argparse.Namespace) -> int:
-    what, target = What(args.what), Path(args.out)
+    what, target = What(args.what), _target(args.out)
     if args.fixed_groups and what is not What.SAMPLES:
         raise UsageError("--fixed-groups goes with --what samples")
     journal = to_read(args.journal)
@@ -46,21 +47,26 @@ async def _export(args: argparse.Namespace) -> int:
     finally:
         await journal.close()
     if args.json:
-        told = {"rows": written, "out": str(target), "unsettled": unsettled}
-        print(msgspec.json.encode(told).decode())
+        print_json({"rows": written, "out": str(target), "unsettled": unsettled})
     else:
         print(f"wrote {written} {what} of run {args.run} to {target}")
     if unsettled:
-        print(
-            f"holdfast: {unsettled} trajectories are not settled yet; their groups are not among "
-            "the samples",
-            file=sys.stderr,
-        )
+        left_out = "; their groups are not among the samples" if what is What.SAMPLES else ""
+        say(f"{unsettled} trajectories are not settled yet{left_out}", Exit.OK)
     return Exit.OK
 
 
+def _target(out: str) -> Path:
+    """The file to replace: never a device, and what a link points to rather than the link."""
+    target = Path(out).resolve() if Path(out).is_symlink() else Path(out)
+    if not target.name or (target.exists() and not target.is_file()):
+        raise UsageError(f"{out!r} cannot be written: it is no regular file")
+    return target
+
+
 async def _write(found: AsyncIterator[Row], target: Path, what: What, form: str) -> int:
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    # Not made from the target's name: that may be as long as a name can be.
+    part = target.with_name(f".holdfast-{os.getpid()}.part")
     written = 0
     try:
         sink = _sink(part, what, form)
@@ -73,9 +79,9 @@ async def _write(found: AsyncIterator[Row], target: Path, what: What, form: str)
             sink.close()
         _make_durable(part, target)
     except OSError as error:
-        raise UsageError(f"{target} cannot be written: {error.strerror}") from error
+        raise UsageError(f"{target} cannot be written: {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             part.unlink()
     return written
 

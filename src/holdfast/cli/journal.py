@@ -6,7 +6,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.cli.exit import Exit
-from holdfast.journal.check import Report, check as check_file, repair
+from holdfast.cli.printing import name, print_json
+from holdfast.journal.check import Report, repair
+from holdfast.journal.check import check as check_file
 from holdfast.records.errors import UsageError
 
 
@@ -18,12 +20,12 @@ def check(args: argparse.Namespace) -> int:
     report = check_file(path)
     if args.json:
         told = msgspec.to_builtins(report) | {"cuts_made": msgspec.to_builtins(cuts)}
-        print(msgspec.json.encode(told).decode())
+        print_json(told)
     else:
         for cut in cuts:
             print(
-                f"cut {cut.trajectory} at record {cut.seq} (position {cut.position}): {cut.reason};"
-                f" {cut.lost} records set aside"
+                f"cut {name(cut.trajectory)} at record {cut.seq} (position {cut.position}): "
+                f"{cut.reason}; {cut.lost} records set aside"
             )
         print(_text(path, report))
     return Exit.CORRUPT if report.findings else Exit.OK
@@ -31,15 +33,15 @@ def check(args: argparse.Namespace) -> int:
 
 def _text(path: Path, report: Report) -> str:
     counts = {
-        name: value
-        for name, value in msgspec.structs.asdict(report).items()
+        field: value
+        for field, value in msgspec.structs.asdict(report).items()
         if isinstance(value, int)
     }
-    lines = [f"{path}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items())]
-    lines += [f"  {one.where}: {one.what}; {one.advice}" for one in report.findings]
+    lines = [f"{path}: " + ", ".join(f"{value:,} {field}" for field, value in counts.items())]
+    lines += [f"  {name(str(one))}" for one in report.findings]
     lines.append(
         "every checksum and invariant holds"
-        if not report.findings
-        else f"{len(report.findings)} findings"
+        if report.is_clean
+        else f"{len(report.findings)} findings; --repair cuts torn logs to their last good record"
     )
     return "\n".join(lines)

@@ -8,6 +8,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Iterator
+from itertools import dropwhile
 from pathlib import Path
 from types import ModuleType
 
@@ -66,20 +67,18 @@ def _free_name(stem: str) -> str:
 
 def their_traceback(error: BaseException) -> str:
     """The traceback from the user's first frame on; "" when it never was in their code."""
-    files = {str(path) for path in _loaded}
     frames = traceback.extract_tb(error.__traceback__)
-    if not any(str(Path(frame.filename).resolve()) in files for frame in frames):
-        return ""
-    return _shown(error)
+    return _shown(error) if any(_is_theirs(frame.filename) for frame in frames) else ""
 
 
 def _shown(error: BaseException) -> str:
-    """Without our frames and the import machinery's, in all errors that led to this one."""
+    """From the user's first frame on and without ours, in all errors that led to this one."""
     shown = traceback.TracebackException.from_exception(error)
     for one in _chain(shown):
-        one.stack = traceback.StackSummary.from_list(
-            [frame for frame in one.stack if not _is_ours(frame.filename)]
-        )
+        frames = [frame for frame in one.stack if not _is_ours(frame.filename)]
+        if any(_is_theirs(frame.filename) for frame in frames):
+            frames = list(dropwhile(lambda frame: not _is_theirs(frame.filename), frames))
+        one.stack = traceback.StackSummary.from_list(frames)
     return "".join(shown.format())
 
 
@@ -90,6 +89,10 @@ def _chain(
         yield shown
         yield from _chain(shown.__cause__)
         yield from _chain(shown.__context__)
+
+
+def _is_theirs(filename: str) -> bool:
+    return Path(filename).resolve() in _loaded
 
 
 def _is_ours(filename: str) -> bool:
@@ -131,10 +134,10 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
     """The scorer that was named, or `score` of the rollout's file if there is one."""
     if reference is None:
         return getattr(module, "score", None)
-    file, name = split(reference) if ":" in reference else (path, reference)
-    where = load_module(file)
-    if name is None or not hasattr(where, name):
-        raise UsageError(f"{file} has no scorer {name or 'score'!r}")
+    file, name = split(reference) if ".py" in reference else (path, reference)
+    where, name = load_module(file), name or "score"
+    if not hasattr(where, name):
+        raise UsageError(f"{file} has no scorer {name!r}")
     found: object = getattr(where, name)
     if not callable(found) or not _takes_one(found):
         raise UsageError(f"{file}:{name} is no scorer: it wants a function of one argument")
@@ -180,8 +183,6 @@ def _checked(value: object, where: str) -> object:
     if _is_rollout(value):
         return value
     hint = " (write `async def`)" if inspect.isfunction(value) and _takes_one(value) else ""
-    if inspect.iscoroutinefunction(value):
-        hint = ""
     raise UsageError(f"{where} is no rollout: it wants {ROLLOUT}{hint}")
 
 

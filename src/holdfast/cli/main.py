@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from holdfast import __version__
-from holdfast.cli import options
+from holdfast.cli import options, printing
 from holdfast.cli.exit import Exit
 
 
@@ -16,15 +16,18 @@ def entry() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
+    printing.prepare_streams()
     parser = _parser()
     args = parser.parse_args(arguments)
     if args.command is None:
-        parser.print_help()
+        parser.print_help(sys.stderr)
         return Exit.USAGE
     _arm_crash_points()
     from holdfast.cli.errors import guarded
 
-    return guarded(lambda: _dispatch(args))
+    printing.hide(os.environ.get(getattr(args, "api_key_env", options.API_KEY)))
+    journal = args.file if args.command == "journal" else args.journal
+    return guarded(lambda: _dispatch(args), journal=journal)
 
 
 def _dispatch(args: argparse.Namespace) -> int:
@@ -46,7 +49,7 @@ def _dispatch(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = options.Parser(
         prog="holdfast",
         description="Durable rollouts of LLM agents: kill it at any moment, run it again, lose "
         "nothing.",

@@ -1,22 +1,48 @@
 """The words of the command line, with what they mean."""
 
 import argparse
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.cli.exit import Exit
+from holdfast.cli.numbers import number, seed, whole
+from holdfast.cli.printing import one_line
 
 Commands = Any  # argparse's subparsers action has no public name
-EXIT_CODES = "exit codes: " + ", ".join(f"{code.value} {code.name.lower()}" for code in Exit)
+EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in Exit)
+API_KEY = "HOLDFAST_API_KEY"
+
+
+class Parser(argparse.ArgumentParser):
+    """One line for a mistake, and no guessing at options that were cut short."""
+
+    def __init__(self, **options: Any):
+        super().__init__(
+            allow_abbrev=False,
+            epilog=EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **options,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(Exit.USAGE, f"holdfast: {one_line(message)}; see `{self.prog} --help`\n")
 
 
 def add_run(commands: Commands) -> None:
     run = commands.add_parser(
         "run",
         help="run tasks × samples of a rollout, or go on with a run that was interrupted",
-        description="Runs a rollout over tasks. The same command again goes on where it was.",
-        epilog=EXIT_CODES,
+        description="Runs a rollout over tasks. The same command again goes on where it was.\n\n"
+        "  holdfast run agent.py --tasks tasks.jsonl --samples 4 --run first \\\n"
+        "      --policy http://127.0.0.1:8000 --model NAME\n\n"
+        "agent.py has an `async def` of one argument, the trajectory's context, and perhaps a\n"
+        'function `score`. A line of tasks.jsonl is {"prompt": "…"} or {"messages": […]}; it may\n'
+        "also have id, tools, ground_truth, metadata.",
     )
-    run.add_argument("rollout", metavar="FILE.py[:NAME]", help="the rollout, and its name")
+    run.add_argument(
+        "rollout",
+        metavar="FILE.py[:NAME]",
+        help="the rollout; NAME may be left out when it is `rollout` or the only one",
+    )
     run.add_argument("--tasks", required=True, metavar="FILE", help="JSONL, one task per line")
     run.add_argument("--policy", required=True, metavar="URL", help="the inference engine")
     run.add_argument("--model", required=True, metavar="NAME", help="the model it serves")
@@ -24,56 +50,119 @@ def add_run(commands: Commands) -> None:
     _journal(run)
     _sampling(run)
     _budgets(run)
+    _deadlines(run)
     _identity(run)
     run.add_argument("--json", action="store_true", help="print the report as JSON")
-    run.add_argument("--quiet", action="store_true", help="no progress")
+    run.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def _sampling(run: argparse.ArgumentParser) -> None:
-    group = run.add_argument_group("sampling (part of the run's identity)")
-    group.add_argument("--samples", type=int, default=1, metavar="N", help="samples per task")
-    group.add_argument("--seed", type=int, metavar="N", help="derive each request's seed from N")
-    group.add_argument("--temperature", type=float, default=1.0, metavar="T")
-    group.add_argument("--top-p", type=float, default=1.0, metavar="P")
-    group.add_argument("--max-tokens", type=int, default=1024, metavar="N", help="per reply")
-    group.add_argument("--scorer", metavar="[FILE.py:]NAME", help="default: `score` in the file")
-    group.add_argument("--group-refill", type=int, default=1, metavar="N")
-    group.add_argument("--group-shortfall", choices=("partial", "drop"), default="partial")
-    group.add_argument("--group-at-least", type=int, default=1, metavar="M")
+    group = run.add_argument_group("what is sampled (part of the run's identity)")
+    group.add_argument(
+        "--samples", type=whole(1), default=1, metavar="N", help="per task (%(default)s)"
+    )
+    group.add_argument("--seed", type=seed, metavar="N", help="derive each request's seed from N")
+    group.add_argument(
+        "--temperature", type=number(0), default=1.0, metavar="T", help="%(default)s"
+    )
+    group.add_argument("--top-p", type=number(0), default=1.0, metavar="P", help="%(default)s")
+    group.add_argument(
+        "--max-tokens", type=whole(1), default=1024, metavar="N", help="per reply (%(default)s)"
+    )
+    group.add_argument(
+        "--scorer",
+        metavar="[FILE.py:]NAME",
+        help="the function that rewards (`score` of the rollout's file, if there is one)",
+    )
+    group.add_argument(
+        "--group-refill",
+        type=whole(0),
+        default=1,
+        metavar="N",
+        help="how often a sample that infrastructure broke is made anew (%(default)s)",
+    )
+    group.add_argument(
+        "--group-shortfall",
+        choices=("partial", "drop"),
+        default="partial",
+        help="what becomes of a task's samples when some failed for good (%(default)s)",
+    )
+    group.add_argument(
+        "--group-at-least",
+        type=whole(1),
+        default=1,
+        metavar="M",
+        help="partial: how many must be valid (%(default)s)",
+    )
 
 
 def _budgets(run: argparse.ArgumentParser) -> None:
     group = run.add_argument_group("budgets (may change from one start to the next)")
-    group.add_argument("--concurrency", type=int, default=64, metavar="N")
-    group.add_argument("--max-retry", type=int, default=3, metavar="N", help="attempts per failure")
+    group.add_argument(
+        "--concurrency",
+        type=whole(1),
+        default=64,
+        metavar="N",
+        help="trajectories at once (%(default)s)",
+    )
+    group.add_argument(
+        "--max-retry",
+        type=whole(0),
+        default=3,
+        metavar="N",
+        help="how often a failed trajectory is tried again (%(default)s)",
+    )
     group.add_argument(
         "--fail-on-permanent-failure",
         action=argparse.BooleanOptionalAction,
         default=False,
         help="exit with 1 when a trajectory failed for good",
     )
-    group.add_argument("--call-tries", type=int, default=5, metavar="N", help="per HTTP call")
-    group.add_argument("--try-timeout", type=float, default=1800.0, metavar="SECONDS")
-    group.add_argument("--call-deadline", type=float, default=3600.0, metavar="SECONDS")
-    group.add_argument("--attempt-deadline", type=float, default=21600.0, metavar="SECONDS")
-    group.add_argument("--run-deadline", type=float, metavar="SECONDS")
     group.add_argument(
-        "--patience",
-        type=float,
-        default=900.0,
-        metavar="SECONDS",
-        help="how long to wait for an endpoint that is down",
+        "--call-tries",
+        type=whole(1),
+        default=5,
+        metavar="N",
+        help="of one call to the engine (%(default)s)",
     )
-    group.add_argument("--scorer-timeout", type=float, default=300.0, metavar="SECONDS")
-    group.add_argument("--scorer-tries", type=int, default=2, metavar="N")
-    group.add_argument("--lease", type=float, default=30.0, metavar="SECONDS")
-    group.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="at a signal")
-    group.add_argument("--on-divergence", choices=("fork", "fail"), default="fork")
+    group.add_argument(
+        "--scorer-tries", type=whole(1), default=2, metavar="N", help="of one score (%(default)s)"
+    )
+    group.add_argument(
+        "--on-divergence",
+        choices=("fork", "fail"),
+        default="fork",
+        help="when the rollout no longer does what is recorded (%(default)s)",
+    )
     group.add_argument(
         "--api-key-env",
-        default="HOLDFAST_API_KEY",
+        default=API_KEY,
         metavar="NAME",
-        help="the environment variable that holds the endpoint's key",
+        help="the environment variable that holds the engine's key (%(default)s)",
+    )
+
+
+def _deadlines(run: argparse.ArgumentParser) -> None:
+    group = run.add_argument_group("deadlines, in seconds (may change too)")
+    for name, default, meaning in (
+        ("--try-timeout", 1800.0, "one try of a call"),
+        ("--call-deadline", 3600.0, "a call with all its tries"),
+        ("--attempt-deadline", 21600.0, "one attempt at a trajectory"),
+        ("--scorer-timeout", 300.0, "one score"),
+        ("--patience", 900.0, "how long to wait for an engine that is down"),
+        ("--lease", 30.0, "after how much silence others may take the work over"),
+        ("--grace", 10.0, "at a signal: how long calls in flight may finish"),
+    ):
+        least = 0.0 if name in ("--patience", "--grace") else 0.001
+        group.add_argument(
+            name,
+            type=number(least),
+            default=default,
+            metavar="SECONDS",
+            help=f"{meaning} ({default:g})",
+        )
+    group.add_argument(
+        "--run-deadline", type=number(0.001), metavar="SECONDS", help="this command (none)"
     )
 
 
@@ -87,30 +176,59 @@ def _identity(run: argparse.ArgumentParser) -> None:
         help="go on although tasks, sampling or code changed; it is recorded",
     )
     group.add_argument("--join", action="store_true", help="share the run with a live worker")
-    group.add_argument("--retry-failed", action="store_true", help="give failed ones new budgets")
+    group.add_argument(
+        "--retry-failed", action="store_true", help="try again those that failed for good"
+    )
 
 
 def add_runs(commands: Commands) -> None:
-    runs = commands.add_parser("runs", help="list the runs of a journal")
+    runs = commands.add_parser(
+        "runs",
+        help="list the runs of a journal",
+        description="Lists the runs of a journal: when each was begun, how far it is, who works "
+        "on it.",
+    )
     _journal(runs)
-    runs.add_argument("--json", action="store_true")
+    _json(runs)
 
 
 def add_show(commands: Commands) -> None:
-    show = commands.add_parser("show", help="show a run, or one trajectory turn by turn")
-    show.add_argument("run", metavar="RUN")
-    show.add_argument("trajectory", metavar="TASK/SAMPLE", nargs="?")
+    show = commands.add_parser(
+        "show",
+        help="show a run, or one trajectory turn by turn",
+        description="Shows a run (its report, accepted changes, trajectories), or one trajectory: "
+        "turns,\ntool calls, attempts, failures with tracebacks, token counts, versions, forks.",
+    )
+    show.add_argument("run", metavar="RUN", help="its name, as `holdfast runs` lists it")
+    show.add_argument(
+        "trajectory",
+        metavar="TASK/SAMPLE",
+        nargs="?",
+        help="as `holdfast show RUN` lists it; TASK alone is its first sample",
+    )
     _journal(show)
     show.add_argument("--all", action="store_true", help="list every trajectory")
-    show.add_argument("--json", action="store_true")
+    _json(show)
 
 
 def add_export(commands: Commands) -> None:
-    export = commands.add_parser("export", help="write a run's data to a file")
-    export.add_argument("run", metavar="RUN")
-    export.add_argument("--what", choices=("samples", "trajectories", "failures"), required=True)
-    export.add_argument("--format", choices=("jsonl", "parquet"), default="jsonl")
-    export.add_argument("--out", required=True, metavar="FILE")
+    export = commands.add_parser(
+        "export",
+        help="write a run's data to a file",
+        description="Writes a run's data to a file, which is replaced when all of it is there.\n"
+        "The samples of a run that was disturbed equal those of one that was not, byte for byte.",
+    )
+    export.add_argument("run", metavar="RUN", help="its name, as `holdfast runs` lists it")
+    export.add_argument(
+        "--what",
+        choices=("samples", "trajectories", "failures"),
+        required=True,
+        help="token ids and rewards for a trainer; conversations; what went wrong",
+    )
+    export.add_argument(
+        "--format", choices=("jsonl", "parquet"), default="jsonl", help="%(default)s"
+    )
+    export.add_argument("--out", required=True, metavar="FILE", help="where to")
     export.add_argument(
         "--fixed-groups",
         action="store_true",
@@ -121,17 +239,29 @@ def add_export(commands: Commands) -> None:
 
 
 def add_journal(commands: Commands) -> None:
-    journal = commands.add_parser("journal", help="look after a journal file")
-    actions = journal.add_subparsers(dest="action", metavar="ACTION", required=True)
-    check = actions.add_parser("check", help="verify every checksum and invariant")
-    check.add_argument("file", metavar="FILE")
-    check.add_argument(
-        "--repair", action="store_true", help="cut torn logs to the last good record"
+    journal = commands.add_parser(
+        "journal", help="look after a journal file", description="Looks after a journal file."
     )
-    check.add_argument("--json", action="store_true")
+    actions = journal.add_subparsers(dest="action", metavar="ACTION", required=True)
+    check = actions.add_parser(
+        "check",
+        help="verify every checksum and invariant",
+        description="Verifies every checksum and invariant of a journal, and says what it found.",
+    )
+    check.add_argument("file", metavar="FILE", help="the journal")
+    check.add_argument(
+        "--repair",
+        action="store_true",
+        help="first cut torn logs to their last good record; what is cut is set aside",
+    )
+    _json(check)
 
 
 def _journal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--journal", default="holdfast.db", metavar="PATH", help="default: holdfast.db"
+        "--journal", default="holdfast.db", metavar="PATH", help="the file (%(default)s)"
     )
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")

@@ -8,10 +8,6 @@ import io
 import os
 import sys
 
-import msgspec
-
-from holdfast.records.failure import redact
-
 MAX_LINE = 2_000
 SHORTEST_SECRET = 6
 _secrets: set[str] = set()
@@ -32,6 +28,8 @@ def hide(secret: str | None) -> None:
 
 def safe(text: str) -> str:
     """Without credentials: those that look like one, and those that we know."""
+    from holdfast.records.failure import redact  # `--help` does without it.
+
     for secret in _secrets:
         text = text.replace(secret, "[redacted]")
     return redact(text)
@@ -55,6 +53,8 @@ def name(text: str) -> str:
 
 def print_json(value: object) -> None:
     """One line of UTF-8, whatever the locale."""
+    import msgspec
+
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.flush()
         sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")

@@ -2,22 +2,26 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
 import shlex
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.cli.display import displayed
-from holdfast.cli.errors import code_of, say
+from holdfast.cli.errors import advice, code_of, say
 from holdfast.cli.exit import Exit
-from holdfast.cli.loading import load_module, rollout_in, scorer_in, split
+from holdfast.cli.loading import load_module, processor_of, rollout_in, scorer_in, split
+from holdfast.cli.opening import opened
+from holdfast.cli.options import API_KEY
+from holdfast.cli.printing import one_line, print_json, safe, visible
 from holdfast.cli.signals import Signals
 from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.progress import Progress
 from holdfast.engine.report import RunReport, as_text, build
-from holdfast.engine.run import free_name, open_run
 from holdfast.engine.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
@@ -26,12 +30,12 @@ from holdfast.journal.journal import Journal
 from holdfast.policy.completions import CompletionsPolicy
 from holdfast.policy.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import HoldfastError
+from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, read_tasks, tasks_digest
-from holdfast.rollout.processor import RolloutProcessor, as_processor, fingerprint_of
+from holdfast.rollout.processor import RolloutProcessor, fingerprint_of
 from holdfast.rollout.session import OnDivergence
 
 
@@ -46,12 +50,21 @@ class Work(msgspec.Struct):
 
 
 def run(args: argparse.Namespace) -> int:
-    return asyncio.run(_run(args, _read(args)))
+    with _prints_aside(args):
+        work = _read(args)
+    return asyncio.run(_run(args, work))
+
+
+def _prints_aside(args: argparse.Namespace) -> contextlib.AbstractContextManager[object]:
+    """With --json, standard output is the report's: what user code prints goes elsewhere."""
+    return contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
 
 
 def _read(args: argparse.Namespace) -> Work:
     path, name = split(args.rollout)
     tasks = read_tasks(Path(args.tasks))
+    if Path(args.journal).is_dir():
+        raise UsageError(f"journal {args.journal} is a folder; name a file")
     module = load_module(path)
     rollout = rollout_in(module, path, name)
     scorer = scorer_in(module, path, args.scorer)
@@ -71,7 +84,7 @@ def _read(args: argparse.Namespace) -> Work:
         spec=spec,
         settings=_settings(args),
         tasks=tasks,
-        processor=as_processor(rollout),
+        processor=processor_of(rollout, path),
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
     )
 
@@ -91,13 +104,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 async def _run(args: argparse.Namespace, work: Work) -> int:
-    policy = CompletionsPolicy(
-        args.policy,
-        work.spec.model,
-        api_key=os.environ.get(args.api_key_env),
-        retry=RetryPolicy(args.call_tries, args.call_deadline, args.try_timeout),
-        patience=args.patience,
-    )
+    policy = _policy(args)
     try:
         await policy.check()
         journal = open_journal(args.journal)
@@ -109,18 +116,31 @@ async def _run(args: argparse.Namespace, work: Work) -> int:
         await policy.aclose()
 
 
+def _policy(args: argparse.Namespace) -> CompletionsPolicy:
+    if args.api_key_env != API_KEY and args.api_key_env not in os.environ:
+        raise UsageError(f"the environment has no {args.api_key_env}, which --api-key-env names")
+    try:
+        urlsplit(args.policy)
+    except ValueError as error:
+        raise UsageError(f"--policy {args.policy!r} is no address: {error}") from error
+    return CompletionsPolicy(
+        args.policy,
+        args.model,
+        api_key=os.environ.get(args.api_key_env),
+        retry=RetryPolicy(args.call_tries, args.call_deadline, args.try_timeout),
+        patience=args.patience,
+    )
+
+
 async def _in_journal(
     args: argparse.Namespace, work: Work, policy: CompletionsPolicy, journal: Journal
 ) -> int:
-    spec = work.spec
-    if args.new:
-        spec = msgspec.structs.replace(spec, name=await free_name(journal, spec.name))
-    opened = await open_run(journal, spec, work.tasks, accept_changes=args.accept_changes)
+    run = await opened(args, journal, work.spec, work.tasks)
     stop, progress = Stop(), Progress()
     signals = Signals(stop)
     signals.watch()
     engine = Engine(
-        run=opened,
+        run=run,
         journal=journal,
         policy=policy,
         renderer=ByteRenderer(),
@@ -131,11 +151,12 @@ async def _in_journal(
         stop=stop,
         reopen_failed=args.retry_failed,
     )
-    async with displayed(progress, quiet=args.quiet or args.json):
-        ending = await engine.work()
-    await _no_orphans()
-    report = await build(journal, opened)
-    _tell(args, opened, report, ending)
+    with _prints_aside(args):
+        async with displayed(progress, quiet=args.quiet or args.json):
+            ending = await engine.work()
+        await _no_orphans()
+    report = await build(journal, run)
+    _tell(args, run, report, ending)
     return _code(args, report, ending, signals)
 
 
@@ -163,36 +184,41 @@ def _tell(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending)
             file=sys.stderr,
         )
     if args.json:
-        summary = msgspec.to_builtins(report) | {"stopped": ending.stopped}
-        print(msgspec.json.encode(summary).decode())
+        print_json(msgspec.to_builtins(report) | {"stopped": ending.stopped})
     else:
-        print(as_text(report))
+        print(visible(safe(as_text(report))), flush=True)
     if ending.stopped:
-        print(f"\nstopped: {ending.stopped}\nto go on: {resume_command(run)}", file=sys.stderr)
+        print(f"holdfast: stopped: {one_line(safe(ending.stopped))}", file=sys.stderr)
+        print(f"to go on: {resume_command(run)}", file=sys.stderr)
+    if isinstance(ending.fatal, HoldfastError) and str(ending.fatal) != ending.stopped:
+        say(str(ending.fatal), Exit.STOPPED)
 
 
 def resume_command(run: Run) -> str:
     """The same command, with the name that the run really has."""
-    words = [word for word in sys.argv[1:] if word not in ("--new", "--retry-failed")]
-    at = next((i for i, word in enumerate(words) if word == "--run"), None)
-    if at is not None:
-        words[at + 1] = run.spec.name
-    else:
-        words = [f"--run={run.spec.name}" if w.startswith("--run=") else w for w in words]
+    done = ("--new", "--retry-failed", "--accept-changes")
+    words = [word for word in sys.argv[1:] if word not in done]
+    for at, word in enumerate(words):
+        if word == "--run":
+            words[at + 1] = run.spec.name
+        elif word.startswith("--run="):
+            words[at] = f"--run={run.spec.name}"
     return shlex.join(["holdfast", *words])
 
 
 def _code(args: argparse.Namespace, report: RunReport, ending: Ending, signals: Signals) -> int:
+    if ending.fatal is not None and not isinstance(ending.fatal, HoldfastError):
+        raise ending.fatal
     if signals.received is not None:
         return signals.received
     if ending.fatal is not None:
-        if isinstance(ending.fatal, HoldfastError):
-            return say(str(ending.fatal), code_of(ending.fatal))
-        raise ending.fatal
+        code = code_of(ending.fatal)
+        # Once the run has begun, something was changed: the same command goes on.
+        return Exit.STOPPED if code is Exit.USAGE else code
     if ending.stopped:
         return Exit.STOPPED
     if report.corrupt:
-        return Exit.CORRUPT
+        return say(f"{len(report.corrupt)} corrupt logs; {advice(args.journal)}", Exit.CORRUPT)
     if args.fail_on_permanent_failure and report.permanent_failures:
         return Exit.FAILURES
     return Exit.OK

@@ -6,19 +6,21 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from holdfast.cli.errors import advice, say
 from holdfast.cli.exit import Exit
+from holdfast.cli.printing import name, print_json, visible
 from holdfast.cli.reading import named, to_read
-from holdfast.engine.export import failure_rows, trajectory_row
+from holdfast.engine.export import failure_rows, history_of, trajectory_row
 from holdfast.engine.report import as_text, build
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import UsageError
-from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.step import Generated, Step, ToolIntent, ValueRecorded
+from holdfast.records.step import AttemptStarted, Generated, Step, ToolIntent, ValueRecorded
 from holdfast.records.tokens import count
 from holdfast.records.view import TrajectoryView
 
 LISTED = 40
+NEAREST = 5
 
 
 def runs(args: argparse.Namespace) -> int:
@@ -32,7 +34,7 @@ async def _runs(args: argparse.Namespace) -> int:
     finally:
         await journal.close()
     if args.json:
-        print(msgspec.json.encode(found).decode())
+        print_json(found)
         return Exit.OK
     if not found:
         print(f"{args.journal} has no runs yet")
@@ -57,63 +59,109 @@ async def _show(args: argparse.Namespace) -> int:
     try:
         run = await named(journal, args.run)
         if args.trajectory:
-            await _trajectory(args, journal, run)
-        else:
-            await _run(args, journal, run)
+            return await _trajectory(args, journal, run)
+        return await _run(args, journal, run)
     finally:
         await journal.close()
-    return Exit.OK
 
 
-async def _run(args: argparse.Namespace, journal: Journal, run: Run) -> None:
+async def _run(args: argparse.Namespace, journal: Journal, run: Run) -> Exit:
     report = await build(journal, run)
     listed = await journal.trajectories(run)
     if args.json:
         told = msgspec.to_builtins(report)
         told["spec"] = msgspec.to_builtins(run.spec)
         told["changes"] = msgspec.to_builtins(run.changes)
-        told["rows"] = msgspec.to_builtins(listed)
-        print(msgspec.json.encode(told).decode())
-        return
-    print(as_text(report))
+        told["rows"] = [_row(row) for row in listed]
+        print_json(told)
+    else:
+        print(visible("\n".join([as_text(report), *_changes(run), "", *_listing(args, listed)])))
+    if report.corrupt:
+        return say(f"{len(report.corrupt)} corrupt logs; {advice(args.journal)}", Exit.CORRUPT)
+    return Exit.OK
+
+
+def _row(row: TrajectoryRow) -> dict[str, object]:
+    """With the names that people know, not the journal's numbers."""
+    told: dict[str, object] = msgspec.to_builtins(row)
+    return told | {"status": row.status.name}
+
+
+def _changes(run: Run) -> list[str]:
+    lines = []
     for change in run.changes:
-        print(f"changes accepted {_date(change.at)}:")
-        print("\n".join(f"  {line}" for line in change.differences))
-    print()
+        lines.append(f"changes accepted {_date(change.at)}:")
+        lines += [f"  {line}" for line in change.differences]
+    return lines
+
+
+def _listing(args: argparse.Namespace, listed: list[TrajectoryRow]) -> list[str]:
+    lines = []
     for row in listed if args.all else listed[:LISTED]:
         owner = f", {row.owner}" if row.owner else ""
-        print(f"{row.key.task}/{row.key.sample}  {row.status.name}  {row.records} records{owner}")
+        lines.append(f"{_short(row)}  {row.status.name}  {_many(row.records, 'record')}{owner}")
     if len(listed) > LISTED and not args.all:
-        print(f"… and {len(listed) - LISTED} more (--all)")
+        lines.append(f"… and {len(listed) - LISTED} more (--all)")
+    return lines
 
 
-async def _trajectory(args: argparse.Namespace, journal: Journal, run: Run) -> None:
-    row = _find(await journal.trajectories(run), args.trajectory, run.spec.name)
+async def _trajectory(args: argparse.Namespace, journal: Journal, run: Run) -> Exit:
+    row = find(await journal.trajectories(run), args.trajectory, run.spec.name)
     task = (await journal.tasks(run))[row.ordinal]
-    view = TrajectoryView(row.key, task, History(await journal.history(row.id)))
+    view = TrajectoryView(row.key, task, await history_of(journal, row))
     if args.json:
-        told = trajectory_row(view) | {"failure_records": failure_rows(view)}
-        print(msgspec.json.encode(told).decode())
+        print_json(
+            trajectory_row(view)
+            | {
+                "attempt_records": [_attempt(one) for one in view.history.attempts],
+                "failure_records": failure_rows(view),
+            }
+        )
     else:
-        print("\n".join(_lines(view)))
+        print(visible("\n".join(_lines(view))))
+    return Exit.OK
 
 
-def _find(rows: list[TrajectoryRow], wanted: str, run: str) -> TrajectoryRow:
-    name = wanted.removeprefix(f"{run}/")
-    for row in rows:
-        if name in (f"{row.key.task}/{row.key.sample}", row.key.task):
-            return row
-    raise UsageError(f"run {run!r} has no trajectory {wanted!r}; `holdfast show {run}` lists them")
+def find(rows: list[TrajectoryRow], wanted: str, run: str) -> TrajectoryRow:
+    """The trajectory of that name. Ids may hold anything, slashes included: the whole name goes
+    before a task alone, and what was typed before what it may be short for."""
+    short = wanted.removeprefix(f"{run}/")
+    for names in (_short, _raw, lambda row: name(row.key.task), lambda row: row.key.task):
+        for asked in (wanted, short):
+            for row in rows:
+                if names(row) == asked:
+                    return row
+    listed = ", ".join(_short(row) for row in rows[:NEAREST])
+    raise UsageError(
+        f"run {run!r} has no trajectory {wanted!r}; it has {listed}"
+        f"{', …' if len(rows) > NEAREST else ''} (`holdfast show {run} --all` lists them)"
+    )
+
+
+def _short(row: TrajectoryRow) -> str:
+    """As it is listed: on one line."""
+    return f"{name(row.key.task)}/{row.key.sample}"
+
+
+def _raw(row: TrajectoryRow) -> str:
+    return f"{row.key.task}/{row.key.sample}"
+
+
+def _attempt(one: AttemptStarted) -> dict[str, object]:
+    return {"attempt": one.attempt, "worker": one.worker, "at": one.at}
 
 
 def _lines(view: TrajectoryView) -> list[str]:
     history = view.history
     reward = "none" if history.reward is None else f"{history.reward:g}"
     lines = [
-        f"{view.key}: {view.status.name}{f' ({view.reason})' if view.reason else ''}, "
-        f"reward {reward}, {len(history.attempts)} attempts, "
-        f"{len(history.generations)} turns, {history.sampled_tokens:,} sampled tokens, "
-        f"{history.life} refills, {history.prefix_breaks} prefix breaks"
+        (
+            f"{name(str(view.key))}: {view.status.name}"
+            f"{f' ({view.reason})' if view.reason else ''}, reward {reward}, "
+            f"{_many(len(history.attempts), 'attempt')}, {_many(len(view.turns), 'turn')}, "
+            f"{_many(history.sampled_tokens, 'sampled token')}, {_many(history.life, 'refill')}, "
+            f"{_many(history.prefix_breaks, 'prefix break')}"
+        )
     ]
     if history.scored:
         lines += [f"  {name}: {value:g}" for name, value in history.scored.metrics.items()]
@@ -140,15 +188,13 @@ def _lines(view: TrajectoryView) -> list[str]:
 def _step(path: str, step: Step, view: TrajectoryView) -> list[str]:
     match step:
         case Generated():
-            versions = ", ".join(
-                f"{span.version or 'unknown version'} {span.start}–{span.end}"
-                for span in step.versions
-            )
             broken = f", PREFIX BREAK: {step.prefix_break}" if step.prefix_break else ""
             return [
-                f"[{path}] assistant ({count(step.ids)} tokens after "
-                f"{step.keep + count(step.delta)}, {step.finish_reason}, {versions}, "
-                f"{step.tries} tries{broken}): {step.message.text}",
+                (
+                    f"[{path}] assistant ({_many(count(step.ids), 'token')} after a prompt of "
+                    f"{step.keep + count(step.delta):,}, {step.finish_reason}, {_versions(step)}, "
+                    f"{_many(step.tries, 'try')}{broken}): {step.message.text}"
+                ),
                 *(f"    calls {one.name}({one.arguments})" for one in step.message.tool_calls),
             ]
         case ToolIntent():
@@ -160,6 +206,19 @@ def _step(path: str, step: Step, view: TrajectoryView) -> list[str]:
             return [f"[{path}] value {step.name}: {msgspec.msgpack.decode(step.value)!r}"]
         case _:
             return [f"[{path}] environment {step.action}: {step.observation} ({step.reward:g})"]
+
+
+def _versions(step: Generated) -> str:
+    if len(step.versions) == 1:
+        return f"version {step.versions[0].version or 'unknown'}"
+    return "versions " + ", ".join(
+        f"{span.version or 'unknown'} {span.start}–{span.end}" for span in step.versions
+    )
+
+
+def _many(number: int, what: str) -> str:
+    plural = {"try": "tries"}.get(what, f"{what}s")
+    return f"{number:,} {what if number == 1 else plural}"
 
 
 def _date(at: float) -> str:

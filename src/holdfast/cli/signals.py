@@ -26,7 +26,7 @@ class Signals:
     def _handle(self, number: signal.Signals) -> None:
         if self.received is not None:
             # Every record that was acknowledged is durable: there is nothing to save.
-            print("holdfast: stopped at once", file=sys.stderr, flush=True)
+            print(f"{_cursor()}holdfast: stopped at once", file=sys.stderr, flush=True)
             os._exit(_CODES[number])
         self.received = _CODES[number]
         self._stop.request(f"received {number.name}")
@@ -35,3 +35,8 @@ class Signals:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _cursor() -> str:
+    """Makes the cursor visible again, which the progress line has hidden."""
+    return "\n\x1b[?25h" if sys.stderr.isatty() else ""

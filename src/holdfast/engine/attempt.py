@@ -19,14 +19,17 @@ from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import (
     AttemptTimeout,
+    Cause,
     EndpointDown,
+    HoldfastError,
     JournalCorrupt,
     JournalError,
     PolicyRefused,
     RunStopped,
     Truncated,
+    UsageError,
 )
-from holdfast.records.failure import TREATMENT, Failure, failure_of, root_of
+from holdfast.records.failure import TREATMENT, Failure, failure_of
 from holdfast.records.history import History
 from holdfast.records.run import RunSpec
 from holdfast.records.step import (
@@ -38,12 +41,24 @@ from holdfast.records.step import (
 )
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, Truncation
+from holdfast.rollout.containment import as_exception
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processor import Reward, RolloutConfig, RolloutProcessor
 from holdfast.rollout.session import Session
+from holdfast.rollout.tool import result_text
 
 FATAL = (JournalError, PolicyRefused, EndpointDown)
 """What ends the run and leaves the trajectory as it is, to go on later."""
+
+CANCEL_AGAIN = 10.0
+
+
+class Outcome(Struct, frozen=True):
+    """How a rollout ended, when that is the policy's doing."""
+
+    status: Status
+    reason: str
+    reward: Reward
 
 
 class Workbench(Struct, frozen=True):
@@ -84,9 +99,7 @@ async def drive(bench: Workbench, lease: Lease, task: Task, history: History) ->
         session = _session(bench, lease, task, history)
         try:
             await session.restart_if_interrupted()
-            reward = await _perform(bench, session, task)
-        except Truncated as limit:
-            await _finish(bench, session, Status.TRUNCATED, limit.reason, None)
+            outcome = await _outcome(bench, session, task)
         except (*FATAL, RunStopped):
             raise
         except Exception as error:
@@ -94,8 +107,9 @@ async def drive(bench: Workbench, lease: Lease, task: Task, history: History) ->
             # Read again: an append whose waiter was cancelled may have become durable.
             history = await load(bench, lease)
         else:
-            status, reason = _outcome(history)
-            await _finish(bench, session, status, reason, reward)
+            await _finish(bench, session, outcome)
+            if session.unsure:
+                history = await load(bench, lease)
     return history
 
 
@@ -118,50 +132,85 @@ def _session(bench: Workbench, lease: Lease, task: Task, history: History) -> Se
     )
 
 
+async def _outcome(bench: Workbench, session: Session, task: Task) -> Outcome:
+    """What the rollout came to. Raises what is no outcome."""
+    try:
+        reward = await _perform(bench, session, task)
+    except HoldfastError as error:
+        if error.cause is not Cause.POLICY:
+            raise
+        # The policy's doing, whatever it is: were it a failure, crashing would be an escape.
+        reason = error.reason if isinstance(error, Truncated) else type(error).__name__
+        outcome = Outcome(Status.TRUNCATED, reason, None)
+    else:
+        outcome = Outcome(Status.COMPLETED, "", reward)
+    await session.cut_unvisited()
+    if outcome.status is Status.COMPLETED and _was_cut_short(session.history):
+        outcome = Outcome(Status.TRUNCATED, Truncation.MAX_TOKENS, outcome.reward)
+    return outcome
+
+
 async def _perform(bench: Workbench, session: Session, task: Task) -> Reward:
     """Runs the rollout once, as a task of its own that never outlives this call."""
-    context: list[Rollout] = []
-
-    def open_context(row: Task) -> Rollout:
-        context.append(Rollout(session))
-        return context[-1]
-
-    config = RolloutConfig(bench.spec.model, bench.spec.sampling, open_context)
-    (job,) = bench.processor([task], config)
+    job = await _start(bench, session, task)
+    error: BaseException | None
     try:
-        await _within_deadline(bench, job)
-        reward = _reward(job.result())
-    except asyncio.CancelledError:
-        current = asyncio.current_task()
-        if current is not None and current.cancelling():
-            raise
-        raise session.broken or RuntimeError("the rollout cancelled itself") from None
-    except Exception as error:
-        root = root_of(error)
-        # A rollout that hides an accident behind another error does not change what happened.
-        if session.broken is not None and not isinstance(root, (*FATAL, RunStopped)):
-            raise session.broken from None
-        raise root from None
-    if session.broken is not None:
-        raise session.broken
-    return reward
+        await _within_deadline(bench, session, job)
+    except AttemptTimeout as late:
+        error = late
+    else:
+        error = _error_of(job)
+    # A rollout that hides an accident behind another error, or a result, does not change it.
+    if session.broken is not None and not isinstance(error, (*FATAL, RunStopped)):
+        error = session.broken
+    if error is not None:
+        raise error
+    return _reward(job.result())
 
 
-async def _within_deadline(bench: Workbench, job: "asyncio.Task[Reward]") -> None:
+async def _start(bench: Workbench, session: Session, task: Task) -> "asyncio.Task[Reward]":
+    config = RolloutConfig(bench.spec.model, bench.spec.sampling, lambda row: Rollout(session))
+    jobs = bench.processor([task], config)
+    if len(jobs) == 1:
+        return jobs[0]
+    for job in jobs:
+        await _end(job)
+    raise UsageError(
+        f"{type(bench.processor).__name__} returned {len(jobs)} asyncio tasks for 1 row; task i "
+        "belongs to row i"
+    )
+
+
+def _error_of(job: "asyncio.Task[Reward]") -> Exception | None:
+    if job.cancelled():
+        return RuntimeError("the rollout cancelled itself")
+    error = job.exception()
+    return None if error is None else as_exception(error)
+
+
+async def _within_deadline(bench: Workbench, session: Session, job: "asyncio.Task[Reward]") -> None:
     """Waits for the job. Time during which the endpoint was down is not counted."""
     left, down = bench.settings.attempt_deadline, bench.policy.seconds_down
     try:
         while not (await asyncio.wait({job}, timeout=left))[0]:
             outage = bench.policy.seconds_down - down
             if outage <= 0:
-                raise AttemptTimeout(
+                late = AttemptTimeout(
                     f"the attempt did not finish within {bench.settings.attempt_deadline:g} s"
                 )
+                raise session.failed(late)
             left, down = outage, down + outage
     finally:
-        if not job.done():
-            job.cancel()
-            await asyncio.wait({job})
+        await _end(job)
+
+
+async def _end(job: "asyncio.Task[Reward]") -> None:
+    """Cancels the job and waits for its end; one that swallows the cancellation is told again."""
+    while not job.done():
+        job.cancel()
+        await asyncio.wait({job}, timeout=CANCEL_AGAIN)
+    if not job.cancelled():
+        job.exception()  # Looked at, so that asyncio does not report it as lost.
 
 
 def _reward(found: object) -> Reward:
@@ -174,43 +223,42 @@ def _reward(found: object) -> Reward:
     return float(found)
 
 
-def _outcome(history: History) -> tuple[Status, str]:
-    """A rollout that returned after a reply that was cut by its length is truncated."""
+def _was_cut_short(history: History) -> bool:
+    """Whether the last reply, branches and sub-rollouts aside, was cut by its length."""
     own = [step for step in history.generations if "." not in step.path]
-    if own and own[-1].finish_reason == "length":
-        return Status.TRUNCATED, Truncation.MAX_TOKENS
-    return Status.COMPLETED, ""
+    return bool(own) and own[-1].finish_reason == "length"
 
 
-async def _finish(
-    bench: Workbench, session: Session, status: Status, reason: str, reward: Reward
-) -> None:
-    settled = bench.settles or not status.is_outcome
-    finished = Finished(status, reason, reward, bench.clock.now())
-    await session.append(finished, status=status, settled=settled)
+async def _finish(bench: Workbench, session: Session, outcome: Outcome) -> None:
+    finished = Finished(
+        outcome.status, result_text(outcome.reason), outcome.reward, bench.clock.now()
+    )
+    await session.conclude(finished, status=outcome.status, settled=bench.settles)
 
 
 async def _failed(bench: Workbench, session: Session, error: BaseException) -> None:
     """Records the failure together with what follows from it, and waits before the next try."""
     history, now = session.history, bench.clock.now()
     attempt = len(history.attempts) + (1 if session.has_prelude else 0)
-    failure = failure_of(error, step=session.step, attempt=attempt)
+    failure = failure_of(as_exception(error), step=session.step_of(error), attempt=attempt)
     record = AttemptFailed(failure, now)
-    if failure.retryable and history.spent < _allowed(bench, failure):
-        await session.append(record)
+    if failure.retryable and _may_retry(bench, failure, history):
+        await session.conclude(record)
         await _back_off(bench, history.spent)
     elif _refillable(bench, failure, history):
-        await session.append(record, Refilled(history.life + 1, failure.root, now))
+        await session.conclude(record, Refilled(history.life + 1, failure.root, now))
         await _back_off(bench, 1)
     else:
         finished = Finished(Status.FAILED, failure.root, None, now)
-        await session.append(record, finished, status=Status.FAILED, settled=True)
+        await session.conclude(record, finished, status=Status.FAILED, settled=True)
 
 
-def _allowed(bench: Workbench, failure: Failure) -> int:
+def _may_retry(bench: Workbench, failure: Failure, history: History) -> bool:
+    """A cause with a limit of its own counts its own failures; all share the run's budget."""
     limit = TREATMENT[failure.cause].attempts
-    retries = bench.settings.max_retry
-    return retries if limit is None else min(limit, retries)
+    lately = history.failures[len(history.failures) - history.spent :]
+    alike = sum(one.cause is failure.cause for one in lately)
+    return history.spent < bench.settings.max_retry and (limit is None or alike < limit)
 
 
 def _refillable(bench: Workbench, failure: Failure, history: History) -> bool:
@@ -219,5 +267,5 @@ def _refillable(bench: Workbench, failure: Failure, history: History) -> bool:
 
 async def _back_off(bench: Workbench, failures: int) -> None:
     settings = bench.settings
-    longest = min(settings.backoff_cap, settings.backoff * 2 ** (failures - 1))
+    longest = min(settings.backoff_cap, settings.backoff * 2 ** min(failures - 1, 30))
     await bench.clock.sleep(random.uniform(0, longest))

@@ -219,11 +219,13 @@ class Engine:
         in_slot = True
         try:
             history = await load(self._bench, lease)
+            failures = len(history.scoring_failures)
             if history.finished is None:
+                failures = 0  # What failed before it was opened again is not held against it.
                 history = await drive(self._bench, lease, group.claim.task, history)
             self._slots.release()
             in_slot = False
-            group.members.append(Member(lease, group.claim.task, history))
+            group.members.append(Member(lease, group.claim.task, history, failures))
             crashpoint.reach("engine.finished")
             await self._score(group)
         except RunStopped:
@@ -236,6 +238,7 @@ class Engine:
             raise
         except Exception as error:  # A bug of ours: stop and show it rather than lose a group.
             self.stop.fail(error)
+            self._progress.stopped()
         finally:
             if in_slot:
                 self._slots.release()
@@ -246,6 +249,9 @@ class Engine:
         member = group.members[-1]
         group.waiting -= 1
         if self._scoring is None:
+            if not member.lease.settled:
+                # It was finished under a scorer that the run no longer has.
+                await self._journal.append(member.lease, (), settled=True)
             return self._progress.settled([member.history])
         if not self._scoring.scorer.is_group:
             group.members.pop()

@@ -12,6 +12,7 @@ from itertools import groupby
 import msgspec
 
 from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.records.errors import JournalCorrupt
 from holdfast.records.group import valid_members
 from holdfast.records.history import History, added_messages
 from holdfast.records.run import Run
@@ -42,14 +43,20 @@ async def rows(
                 yield row
             continue
         for member in group:
-            view = TrajectoryView(
-                member.key, tasks[ordinal], History(await journal.history(member.id))
-            )
+            view = TrajectoryView(member.key, tasks[ordinal], await history_of(journal, member))
             if what is What.TRAJECTORIES:
                 yield trajectory_row(view)
             else:
                 for failure in failure_rows(view):
                     yield failure
+
+
+async def history_of(journal: Journal, row: TrajectoryRow) -> History:
+    """What is recorded; a bad record is told with the name of its trajectory, never skipped."""
+    try:
+        return History(await journal.history(row.id))
+    except JournalCorrupt as error:
+        raise JournalCorrupt(f"{row.key} is corrupt: {error}") from error
 
 
 async def _group_samples(
@@ -64,7 +71,7 @@ async def _group_samples(
     for member in group:
         name, sample = member.key.task, member.key.sample
         if member.status.is_outcome:
-            history = History(await journal.history(member.id))
+            history = await history_of(journal, member)
             for one in samples_of(history, task=name, group=name, sample=sample):
                 yield msgspec.to_builtins(one)
         elif fixed:

@@ -156,8 +156,10 @@ def as_text(report: RunReport) -> str:
     counts = ", ".join(f"{total} {name}" for name, total in report.by_status.items())
     lines = [
         f"run {report.run}: {report.trajectories} trajectories: {counts}",
-        f"  {report.turns:,} turns, {report.sampled_tokens:,} sampled tokens; "
-        f"{report.groups_kept} of {report.groups} groups kept, {report.groups_dropped} dropped",
+        (
+            f"  {report.turns:,} turns, {report.sampled_tokens:,} sampled tokens; "
+            f"{report.groups_kept} of {report.groups} groups kept, {report.groups_dropped} dropped"
+        ),
     ]
     disturbances = {
         "calls retried": report.call_retries,

@@ -11,6 +11,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.containment import contained
 from holdfast.rollout.threads import DaemonThreads
+from holdfast.rollout.tool import result_text
 
 _GROUP = "__holdfast_group_scorer__"
 
@@ -65,17 +66,21 @@ class Scorer:
 
     async def _call(self, argument: object) -> object:
         if self._is_async:
-            return await contained(self._function(argument))
-        found = await self._threads.run(lambda: self._function(argument))
-        return await found if isinstance(found, Awaitable) else found
+            found = self._function(argument)
+        else:
+            found = await self._threads.run(lambda: self._function(argument))
+        return await contained(found) if isinstance(found, Awaitable) else found
 
 
 def _score(found: object, name: str) -> Score:
-    score = found if isinstance(found, Score) else None
-    if isinstance(found, bool | int | float):
-        score = Score(float(found))
-    if score is None:
+    """Checked here, where an error is the scorer's: what is recorded must be readable."""
+    score = found if isinstance(found, Score) else Score(found)  # type: ignore[arg-type]  # next
+    if not isinstance(score.reward, int | float):
         raise TypeError(f"scorer {name} returned {found!r}; it wants a number or a Score")
     if not math.isfinite(score.reward):
         raise ValueError(f"scorer {name} returned {score.reward}, which is no reward")
-    return score
+    return Score(
+        float(score.reward),
+        {str(metric): float(value) for metric, value in score.metrics.items()},
+        {str(what): result_text(why) for what, why in score.reasons.items()},
+    )

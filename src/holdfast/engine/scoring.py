@@ -15,12 +15,13 @@ from holdfast.engine.scorer import Score, Scorer
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.journal.journal import Journal, Lease
 from holdfast.records.errors import JournalError, ScorerTimeout
-from holdfast.records.failure import failure_of, root_of
+from holdfast.records.failure import failure_of
 from holdfast.records.history import History
 from holdfast.records.step import Record, Scored, ScoringFailed
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
+from holdfast.rollout.containment import as_exception
 
 
 class Member(Struct):
@@ -29,6 +30,8 @@ class Member(Struct):
     lease: Lease
     task: Task
     history: History
+    failures: int = 0
+    """How often its scoring has failed since it finished."""
 
     @property
     def view(self) -> TrajectoryView:
@@ -48,8 +51,8 @@ class Scoring:
     async def settle(self, members: Sequence[Member]) -> None:
         """Returns when every member is scored, or has failed for good, durably."""
         if not members:
-            return
-        failures = max(len(member.history.scoring_failures) for member in members)
+            return None
+        failures = max(member.failures for member in members)
         while True:
             try:
                 async with self._slots:
@@ -61,7 +64,7 @@ class Scoring:
                 final = failures >= self._policy.tries
                 await self._failed(members, error, attempt=failures, final=final)
                 if final:
-                    return
+                    return None
             else:
                 return await self._scored(members, scores)
 
@@ -79,13 +82,7 @@ class Scoring:
     async def _scored(self, members: Sequence[Member], scores: Sequence[Score]) -> None:
         now = self._clock.now()
         records = [
-            Scored(
-                self.scorer.name,
-                score.reward,
-                {name: float(value) for name, value in score.metrics.items()},
-                {name: str(text) for name, text in score.reasons.items()},
-                now,
-            )
+            Scored(self.scorer.name, score.reward, dict(score.metrics), dict(score.reasons), now)
             for score in scores
         ]
         await self._append(members, records, status=None, settled=True)
@@ -93,7 +90,7 @@ class Scoring:
     async def _failed(
         self, members: Sequence[Member], error: Exception, *, attempt: int, final: bool
     ) -> None:
-        failure = failure_of(root_of(error), attempt=attempt, phase="scoring")
+        failure = failure_of(as_exception(error), attempt=attempt, phase="scoring")
         record = ScoringFailed(failure, self._clock.now(), final)
         status = Status.FAILED if final else None
         await self._append(members, [record] * len(members), status=status, settled=final or None)

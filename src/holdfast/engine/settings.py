@@ -13,6 +13,12 @@ class ScoringPolicy(Struct, frozen=True):
     timeout: float = 300.0
     concurrency: int = 32
 
+    def __post_init__(self) -> None:
+        if self.tries < 1 or self.concurrency < 1:
+            raise UsageError("scoring wants 1 or more tries, and 1 or more at once")
+        if self.timeout <= 0:
+            raise UsageError("a scorer's deadline must be longer than 0 seconds")
+
 
 class Settings(Struct, frozen=True):
     concurrency: int = 64

@@ -90,7 +90,7 @@ class History:
                     )
             case Reopened():
                 self.spent = 0
-                self.finished = None
+                self.finished = self.scored = None
 
     def cut(self, path: str) -> None:
         """Makes the steps at and after `path` history; a fork record does the same."""

@@ -1,17 +1,50 @@
 """Keeps user code from ending the process: `sys.exit()` in a rollout is one failure, no more."""
 
+import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
+
+from holdfast.records.failure import root_of
 
 Result = TypeVar("Result")
 
 
 class ExitCalled(RuntimeError):
-    """User code called `sys.exit()`, or raised `KeyboardInterrupt`, inside a trajectory."""
+    """User code raised what is meant for the process or the loop, not for a trajectory."""
+
+
+class Unprintable(RuntimeError):
+    """User code raised an error that cannot even say what it is."""
+
+
+def as_exception(error: BaseException) -> Exception:
+    """The root of `error`, as something that can be raised and recorded without harm."""
+    root = root_of(error)
+    try:
+        str(root)
+    except Exception:
+        return _caused(Unprintable(f"{type(root).__name__}, whose message cannot be read"), root)
+    if isinstance(root, Exception):
+        return root
+    return _caused(ExitCalled(f"user code raised {root!r}"), root)
+
+
+def _caused(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 async def contained(awaitable: Awaitable[Result]) -> Result:
+    """Whatever it raises is an `Exception`, or a cancellation that came from outside."""
     try:
         return await awaitable
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise ExitCalled(f"user code raised {error!r}") from error
+    except Exception:
+        raise
+    except asyncio.CancelledError as error:
+        current = asyncio.current_task()
+        if current is None or current.cancelling():
+            raise
+        found: BaseException = error
+    except BaseException as error:
+        found = error
+    raise as_exception(found)

@@ -12,68 +12,36 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from holdfast.policy.policy import Completion, Request
-from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, Truncated
+from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, Truncated, UsageError
 from holdfast.records.history import tool_message
 from holdfast.records.message import Message, ToolCall, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Contract, Generated, ToolIntent, ToolResult, ValueRecorded
 from holdfast.records.task import Task
+from holdfast.records.tokens import unpack_ids
 from holdfast.records.trajectory import TrajectoryKey
-from holdfast.records.tokens import unpack_ids, unpack_logprobs
 from holdfast.rollout import difference
-from holdfast.rollout.containment import contained
+from holdfast.rollout.containment import as_exception, contained
 from holdfast.rollout.prompt import Prompt, Stream, fingerprint
+from holdfast.rollout.reply import Reply as Reply
+from holdfast.rollout.reply import ToolReply
 from holdfast.rollout.session import Session, is_accident
 from holdfast.rollout.threads import DaemonThreads
-from holdfast.rollout.tool import KEY_PARAMETER, Function, Tool, as_tool, result_text, schemas_of
+from holdfast.rollout.tool import (
+    KEY_PARAMETER,
+    MAX_RESULT,
+    Function,
+    Tool,
+    as_tool,
+    result_text,
+    schemas_of,
+)
 
 INTERRUPTED = "This call was interrupted; it is unknown whether it took effect. It is not repeated."
 _threads = DaemonThreads("tool calls")
 Value = TypeVar("Value")
-
-
-class Reply(Struct, frozen=True):
-    """One turn of the policy. The same object, field for field, live and on replay."""
-
-    step: Generated
-
-    @property
-    def message(self) -> Message:
-        return self.step.message
-
-    @property
-    def text(self) -> str:
-        return self.step.message.text
-
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        return self.step.message.tool_calls
-
-    @property
-    def finish_reason(self) -> str:
-        return self.step.finish_reason
-
-    @property
-    def ids(self) -> list[int]:
-        return unpack_ids(self.step.ids).tolist()
-
-    @property
-    def logprobs(self) -> list[float]:
-        return unpack_logprobs(self.step.logprobs).tolist()
-
-
-class ToolReply(Struct, frozen=True):
-    """What the model is shown of a tool call."""
-
-    content: str
-    error: str
-
-    @property
-    def ok(self) -> bool:
-        return not self.error
 
 
 class Rollout:
@@ -86,6 +54,7 @@ class Rollout:
         self._session = session
         self._scope = scope
         self._ordinal = 0
+        self._path = ""
         self._stream = stream or Stream()
         self._sources: dict[int, tuple[Message, str]] = {
             id(message): (message, f"task:{index}")
@@ -101,7 +70,7 @@ class Rollout:
 
     def truncate(self, reason: str) -> NoReturn:
         """Ends the trajectory at a limit: an outcome, kept and scored."""
-        raise Truncated(reason)
+        raise Truncated(str(reason))
 
     # --- steps
 
@@ -112,7 +81,7 @@ class Rollout:
         max_tokens: int | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
-        stop: tuple[str, ...] | None = None,
+        stop: tuple[str, ...] | list[str] | str | None = None,
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation."""
         session = self._session
@@ -131,8 +100,9 @@ class Rollout:
             lambda recorded: difference.of_generate(recorded, prompt, sampling, session.renderer),
         )
         if step is None:
+            added = self._added(prompt)
             completion = await self._guarded(self._sample(path, prompt, sampling))
-            step = self._generated(path, prompt, sampling, completion)
+            step = self._generated(path, prompt, sampling, completion, added)
             await session.append(step)
         self._stream.advance(step, self.messages, schemas)
         self._remember(step.message, f"reply:{path}")
@@ -196,12 +166,15 @@ class Rollout:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(_run(rollout, child))
+                    group.create_task(contained(child._run(rollout)))
                     for rollout, child in zip(rollouts, children, strict=True)
                 ]
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+            first = errors.exceptions[0]
+        else:
+            return [task.result() for task in tasks]
+        # Outside the `except`: the error keeps its own cause, and does not get the group's.
+        raise first
 
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
         """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
@@ -214,12 +187,20 @@ class Rollout:
         child._sources = dict(self._sources)
         return child
 
+    async def _run(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
+        try:
+            return await rollout(self)
+        except Exception as error:
+            # Siblings go on meanwhile: only the branch knows at which of its steps it failed.
+            self._session.blame(error, self._path)
+            raise
+
     # --- how steps run
 
     def _next_path(self) -> str:
-        path = f"{self._scope}{self._ordinal}"
+        self._path = f"{self._scope}{self._ordinal}"
         self._ordinal += 1
-        return path
+        return self._path
 
     async def _sample(self, path: str, prompt: Prompt, sampling: Sampling) -> Completion:
         session = self._session
@@ -236,10 +217,14 @@ class Rollout:
         )
 
     def _generated(
-        self, path: str, prompt: Prompt, sampling: Sampling, completion: Completion
+        self,
+        path: str,
+        prompt: Prompt,
+        sampling: Sampling,
+        completion: Completion,
+        added: tuple[Message | str, ...],
     ) -> Generated:
         message = self._session.renderer.parse(unpack_ids(completion.ids))
-        added = self._stream.added(self.messages, anew=prompt.prefix_break != "")
         return Generated(
             path=path,
             fingerprint=prompt.fingerprint,
@@ -251,7 +236,7 @@ class Rollout:
             finish_reason=completion.finish_reason,
             versions=completion.versions,
             message=_with_call_ids(message, path),
-            added=tuple(self._reference(one) for one in added),
+            added=added,
             model=completion.model,
             sampling=sampling,
             tries=completion.tries,
@@ -295,33 +280,33 @@ class Rollout:
     async def _run_tool(self, path: str, intent: ToolIntent, tool: Tool) -> ToolResult:
         session = self._session
         started = session.clock.elapsed()
-        arguments = tool.bind(intent.arguments)
-        if tool.wants_key:
-            arguments[KEY_PARAMETER] = intent.idempotency_key
         try:
-            async with asyncio.timeout(tool.timeout):
+            arguments = tool.bind(intent.arguments)
+            if tool.wants_key:
+                arguments[KEY_PARAMETER] = intent.idempotency_key
+            async with asyncio.timeout(tool.timeout) as deadline:
                 content, error = result_text(await _call(tool, arguments)), ""
         except ToolSaysNo as refusal:
-            content, error = str(refusal), type(refusal).__name__
-        except TimeoutError as late:
-            raise session.failed(
-                EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
-            ) from late
+            content, error = result_text(str(refusal)), type(refusal).__name__
         except Exception as broken:
-            raise session.failed(
-                EnvironmentBroken(f"tool {tool.name} broke: {type(broken).__name__}: {broken}")
-            ) from broken
+            late = isinstance(broken, TimeoutError) and deadline.expired()
+            raise session.failed(_broken_tool(tool, broken, late=late), path) from broken
         result = ToolResult(path, content, error, session.clock.elapsed() - started)
         await session.append(result)
         return result
 
     async def _guarded(self, awaitable: Awaitable[Value]) -> Value:
+        path = self._path
         try:
             return await awaitable
         except Exception as error:
             if is_accident(error):
-                self._session.failed(error)
+                self._session.failed(error, path)
             raise
+
+    def _added(self, prompt: Prompt) -> tuple[Message | str, ...]:
+        added = self._stream.added(self.messages, anew=prompt.prefix_break != "")
+        return tuple(self._reference(one) for one in added)
 
     def _remember(self, message: Message, reference: str) -> None:
         self.messages.append(message)
@@ -330,18 +315,30 @@ class Rollout:
     def _reference(self, message: Message) -> Message | str:
         """A message that is recorded elsewhere is recorded here by its place."""
         known = self._sources.get(id(message))
-        return message if known is None else known[1]
-
-
-async def _run(rollout: "Callable[[Rollout], Awaitable[Value]]", child: Rollout) -> Value:
-    return await rollout(child)
+        return _checked(message) if known is None else known[1]
 
 
 async def _call(tool: Tool, arguments: dict[str, object]) -> object:
     if tool.is_async:
         found = tool.function(**arguments)
-        return await contained(found) if isinstance(found, Awaitable) else found
-    return await _threads.run(lambda: tool.function(**arguments))
+    else:
+        found = await _threads.run(lambda: tool.function(**arguments))
+    return await contained(found) if isinstance(found, Awaitable) else found
+
+
+def _broken_tool(tool: Tool, error: Exception, *, late: bool) -> EnvironmentBroken:
+    if late:
+        return EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
+    root = as_exception(error)
+    return EnvironmentBroken(f"tool {tool.name} broke: {type(root).__name__}: {root}")
+
+
+def _checked(message: Message) -> Message:
+    """Refuses, before anything is sampled, what could be recorded but never read again."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(message), Message)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise UsageError(f"{message!r} is no message: {error}") from error
 
 
 def _refusal(
@@ -373,13 +370,24 @@ def _with_call_ids(message: Message, path: str) -> Message:
 
 def _override(sampling: Sampling, **changes: object) -> Sampling:
     given = {name: value for name, value in changes.items() if value is not None}
-    return msgspec.structs.replace(sampling, **given) if given else sampling
+    if not given:
+        return sampling
+    if isinstance(given.get("stop"), str):
+        given["stop"] = (given["stop"],)
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(sampling), **given}, Sampling)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"sampling: {error}") from error
 
 
 def _packed(value: object, label: str) -> bytes:
     try:
-        return msgspec.msgpack.encode(value)
-    except (TypeError, OverflowError, ValueError) as error:
+        packed = msgspec.msgpack.encode(value)
+        msgspec.msgpack.decode(packed)
+        if len(packed) > MAX_RESULT:
+            raise ValueError(f"{len(packed):,} bytes are more than {MAX_RESULT:,}")
+        return packed
+    except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise TypeError(
             f"value {label!r} returned {type(value).__name__}, which cannot be recorded: {error}; "
             "return numbers, strings, bytes, lists or dicts"

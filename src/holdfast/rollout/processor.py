@@ -5,6 +5,7 @@ between. A processor may own long-lived things (a browser, a session, a client) 
 """
 
 import asyncio
+import functools
 import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -92,6 +93,10 @@ def fingerprint_of(candidate: object) -> str:
     """`name@digest`, where the digest covers the whole file that defines the rollout."""
     if isinstance(candidate, FunctionProcessor):
         candidate = candidate.function
+    while isinstance(candidate, functools.partial):
+        candidate = candidate.func
+    if callable(candidate):
+        candidate = inspect.unwrap(candidate)
     subject = (
         candidate if callable(candidate) and hasattr(candidate, "__name__") else type(candidate)
     )

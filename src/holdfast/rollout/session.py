@@ -5,6 +5,7 @@ remembers the first error that was not the policy's doing, so that a rollout whi
 cannot turn an accident into an outcome (I5).
 """
 
+import asyncio
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TypeVar
@@ -13,7 +14,7 @@ from holdfast.clock import Clock
 from holdfast.journal.journal import Journal, Lease
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
-from holdfast.records.errors import Cause, Diverged, HoldfastError, RunStopped
+from holdfast.records.errors import Cause, Diverged, HoldfastError, JournalError, RunStopped
 from holdfast.records.history import History
 from holdfast.records.run import seed_for
 from holdfast.records.sampling import Sampling
@@ -59,7 +60,12 @@ class Session:
         self.sampling = sampling
         self.clock = clock
         self.broken: BaseException | None = None
-        self.step = ""
+        self.unsure = False
+        """Whether a cancelled append may have become durable without our history knowing."""
+        self._step = ""
+        self._blamed: list[tuple[BaseException, str]] = []
+        self._visited: set[str] = set()
+        self._over = False
         self._journal = journal
         self._seed = seed
         self._on_divergence = on_divergence
@@ -72,10 +78,35 @@ class Session:
         self, *records: Record, status: Status | None = None, settled: bool | None = None
     ) -> None:
         """Durable first, visible after (I1)."""
-        if self._prelude:
-            records, self._prelude = (*self._prelude, *records), ()
+        if self._over:
+            raise RunStopped("the attempt is over; a task that it left behind records nothing")
+        await self._write(records, status=status, settled=settled)
+
+    async def conclude(
+        self, *records: Record, status: Status | None = None, settled: bool | None = None
+    ) -> None:
+        """The attempt's last append: a task that the rollout left behind adds nothing to it."""
+        self._over = True
+        await self._write(records, status=status, settled=settled)
+
+    async def _write(
+        self, records: tuple[Record, ...], *, status: Status | None, settled: bool | None
+    ) -> None:
+        prelude, self._prelude = self._prelude, ()
+        if prelude:
+            records = (*prelude, *records)
             status = Status.RUNNING if status is None else status
-        await self._journal.append(self.lease, records, status=status, settled=settled)
+        try:
+            await self._journal.append(self.lease, records, status=status, settled=settled)
+        except asyncio.CancelledError:
+            self.unsure = True
+            raise
+        except JournalError as error:
+            self.failed(error)
+            raise
+        except Exception:
+            self._prelude = prelude  # The records cannot be encoded: nothing was written.
+            raise
         for record in records:
             self.history.take(record)
             self._on_live(record)
@@ -88,17 +119,25 @@ class Session:
         difference: Callable[[Step], str],
     ) -> Recorded | None:
         """What is recorded at `path`, if it is this step; None when the step has to run."""
-        self.step = path
         if self.broken is not None:
             raise self.broken
+        self._step = path
+        self._visited.add(path)
         recorded = self.history.steps.get(path)
         if recorded is None:
             self.check_running()
             return None
         if isinstance(recorded, kind) and recorded.fingerprint == fingerprint:
             return recorded
+        self.check_running()
         await self._diverge(path, difference(recorded))
         return None
+
+    async def cut_unvisited(self) -> None:
+        """A rollout that ends before its recorded steps do has diverged from them, too."""
+        for path in [path for path in self.history.steps if path not in self._visited]:
+            if path in self.history.steps:
+                await self._diverge(path, "recorded, but the rollout ends without it")
 
     async def _diverge(self, path: str, difference: str) -> None:
         if self._on_divergence is OnDivergence.FAIL:
@@ -126,13 +165,24 @@ class Session:
 
     def check_running(self) -> None:
         if self._stopping():
-            raise RunStopped("the run is stopping; this trajectory goes on when it is resumed")
+            stopped = RunStopped("the run is stopping; this trajectory goes on when it is resumed")
+            raise self.failed(stopped)
 
-    def failed(self, error: BaseException) -> BaseException:
+    def failed(self, error: BaseException, path: str | None = None) -> BaseException:
         """Remembers an error that no `except` in a rollout may turn into an outcome."""
         if self.broken is None:
             self.broken = error
+        if path is not None:
+            self.blame(error, path)
         return error
+
+    def blame(self, error: BaseException, path: str) -> None:
+        """Remembers at which step an error was raised, where branches run side by side."""
+        self._blamed.append((error, path))
+
+    def step_of(self, error: BaseException) -> str:
+        """The step that `error` came from: the blamed one, else the last that was begun."""
+        return next((path for one, path in self._blamed if one is error), self._step)
 
     @property
     def has_prelude(self) -> bool:

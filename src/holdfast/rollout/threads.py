@@ -5,29 +5,31 @@ end), is counted, and is bounded: with too many left behind, new work is refused
 """
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.records.errors import EnvironmentBroken
-from holdfast.rollout.containment import ExitCalled
+from holdfast.rollout.containment import as_exception
 
 MAX_ABANDONED = 64
 Result = TypeVar("Result")
 
 
 class DaemonThreads:
-    """A thread per call. Cancelling the await abandons the thread."""
+    """A thread per call. Cancelling the await abandons the thread until it ends by itself."""
 
     def __init__(self, what: str):
         self._what = what
-        self._abandoned = 0
+        self._abandoned: set[threading.Thread] = set()
 
     async def run(self, function: Callable[[], Result]) -> Result:
-        if self._abandoned >= MAX_ABANDONED:
+        self._abandoned = {thread for thread in self._abandoned if thread.is_alive()}
+        if len(self._abandoned) >= MAX_ABANDONED:
             raise EnvironmentBroken(
-                f"{self._abandoned} {self._what} are still hanging; no more are started"
+                f"{len(self._abandoned)} {self._what} are still hanging; no more are started"
             )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
@@ -46,13 +48,12 @@ class DaemonThreads:
         try:
             return await future
         except asyncio.CancelledError:
-            if thread.is_alive():
-                self._abandoned += 1
+            self._abandoned.add(thread)
             raise
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
         loop.call_soon_threadsafe(callback, *args)
 
 
@@ -64,7 +65,7 @@ def _set_result(future: "asyncio.Future[Result]", result: Result) -> None:
 def _set_exception(future: "asyncio.Future[object]", error: BaseException) -> None:
     if future.done():
         return
-    # None of these may travel through a future: they would end the loop, or be refused by it.
-    if isinstance(error, SystemExit | KeyboardInterrupt | StopIteration):
-        error = ExitCalled(f"user code raised {error!r}")
-    future.set_exception(error)
+    if isinstance(error, StopIteration):
+        # Refused by futures, since a coroutine could not tell it from its own end.
+        error = RuntimeError(f"user code raised {error!r}").with_traceback(error.__traceback__)
+    future.set_exception(as_exception(error))

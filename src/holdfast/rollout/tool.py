@@ -17,6 +17,7 @@ from holdfast.records.step import Contract
 
 DEFAULT_TIMEOUT = 600.0
 KEY_PARAMETER = "idempotency_key"
+MAX_RESULT = 64 * 1024 * 1024
 
 Function = Callable[..., "Awaitable[object] | object"]
 
@@ -105,7 +106,8 @@ def schemas_of(
 
 
 def _arguments_of(function: Function, name: str) -> tuple[type[msgspec.Struct], bool]:
-    hints = get_type_hints(function)
+    # A callable object has its hints on its class.
+    hints = get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
     fields: list[Any] = []
     wants_key = False
     for parameter in inspect.signature(function).parameters.values():
@@ -114,6 +116,8 @@ def _arguments_of(function: Function, name: str) -> tuple[type[msgspec.Struct], 
             continue
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             raise UsageError(f"tool {name}: *{parameter.name} cannot be shown to a model")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise UsageError(f"tool {name}: {parameter.name} cannot be given by name")
         hint = hints.get(parameter.name, Any)
         if parameter.default is parameter.empty:
             fields.append((parameter.name, hint))
@@ -133,9 +137,20 @@ def _json_schema(struct: type[msgspec.Struct]) -> dict[str, object]:
 
 
 def result_text(value: object) -> str:
-    """What the model sees of a tool's return value."""
+    """What the model sees of a tool's return value: always text that can be recorded."""
+    text = _text(value).encode("utf-8", "backslashreplace")
+    if len(text) > MAX_RESULT:
+        # A record that no journal takes would stop the run, not this trajectory.
+        raise ValueError(f"it returned {len(text):,} bytes; the limit is {MAX_RESULT:,}")
+    return text.decode()
+
+
+def _text(value: object) -> str:
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return value
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return msgspec.json.encode(value, enc_hook=repr).decode()
+    try:
+        return msgspec.json.encode(value, enc_hook=repr).decode()
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)

@@ -1,0 +1,48 @@
+"""What a rollout is given back by its steps. The same, field for field, live and on replay."""
+
+from msgspec import Struct
+
+from holdfast.records.message import Message, ToolCall
+from holdfast.records.step import Generated
+from holdfast.records.tokens import unpack_ids, unpack_logprobs
+
+
+class Reply(Struct, frozen=True):
+    """One turn of the policy."""
+
+    step: Generated
+
+    @property
+    def message(self) -> Message:
+        return self.step.message
+
+    @property
+    def text(self) -> str:
+        return self.step.message.text
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.step.message.tool_calls
+
+    @property
+    def finish_reason(self) -> str:
+        return self.step.finish_reason
+
+    @property
+    def ids(self) -> list[int]:
+        return unpack_ids(self.step.ids).tolist()
+
+    @property
+    def logprobs(self) -> list[float]:
+        return unpack_logprobs(self.step.logprobs).tolist()
+
+
+class ToolReply(Struct, frozen=True):
+    """What the model is shown of a tool call."""
+
+    content: str
+    error: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.error

@@ -1,0 +1,23 @@
+import pytest
+from shell import Lab
+
+from holdfast.testing import FakeEngine
+
+
+@pytest.fixture(scope="module")
+def module_engine():
+    with FakeEngine(mean_length=10) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(module_engine):
+    """One process for a whole module, without faults and counting from zero."""
+    module_engine.set_faults()
+    module_engine.reset()
+    return module_engine
+
+
+@pytest.fixture
+def lab(tmp_path, engine):
+    return Lab(tmp_path, engine)

@@ -1,0 +1,131 @@
+"""`holdfast` as a user runs it: a child process in a folder of its own."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.journal.check import check
+
+AGENT = '''
+import os
+import holdfast
+
+
+@holdfast.tool(contract="idempotent")
+async def look_up(word: str) -> str:
+    return f"{word} means {len(word)}"
+
+
+async def solve(t: holdfast.Rollout) -> None:
+    t.add(*t.task.messages)
+    reply = await t.generate(max_tokens=12)
+    found = await t.tool(look_up.call(word=reply.text[:4]), look_up)
+    t.add(f"so: {found.content}")
+    await t.generate()
+    if t.task.id.startswith("bug") and t.key.sample == 0 and "MENDED" not in os.environ:
+        raise KeyError(f"a bug in {t.task.id}")
+    if t.task.id.startswith("long"):
+        t.truncate("max_turns")
+
+
+def score(trajectory: holdfast.TrajectoryView) -> float:
+    return sum(len(turn.step.message.text) for turn in trajectory.turns) / 100
+'''
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def line(self) -> str:
+        """The one line that is all that was said on standard error."""
+        (line,) = self.err.splitlines()
+        return line
+
+
+def start(*words: object, cwd: Path, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *(str(word) for word in words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | (env or {}),
+    )
+
+
+def end(process: "subprocess.Popen[str]") -> Done:
+    out, err = process.communicate(timeout=120)
+    return Done(process.returncode, out, err)
+
+
+class Lab:
+    """A folder with a rollout and tasks, an engine, and the commands of a user in it."""
+
+    def __init__(self, place: Path, engine):
+        self.place = place
+        self.engine = engine
+        self.journal = place / "holdfast.db"
+        self.write("agent.py", AGENT)
+        self.tasks("sum", "long-one")
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.place / name
+        path.write_text(text)
+        return path
+
+    def tasks(self, *ids: str, file: str = "tasks.jsonl") -> Path:
+        lines = [json.dumps({"id": name, "prompt": f"do {name}"}) for name in ids]
+        return self.write(file, "".join(f"{line}\n" for line in lines))
+
+    def words(self, *extra: object, rollout: str = "agent.py", **options: object) -> list[object]:
+        given = {
+            "tasks": "tasks.jsonl",
+            "policy": self.engine.url,
+            "model": self.engine.model,
+            "run": "r",
+            "seed": 7,
+        } | options
+        pairs = [word for name, value in given.items() for word in (f"--{name}", value)]
+        return ["run", rollout, *pairs, *extra]
+
+    def holdfast(self, *words: object, env: dict[str, str] | None = None) -> Done:
+        return end(start(*words, cwd=self.place, env=env))
+
+    def run(
+        self,
+        *extra: object,
+        rollout: str = "agent.py",
+        env: dict[str, str] | None = None,
+        **options: object,
+    ) -> Done:
+        return self.holdfast(*self.words(*extra, rollout=rollout, **options), env=env)
+
+    def finished_run(self, *extra: object, **options: object) -> Done:
+        done = self.run(*extra, **options)
+        assert done.code == 0, done.err
+        return done
+
+    def export(self, what: str = "samples", *extra: object, run: str = "r") -> bytes:
+        out = self.place / f"{what}.out"
+        done = self.holdfast("export", run, "--what", what, "--out", out, *extra)
+        assert done.code == 0, done.err
+        return out.read_bytes()
+
+    def recorded(self) -> list[str]:
+        """Everything in the journal, which has to be whole."""
+        assert not check(self.journal).findings
+        with closing(sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True)) as connection:
+            return list(connection.iterdump())
+
+    def damage(self, sql: str) -> None:
+        """Changes the file behind Holdfast's back."""
+        with closing(sqlite3.connect(self.journal)) as connection, connection:
+            assert connection.execute(sql).rowcount > 0

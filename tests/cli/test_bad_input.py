@@ -1,0 +1,399 @@
+"""Bad input gets one clear line, a documented exit code, and touches nothing that is recorded."""
+
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from shell import Lab, end, start
+
+from holdfast.cli.exit import Exit
+from holdfast.testing import FakeEngine
+
+GOOD = "async def solve(t):\n    pass\n"
+
+
+@pytest.fixture(scope="module")
+def template(module_engine, tmp_path_factory):
+    """A finished run, made once."""
+    lab = Lab(tmp_path_factory.mktemp("template"), module_engine)
+    lab.finished_run()
+    return lab
+
+
+@pytest.fixture
+def recorded(lab, template):
+    """A lab in whose journal a run is recorded; it must look the same afterwards."""
+    shutil.copy(template.journal, lab.journal)
+    before = lab.recorded()
+    yield lab
+    assert lab.recorded() == before
+    lab.engine.reset()
+
+
+def refused(lab, *extra, code=Exit.USAGE, **options) -> str:
+    """What is said about a run that is not begun, with and without a journal of its own."""
+    done = lab.run(*extra, **options)
+    assert done.code == code, done.err
+    assert done.out == ""
+    assert done.line.startswith("holdfast: ")
+    return done.line
+
+
+def refused_anew(lab, *extra, code=Exit.USAGE, **options) -> str:
+    """The same, and no journal comes into being."""
+    options.setdefault("journal", "fresh.db")
+    line = refused(lab, *extra, code=code, **options)
+    assert not (lab.place / "fresh.db").exists()
+    assert lab.engine.stats().requests == 0
+    return line
+
+
+# --- tasks
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"prompt": "a"}\n{"prompt": \n', "tasks.jsonl:2: not JSON"),
+        ('{"prompt": "a"}\n\n[1]\n', "tasks.jsonl:3: wants a JSON object, found list"),
+        ('{"prompt": 3}\n', "tasks.jsonl:1: Expected `str | null`, got `int` - at `$.prompt`"),
+        ('{"id": "a"}\n', "tasks.jsonl:1: needs 'messages' (a list) or 'prompt' (a string)"),
+        ('{"messages": [{"role": "king"}]}\n', "tasks.jsonl:1: Invalid enum value 'king'"),
+        ('{"prompt": "a", "messages": []}\n', "give 'messages' or 'prompt', not both"),
+        ('{"id": 1.5, "prompt": "a"}\n', "tasks.jsonl:1: Expected `int | str | null`, got `float`"),
+        ('{"id": "", "prompt": "a"}\n', "tasks.jsonl:1: an id has 1 to 200 characters"),
+        ('{"id": "x", "prompt": "a"}\n' * 2, "task id 'x' is used 2 times"),
+        ("", "has no tasks"),
+        ("\n \n", "has no tasks"),
+    ],
+)
+def test_a_bad_task_file_is_refused_with_its_line_and_the_reason(recorded, content, said):
+    recorded.write("tasks.jsonl", content)
+    assert said in refused_anew(recorded)
+    assert said in refused(recorded)
+
+
+def test_a_task_file_that_is_not_there_or_a_folder_is_refused(recorded):
+    assert "task file none.jsonl does not exist" in refused_anew(recorded, tasks="none.jsonl")
+    assert "Is a directory" in refused_anew(recorded, tasks=".")
+
+
+# --- rollouts and scorers
+
+
+@pytest.mark.parametrize(
+    ("source", "frames", "said"),
+    [
+        ("x = (\n", ["SyntaxError: '(' was never closed"], "SyntaxError"),
+        ("def boom():\n    1 / 0\nboom()\n", ["in boom", "ZeroDivisionError"], "division by zero"),
+        ("import sys\nsys.exit(0)\n", ["sys.exit(0)", "SystemExit: 0"], "SystemExit: 0"),
+        ("import nowhere_to_be_found\n", ["ModuleNotFoundError"], "nowhere_to_be_found"),
+        (
+            "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('two\\nlines') from e\n",
+            ["KeyError: 'a'", "direct cause", "ValueError: two\nlines"],
+            "ValueError: two lines",
+        ),
+    ],
+)
+def test_a_rollout_file_that_does_not_import_shows_the_users_traceback_alone(
+    recorded, source, frames, said
+):
+    recorded.write("broken.py", source)
+    done = recorded.run(rollout="broken.py")
+    assert done.code == Exit.USAGE
+    *trace, line = done.err.splitlines()
+    assert line.startswith("holdfast: broken.py does not import: ")
+    assert said in line
+    for frame in (*frames, "broken.py"):
+        assert frame in "\n".join(trace)
+    assert "holdfast/" not in "\n".join(trace), "our frames are no business of the user's"
+    assert "importlib" not in "\n".join(trace)
+
+
+@pytest.mark.parametrize(
+    ("source", "rollout", "said"),
+    [
+        (GOOD, "none.py", "none.py does not exist"),
+        (GOOD, ".", ". is no file"),
+        (GOOD, "mine.py:other", "mine.py has no 'other'; its rollouts: solve"),
+        (GOOD + "async def second(t):\n    pass\n", "mine.py", "2 rollouts (solve, second)"),
+        ("x = 3\n", "mine.py", "mine.py has no rollout: it wants an async function"),
+        ("def solve(t):\n    pass\n", "mine.py:solve", "is no rollout: it wants an async function"),
+        ("async def solve(t, u):\n    pass\n", "mine.py:solve", "function of one argument"),
+        ("solve = 3\n", "mine.py:solve", "mine.py:solve is no rollout"),
+    ],
+)
+def test_a_file_without_the_rollout_is_refused_with_what_it_has(recorded, source, rollout, said):
+    recorded.write("mine.py", source)
+    assert said in refused_anew(recorded, rollout=rollout)
+
+
+def test_a_text_file_is_no_rollout(recorded):
+    assert "tasks.jsonl is no Python file" in refused_anew(recorded, rollout="tasks.jsonl")
+
+
+def test_a_processor_that_cannot_be_made_shows_the_users_traceback(recorded):
+    recorded.write(
+        "mine.py",
+        "import holdfast\nclass Mine(holdfast.RolloutProcessor):\n"
+        "    def __init__(self):\n        raise OSError('no browser')\n",
+    )
+    done = recorded.run(rollout="mine.py")
+    assert done.code == Exit.USAGE
+    assert "in __init__" in done.err
+    assert "the rollout cannot be made: OSError: no browser" in done.err.splitlines()[-1]
+    assert "holdfast/" not in done.err
+
+
+def test_a_processor_whose_setup_fails_is_not_called_our_bug(lab):
+    lab.write(
+        "mine.py",
+        "import holdfast\nclass Mine(holdfast.RolloutProcessor):\n"
+        "    async def setup(self):\n        raise OSError('no browser')\n",
+    )
+    done = lab.run("--quiet", rollout="mine.py")
+    assert done.code == Exit.STOPPED
+    assert done.err.splitlines()[-1] == (
+        "holdfast: the rollout's own code failed: OSError: no browser"
+    )
+    assert "asyncio" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("scorer", "said"),
+    [
+        ("none", "agent.py has no scorer 'none'"),
+        ("none.py:score", "none.py does not exist"),
+        ("other.py", "other.py has no scorer 'score'"),
+        ("other.py:number", "other.py:number is no scorer"),
+        ("other.py:two", "other.py:two is no scorer"),
+    ],
+)
+def test_a_scorer_that_is_none_is_refused(recorded, scorer, said):
+    recorded.write("other.py", "number = 3\ndef two(a, b):\n    return 0\n")
+    assert said in refused_anew(recorded, scorer=scorer)
+
+
+def test_a_rollout_file_may_have_the_name_of_a_module_of_the_library(lab):
+    lab.write("json.py", GOOD)
+    lab.finished_run(rollout="json.py")
+
+
+# --- the engine
+
+
+def test_a_model_that_is_not_served_is_refused_with_those_that_are(recorded):
+    assert "does not serve model 'gpt-0'; it serves: fake" in refused_anew(recorded, model="gpt-0")
+
+
+def test_an_endpoint_that_is_down_at_the_start_is_told(recorded):
+    with closing(socket.socket()) as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    line = refused_anew(recorded, policy=f"http://127.0.0.1:{port}", code=Exit.STOPPED)
+    assert "does not answer" in line
+    assert "start it, or correct --policy" in line
+
+
+def test_an_endpoint_that_is_no_inference_engine_is_told_in_one_line(recorded):
+    server = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=recorded.place,
+    )
+    try:
+        port = server.stdout.readline().split(" port ")[1].split()[0]
+        assert "answered 404" in refused_anew(recorded, policy=f"http://127.0.0.1:{port}")
+    finally:
+        server.kill()
+        server.communicate()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "http://", "http://[::1", ""])
+def test_an_address_that_is_none_is_refused(recorded, url):
+    assert "--policy" in refused_anew(recorded, policy=url)
+
+
+def test_a_key_that_is_named_but_not_there_is_refused(recorded):
+    line = refused_anew(recorded, "--api-key-env", "NO_SUCH_KEY")
+    assert "the environment has no NO_SUCH_KEY" in line
+
+
+# --- numbers
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--samples", "0", "argument --samples: must be 1 or more, not 0"),
+        ("--samples", "-3", "must be 1 or more"),
+        ("--samples", "many", "argument --samples: wants a whole number, not 'many'"),
+        ("--concurrency", "0", "argument --concurrency: must be 1 or more"),
+        ("--max-retry", "-1", "argument --max-retry: must be 0 or more"),
+        ("--temperature", "-0.1", "argument --temperature: must be 0 or more"),
+        ("--temperature", "nan", "argument --temperature: must be 0 or more, not nan"),
+        ("--temperature", "inf", "must be 0 or more, not inf"),
+        ("--temperature", "hot", "argument --temperature: wants a number, not 'hot'"),
+        ("--top-p", "1.5", "top_p must be above 0 and at most 1"),
+        ("--max-tokens", "0", "argument --max-tokens: must be 1 or more"),
+        ("--seed", "1" * 30, "argument --seed: must fit in 64 bits"),
+        ("--lease", "0", "argument --lease: must be"),
+        ("--call-tries", "0", "argument --call-tries: must be 1 or more"),
+        ("--group-shortfall", "keep", "argument --group-shortfall: invalid choice"),
+        ("--sampels", "2", "unrecognized arguments: --sampels 2"),
+        ("--sample", "2", "unrecognized arguments: --sample 2"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused_by_its_name(recorded, option, value, said):
+    assert said in refused_anew(recorded, option, value)
+
+
+def test_new_and_accept_changes_exclude_each_other(recorded):
+    assert "not allowed with" in refused_anew(recorded, "--new", "--accept-changes")
+
+
+def test_a_command_without_what_it_needs_says_what(lab):
+    done = lab.holdfast("run", "agent.py")
+    assert done.code == Exit.USAGE
+    assert "required: --tasks, --policy, --model, --run" in done.line
+    assert "see `holdfast run --help`" in done.line
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "x" * 201])
+def test_a_run_name_that_cannot_be_one_is_refused(recorded, name):
+    assert "a run's name has 1 to 200 characters and no '/'" in refused_anew(recorded, run=name)
+
+
+# --- the journal
+
+
+def test_a_journal_of_a_newer_version_is_refused_and_not_touched(lab, template):
+    shutil.copy(template.journal, lab.journal)
+    with closing(sqlite3.connect(lab.journal)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    before = lab.journal.read_bytes()
+    assert "version 99, written by a newer Holdfast" in refused(lab)
+    for words in (("runs",), ("show", "r"), ("journal", "check", lab.journal)):
+        done = lab.holdfast(*words)
+        assert done.code == Exit.USAGE
+        assert "newer Holdfast" in done.line
+    assert lab.journal.read_bytes() == before
+
+
+def test_a_file_that_is_no_journal_is_refused_and_not_touched(lab):
+    text = lab.write("notes.txt", "these are notes, and no journal\n" * 40)
+    other = lab.place / "other.db"
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE mine(x)")
+    for path in (text, other):
+        before, modified = path.read_bytes(), path.stat().st_mtime_ns
+        assert "no Holdfast journal" in refused(lab, journal=path).replace("not a", "no")
+        for words in (
+            ("runs", "--journal", path),
+            ("show", "r", "--journal", path),
+            ("export", "r", "--what", "samples", "--out", "out", "--journal", path),
+            ("journal", "check", path),
+            ("journal", "check", path, "--repair"),
+        ):
+            done = lab.holdfast(*words)
+            assert done.code == Exit.USAGE, words
+            assert "was not touched" in done.line
+        assert (path.read_bytes(), path.stat().st_mtime_ns) == (before, modified)
+    assert not (lab.place / "out").exists()
+
+
+@pytest.mark.parametrize("path", ["tasks.jsonl/j.db", "/proc/j.db", "/proc/none/j.db"])
+def test_a_journal_that_cannot_be_written_is_told(recorded, path):
+    assert f"journal {path} cannot be written" in refused(recorded, journal=path)
+
+
+def test_a_journal_that_is_a_folder_is_refused(recorded):
+    assert "journal . is a folder; name a file" in refused(recorded, journal=".")
+
+
+def test_a_journal_that_is_not_there_is_not_made_by_reading(lab):
+    for words in (("runs",), ("show", "r"), ("export", "r", "--what", "samples", "--out", "o")):
+        done = lab.holdfast(*words, "--journal", "none.db")
+        assert done.code == Exit.USAGE
+        assert "there is no journal at none.db" in done.line
+    assert lab.holdfast("journal", "check", "none.db").code == Exit.USAGE
+    assert not (lab.place / "none.db").exists()
+
+
+def test_a_run_that_a_live_process_holds_is_refused_whatever_is_asked_of_it(tmp_path):
+    with FakeEngine(delay=30) as engine:
+        lab = Lab(tmp_path, engine)
+        first = start(*lab.words("--quiet", "--grace", 0), cwd=lab.place)
+        try:
+            while not engine.stats().requests:
+                assert first.poll() is None
+            before = lab.recorded()
+            line = refused(lab, code=Exit.HELD)
+            assert f"process {first.pid}" in line
+            assert "--join" in line
+            assert f"process {first.pid}" in refused(
+                lab, "--accept-changes", "--samples", 5, code=Exit.HELD
+            )
+            done = lab.holdfast("journal", "check", lab.journal, "--repair")
+            assert done.code == Exit.HELD
+            assert lab.recorded() == before, "a change was recorded under a live worker"
+        finally:
+            first.terminate()
+        assert end(first).code == Exit.TERMINATED
+
+
+# --- show and export
+
+
+def test_an_unknown_run_or_trajectory_is_told_with_those_there_are(recorded):
+    for words in (("show", "none"), ("export", "none", "--what", "samples", "--out", "out")):
+        done = recorded.holdfast(*words)
+        assert done.code == Exit.USAGE
+        assert "no run 'none' in the journal; it has: r" in done.line
+    done = recorded.holdfast("show", "r", "none/0")
+    assert done.code == Exit.USAGE
+    assert "no trajectory 'none/0'; it has sum/0, long-one/0" in done.line
+    assert not (recorded.place / "out").exists()
+
+
+@pytest.mark.parametrize("out", ["none/out", "tasks.jsonl/out", ".", "", "/dev/null", "/proc/out"])
+def test_an_export_to_a_place_that_cannot_be_written_is_told(recorded, out):
+    done = recorded.holdfast("export", "r", "--what", "samples", "--out", out)
+    assert done.code == Exit.USAGE
+    assert "cannot be written" in done.line
+
+
+def test_fixed_groups_go_with_samples_only(recorded):
+    for what in ("trajectories", "failures"):
+        done = recorded.holdfast("export", "r", "--what", what, "--out", "o", "--fixed-groups")
+        assert done.code == Exit.USAGE
+        assert "--fixed-groups goes with --what samples" in done.line
+    assert not (recorded.place / "o").exists()
+
+
+def test_parquet_without_pyarrow_says_how_to_get_it(recorded):
+    recorded.write("sitecustomize.py", "import sys\nsys.modules['pyarrow'] = None\n")
+    done = recorded.holdfast(
+        "export", "r", "--what", "samples", "--format", "parquet", "--out", "o",
+        env={"PYTHONPATH": str(recorded.place)},
+    )  # fmt: skip
+    assert done.code == Exit.USAGE
+    assert "pip install 'holdfast[parquet]'" in done.line
+    assert not (recorded.place / "o").exists()
+
+
+def test_a_reader_that_goes_away_is_no_error(recorded):
+    words = [sys.executable, "-m", "holdfast", "show", "r", "sum/0", "--json"]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=recorded.place
+    )
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == 0
