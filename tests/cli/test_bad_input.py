@@ -179,8 +179,9 @@ def test_a_scorer_that_is_none_is_refused(recorded, scorer, said):
 
 
 def test_a_rollout_file_may_have_the_name_of_a_module_of_the_library(lab):
-    lab.write("json.py", GOOD)
-    lab.finished_run(rollout="json.py")
+    (lab.place / "mine").mkdir()
+    lab.write("mine/json.py", GOOD)
+    lab.finished_run(rollout="mine/json.py")
 
 
 # --- the engine

@@ -78,7 +78,7 @@ async def build(journal: Journal, run: Run) -> RunReport:
     report = RunReport(run.spec.name)
     statuses: dict[int, list[Status]] = {}
     open_groups: set[int] = set()
-    causes: dict[str, RootCause] = {}
+    causes: dict[tuple[str, str], RootCause] = {}
     by_status: Counter[Status] = Counter()
     for row in await journal.trajectories(run):
         by_status[row.status] += 1
@@ -100,7 +100,9 @@ async def build(journal: Journal, run: Run) -> RunReport:
     return report
 
 
-def _add(report: RunReport, causes: dict[str, RootCause], name: str, history: History) -> None:
+def _add(
+    report: RunReport, causes: dict[tuple[str, str], RootCause], name: str, history: History
+) -> None:
     generations = history.generations
     report.turns += len(generations)
     report.sampled_tokens += history.sampled_tokens
@@ -126,11 +128,11 @@ def _add(report: RunReport, causes: dict[str, RootCause], name: str, history: Hi
 
 
 def _add_cause(
-    causes: dict[str, RootCause], failure: Failure, name: str, *, permanent: bool
+    causes: dict[tuple[str, str], RootCause], failure: Failure, name: str, *, permanent: bool
 ) -> None:
-    cause = causes.get(failure.root)
+    cause = causes.get((failure.phase, failure.root))
     if cause is None:
-        cause = causes[failure.root] = RootCause(
+        cause = causes[failure.phase, failure.root] = RootCause(
             failure.root, failure.cause, failure.phase, 0, 0, name, failure.traceback
         )
     cause.failures += 1

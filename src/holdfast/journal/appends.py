@@ -51,10 +51,10 @@ class Append:
 
     __slots__ = ("entries", "rows", "size")
 
-    def __init__(self, entries: list[Entry]):
+    def __init__(self, entries: list[Entry], rows: int, size: int):
         self.entries = entries
-        self.rows = sum(len(entry.rows) for entry in entries)
-        self.size = sum(len(row[4]) for entry in entries for row in entry.rows)
+        self.rows = rows
+        self.size = size
 
     def run(self, connection: sqlite3.Connection) -> None:
         """By itself; `run_batch` writes many at once."""
@@ -73,34 +73,35 @@ def append_of(
 
     From here on the order is fixed.
     """
-    for lease, _, _ in entries:
+    encoded: list[list[bytes]] = []
+    rows = size = 0
+    for lease, records, _ in entries:
         if lease.broken is not None:
             raise lease.broken
-    bodies = [[_body(record) for record in records] for _, records, _ in entries]
-    return Append(
-        [
-            _entry(lease, encoded, status, settled)
-            for (lease, _, status), encoded in zip(entries, bodies, strict=True)
-        ]
-    )
-
-
-def _body(record: Record) -> bytes:
-    body = encode(record)
-    if len(body) > MAX_RECORD:
-        raise JournalError(
-            f"a record of {len(body):,} bytes is too large; the limit is {MAX_RECORD:,}"
-        )
-    return body
+        bodies = [encode(record) for record in records]
+        for body in bodies:
+            size += len(body)
+            if len(body) > MAX_RECORD:
+                raise JournalError(
+                    f"a record of {len(body):,} bytes is too large; the limit is {MAX_RECORD:,}"
+                )
+        rows += len(bodies)
+        encoded.append(bodies)
+    taken = [
+        _entry(lease, bodies, status, settled)
+        for (lease, _, status), bodies in zip(entries, encoded, strict=True)
+    ]
+    return Append(taken, rows, size)
 
 
 def _entry(lease: Lease, bodies: list[bytes], status: Status | None, settled: bool | None) -> Entry:
     trajectory, epoch, first = lease.id, lease.epoch, lease.next_seq
-    rows = [
-        (trajectory, seq, epoch, checksum(body, trajectory=trajectory, seq=seq, epoch=epoch), body)
-        for seq, body in enumerate(bodies, first)
-    ]
-    lease.next_seq = first + len(rows)
+    rows: list[Row] = []
+    seq = first
+    for body in bodies:
+        rows.append((trajectory, seq, epoch, checksum(body, trajectory, seq, epoch), body))
+        seq += 1
+    lease.next_seq = seq
     return Entry(lease, first, rows, status, settled)
 
 

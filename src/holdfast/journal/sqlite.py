@@ -110,14 +110,15 @@ class SqliteJournal:
     async def _write(
         self, function: Callable[[sqlite3.Connection], Result], *, size: int = 0
     ) -> Result:
-        await self._room()
+        await self._writable()
         result: Result = await self._writer.enqueue(Call(function, size))  # type: ignore[assignment]
         return result
 
-    async def _room(self) -> None:
+    async def _writable(self) -> None:
         if self._read_only:
             raise JournalError(f"journal {self.path} is open for reading only")
-        await self._writer.room()
+        if not self._writer.has_room:
+            await self._writer.room()
 
     async def _read(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
         def with_connection() -> Result:
@@ -207,7 +208,7 @@ class SqliteJournal:
         *,
         settled: bool | None = None,
     ) -> None:
-        await self._room()
+        await self._writable()
         operation = append_of(entries, settled)
         try:
             await self._writer.enqueue(operation)

@@ -108,6 +108,10 @@ class Writer:
 
     # --- the event loop's side
 
+    @property
+    def has_room(self) -> bool:
+        return self._rows < QUEUE_ROWS and self._bytes < QUEUE_BYTES
+
     async def room(self) -> None:
         """Back-pressure: returns when the queue has room."""
         while (waiter := self._wait_for_room()) is not None:
@@ -115,7 +119,7 @@ class Writer:
 
     def _wait_for_room(self) -> "asyncio.Future[None] | None":
         with self._counting:
-            if self._rows < QUEUE_ROWS and self._bytes < QUEUE_BYTES:
+            if self.has_room:
                 return None
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

@@ -31,5 +31,5 @@ def decode(body: bytes) -> Record:
         raise JournalCorrupt(f"record does not decode: {error}") from error
 
 
-def checksum(body: bytes, *, trajectory: int, seq: int, epoch: int) -> int:
+def checksum(body: bytes, trajectory: int, seq: int, epoch: int) -> int:
     return zlib.crc32(body, zlib.crc32(_place.pack(trajectory, seq, epoch)))

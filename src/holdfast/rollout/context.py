@@ -25,8 +25,7 @@ from holdfast.records.trajectory import TrajectoryKey
 from holdfast.rollout import difference
 from holdfast.rollout.containment import as_exception, contained
 from holdfast.rollout.prompt import Prompt, Stream, fingerprint
-from holdfast.rollout.reply import Reply as Reply
-from holdfast.rollout.reply import ToolReply
+from holdfast.rollout.reply import Reply, ToolReply
 from holdfast.rollout.session import Session, is_accident
 from holdfast.rollout.threads import DaemonThreads
 from holdfast.rollout.tool import (
@@ -38,6 +37,8 @@ from holdfast.rollout.tool import (
     result_text,
     schemas_of,
 )
+
+__all__ = ["INTERRUPTED", "Reply", "Rollout", "ToolReply"]
 
 INTERRUPTED = "This call was interrupted; it is unknown whether it took effect. It is not repeated."
 _threads = DaemonThreads("tool calls")
@@ -54,7 +55,8 @@ class Rollout:
         self._session = session
         self._scope = scope
         self._ordinal = 0
-        self._path = ""
+        self.step = ""
+        """The step that was begun last."""
         self._stream = stream or Stream()
         self._sources: dict[int, tuple[Message, str]] = {
             id(message): (message, f"task:{index}")
@@ -166,7 +168,7 @@ class Rollout:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(contained(child._run(rollout)))
+                    group.create_task(contained(_run(rollout, child, self._session)))
                     for rollout, child in zip(rollouts, children, strict=True)
                 ]
         except BaseExceptionGroup as errors:
@@ -187,20 +189,12 @@ class Rollout:
         child._sources = dict(self._sources)
         return child
 
-    async def _run(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
-        try:
-            return await rollout(self)
-        except Exception as error:
-            # Siblings go on meanwhile: only the branch knows at which of its steps it failed.
-            self._session.blame(error, self._path)
-            raise
-
     # --- how steps run
 
     def _next_path(self) -> str:
-        self._path = f"{self._scope}{self._ordinal}"
+        self.step = f"{self._scope}{self._ordinal}"
         self._ordinal += 1
-        return self._path
+        return self.step
 
     async def _sample(self, path: str, prompt: Prompt, sampling: Sampling) -> Completion:
         session = self._session
@@ -296,7 +290,7 @@ class Rollout:
         return result
 
     async def _guarded(self, awaitable: Awaitable[Value]) -> Value:
-        path = self._path
+        path = self.step
         try:
             return await awaitable
         except Exception as error:
@@ -316,6 +310,17 @@ class Rollout:
         """A message that is recorded elsewhere is recorded here by its place."""
         known = self._sources.get(id(message))
         return _checked(message) if known is None else known[1]
+
+
+async def _run(
+    rollout: "Callable[[Rollout], Awaitable[Value]]", child: Rollout, session: Session
+) -> Value:
+    try:
+        return await rollout(child)
+    except Exception as error:
+        # Siblings go on meanwhile: only the branch knows at which of its steps it failed.
+        session.blame(error, child.step)
+        raise
 
 
 async def _call(tool: Tool, arguments: dict[str, object]) -> object:
