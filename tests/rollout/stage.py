@@ -5,7 +5,6 @@ from array import array
 from collections.abc import Callable
 
 from builders import joined
-
 from holdfast.clock import SystemClock
 from holdfast.journal.journal import Journal, Lease
 from holdfast.journal.memory import MemoryJournal
@@ -127,5 +126,5 @@ class Play:
         return await rollout(Rollout(session))
 
 
-def call(name: str, arguments: str = "{}", *, id: str = "call_1") -> ToolCall:
-    return ToolCall(id, FunctionCall(name, arguments))
+def call(name: str, arguments: str = "{}", *, call_id: str = "call_1") -> ToolCall:
+    return ToolCall(call_id, FunctionCall(name, arguments))

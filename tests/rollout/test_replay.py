@@ -295,7 +295,7 @@ def test_a_live_value_is_what_a_replayed_one_is(function, value):
 
 @pytest.mark.parametrize("bad", [object(), 1 << 80, "\ud800", lambda: 1])
 def test_a_value_that_cannot_be_recorded_says_so(bad):
-    with pytest.raises(TypeError, match="value 'mine' returned .* cannot be recorded"):
+    with pytest.raises(TypeError, match=r"value 'mine' returned .* cannot be recorded"):
         run(Play(), lambda t: t.value(lambda: bad, name="mine"))
 
 

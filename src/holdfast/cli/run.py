@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,7 +28,7 @@ from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
-from holdfast.policy.completions import CompletionsPolicy
+from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import HoldfastError, UsageError
@@ -37,6 +38,9 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, read_tasks, tasks_digest
 from holdfast.rollout.processor import RolloutProcessor, fingerprint_of
 from holdfast.rollout.session import OnDivergence
+
+if TYPE_CHECKING:
+    from holdfast.policy.completions import CompletionsPolicy
 
 
 class Work(msgspec.Struct):
@@ -116,7 +120,9 @@ async def _run(args: argparse.Namespace, work: Work) -> int:
         await policy.aclose()
 
 
-def _policy(args: argparse.Namespace) -> CompletionsPolicy:
+def _policy(args: argparse.Namespace) -> "CompletionsPolicy":
+    from holdfast.policy.completions import CompletionsPolicy  # Bad input is told without it.
+
     if args.api_key_env != API_KEY and args.api_key_env not in os.environ:
         raise UsageError(f"the environment has no {args.api_key_env}, which --api-key-env names")
     try:
@@ -133,7 +139,7 @@ def _policy(args: argparse.Namespace) -> CompletionsPolicy:
 
 
 async def _in_journal(
-    args: argparse.Namespace, work: Work, policy: CompletionsPolicy, journal: Journal
+    args: argparse.Namespace, work: Work, policy: Policy, journal: Journal
 ) -> int:
     run = await opened(args, journal, work.spec, work.tasks)
     stop, progress = Stop(), Progress()

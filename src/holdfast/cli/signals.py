@@ -26,7 +26,7 @@ class Signals:
     def _handle(self, number: signal.Signals) -> None:
         if self.received is not None:
             # Every record that was acknowledged is durable: there is nothing to save.
-            print(f"{_cursor()}holdfast: stopped at once", file=sys.stderr, flush=True)
+            _last_word("holdfast: stopped at once")
             os._exit(_CODES[number])
         self.received = _CODES[number]
         self._stop.request(f"received {number.name}")
@@ -37,6 +37,9 @@ class Signals:
         )
 
 
-def _cursor() -> str:
-    """Makes the cursor visible again, which the progress line has hidden."""
-    return "\n\x1b[?25h" if sys.stderr.isatty() else ""
+def _last_word(text: str) -> None:
+    """Past the progress line, which owns `sys.stderr` and has hidden the cursor."""
+    terminal = sys.__stderr__
+    if terminal is not None:
+        shown = "\n\x1b[?25h" if terminal.isatty() else ""
+        print(f"{shown}{text}", file=terminal, flush=True)

@@ -26,7 +26,7 @@ def as_exception(error: BaseException) -> Exception:
         return _caused(Unprintable(f"{type(root).__name__}, whose message cannot be read"), root)
     if isinstance(root, Exception):
         return root
-    return _caused(ExitCalled(f"user code raised {root!r}"), root)
+    return _caused(ExitCalled(f"user code raised {root!r}"), error)
 
 
 def _caused(error: Exception, cause: BaseException) -> Exception:

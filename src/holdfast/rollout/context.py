@@ -168,7 +168,7 @@ class Rollout:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(contained(_run(rollout, child, self._session)))
+                    group.create_task(_run(rollout, child, self._session))
                     for rollout, child in zip(rollouts, children, strict=True)
                 ]
         except BaseExceptionGroup as errors:
@@ -316,7 +316,7 @@ async def _run(
     rollout: "Callable[[Rollout], Awaitable[Value]]", child: Rollout, session: Session
 ) -> Value:
     try:
-        return await rollout(child)
+        return await contained(rollout(child))
     except Exception as error:
         # Siblings go on meanwhile: only the branch knows at which of its steps it failed.
         session.blame(error, child.step)

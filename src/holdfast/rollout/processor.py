@@ -46,11 +46,13 @@ class RolloutProcessor:
     ) -> "list[asyncio.Task[Reward]]":
         """Starts the rows; asyncio task i belongs to row i. The caller owns the tasks."""
         return [
-            asyncio.create_task(
-                contained(self.rollout(config.open(task))), name=f"rollout {task.id}"
-            )
+            asyncio.create_task(self._row(config.open(task)), name=f"rollout {task.id}")
             for task in tasks
         ]
+
+    async def _row(self, t: Rollout) -> Reward:
+        # The coroutine is made in its task: one that is cancelled before it began leaves none.
+        return await contained(self.rollout(t))
 
     async def acleanup(self) -> None:
         """Called once, after the last row, also when the run failed."""

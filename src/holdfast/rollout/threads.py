@@ -68,4 +68,4 @@ def _set_exception(future: "asyncio.Future[object]", error: BaseException) -> No
     if isinstance(error, StopIteration):
         # Refused by futures, since a coroutine could not tell it from its own end.
         error = RuntimeError(f"user code raised {error!r}").with_traceback(error.__traceback__)
-    future.set_exception(as_exception(error))
+    future.set_exception(error if isinstance(error, Exception) else as_exception(error))

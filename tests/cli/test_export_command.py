@@ -1,0 +1,157 @@
+"""`holdfast export`: the same data gives the same bytes, in either format, whole or not at all."""
+
+import json
+import shutil
+import signal
+
+import pyarrow.parquet as pq
+import pytest
+from shell import Lab, end, start
+
+from holdfast.cli.exit import Exit
+from holdfast.testing import Fault, FaultKind
+
+WHATS = ("samples", "trajectories", "failures")
+SAMPLE_KEYS = {
+    *("task", "group", "sample", "branch", "status", "reason", "token_ids", "loss_mask"),
+    *("logprobs", "version_spans", "reward", "advantage", "remove_sample"),
+}
+
+
+@pytest.fixture(scope="module")
+def ran(module_engine, tmp_path_factory):
+    """A run with outcomes of all kinds, made once."""
+    lab = Lab(tmp_path_factory.mktemp("export"), module_engine)
+    lab.tasks("sum", "long-one", "bug", "crab 🦀\n")
+    lab.finished_run("--samples", 2)
+    return lab
+
+
+def lines(exported: bytes) -> list[dict]:
+    return [json.loads(line) for line in exported.splitlines()]
+
+
+@pytest.mark.parametrize("what", WHATS)
+def test_parquet_holds_what_jsonl_holds_and_both_are_the_same_every_time(ran, what):
+    exported = ran.export(what)
+    assert ran.export(what) == exported
+    rows = lines(exported)
+    assert rows
+    columns = ran.export(what, "--format", "parquet")
+    assert ran.export(what, "--format", "parquet") == columns
+    table = pq.read_table(ran.place / f"{what}.out")
+    assert table.column_names == list(rows[0])
+    for ours, theirs in zip(table.to_pylist(), rows, strict=True):
+        for name, value in theirs.items():
+            found = ours[name]
+            nested = isinstance(found, str) and not isinstance(value, str)
+            assert (json.loads(found) if nested else found) == value
+
+
+def test_samples_hold_nothing_that_a_disturbance_could_change(ran):
+    rows = lines(ran.export())
+    assert all(set(row) == SAMPLE_KEYS for row in rows)
+    order = ["sum", "long-one", "bug", "crab 🦀\n"]
+    keys = [(order.index(row["task"]), row["sample"], row["branch"]) for row in rows]
+    assert keys == sorted(keys)
+    assert (2, 0, 0) not in keys, "a bug is no sample"
+    assert (2, 1, 0) in keys, "its sibling is"
+    for row in rows:
+        assert len(row["token_ids"]) == len(row["loss_mask"]) == len(row["logprobs"])
+
+
+def test_the_same_seed_gives_the_same_samples_under_any_name_in_any_journal(ran, lab):
+    lab.tasks("sum", "long-one", "bug", "crab 🦀\n")
+    # Other conditions, and trouble on the way.
+    lab.engine.set_faults(Fault(FaultKind.RESET_AFTER, rate=0.5))
+    lab.finished_run("--samples", 2, "--concurrency", 1, run="another name", journal="other.db")
+    lab.engine.set_faults()
+    theirs = lab.export("samples", "--journal", "other.db", run="another name")
+    assert theirs == ran.export()
+
+
+def test_fixed_groups_are_filled_with_placeholders(ran):
+    rows = lines(ran.export("samples", "--fixed-groups"))
+    assert {(row["task"], row["sample"]) for row in rows if row["task"] == "bug"} == {
+        ("bug", 0),
+        ("bug", 1),
+    }
+    (filler,) = [row for row in rows if row["status"] == "ABORTED"]
+    assert (filler["token_ids"], filler["loss_mask"], filler["logprobs"]) == ([0, 0], [0], [0.0])
+    assert filler["remove_sample"]
+    ran.export("samples", "--fixed-groups", "--format", "parquet")
+
+
+def test_failures_are_exported_with_their_tracebacks(ran):
+    first, second = lines(ran.export("failures"))
+    assert (first["task"], first["sample"], first["attempt"], second["attempt"]) == ("bug", 0, 1, 2)
+    assert first["cause"] == "code"
+    assert "agent.py" in first["traceback"]
+
+
+def test_what_was_written_is_told_to_scripts(ran):
+    done = ran.holdfast("export", "r", "--what", "failures", "--out", "f.jsonl", "--json")
+    assert json.loads(done.out) == {"rows": 2, "out": "f.jsonl", "unsettled": 0}
+    assert done.err == ""
+
+
+def test_an_export_that_is_killed_leaves_the_old_file(ran, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text("old")
+    words = ("export", "r", "--what", "samples", "--out", out)
+    done = ran.holdfast(*words, env={"HOLDFAST_CRASH": "export.row:2"})
+    assert done.code == -signal.SIGKILL
+    assert out.read_text() == "old"
+    assert ran.holdfast(*words).code == 0
+    assert out.read_bytes() == ran.export()
+
+
+def test_an_export_that_cannot_be_finished_leaves_the_old_file_and_no_other(ran, tmp_path):
+    copy = tmp_path / "copy.db"
+    shutil.copy(ran.journal, copy)
+    lab = Lab(tmp_path, ran.engine)
+    lab.journal = copy
+    lab.damage(
+        "UPDATE records SET body = zeroblob(9) WHERE position = (SELECT max(position) FROM records)"
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "s.jsonl").write_text("old")
+    for form in ("jsonl", "parquet"):
+        done = lab.holdfast(
+            "export", "r", "--what", "trajectories", "--out", out / "s.jsonl", "--journal", copy,
+            "--format", form,
+        )  # fmt: skip
+        assert done.code == Exit.CORRUPT
+        assert [path.name for path in out.iterdir()] == ["s.jsonl"]
+        assert (out / "s.jsonl").read_text() == "old"
+
+
+def test_a_link_is_followed_and_a_long_name_is_no_trouble(ran, tmp_path):
+    real = tmp_path / ("n" * 250)
+    real.write_text("old")
+    (tmp_path / "link").symlink_to(real)
+    done = ran.holdfast("export", "r", "--what", "failures", "--out", tmp_path / "link")
+    assert done.code == 0, done.err
+    assert (tmp_path / "link").is_symlink()
+    assert len(lines(real.read_bytes())) == 2
+
+
+def test_an_unfinished_run_says_how_many_are_missing_and_exports_whole_groups(lab):
+    lab.tasks("quick", "slow")
+    lab.engine.set_faults(Fault(FaultKind.HANG, matching="slow/1"))
+    process = start(*lab.words("--samples", 2, "--quiet", "--grace", 0), cwd=lab.place)
+    try:
+        while json.loads(lab.holdfast("runs", "--json").out or "[{}]")[0].get("settled") != 3:
+            assert process.poll() is None
+        done = lab.holdfast("export", "r", "--what", "samples", "--out", "s.jsonl", "--json")
+        assert json.loads(done.out)["unsettled"] == 1
+        assert done.line == (
+            "holdfast: 1 trajectories are not settled yet; their groups are not among the samples"
+        )
+        rows = lines((lab.place / "s.jsonl").read_bytes())
+        assert {row["task"] for row in rows} == {"quick"}
+        assert len(lines(lab.export("trajectories"))) == 4
+    finally:
+        process.terminate()
+    assert end(process).code == Exit.TERMINATED

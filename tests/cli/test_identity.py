@@ -1,0 +1,198 @@
+"""The same command goes on; another one is refused with what differs, unless it is accepted."""
+
+import json
+import shutil
+
+import pytest
+from shell import AGENT, Lab
+
+from holdfast.cli.exit import Exit
+from holdfast.testing import FakeEngine, Fault, FaultKind
+
+
+@pytest.fixture(scope="module")
+def template(module_engine, tmp_path_factory):
+    """A finished run of two tasks, made once."""
+    lab = Lab(tmp_path_factory.mktemp("template"), module_engine)
+    lab.finished_run("--samples", 2)
+    return lab
+
+
+@pytest.fixture
+def ran(lab, template):
+    shutil.copy(template.journal, lab.journal)
+    return lab
+
+
+def shown(lab, run="r") -> dict:
+    done = lab.holdfast("show", run, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_the_same_command_again_does_nothing_more(ran):
+    before = ran.recorded()
+    done = ran.finished_run("--samples", 2)
+    assert "4 trajectories: 2 COMPLETED, 2 TRUNCATED" in done.out
+    assert ran.engine.stats().requests == 0
+    assert ran.recorded() == before
+
+
+def test_what_is_no_part_of_the_identity_may_change(ran, tmp_path_factory):
+    with FakeEngine(mean_length=10) as other:
+        done = ran.finished_run(
+            "--samples", 2, "--concurrency", 3, "--max-retry", 0, "--patience", 1, "--lease", 9,
+            "--attempt-deadline", 60, "--scorer-tries", 1, "--on-divergence", "fail",
+            "--fail-on-permanent-failure", policy=other.url,
+        )  # fmt: skip
+        assert other.stats().requests == 0
+    assert "differ" not in done.err
+    assert not shown(ran)["changes"]
+
+
+def test_other_settings_are_refused_with_a_line_for_each_difference(ran):
+    before = ran.recorded()
+    others = {"samples": 3, "seed": 8, "temperature": 0.5, "max-tokens": 9, "group-refill": 5}
+    done = ran.run(**others)
+    assert done.code == Exit.CHANGED
+    head, *listed, advice = done.err.splitlines()
+    assert head == "holdfast: run 'r' is recorded differently:"
+    assert [line.strip() for line in listed] == [
+        "samples: recorded 2, now 3",
+        "sampling.max_tokens: recorded 1024, now 9",
+        "sampling.temperature: recorded 1.0, now 0.5",
+        "seed: recorded 7, now 8",
+        "group.refill: recorded 1, now 5",
+    ]
+    assert "--new" in advice
+    assert "--accept-changes" in advice
+    assert ran.recorded() == before
+    assert ran.engine.stats().requests == 0
+
+
+@pytest.mark.parametrize("option", [("--samples", 1), ("--seed", 8), ("--top-p", 0.9)])
+def test_one_setting_that_differs_is_enough(ran, option):
+    done = ran.run("--samples", 2, *option)
+    assert done.code == Exit.CHANGED
+    assert len(done.err.splitlines()) == 3
+
+
+def test_other_code_is_refused(ran):
+    ran.write("agent.py", AGENT + "\n# another thought\n")
+    done = ran.run(samples=2)
+    assert done.code == Exit.CHANGED
+    changed = [line.split(":")[0].strip() for line in done.err.splitlines()[1:-1]]
+    assert changed == ["rollout", "scorer"]
+
+
+def test_another_scorer_in_a_file_of_its_own_changes_the_scorer_alone(lab):
+    lab.write("points.py", "def count(trajectory):\n    return 1\n")
+    lab.finished_run(scorer="points.py:count")
+    lab.write("points.py", "def count(trajectory):\n    return 2\n")
+    done = lab.run(scorer="points.py:count")
+    assert done.code == Exit.CHANGED
+    (line,) = done.err.splitlines()[1:-1]
+    assert line.strip().startswith("scorer: recorded 'count@")
+
+
+def test_another_model_is_refused(ran):
+    with FakeEngine(model="other") as other:
+        done = ran.run(samples=2, policy=other.url, model="other")
+    assert done.code == Exit.CHANGED
+    assert "  model: recorded 'fake', now 'other'" in done.err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (("sum", "long-one", "extra"), "tasks: 1 added (extra)"),
+        (("long-one", "sum"), "tasks: in another order"),
+        (("a", "b", "c\nd", "e", "sum"), r"tasks: 4 added (a, b, c\nd, …), 1 removed (long-one)"),
+    ],
+)
+def test_another_task_file_is_refused_with_the_tasks_that_differ(ran, ids, said):
+    ran.tasks(*ids)
+    done = ran.run(samples=2)
+    assert done.code == Exit.CHANGED
+    assert [line.strip() for line in done.err.splitlines()[1:-1]] == [said]
+
+
+def test_a_task_with_another_prompt_is_named(ran):
+    ran.write("tasks.jsonl", ran.tasks("sum", "long-one").read_text().replace("do sum", "do it"))
+    assert "  tasks: 1 changed (sum)" in ran.run(samples=2).err.splitlines()
+
+
+def test_new_starts_another_run_and_says_its_name(ran):
+    done = ran.finished_run("--new", "--samples", 3)
+    assert "this one is 'r-2'" in done.err
+    assert "run r-2: 6 trajectories" in done.out
+    assert "this one is 'r-3'" in ran.finished_run("--new", "--samples", 3).err
+    assert [run["name"] for run in json.loads(ran.holdfast("runs", "--json").out)] == [
+        *("r", "r-2", "r-3")
+    ]
+
+
+def test_new_with_a_free_name_takes_it(lab):
+    done = lab.finished_run("--new", "--quiet")
+    assert done.err == ""
+    assert "run r: " in done.out
+
+
+@pytest.mark.parametrize("form", [("--run", "r"), ("--run=r",)])
+def test_the_command_that_goes_on_names_the_run_that_was_started(ran, form):
+    # Every call of this run waits for longer than the run may take.
+    ran.engine.set_faults(Fault(FaultKind.SLOW, seconds=30, times=0))
+    words = ran.words("--new", "--samples", 3, "--run-deadline", 0.5, "--grace", 0, "--quiet")
+    at = words.index("--run")
+    done = ran.holdfast(*words[:at], *form, *words[at + 2 :])
+    assert done.code == Exit.STOPPED, done.err
+    (line,) = [line for line in done.err.splitlines() if line.startswith("to go on: holdfast ")]
+    assert "--new" not in line
+    assert "r-2" in line
+    ran.engine.set_faults()
+    resumed = ran.holdfast(*line.removeprefix("to go on: holdfast ").split(), "--run-deadline", 60)
+    assert resumed.code == Exit.OK, resumed.err
+    assert "run r-2: 6 trajectories" in resumed.out
+
+
+def test_accepted_changes_go_on_and_are_shown(ran):
+    ran.finished_run("--accept-changes", samples=3, temperature=0.5)
+    assert ran.engine.stats().requests == 4, "two tasks × one more sample × two turns"
+    (change,) = shown(ran)["changes"]
+    assert change["differences"] == [
+        "samples: recorded 2, now 3",
+        "sampling.temperature: recorded 1.0, now 0.5",
+    ]
+    text = ran.holdfast("show", "r").out
+    assert "changes accepted" in text
+    assert "  samples: recorded 2, now 3" in text.splitlines()
+    # From now on, this is the run.
+    ran.engine.reset()
+    ran.finished_run(samples=3, temperature=0.5)
+    assert ran.engine.stats().requests == 0
+    assert ran.run(samples=2).code == Exit.CHANGED
+
+
+def test_added_tasks_are_run_and_removed_ones_keep_what_they_have(ran):
+    ran.tasks("sum", "extra")
+    done = ran.finished_run("--accept-changes", samples=2)
+    assert "tasks: 1 added (extra), 1 removed (long-one)" in str(shown(ran)["changes"])
+    assert ran.engine.stats().requests == 4
+    assert "COMPLETED" in done.out
+    rows = {(row["key"]["task"], row["status"]) for row in shown(ran)["rows"]}
+    assert rows == {("sum", "COMPLETED"), ("long-one", "TRUNCATED"), ("extra", "COMPLETED")}
+    ran.tasks("sum", "long-one", "extra")
+    ran.finished_run("--accept-changes", samples=2)
+    assert ran.engine.stats().requests == 4, "what came back is still there"
+
+
+def test_failed_ones_are_tried_again_when_asked(lab):
+    lab.tasks("bug-1", "sum")
+    done = lab.run("--samples", 2, "--fail-on-permanent-failure")
+    assert done.code == Exit.FAILURES
+    assert "KeyError" in done.out
+    assert lab.finished_run("--samples", 2).code == Exit.OK
+    requests = lab.engine.stats().requests
+    done = lab.finished_run("--samples", 2, "--retry-failed", env={"MENDED": "1"})
+    assert "FAILED" not in done.out
+    assert lab.engine.stats().requests == requests, "what was generated is replayed"

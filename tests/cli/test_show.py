@@ -1,0 +1,212 @@
+"""`holdfast runs` and `holdfast show`: what is recorded, for people and for scripts."""
+
+import json
+
+import pytest
+from shell import Lab, end, start
+
+from holdfast.cli.exit import Exit
+from holdfast.testing import FakeEngine, Fault, FaultKind
+
+ODD = [
+    "a/b/0",
+    "a/b",
+    "r/x",
+    "two words",
+    "new\nline",
+    "crab 🦀",
+    "family 👨‍👩‍👧",
+    "שלום",
+    "bell\x07\x1b[31m",
+    "x" * 200,
+]
+DIVERGING = """
+import os
+import holdfast
+
+
+async def solve(t: holdfast.Rollout) -> None:
+    t.add(*t.task.messages)
+    await t.generate(max_tokens=5)
+    t.add(os.environ.get("SAYS", "first"))
+    await t.generate()
+    await t.value(lambda: {"seen": [1, 2]}, name="notes")
+    if "SAYS" not in os.environ:
+        raise RuntimeError("not yet")
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(module_engine, tmp_path_factory):
+    """A run with outcomes of all kinds, made once."""
+    lab = Lab(tmp_path_factory.mktemp("show"), module_engine)
+    module_engine.set_faults(Fault(FaultKind.ERROR_500, matching="sum/0"))
+    lab.tasks("sum", "long-one", "bug")
+    lab.finished_run("--samples", 2)
+    return lab
+
+
+@pytest.fixture(scope="module")
+def odd(module_engine, tmp_path_factory):
+    lab = Lab(tmp_path_factory.mktemp("odd"), module_engine)
+    lines = [json.dumps({"id": name, "prompt": f"<{name}>\n🦀 עברית"}) for name in ODD]
+    lab.write("tasks.jsonl", "\n".join(lines))
+    lab.finished_run()
+    return lab
+
+
+def show(lab, *words) -> str:
+    done = lab.holdfast("show", "r", *words)
+    assert done.code == 0, done.err
+    assert done.err == ""
+    return done.out
+
+
+def test_runs_are_listed_with_how_far_they_are(ran):
+    done = ran.holdfast("runs")
+    assert done.code == 0
+    assert "3 tasks × 2 samples, 6 of 6 settled (3 COMPLETED, 2 TRUNCATED, 1 FAILED)" in done.out
+    (row,) = json.loads(ran.holdfast("runs", "--json").out)
+    assert set(row) == {
+        *("name", "created", "tasks", "samples", "by_status", "settled", "live_workers")
+    }
+    assert row["by_status"] == {"COMPLETED": 3, "TRUNCATED": 2, "FAILED": 1}
+
+
+def test_a_run_is_shown_with_its_failures_grouped_and_its_trajectories(ran):
+    text = show(ran)
+    assert "run r: 6 trajectories: 3 COMPLETED, 2 TRUNCATED, 1 FAILED" in text
+    assert "truncated: 2 max_turns" in text
+    assert "calls retried" in text
+    assert "KeyError: 'a bug in bug'" in text
+    assert "agent.py" in text, "one full traceback"
+    assert "sum/0  COMPLETED  " in text
+
+
+def test_a_run_as_json_has_stable_keys(ran):
+    told = json.loads(show(ran, "--json"))
+    assert {"run", "trajectories", "by_status", "causes", "spec", "changes", "rows"} <= set(told)
+    assert told["spec"]["samples"] == 2
+    assert len(told["rows"]) == 6
+    assert set(told["rows"][0]) == {
+        *("key", "id", "ordinal", "status", "settled", "epoch", "records", "owner")
+    }
+    assert told["rows"][0]["key"] == {"run": "r", "task": "sum", "sample": 0}
+
+
+def test_a_trajectory_is_shown_turn_by_turn(ran):
+    text = show(ran, "sum/1")
+    head, attempt, *turns = text.splitlines()
+    assert head.startswith("r/sum/1: COMPLETED, reward ")
+    assert "1 attempt, 2 turns, " in head
+    assert attempt.startswith("attempt 1: ")
+    assert turns[0] == "user: do sum"
+    assert turns[1].startswith("[0] assistant (")
+    assert "version unknown, 1 try)" in turns[1]
+    assert turns[2].startswith("[1] tool look_up(")
+    assert turns[3].startswith("user: so: ")
+    assert turns[4].startswith("[2] assistant (")
+    assert "2 tries" in show(ran, "sum/0")
+
+
+def test_a_failed_trajectory_is_shown_with_every_traceback(ran):
+    text = show(ran, "bug/0")
+    assert "r/bug/0: FAILED (KeyError: 'a bug in bug'), reward none, 2 attempts" in text
+    assert "attempt 1 failed while rollout at step 2 [code]:" in text
+    assert "attempt 2 failed while rollout" in text
+    assert text.count("    KeyError: 'a bug in bug'") == 2
+
+
+def test_a_trajectory_as_json_has_stable_keys(ran):
+    told = json.loads(show(ran, "bug/0", "--json"))
+    assert set(told) == {
+        *("trajectory", "task", "sample", "status", "reason", "reward", "metrics", "reasons"),
+        *("messages", "turns", "tools", "sampled_tokens", "attempts", "failures", "refills"),
+        *("forks", "prefix_breaks", "attempt_records", "failure_records"),
+    }
+    assert told["status"] == "FAILED"
+    assert told["reward"] is None
+    assert [one["attempt"] for one in told["attempt_records"]] == [1, 2]
+    first, second = told["failure_records"]
+    assert first["traceback"].endswith("KeyError: 'a bug in bug'\n")
+    assert (first["cause"], second["attempt"]) == ("code", 2)
+    assert [one["name"] for one in told["tools"]] == ["look_up"]
+    assert {"prompt_tokens", "sampled_tokens", "versions", "finish_reason"} <= set(told["turns"][0])
+
+
+def test_forks_and_values_are_shown(lab):
+    lab.write("agent.py", DIVERGING)
+    lab.tasks("a")
+    lab.finished_run()
+    lab.finished_run("--retry-failed", env={"SAYS": "second"})
+    text = show(lab, "a/0")
+    assert "r/a/0: COMPLETED" in text
+    assert "forked at step 1: diverged on replay" in text
+    assert "first" in text
+    assert "[2] value notes: {'seen': [1, 2]}" in text
+    assert "RuntimeError: not yet" in text
+    (fork,) = json.loads(show(lab, "a/0", "--json"))["forks"]
+    assert fork["step"] == "1"
+
+
+@pytest.mark.parametrize("task", [*ODD[:6], ODD[7], ODD[9]])
+def test_any_task_id_can_be_shown(odd, task):
+    told = json.loads(show(odd, f"{task}/0", "--json"))
+    assert told["task"] == task
+    assert told["messages"][0]["content"] == f"<{task}>\n🦀 עברית"
+
+
+def test_every_trajectory_is_listed_on_one_line_that_show_understands(odd):
+    listed = [line.split("  ")[0] for line in show(odd).splitlines() if "  COMPLETED  " in line]
+    assert len(listed) == len(ODD)
+    assert listed[4] == r"new\nline/0"
+    for at in (4, 8):
+        assert json.loads(show(odd, listed[at], "--json"))["task"] == ODD[at]
+
+
+def test_a_task_alone_and_a_whole_name_are_understood_too(odd):
+    assert json.loads(show(odd, "crab 🦀", "--json"))["task"] == "crab 🦀"
+    assert json.loads(show(odd, "r/two words/0", "--json"))["task"] == "two words"
+    assert json.loads(show(odd, "a/b/0", "--json"))["task"] == "a/b", "the whole name goes first"
+
+
+def test_control_characters_are_shown_and_not_obeyed(odd):
+    text = show(odd, ODD[8])
+    assert r"bell\x07\x1b[31m" in text
+    assert "\x1b" not in text
+    assert "\x07" not in show(odd)
+    assert "🦀 עברית" in text
+
+
+def test_a_locale_that_cannot_show_a_character_is_no_error(odd):
+    env = {"PYTHONIOENCODING": "ascii"}
+    done = odd.holdfast("show", "r", env=env)
+    assert (done.code, done.err) == (0, "")
+    assert r"crab \U0001f980/0" in done.out
+    told = json.loads(odd.holdfast("show", "r", "crab 🦀/0", "--json", env=env).out)
+    assert told["task"] == "crab 🦀"
+
+
+def test_a_run_with_many_trajectories_is_listed_in_part(lab):
+    lab.tasks(*(f"t{i}" for i in range(50)))
+    lab.finished_run()
+    assert "… and 10 more (--all)" in show(lab)
+    assert "t49/0  COMPLETED" in show(lab, "--all")
+
+
+def test_a_live_run_can_be_looked_at(tmp_path):
+    with FakeEngine(delay=30) as engine:
+        lab = Lab(tmp_path, engine)
+        process = start(*lab.words("--quiet", "--grace", 0), cwd=lab.place)
+        try:
+            while not engine.stats().requests:
+                assert process.poll() is None
+            assert f"being worked on by process {process.pid}" in lab.holdfast("runs").out
+            assert "2 not settled yet" in show(lab)
+            assert "r/sum/0: PENDING" in show(lab, "sum/0")
+            out = lab.holdfast("export", "r", "--what", "samples", "--out", "o")
+            assert (out.code, out.out) == (Exit.OK, "wrote 0 samples of run r to o\n")
+            assert "2 trajectories are not settled yet" in out.line
+        finally:
+            process.terminate()
+        assert end(process).code == Exit.TERMINATED

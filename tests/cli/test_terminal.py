@@ -1,0 +1,142 @@
+"""Help, progress and terminals: what a person sees."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from shell import Lab, end, start
+
+from holdfast.cli.exit import Exit
+from holdfast.testing import FakeEngine
+
+COMMANDS = [(), ("run",), ("runs",), ("show",), ("export",), ("journal",), ("journal", "check")]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_explains_every_word_and_every_exit_code(lab, words):
+    done = lab.holdfast(*words, "--help", env={"COLUMNS": "100"})
+    assert (done.code, done.err) == (0, "")
+    assert "usage: " + " ".join(("holdfast", *words)) in done.out
+    told = dict(re.findall(r"^ +(\d+)  (\S.*)$", done.out, re.MULTILINE))
+    assert told == {str(code.value): code.meaning for code in Exit}
+    # An option without a word about it ends its line.
+    unexplained = re.findall(
+        r"^ +(?:-\S+, )?--\S+(?: [A-Z.:\[\]]+| \{\S+\})?$\n(?! {20})", done.out, re.MULTILINE
+    )
+    assert unexplained == []
+    assert max(map(len, done.out.splitlines())) <= 100
+
+
+def test_a_command_that_is_none_is_refused_and_no_command_is_help(lab):
+    done = lab.holdfast("fly")
+    assert done.code == Exit.USAGE
+    assert "invalid choice: 'fly'" in done.line
+    done = lab.holdfast()
+    assert done.code == Exit.USAGE
+    assert "usage: holdfast" in done.err
+    assert lab.holdfast("--version").out.startswith("holdfast ")
+
+
+def test_progress_that_is_no_terminal_is_plain_lines(lab):
+    done = lab.finished_run()
+    assert re.fullmatch(r"2/2 done, 0 running, 0 retried, 0 failed, [\d,]+ tokens/s.*", done.line)
+    assert lab.finished_run("--quiet").err == ""
+    assert "\x1b" not in done.err + done.out
+
+
+def test_the_report_as_json_is_all_that_is_on_standard_output(lab):
+    source = (lab.place / "agent.py").read_text()
+    source = "print('imported')\n" + source.replace("t.add(*t", "print('rolled out'); t.add(*t")
+    lab.write("agent.py", source)
+    done = lab.finished_run("--json")
+    report = json.loads(done.out)
+    assert report["by_status"] == {"COMPLETED": 1, "TRUNCATED": 1}
+    assert report["stopped"] == ""
+    assert "imported" in done.err
+    assert "rolled out" in done.err
+
+
+def on_a_terminal(words, cwd) -> "tuple[subprocess.Popen[bytes], int]":
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *(str(word) for word in words)],
+        stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd,
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
+    )  # fmt: skip
+    os.close(theirs)
+    return process, ours
+
+
+def read_all(ours: int) -> str:
+    said = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            said += chunk
+    except OSError:  # How Linux says that the other side is closed.
+        pass
+    finally:
+        os.close(ours)
+    return said.decode()
+
+
+def test_a_terminal_shows_a_live_line_that_ends_with_everything_done(tmp_path):
+    with FakeEngine(mean_length=10, delay=0.15) as engine:
+        lab = Lab(tmp_path, engine)
+        process, ours = on_a_terminal(lab.words("--samples", 3, "--concurrency", 2), lab.place)
+        said = read_all(ours)
+        assert process.wait(60) == 0, said
+    assert "0/6 done" in said
+    assert "6/6 done, 0 running" in said
+    assert "━" in said
+    assert "run r: 6 trajectories" in said
+    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l"), "the cursor is back"
+
+
+def test_a_run_that_is_refused_draws_nothing(tmp_path, lab):
+    lab.finished_run()
+    process, ours = on_a_terminal(lab.words("--samples", 3), lab.place)
+    said = read_all(ours)
+    assert process.wait(60) == Exit.CHANGED
+    assert "done" not in said
+
+
+def test_two_signals_leave_a_terminal_as_it_was(tmp_path):
+    with FakeEngine(delay=30) as engine:
+        lab = Lab(tmp_path, engine)
+        process, ours = on_a_terminal(lab.words("--grace", 60), lab.place)
+        said = ""
+        while "0/2 done" not in said:
+            said += os.read(ours, 65536).decode()
+        process.send_signal(signal.SIGINT)
+        while "again to stop at once" not in said:
+            said += os.read(ours, 65536).decode()
+        process.send_signal(signal.SIGINT)
+        said += read_all(ours)
+        assert process.wait(60) == Exit.INTERRUPTED
+    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l"), "the cursor is back"
+
+
+def test_an_interrupt_before_the_work_has_begun_is_one_line(lab):
+    lab.write("agent.py", "import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    process = start(*lab.words(), cwd=lab.place)
+    assert process.stdout.readline() == "importing\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    done = end(process)
+    assert done.code == Exit.INTERRUPTED
+    assert "interrupted" in done.line
+    assert not lab.journal.exists()
+
+
+def test_a_reader_of_the_progress_that_goes_away_does_not_stop_the_run(lab):
+    process = start(*lab.words(), cwd=lab.place)
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert "2 trajectories" in process.stdout.read()
+    process.stdout.close()

@@ -1,0 +1,412 @@
+"""Attempts: one failure is one failure (I4), and infrastructure is never a reward (I5)."""
+
+import asyncio
+import math
+
+import pytest
+from stage import Oracle, call
+from yard import Yard, turn
+
+from holdfast.journal import open_journal
+from holdfast.policy.completions import CompletionsPolicy
+from holdfast.records.errors import (
+    BadRequest,
+    ContextOverflow,
+    EngineUnavailable,
+    EnvironmentBroken,
+    ToolSaysNo,
+)
+from holdfast.records.group import GroupPolicy
+from holdfast.records.sampling import Sampling
+from holdfast.rollout.tool import Tool
+from holdfast.testing import Fault, FaultKind
+
+
+async def group_fails(t):
+    async def fail():
+        raise LookupError("inside the group")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.sleep(60))
+        group.create_task(fail())
+
+
+async def raises(t):
+    raise KeyError("plain") from ValueError("its cause")
+
+
+async def cancels_itself(t):
+    asyncio.current_task().cancel()
+    await asyncio.sleep(60)
+
+
+async def awaits_the_cancelled(t):
+    job = asyncio.create_task(asyncio.sleep(60))
+    job.cancel()
+    await job
+
+
+async def exits(t):
+    raise SystemExit(3)
+
+
+async def interrupts(t):
+    raise KeyboardInterrupt
+
+
+async def base_group(t):
+    raise BaseExceptionGroup("all", [KeyboardInterrupt(), LookupError("beside")])
+
+
+class Unreadable(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+class NotAnException(BaseException):
+    """What test frameworks raise."""
+
+
+def raising(error):
+    async def rollout(t):
+        raise error
+
+    return rollout
+
+
+BROKEN = {
+    "raise": (raises, "KeyError"),
+    "cancel itself": (cancels_itself, "RuntimeError"),
+    "await the cancelled": (awaits_the_cancelled, "ExitCalled"),
+    "sys.exit": (exits, "ExitCalled"),
+    "interrupt": (interrupts, "ExitCalled"),
+    "task group": (group_fails, "LookupError"),
+    "base group": (base_group, "ExitCalled"),
+    "unreadable": (raising(Unreadable()), "Unprintable"),
+    "base exception": (raising(NotAnException("x")), "ExitCalled"),
+    "surrogate": (raising(ValueError("half \ud800")), "ValueError"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_one_broken_trajectory_touches_no_sibling(how):
+    broken, kind = BROKEN[how]
+
+    async def rollout(t):
+        await turn(t)
+        if t.key.sample == 1:
+            await broken(t)
+        await turn(t, "more")
+        return 1.0
+
+    yard = Yard("a", samples=3)
+    ending = yard.run(rollout)
+    assert (ending.stopped, ending.fatal) == ("", None)
+    assert yard.statuses() == {
+        "a/0": ("COMPLETED", True),
+        "a/1": ("FAILED", True),
+        "a/2": ("COMPLETED", True),
+    }
+    history = yard.history("a/1")
+    assert [failure.type for failure in history.failures] == [kind, kind]
+    assert [failure.attempt for failure in history.failures] == [1, 2]
+    assert {failure.step for failure in history.failures} == {"0"}
+    assert history.reward is None
+    assert len(yard.policy.requests) == 5, "the turn before the failure is replayed"
+
+
+def test_the_root_error_is_kept_with_its_causes_and_traceback():
+    yard = Yard()
+    yard.run(raises)
+    shown = yard.history().failures[0].traceback
+    assert "ValueError: its cause" in shown
+    assert "in raises" in shown
+    assert "KeyError: 'plain'" in shown
+
+
+def test_the_traceback_of_a_broken_tool_is_kept_even_through_branches():
+    def breaks() -> str:
+        raise ZeroDivisionError("in the tool")
+
+    async def aside(t):
+        await t.value(lambda: 1, name="v")
+        await t.tool(call("breaks"), Tool(breaks, contract="idempotent"))
+
+    async def rollout(t):
+        await t.branch(aside, lambda t: asyncio.sleep(60))
+
+    yard = Yard(group=GroupPolicy(refill=0))
+    yard.run(rollout, max_retry=0)
+    (failure,) = yard.history().failures
+    assert (failure.type, failure.cause, failure.step) == (
+        "EnvironmentBroken",
+        "environment",
+        "0.0.1",
+    )
+    assert "in breaks" in failure.traceback
+    assert "ZeroDivisionError: in the tool" in failure.traceback
+
+
+# --- the table
+
+CAUSES = {
+    # cause: (what is raised, attempts in each life, lives with refill=1)
+    "infrastructure": (EngineUnavailable("down"), 3, 2),
+    "environment": (EnvironmentBroken("broken"), 3, 2),
+    "code": (KeyError("bug"), 2, 1),
+    "code, pointless to repeat": (BadRequest("no such parameter"), 1, 1),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("refill", [0, 1])
+def test_each_cause_has_its_attempts_and_refills(cause, refill):
+    error, attempts, lives = CAUSES[cause]
+    yard = Yard(group=GroupPolicy(refill=refill))
+
+    async def rollout(t):
+        await turn(t)
+        raise error
+
+    yard.run(rollout, max_retry=2)
+    history = yard.history()
+    lives = min(lives, refill + 1)
+    assert len(history.attempts) == len(history.failures) == attempts * lives
+    assert history.life == lives - 1
+    assert yard.statuses() == {"a/0": ("FAILED", True)}
+    assert (history.reward, yard.rows()) == (None, [])
+    assert len(yard.policy.requests) == lives, "each life samples once; attempts replay"
+    assert len({request.seed for request in yard.policy.requests}) == lives
+
+
+def test_without_retries_one_failure_is_final():
+    yard = Yard(group=GroupPolicy(refill=0))
+    yard.run(raising(EngineUnavailable("down")), max_retry=0)
+    assert len(yard.history().attempts) == 1
+    assert yard.statuses() == {"a/0": ("FAILED", True)}
+
+
+def test_a_bug_is_tried_once_more_even_after_other_trouble():
+    trouble = iter([EngineUnavailable("down"), KeyError("bug"), KeyError("bug"), KeyError("bug")])
+
+    async def rollout(t):
+        raise next(trouble)
+
+    yard = Yard()
+    yard.run(rollout)
+    kinds = [failure.type for failure in yard.history().failures]
+    assert kinds == ["EngineUnavailable", "KeyError", "KeyError"]
+
+
+def test_a_flake_becomes_an_outcome_on_its_second_attempt():
+    trouble = iter([KeyError("flake")])
+
+    async def rollout(t):
+        await turn(t)
+        for error in trouble:
+            raise error
+        return 0.5
+
+    yard = Yard()
+    yard.run(rollout)
+    history = yard.history()
+    assert (history.status.name, history.reward, len(history.attempts)) == ("COMPLETED", 0.5, 2)
+    assert len(yard.policy.requests) == 1
+
+
+def test_a_refill_replays_nothing_of_the_old_life():
+    values = []
+
+    async def rollout(t):
+        values.append(await t.value(lambda: len(values), name="v"))
+        await turn(t)
+        if len(values) == 1:
+            raise EnvironmentBroken("once")
+
+    yard = Yard()
+    yard.run(rollout, max_retry=0)
+    assert values == [0, 1]
+    history = yard.history()
+    assert (history.status.name, history.life) == ("COMPLETED", 1)
+    assert len(yard.rows()) == 1
+
+
+@pytest.mark.parametrize("error", [EngineUnavailable("down"), EnvironmentBroken("broken")])
+@pytest.mark.parametrize("hides", ["returns", "raises", "truncates"])
+def test_a_swallowed_accident_never_becomes_an_outcome(error, hides):
+    async def rollout(t):
+        try:
+            await turn(t)
+        except Exception:
+            if hides == "raises":
+                raise ValueError("something else") from None
+            if hides == "truncates":
+                t.truncate("gave up")
+            return 0.0
+
+    yard = Yard(policy=Oracle(lambda request: error), group=GroupPolicy(refill=0))
+    yard.run(rollout, max_retry=1)
+    assert yard.statuses() == {"a/0": ("FAILED", True)}
+    assert {failure.type for failure in yard.history().failures} == {type(error).__name__}
+
+
+# --- outcomes
+
+
+@pytest.mark.parametrize(
+    ("returned", "reward"), [(None, None), (0.25, 0.25), (1, 1.0), (True, 1.0), (-3, -3.0)]
+)
+def test_a_rollout_may_return_its_reward(returned, reward):
+    async def rollout(t):
+        await turn(t)
+        return returned
+
+    yard = Yard()
+    yard.run(rollout)
+    assert yard.history().reward == reward
+    assert [row["reward"] for row in yard.rows()] == [reward]
+
+
+@pytest.mark.parametrize("returned", ["good", math.nan, math.inf, [1.0], object()])
+def test_what_is_no_reward_is_a_bug_of_the_rollout(returned):
+    async def rollout(t):
+        return returned
+
+    yard = Yard()
+    yard.run(rollout)
+    history = yard.history()
+    assert (history.status.name, history.failures[0].cause) == ("FAILED", "code")
+    assert "reward" in history.failures[0].message
+
+
+def test_a_context_overflow_is_kept_and_scored(served):
+    async def rollout(t):
+        while True:
+            await turn(t, "x" * 100)
+
+    async def main():
+        policy = CompletionsPolicy(served.url, served.model)
+        try:
+            yard = Yard(policy=policy, sampling=Sampling(max_tokens=32))
+            await yard.work(rollout, lambda view: 0.5)
+            return yard
+        finally:
+            await policy.aclose()
+
+    yard = asyncio.run(main())
+    history = yard.history()
+    assert (history.status.name, history.finished.reason) == ("TRUNCATED", "context_overflow")
+    assert history.reward == 0.5
+    assert yard.report().truncations == {"context_overflow": 1}
+    assert sum(yard.rows()[0]["loss_mask"]) == history.sampled_tokens > 0
+
+
+def test_a_context_overflow_that_the_rollout_handles_is_no_failure():
+    answers = iter([ContextOverflow("too long"), "short"])
+
+    async def rollout(t):
+        try:
+            await turn(t)
+        except ContextOverflow:
+            t.messages.clear()
+            await turn(t, "summary")
+
+    yard = Yard(policy=Oracle(lambda request: next(answers)))
+    yard.run(rollout)
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+
+
+def test_a_last_reply_that_was_cut_by_its_length_truncates():
+    yard = Yard(sampling=Sampling(max_tokens=4))
+    yard.run(turn_only)
+    history = yard.history()
+    assert (history.status.name, history.finished.reason) == ("TRUNCATED", "max_tokens")
+
+
+async def turn_only(t):
+    await turn(t)
+    return 1.0
+
+
+@pytest.mark.parametrize("reason", ["max_turns", "half \ud800", 7, None])
+def test_a_rollout_truncates_for_any_reason_that_it_gives(reason):
+    async def rollout(t):
+        await turn(t)
+        t.truncate(reason)
+
+    yard = Yard()
+    yard.run(rollout)
+    history = yard.history()
+    assert history.status.name == "TRUNCATED"
+    assert history.finished.reason == str(reason).encode("utf-8", "backslashreplace").decode()
+
+
+def test_what_the_policy_did_is_never_a_failure():
+    yard = Yard()
+    yard.run(raising(ToolSaysNo("called by hand")))
+    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
+    assert yard.history().finished.reason == "ToolSaysNo"
+
+
+def test_steps_that_the_rollout_no_longer_takes_are_not_in_its_samples():
+    turns = iter([3, 1])
+
+    async def rollout(t):
+        for _ in range(n := next(turns)):
+            await turn(t)
+        if n == 3:
+            raise KeyError("and now for something shorter")
+
+    yard = Yard()
+    yard.run(rollout)
+    history = yard.history()
+    assert [step.path for step in history.generations] == ["0"]
+    assert [fork.path for fork in history.forks] == ["1"]
+
+
+# --- retries meet the engine
+
+
+def test_a_retried_attempt_asks_nothing_that_is_durable(served, tmp_path):
+    fails = iter([KeyError("once")])
+
+    async def rollout(t):
+        await turn(t)
+        await turn(t, "second")
+        for error in fails:
+            raise error
+        await turn(t, "third")
+
+    async def main():
+        policy = CompletionsPolicy(served.url, served.model)
+        journal = open_journal(tmp_path / "journal.db")
+        try:
+            yard = Yard(policy=policy, journal=journal, sampling=Sampling(max_tokens=32))
+            return await yard.work(rollout)
+        finally:
+            await journal.close()
+            await policy.aclose()
+
+    asyncio.run(main())
+    assert [name for name, _ in served.requests()] == ["run/a/0/0", "run/a/0/1", "run/a/0/2"]
+
+
+def test_a_fault_of_the_engine_costs_a_try_and_not_an_attempt(served):
+    from holdfast.policy.retry import RetryPolicy
+
+    served.set_faults(Fault(FaultKind.NAN_LOGPROB), Fault(FaultKind.ERROR_500))
+
+    async def main():
+        policy = CompletionsPolicy(
+            served.url, served.model, retry=RetryPolicy(tries=5, base=0.01, cap=0.01)
+        )
+        try:
+            yard = Yard(policy=policy, sampling=Sampling(max_tokens=32))
+            await yard.work(turn_only)
+            return yard
+        finally:
+            await policy.aclose()
+
+    yard = asyncio.run(main())
+    assert len(yard.history().attempts) == 1
+    assert yard.report().call_retries == 2

@@ -1,0 +1,269 @@
+"""Groups, reports and exports: what becomes of the data, and that it is seen."""
+
+import asyncio
+
+import msgspec
+import pytest
+from yard import Yard, turn
+
+from holdfast.engine.export import What
+from holdfast.engine.report import as_text
+from holdfast.engine.run import RunChanged, open_run
+from holdfast.records.errors import EnvironmentBroken
+from holdfast.records.group import GroupPolicy, Shortfall
+from holdfast.records.sampling import Sampling
+
+
+def failing(*names: str):
+    """Fails the trajectories called `task/sample`."""
+
+    async def rollout(t):
+        await turn(t)
+        if f"{t.key.task}/{t.key.sample}" in names:
+            raise KeyError("bug 17")
+        return float(t.key.sample)
+
+    return rollout
+
+
+POLICIES = {
+    # what is failed of a (3 of 3) and b (1 of 3): which groups are kept
+    "partial": (GroupPolicy(), ["b"]),
+    "at least 2": (GroupPolicy(at_least=2), ["b"]),
+    "at least 3": (GroupPolicy(at_least=3), []),
+    "drop": (GroupPolicy(shortfall=Shortfall.DROP), []),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_short_group_is_kept_or_dropped_by_its_policy(name):
+    policy, kept = POLICIES[name]
+    yard = Yard("a", "b", "c", samples=3, group=policy)
+    yard.run(failing("a/0", "a/1", "a/2", "b/1"))
+    report = yard.report()
+    assert (report.groups, report.groups_kept) == (3, len(kept) + 1)
+    assert report.groups_dropped == 3 - report.groups_kept
+    exported = [(row["task"], row["sample"]) for row in yard.rows()]
+    assert exported == [
+        (task, sample) for task in [*kept, "c"] for sample in range(3) if (task, sample) != ("b", 1)
+    ]
+
+
+def test_a_fixed_group_has_placeholders_in_the_place_of_what_failed():
+    yard = Yard("a", samples=2)
+    yard.run(failing("a/1"))
+    valid, placeholder = yard.rows(fixed_groups=True)
+    assert valid["status"] == "COMPLETED"
+    assert placeholder["status"] == "ABORTED"
+    assert {
+        key: placeholder[key]
+        for key in ("token_ids", "loss_mask", "logprobs", "reward", "remove_sample", "sample")
+    } == {
+        "token_ids": [0, 0],
+        "loss_mask": [0],
+        "logprobs": [0.0],
+        "reward": 0.0,
+        "remove_sample": True,
+        "sample": 1,
+    }
+    assert not any("ABORTED" in request for request in yard.policy.asked)
+
+
+def test_an_unfinished_group_is_not_exported():
+    yard = Yard("a", samples=2)
+
+    async def rollout(t):
+        if t.key.sample == 1:
+            yard.stop.request("enough")
+        await turn(t)
+
+    yard.run(rollout, concurrency=1)
+    assert yard.rows() == []
+    assert yard.report().unsettled == 1
+    assert "1 not settled yet" in as_text(yard.report())
+
+
+def test_rows_come_in_order_whatever_the_order_in_which_they_were_made():
+    def exported(concurrency, delay):
+        async def rollout(t):
+            await asyncio.sleep(delay * (5 - t.key.sample))
+            await turn(t)
+            return 1.0
+
+        yard = Yard(*"cab", samples=3)
+        yard.run(rollout, concurrency=concurrency)
+        assert [(row["task"], row["sample"]) for row in yard.rows(What.TRAJECTORIES)] == [
+            (task, sample) for task in "cab" for sample in range(3)
+        ]
+        return msgspec.json.encode(yard.rows())
+
+    assert exported(1, 0) == exported(9, 0.004)
+
+
+def test_a_disturbed_run_exports_the_same_samples_as_a_calm_one():
+    def samples(trouble):
+        async def rollout(t):
+            await turn(t)
+            if trouble:
+                raise trouble.pop()
+            await turn(t, "second")
+            return 1.0
+
+        yard = Yard("a", "b", samples=2)
+        yard.run(rollout)
+        return msgspec.json.encode(yard.rows()), len(yard.rows(What.FAILURES))
+
+    calm, disturbed = samples([]), samples([EnvironmentBroken("x"), KeyError("y")])
+    assert calm[0] == disturbed[0]
+    assert (calm[1], disturbed[1]) == (0, 2)
+
+
+# --- the report
+
+
+def test_failures_are_grouped_by_their_root_with_one_traceback_each():
+    async def rollout(t):
+        await turn(t)
+        if t.key.sample < 2:
+            raise KeyError(f"row {t.key.sample} of {t.key.task}")
+        return 1.0
+
+    def scorer(view):
+        if view.key.task == "b":
+            raise KeyError("row 9 of b")
+        return 1.0
+
+    yard = Yard("a", "b", samples=3)
+    yard.run(rollout, scorer)
+    causes = {(one.root, one.phase): one for one in yard.report().causes}
+    in_rollout = causes["KeyError: 'row # of b'", "rollout"]
+    in_scorer = causes["KeyError: 'row # of b'", "scoring"]
+    assert (in_rollout.failures, in_rollout.permanent, in_rollout.cause) == (4, 2, "code")
+    assert (in_scorer.failures, in_scorer.permanent) == (2, 1)
+    assert "in rollout" in in_rollout.traceback
+    text = as_text(yard.report())
+    assert "4 × KeyError: 'row # of b' [code], 2 for good, for instance in run/b/0:" in text
+    assert "while scoring" in text
+    assert text.count("Traceback (most recent call last)") == 3
+
+
+def test_the_rewards_of_disturbed_trajectories_are_shown_beside_those_of_clean_ones():
+    trouble = {0: [EnvironmentBroken("once")]}
+
+    async def rollout(t):
+        await turn(t)
+        if trouble.get(t.key.sample):
+            raise trouble[t.key.sample].pop()
+        return float(t.key.sample)
+
+    yard = Yard("a", samples=3)
+    yard.run(rollout)
+    report = yard.report()
+    assert (report.clean.count, report.clean.mean) == (2, 1.5)
+    assert (report.disturbed.count, report.disturbed.mean) == (1, 0.0)
+    assert report.retried_attempts == 1
+    text = as_text(report)
+    assert "mean reward: clean 1.5000 (n=2), retried 0.0000 (n=1)" in text
+    assert "1 attempts retried" in text
+
+
+def test_refills_and_truncations_are_counted_by_reason():
+    trouble = [EnvironmentBroken("gone")]
+
+    async def rollout(t):
+        if trouble:
+            raise trouble.pop()
+        await turn(t)
+        if t.key.sample:
+            t.truncate("max_turns" if t.key.sample == 1 else "bored")
+        return 1.0
+
+    yard = Yard("a", samples=4)
+    yard.run(rollout, max_retry=0)
+    report = yard.report()
+    assert report.refills == 1
+    assert report.truncations == {"max_turns": 1, "bored": 2}
+    assert report.by_status == {"COMPLETED": 1, "TRUNCATED": 3}
+    assert "truncated: 1 max_turns, 2 bored" in as_text(report)
+
+
+def test_turns_and_tokens_are_those_of_the_data():
+    yard = Yard("a", samples=2)
+    yard.run(failing())
+    report = yard.report()
+    assert report.turns == 2
+    assert report.sampled_tokens == sum(sum(row["loss_mask"]) for row in yard.rows())
+
+
+# --- trying again
+
+
+def test_failed_trajectories_are_reopened_with_new_budgets_and_replay():
+    yard = Yard("a", samples=2, group=GroupPolicy(refill=0))
+    yard.run(failing("a/1"))
+    assert yard.statuses()["a/1"] == ("FAILED", True)
+    yard.run(failing())
+    assert yard.statuses()["a/1"] == ("FAILED", True), "only when asked"
+    yard.run(failing(), reopen_failed=True)
+    assert yard.statuses()["a/1"] == ("COMPLETED", True)
+    assert len(yard.policy.requests) == 2
+    history = yard.history("a/1")
+    assert [one.attempt for one in history.attempts] == [1, 2, 3]
+
+
+def test_a_bug_is_tried_once_more_again_after_reopening():
+    yard = Yard()
+    yard.run(failing("a/0"))
+    yard.run(failing("a/0"), reopen_failed=True)
+    assert len(yard.history().failures) == 4
+
+
+def test_a_trajectory_that_failed_in_scoring_is_only_scored_again():
+    calls = []
+
+    def scorer(view):
+        calls.append(view)
+        if len(calls) < 4:
+            raise KeyError("scorer")
+        return 3.0
+
+    yard = Yard()
+    yard.run(failing(), scorer)
+    assert yard.statuses() == {"a/0": ("FAILED", True)}
+    yard.run(failing(), scorer, reopen_failed=True)
+    assert yard.history().reward == 3.0, "the scorer has its tries again"
+    assert len(yard.policy.requests) == 1
+
+
+# --- opening
+
+
+def test_a_run_that_is_not_the_same_any_more_is_refused_with_every_difference():
+    yard = Yard("a")
+    other = Yard("a", "b", samples=2, sampling=Sampling(temperature=0.5), seed=2)
+
+    async def main(accept):
+        await open_run(yard.journal, yard.spec, yard.tasks)
+        return await open_run(yard.journal, other.spec, other.tasks, accept_changes=accept)
+
+    with pytest.raises(RunChanged) as refused:
+        asyncio.run(main(False))
+    told = {line.partition(":")[0]: line for line in refused.value.differences}
+    assert told.keys() == {"samples", "sampling.temperature", "seed", "tasks"}
+    assert "recorded 1.0, now 0.5" in told["sampling.temperature"]
+    assert all(line in str(refused.value) for line in told.values())
+    assert "--accept-changes" in str(refused.value)
+
+    changed = asyncio.run(main(True))
+    assert len(changed.changes) == 1
+    assert set(changed.changes[0].differences) == set(told.values())
+
+
+def test_an_accepted_change_plans_what_is_new_and_keeps_what_is_done():
+    yard = Yard("a")
+    yard.run(failing())
+    wider = Yard("a", "b", samples=2, journal=yard.journal)
+    asyncio.run(open_run(yard.journal, wider.spec, wider.tasks, accept_changes=True))
+    wider.run(failing())
+    assert list(wider.statuses()) == ["a/0", "a/1", "b/0", "b/1"]
+    assert wider.policy.asked == ["run/a/1/0", "run/b/0/0", "run/b/1/0"]

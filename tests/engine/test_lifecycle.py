@@ -1,0 +1,442 @@
+"""How a run is worked on and how it ends: whatever happens, nothing is left behind (I4, I8)."""
+
+import asyncio
+
+import pytest
+from stage import Oracle
+from yard import Yard, turn
+
+from builders import someone_else
+from holdfast.journal.memory import MemoryJournal
+from holdfast.records.errors import (
+    AttemptTimeout,
+    EndpointDown,
+    EngineUnavailable,
+    JournalFull,
+    LeaseLost,
+    PolicyRefused,
+    RunStopped,
+)
+from holdfast.records.group import GroupPolicy
+from holdfast.rollout.processor import RolloutProcessor
+from holdfast.testing.faulty import FaultyJournal, When
+
+
+async def one_turn(t):
+    await turn(t)
+    return 1.0
+
+
+def hanging(request):
+    return asyncio.sleep(60, "late")
+
+
+def test_concurrency_is_bounded_and_reached():
+    running, most = 0, 0
+
+    async def rollout(t):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+
+    Yard(*"abcdefgh", samples=3).run(rollout, concurrency=5)
+    assert most == 5
+
+
+def test_retries_and_scoring_do_not_leak_slots():
+    trouble = [EngineUnavailable("once")] * 6
+
+    async def rollout(t):
+        if trouble:
+            raise trouble.pop()
+
+    yard = Yard(*"abcdef", samples=2)
+    yard.run(rollout, lambda view: 1.0, concurrency=2)
+    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+
+
+# --- deadlines
+
+
+def test_an_attempt_that_takes_too_long_is_ended_and_tried_again():
+    answers = iter([hanging, lambda request: "quick"])
+    policy = Oracle(lambda request: next(answers)(request))
+    yard = Yard(policy=policy)
+    yard.run(one_turn, attempt_deadline=0.05)
+    history = yard.history()
+    assert [failure.type for failure in history.failures] == ["AttemptTimeout"]
+    assert (history.failures[0].cause, history.failures[0].step) == ("infrastructure", "0")
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+
+
+def test_a_rollout_that_swallows_its_cancellation_cannot_go_on():
+    seen = []
+
+    async def rollout(t):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            with pytest.raises(AttemptTimeout):
+                await turn(t)
+            seen.append(True)
+            return 1.0
+
+    yard = Yard(group=GroupPolicy(refill=0))
+    yard.run(rollout, attempt_deadline=0.03, max_retry=0)
+    assert seen == [True]
+    assert yard.statuses() == {"a/0": ("FAILED", True)}
+    assert not yard.policy.requests
+
+
+@pytest.mark.parametrize("how", ["deadline", "stop", "fatal"])
+def test_an_error_during_a_cancelled_rollout_s_cleanup_is_not_lost_in_the_loop(how):
+    async def rollout(t):
+        if how == "fatal" and t.key.sample == 1:
+            await asyncio.sleep(0.01)
+            raise PolicyRefused("no")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise ValueError("in the cleanup")
+
+    yard = Yard(samples=2, group=GroupPolicy(refill=0))
+
+    async def main():
+        if how == "stop":
+            asyncio.get_running_loop().call_later(0.03, lambda: yard.stop.request("enough"))
+        await yard.work(
+            rollout, attempt_deadline=0.05 if how == "deadline" else 60, max_retry=0, grace=0.01
+        )
+
+    asyncio.run(main())
+    yard.assert_nothing_left()
+
+
+def test_time_of_an_outage_does_not_count_against_an_attempt():
+    policy = Oracle()
+    loop_time = []
+
+    async def slow(request):
+        start = asyncio.get_running_loop().time()
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            policy.seconds_down = asyncio.get_running_loop().time() - start
+        loop_time.append(policy.seconds_down)
+        return "after the outage"
+
+    policy.answer = slow
+    yard = Yard(policy=policy)
+    yard.run(one_turn, attempt_deadline=0.05)
+    assert loop_time[0] > 0.05
+    assert not yard.history().failures
+
+
+def test_a_run_past_its_deadline_stops_and_can_be_resumed():
+    yard = Yard(*"ab", policy=Oracle(hanging))
+    ending = yard.run(one_turn, run_deadline=0.03, grace=0.01)
+    assert "deadline of 0.03 s" in ending.stopped
+    assert ending.fatal is None
+    yard.policy.answer = lambda request: "now"
+    yard.run(one_turn)
+    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    assert not yard.report().causes
+
+
+# --- stopping
+
+
+def stopping_when(yard: Yard, answer):
+    """Asks the run to stop while its first request is in flight."""
+
+    def asked(request):
+        yard.stop.request("enough")
+        return answer(request)
+
+    return asked
+
+
+def test_a_stop_lets_what_is_in_flight_finish_its_step():
+    yard = Yard(*"abc")
+    yard.policy.answer = stopping_when(yard, lambda request: asyncio.sleep(0.02, "in flight"))
+
+    async def rollout(t):
+        await turn(t)
+        await turn(t, "second")
+
+    ending = yard.run(rollout, concurrency=1)
+    assert (ending.stopped, ending.fatal) == ("enough", None)
+    assert yard.statuses() == {
+        name: (status, False)
+        for name, status in {"a/0": "RUNNING", "b/0": "PENDING", "c/0": "PENDING"}.items()
+    }
+    assert list(yard.history("a/0").steps) == ["0"]
+    assert not yard.history("a/0").failures
+    yard.policy.answer = lambda request: "resumed"
+    yard.run(rollout)
+    assert yard.policy.asked.count("run/a/0/0") == 1
+
+
+def test_a_stop_cancels_what_does_not_finish_within_the_grace():
+    yard = Yard(*"ab")
+    yard.policy.answer = stopping_when(yard, hanging)
+    ending = yard.run(one_turn, grace=0.02)
+    assert ending.stopped == "enough"
+    assert {settled for _, settled in yard.statuses().values()} == {False}
+
+
+def test_a_rollout_that_swallows_the_stop_gets_no_outcome():
+    yard = Yard()
+    yard.policy.answer = stopping_when(yard, lambda request: "x")
+
+    async def rollout(t):
+        await turn(t)
+        try:
+            await turn(t, "second")
+        except Exception:
+            return 0.0
+
+    yard.run(rollout)
+    assert yard.statuses() == {"a/0": ("RUNNING", False)}
+    assert yard.history().finished is None
+
+
+def test_a_stop_before_the_work_does_nothing():
+    yard = Yard()
+
+    async def main():
+        engine = await yard.engine(one_turn)
+        engine.stop.request("not now")
+        return await engine.work()
+
+    assert asyncio.run(main()).stopped == "not now"
+    assert not yard.policy.requests
+
+
+# --- what ends a run
+
+
+@pytest.mark.parametrize("error", [PolicyRefused("404: no such model"), EndpointDown("gone")])
+def test_an_endpoint_that_will_never_work_stops_the_run_and_fails_no_trajectory(error):
+    yard = Yard(*"abcd", samples=2)
+    yard.policy.answer = lambda request: error if "b/0" in request.id else asyncio.sleep(0.01, "x")
+
+    async def rollout(t):
+        try:
+            await turn(t)
+            await turn(t, "second")
+        except PolicyRefused:
+            return 0.0
+
+    ending = yard.run(rollout, concurrency=3)
+    assert ending.fatal is error
+    assert yard.statuses()["b/0"] == ("PENDING", False)
+    assert not yard.report().permanent_failures
+    yard.policy.answer = lambda request: "back"
+    yard.run(rollout)
+    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+    assert not yard.report().causes, "a stopped run is not a failure of its trajectories"
+
+
+def test_an_endpoint_that_is_down_at_admission_stops_the_run():
+    yard = Yard()
+
+    async def never():
+        raise EndpointDown("patience is at its end")
+
+    yard.policy.ready = never
+    assert isinstance(yard.run(one_turn).fatal, EndpointDown)
+    assert yard.statuses() == {"a/0": ("PENDING", False)}
+
+
+@pytest.mark.parametrize("when", When)
+@pytest.mark.parametrize("error", [JournalFull("disk full"), LeaseLost("taken over")])
+def test_a_journal_that_fails_at_any_operation_stops_the_run_and_loses_nothing(error, when):
+    async def rollout(t):
+        try:
+            await turn(t)
+            await t.value(lambda: 1)
+        except Exception:
+            return 0.0  # Must not become an outcome.
+        return 1.0
+
+    counting = FaultyJournal(MemoryJournal())
+    Yard(*"ab", samples=2, journal=counting).run(rollout, lambda view: 2.0, concurrency=2)
+    first = counting.operations.index("join") + 1
+    for k in range(first, len(counting.operations) + 1):
+        faulty = FaultyJournal(MemoryJournal(), k, when=when, error=lambda: error)
+        yard = Yard(*"ab", samples=2, journal=faulty)
+        try:
+            fatal = yard.run(rollout, lambda view: 2.0, concurrency=2).fatal
+        except type(error) as raised:
+            fatal = raised
+        yard.assert_nothing_left()
+        assert fatal is error, counting.operations[k - 1]
+        asyncio.run(_bury(faulty))
+        yard.run(rollout, lambda view: 2.0, concurrency=2)
+        assert set(yard.statuses().values()) == {("COMPLETED", True)}, k
+        assert {history.reward for history in yard.histories().values()} == {2.0}
+        assert not yard.report().causes
+
+
+async def _bury(faulty: FaultyJournal) -> None:
+    """What a new process finds: the worker that could not leave is dead."""
+    for worker, _ in list(faulty.journal._workers.values()):
+        await faulty.journal.leave(worker)
+
+
+def test_a_worker_that_was_declared_dead_stops():
+    yard = Yard(policy=Oracle(hanging))
+
+    async def main():
+        work = asyncio.create_task(yard.work(one_turn, lease_seconds=0.06, grace=30.0))
+        while not yard.policy.requests:
+            await asyncio.sleep(0.005)
+        for worker, _ in list(yard.journal._workers.values()):
+            await yard.journal.leave(worker)
+        return await work
+
+    assert isinstance(asyncio.run(main()).fatal, LeaseLost)
+    yard.assert_nothing_left()
+
+
+def test_a_run_that_another_worker_holds_is_refused_or_shared():
+    from holdfast.records.errors import RunHeld
+
+    yard = Yard()
+
+    async def held():
+        run = await yard.journal.create_run(yard.spec, yard.tasks)
+        await yard.journal.join(run, someone_else(), lease_seconds=600, share=False)
+
+    asyncio.run(held())
+    with pytest.raises(RunHeld):
+        yard.run(one_turn)
+    yard.run(one_turn, join=True)
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+
+
+def test_cancelling_the_work_leaves_nothing_behind():
+    yard = Yard(*"abc", samples=2, policy=Oracle(hanging))
+
+    async def main():
+        work = asyncio.create_task(yard.work(one_turn))
+        while len(yard.policy.requests) < 6:
+            await asyncio.sleep(0.005)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    asyncio.run(main())
+    yard.assert_nothing_left()
+    yard.policy.answer = lambda request: "again"
+    yard.run(one_turn)
+    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+
+
+def test_a_bug_of_ours_stops_the_run_and_is_shown(monkeypatch):
+    yard = Yard(*"ab", policy=Oracle())
+
+    async def broken(bench, lease):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("holdfast.engine.engine.load", broken)
+    assert isinstance(yard.run(one_turn).fatal, ZeroDivisionError)
+
+
+# --- processors
+
+
+class Lifetime(RolloutProcessor):
+    def __init__(self, *, fails: str = ""):
+        self.calls: list[str] = []
+        self.fails = fails
+
+    async def setup(self):
+        self.calls.append("setup")
+        if self.fails == "setup":
+            raise ConnectionError("no browser")
+
+    async def rollout(self, t):
+        self.calls.append("rollout")
+        if self.fails == "run":
+            raise PolicyRefused("403")
+        return 1.0
+
+    async def acleanup(self):
+        self.calls.append("acleanup")
+
+
+def test_a_processor_is_set_up_once_and_cleaned_up_once():
+    processor = Lifetime()
+    Yard(*"abc").run(processor)
+    assert processor.calls == ["setup", *["rollout"] * 3, "acleanup"]
+
+
+def test_a_processor_is_cleaned_up_when_the_run_fails():
+    processor = Lifetime(fails="run")
+    assert isinstance(Yard().run(processor).fatal, PolicyRefused)
+    assert processor.calls == ["setup", "rollout", "acleanup"]
+
+
+def test_a_processor_is_cleaned_up_when_its_set_up_fails():
+    processor, yard = Lifetime(fails="setup"), Yard()
+    with pytest.raises(ConnectionError):
+        yard.run(processor)
+    yard.assert_nothing_left()
+    assert processor.calls == ["setup", "acleanup"]
+
+
+def test_a_processor_that_starts_too_many_tasks_is_told_and_leaves_none():
+    class Twice(Lifetime):
+        def __call__(self, tasks, config):
+            return [*super().__call__(tasks, config), *super().__call__(tasks, config)]
+
+    yard = Yard()
+    yard.run(Twice())
+    (failure,) = yard.history().failures
+    assert "2 asyncio tasks for 1 row" in failure.message
+
+
+def test_a_rollout_cannot_record_anything_after_it_returned():
+    late = []
+
+    async def rollout(t):
+        async def left_behind():
+            await asyncio.sleep(0.02)
+            try:
+                await turn(t)
+            except RunStopped as error:
+                late.append(error)
+
+        late.append(asyncio.create_task(left_behind()))
+        return 1.0
+
+    async def slow(view):
+        await late[0]
+        return 1.0
+
+    yard = Yard()
+    yard.run(rollout, slow)
+    assert isinstance(late[1], RunStopped)
+    assert not yard.history().steps
+
+
+def test_a_step_whose_waiter_was_cancelled_is_seen_by_the_scorer_if_it_is_durable():
+    class Slow(FaultyJournal):
+        async def append(self, lease, records, **options):
+            await super().append(lease, records, **options)
+            await asyncio.sleep(0.05)
+
+    async def rollout(t):
+        try:
+            async with asyncio.timeout(0.02):
+                await turn(t)
+        except TimeoutError:
+            return 1.0
+
+    seen = []
+    yard = Yard(journal=Slow(MemoryJournal()))
+    yard.run(rollout, lambda view: seen.append(len(view.turns)) or 1.0)
+    assert seen == [len(yard.history().generations)] == [1]

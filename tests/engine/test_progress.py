@@ -1,0 +1,73 @@
+"""Progress: what a display is told while a run works."""
+
+import asyncio
+
+from stage import Oracle
+from yard import Yard, turn
+
+from holdfast.engine.progress import Progress
+from holdfast.records.errors import EnvironmentBroken, PolicyRefused
+from holdfast.records.group import GroupPolicy
+
+
+def progress_of(yard: Yard, rollout, scorer=None, **options) -> Progress:
+    async def main():
+        engine = await yard.engine(rollout, scorer, **options)
+        await engine.work()
+        return engine._progress
+
+    return asyncio.run(main())
+
+
+def test_everything_is_counted_once():
+    trouble = {"b/0": [EnvironmentBroken("once")], "c/0": [KeyError("bug"), KeyError("bug")]}
+
+    async def rollout(t):
+        await turn(t)
+        for error in trouble.get(f"{t.key.task}/{t.key.sample}", []):
+            trouble[f"{t.key.task}/{t.key.sample}"].remove(error)
+            raise error
+        if t.key.task == "d":
+            t.truncate("enough")
+        return 1.0
+
+    yard = Yard(*"abcd")
+    told = progress_of(yard, rollout, lambda view: 1.0)
+    assert (told.total, told.done, told.running) == (4, 4, 0)
+    assert (told.retried, told.failed, told.truncated) == (2, 1, 1)
+    assert told.turns == 4
+    assert told.tokens == sum(h.sampled_tokens for h in yard.histories().values())
+    assert told.line().startswith("4/4 done, 0 running, 2 retried, 1 failed")
+
+
+def test_a_resumed_run_counts_what_was_done_before():
+    yard = Yard(*"ab")
+    yard.policy.answer = lambda request: PolicyRefused("no") if "/b/" in request.id else "x"
+    first = progress_of(yard, turn_only, concurrency=1)
+    assert (first.done, first.running) == (1, 0)
+    yard.policy = Oracle()
+    second = progress_of(yard, turn_only)
+    assert (second.done_before, second.done, second.running) == (1, 1, 0)
+
+
+async def turn_only(t):
+    await turn(t)
+
+
+def test_a_refill_is_counted():
+    trouble = [EnvironmentBroken("gone")]
+
+    async def rollout(t):
+        if trouble:
+            raise trouble.pop()
+
+    told = progress_of(Yard(group=GroupPolicy(refill=1)), rollout, max_retry=0)
+    assert (told.refilled, told.done, told.failed) == (1, 1, 0)
+
+
+def test_a_bug_of_ours_leaves_nobody_running(monkeypatch):
+    async def broken(bench, lease):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("holdfast.engine.engine.load", broken)
+    assert progress_of(Yard(*"ab"), turn_only).running == 0

@@ -1,0 +1,388 @@
+"""Scoring: its own durable phase. A scorer fails its own trajectory only, never a rollout."""
+
+import asyncio
+import math
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from yard import Yard, turn
+
+import holdfast
+from holdfast.engine.scorer import Score, Scorer, group_scorer
+from holdfast.engine.settings import ScoringPolicy
+from holdfast.journal import open_journal
+from holdfast.records.errors import UsageError
+from holdfast.records.step import Scored
+from holdfast.testing.faulty import FaultyJournal
+
+
+async def one_turn(t):
+    await turn(t)
+    return 0.25
+
+
+def sync_scorer(view):
+    return Score(len(view.reply), {"letters": len(view.reply)}, {"why": "counted"})
+
+
+async def async_scorer(view):
+    await asyncio.sleep(0)
+    return len(view.reply)
+
+
+class AsyncObject:
+    async def __call__(self, view):
+        return len(view.reply)
+
+
+@pytest.mark.parametrize("scorer", [sync_scorer, async_scorer, AsyncObject()])
+def test_a_pointwise_scorer_of_any_kind_settles_each_trajectory(scorer):
+    yard = Yard("a", samples=2)
+    yard.run(one_turn, scorer)
+    assert [row["reward"] for row in yard.rows()] == [len("re run/a/0/0"), len("re run/a/1/0")]
+    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+
+
+def test_a_scorer_s_explanation_is_kept():
+    yard = Yard()
+    yard.run(one_turn, sync_scorer)
+    scored = yard.history().scored
+    assert (scored.scorer, scored.metrics, scored.reasons) == (
+        "sync_scorer",
+        {"letters": 12.0},
+        {"why": "counted"},
+    )
+
+
+def test_a_scorer_that_raises_once_is_asked_again():
+    trouble = iter([RuntimeError("flake")])
+
+    def flaky(view):
+        for error in trouble:
+            raise error
+        return 1.0
+
+    yard = Yard()
+    yard.run(one_turn, flaky)
+    history = yard.history()
+    assert (history.reward, len(history.scoring_failures)) == (1.0, 1)
+    assert not history.failures
+
+
+class Unreadable(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+async def cancelled(view):
+    raise asyncio.CancelledError
+
+
+async def base_group(view):
+    raise BaseExceptionGroup("all", [KeyboardInterrupt()])
+
+
+def raising(error):
+    def scorer(view):
+        raise error
+
+    return scorer
+
+
+async def exits(view):
+    raise SystemExit(3)
+
+
+BAD = {
+    "raises": (raising(KeyError("always")), "KeyError"),
+    "exits in a thread": (raising(SystemExit(3)), "ExitCalled"),
+    "exits on the loop": (exits, "ExitCalled"),
+    "cancels": (cancelled, "ExitCalled"),
+    "base group": (base_group, "ExitCalled"),
+    "unreadable": (raising(Unreadable()), "Unprintable"),
+    "nan": (lambda view: math.nan, "ValueError"),
+    "text": (lambda view: "good", "TypeError"),
+    "none": (lambda view: None, "TypeError"),
+    "bad reward": (lambda view: Score("good"), "TypeError"),
+    "bad metric": (lambda view: Score(1.0, {"a": "x"}), "ValueError"),
+    "no metrics": (lambda view: Score(1.0, None), "AttributeError"),
+}
+
+
+@pytest.mark.parametrize("how", BAD)
+def test_a_scorer_that_always_fails_fails_its_own_trajectory_and_causes_no_rollout(how):
+    bad, kind = BAD[how]
+
+    def scorer(view):
+        return bad(view) if view.key.sample == 1 else 1.0
+
+    yard = Yard("a", samples=3)
+    ending = yard.run(one_turn, scorer, scoring=ScoringPolicy(tries=2))
+    assert (ending.stopped, ending.fatal) == ("", None)
+    assert yard.statuses()["a/1"] == ("FAILED", True)
+    assert {yard.statuses()[name] for name in ("a/0", "a/2")} == {("COMPLETED", True)}
+    history = yard.history("a/1")
+    assert [failure.type for failure in history.scoring_failures] == [kind, kind]
+    assert {failure.phase for failure in history.scoring_failures} == {"scoring"}
+    assert history.reward is None, "not even the rollout's own"
+    assert len(yard.policy.requests) == 3
+    assert len(history.attempts) == 1
+
+
+def test_reasons_that_cannot_be_encoded_are_kept_readable():
+    yard = Yard()
+    yard.run(one_turn, lambda view: Score(1.0, reasons={"why": "half \ud800"}))
+    assert yard.history().scored.reasons == {"why": "half \\ud800"}
+
+
+def test_a_hanging_scorer_of_either_kind_fails_by_its_deadline():
+    release = threading.Event()
+
+    def blocks(view):
+        release.wait(60)
+
+    async def sleeps(view):
+        await asyncio.sleep(60)
+
+    try:
+        for scorer in (blocks, sleeps):
+            yard = Yard()
+            yard.run(one_turn, scorer, scoring=ScoringPolicy(tries=1, timeout=0.03))
+            (failure,) = yard.history().scoring_failures
+            assert (failure.type, failure.phase) == ("ScorerTimeout", "scoring")
+            assert yard.statuses() == {"a/0": ("FAILED", True)}
+    finally:
+        release.set()
+
+
+def test_the_process_can_exit_while_a_scorer_hangs():
+    tests = Path(__file__).parent
+    script = f"""
+import sys, threading
+sys.path[:0] = [{str(tests)!r}, {str(tests.parent)!r}, {str(tests.parent / "rollout")!r}]
+from yard import Yard, turn
+from holdfast.engine.settings import ScoringPolicy
+yard = Yard()
+yard.run(turn, lambda view: threading.Event().wait(), scoring=ScoringPolicy(tries=1, timeout=0.01))
+print(yard.statuses())
+"""
+    # `turn` returns a Reply, which is no reward: the rollout has to return None.
+    script = script.replace("yard.run(turn,", "async def go(t): await turn(t)\nyard.run(go,")
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert "FAILED" in done.stdout, done.stderr
+    assert done.returncode == 0
+
+
+def test_a_scorer_s_own_timeout_error_is_not_taken_for_its_deadline():
+    yard = Yard()
+    yard.run(one_turn, raising(TimeoutError("a socket")), scoring=ScoringPolicy(tries=1))
+    assert yard.history().scoring_failures[0].type == "TimeoutError"
+
+
+def test_a_synchronous_scorer_does_not_block_the_loop_and_overlaps_with_rollouts():
+    """Each waits for the other: the scorer of the first for the second's rollout."""
+    second_runs = threading.Event()
+
+    async def rollout(t):
+        if t.key.task == "b":
+            second_runs.set()
+        await turn(t)
+
+    def scorer(view):
+        assert second_runs.wait(20), "the loop was blocked, or scoring came last"
+        return 1.0
+
+    yard = Yard("a", "b")
+    yard.run(rollout, scorer, concurrency=1, scoring=ScoringPolicy(tries=1))
+    assert set(yard.statuses().values()) == {("COMPLETED", True)}
+
+
+def test_no_more_scorers_run_at_once_than_allowed():
+    running, most = 0, 0
+
+    async def scorer(view):
+        nonlocal running, most
+        running, most = running + 1, max(most, running + 1)
+        await asyncio.sleep(0.005)
+        running -= 1
+        return 1.0
+
+    Yard(*"abcdef").run(one_turn, scorer, scoring=ScoringPolicy(concurrency=2))
+    assert most == 2
+
+
+def test_what_is_finished_but_not_scored_is_only_scored_on_resume(tmp_path):
+    def score(view):
+        return 2.0
+
+    async def main():
+        journal = open_journal(tmp_path / "journal.db")
+        try:
+            yard = Yard("a", samples=2, journal=journal)
+
+            async def stops(view):
+                yard.stop.request("in the middle of scoring")
+                await asyncio.sleep(60)
+
+            await yard.work(one_turn, stops, grace=0.02)
+            finished = [history.finished for history in (await yard._histories()).values()]
+            asked = len(yard.policy.requests)
+            await yard.work(one_turn, score)
+            return finished, asked, len(yard.policy.requests), await yard._histories()
+        finally:
+            await journal.close()
+
+    finished, before, after, histories = asyncio.run(main())
+    assert all(finished)
+    assert before == after == 2
+    assert [history.reward for history in histories.values()] == [2.0, 2.0]
+    assert [len(history.attempts) for history in histories.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_what_was_finished_under_a_scorer_that_is_gone_is_settled_without_one(kind, tmp_path):
+    async def main():
+        journal = open_journal(tmp_path / "journal.db") if kind == "sqlite" else None
+        yard = Yard(journal=journal)
+
+        async def stops(view):
+            yard.stop.request("in the middle of scoring")
+            await asyncio.sleep(60)
+
+        await yard.work(one_turn, stops, grace=0.02)
+        await yard.work(one_turn)
+        run = await yard.journal.find_run("run")
+        listed = await yard.journal.trajectories(run)
+        await yard.journal.close()
+        return [(row.status.name, row.settled) for row in listed], len(yard.policy.requests)
+
+    assert asyncio.run(main()) == ([("COMPLETED", True)], 1)
+
+
+def test_a_scorer_s_failures_count_across_processes():
+    yard = Yard()
+
+    async def fails_then_stops(view):
+        if yard.history_failures:
+            yard.stop.request("now")
+            await asyncio.sleep(60)
+        yard.history_failures.append(1)
+        raise KeyError("first")
+
+    yard.history_failures = []
+    yard.run(one_turn, fails_then_stops, grace=0.02, scoring=ScoringPolicy(tries=2))
+    assert len(yard.history().scoring_failures) == 1
+    yard.run(one_turn, raising(KeyError("second")), scoring=ScoringPolicy(tries=2))
+    assert [one.attempt for one in yard.history().scoring_failures] == [1, 2]
+
+
+# --- groups
+
+
+def test_a_group_scorer_sees_each_group_once_in_sample_order():
+    seen = []
+
+    @group_scorer
+    def rank(views):
+        seen.append([str(view.key) for view in views])
+        return list(range(len(views)))
+
+    async def rollout(t):
+        await asyncio.sleep(0.01 * (3 - t.key.sample))
+        await turn(t)
+
+    yard = Yard("a", "b", samples=3)
+    yard.run(rollout, rank)
+    assert sorted(seen) == [[f"run/{name}/{i}" for i in range(3)] for name in "ab"]
+    assert [row["reward"] for row in yard.rows()] == [0.0, 1.0, 2.0] * 2
+
+
+def test_a_group_scorer_sees_the_valid_members_only():
+    seen = []
+
+    @group_scorer
+    async def rank(views):
+        seen.append([view.key.sample for view in views])
+        return [Score(1.0)] * len(views)
+
+    async def rollout(t):
+        if t.key.sample == 1:
+            raise KeyError("bug")
+
+    yard = Yard("a", samples=3)
+    yard.run(rollout, rank)
+    assert seen == [[0, 2]]
+    assert set(yard.statuses().values()) == {("COMPLETED", True), ("FAILED", True)}
+
+
+def test_a_group_is_settled_in_one_append():
+    together = []
+
+    class Watching(FaultyJournal):
+        async def append_together(self, entries, *, settled=None):
+            if settled:
+                together.append([type(records[-1]) for _, records, _ in entries])
+            await super().append_together(entries, settled=settled)
+
+    @group_scorer
+    def rank(views):
+        return [1.0] * len(views)
+
+    from holdfast.journal.memory import MemoryJournal
+
+    yard = Yard("a", samples=3, journal=Watching(MemoryJournal()))
+    yard.run(one_turn, rank)
+    assert together == [[Scored] * 3]
+
+
+@pytest.mark.parametrize("returned", [[1.0], 1.0, None, [1.0, "x"], "ab"])
+def test_a_group_scorer_that_returns_the_wrong_shape_fails_its_group_only(returned):
+    @group_scorer
+    def rank(views):
+        return returned if views[0].key.task == "a" else [1.0] * len(views)
+
+    yard = Yard("a", "b", samples=2)
+    yard.run(one_turn, rank)
+    statuses = yard.statuses()
+    assert {statuses["a/0"], statuses["a/1"]} == {("FAILED", True)}
+    assert {statuses["b/0"], statuses["b/1"]} == {("COMPLETED", True)}
+    assert len(yard.policy.requests) == 4
+
+
+def test_a_scorer_wants_to_be_a_function():
+    with pytest.raises(UsageError, match="is no scorer"):
+        Scorer(3)
+
+
+@pytest.mark.parametrize("bad", [{"tries": 0}, {"concurrency": 0}, {"timeout": 0}])
+def test_a_scoring_policy_that_could_never_end_is_refused(bad):
+    with pytest.raises(UsageError):
+        ScoringPolicy(**bad)
+
+
+def test_the_whole_of_it_from_the_outside(served, tmp_path):
+    async def main():
+        policy = holdfast.CompletionsPolicy(served.url, served.model)
+        journal = holdfast.open_journal(tmp_path / "journal.db")
+        try:
+            return await holdfast.run(
+                one_turn,
+                tasks=[{"id": "a", "prompt": "x"}],
+                policy=policy,
+                journal=journal,
+                name="mine",
+                samples=2,
+                sampling=holdfast.Sampling(max_tokens=32),
+                scorer=async_scorer,
+            )
+        finally:
+            await journal.close()
+            await policy.aclose()
+
+    ending, report = asyncio.run(main())
+    assert (ending.stopped, report.trajectories, report.unsettled) == ("", 2, 0)
