@@ -96,7 +96,6 @@ def test_a_key_under_another_name_is_hidden_too(lab):
     assert CANARY not in done.err + done.out
 
 
-@pytest.mark.xfail(strict=True, reason="failure_of knows what keys look like, not which there are")
 def test_a_key_that_a_trajectory_says_aloud_goes_nowhere(lab):
     lab.write("agent.py", LOUD)
     lab.tasks("sum")

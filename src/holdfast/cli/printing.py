@@ -28,7 +28,7 @@ def hide(secret: str | None) -> None:
 
 def safe(text: str) -> str:
     """Without credentials: those that look like one, and those that we know."""
-    from holdfast.records.failure import redact  # `--help` does without it.
+    from holdfast.records.redaction import redact  # `--help` does without it.
 
     for secret in _secrets:
         text = text.replace(secret, "[redacted]")

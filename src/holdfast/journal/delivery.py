@@ -13,6 +13,7 @@ from holdfast.records.group import GroupPolicy, valid_members
 from holdfast.records.run import Run
 
 _READY = """SELECT t.task FROM trajectories t
+    JOIN tasks k ON k.run = t.run AND k.ordinal = t.task AND k.current
     LEFT JOIN deliveries d ON d.run = t.run AND d.consumer = ? AND d.task = t.task
     WHERE t.run = ? AND d.task IS NULL
     GROUP BY t.task HAVING count(*) = count(t.settled) ORDER BY max(t.settled)"""

@@ -79,6 +79,8 @@ class TrajectoryRow(Struct, frozen=True):
     epoch: int
     records: int
     owner: str
+    resting: bool = False
+    """Its task is no longer among the run's: kept, but not worked on, reported or exported."""
 
 
 class RunRow(Struct, frozen=True):

@@ -104,21 +104,28 @@ class MemoryJournal:
         return [self._run_row(run) for run in self._runs.values()]
 
     def _run_row(self, run: Run) -> RunRow:
-        mine = [one for one in self._trajectories.values() if one.run == run.id]
+        current = self._current[run.id]
+        mine = [
+            one
+            for one in self._trajectories.values()
+            if one.run == run.id and one.key.task in current
+        ]
         by_status: dict[str, int] = {}
         for one in sorted(mine, key=lambda one: one.status):
             by_status[one.status.name] = by_status.get(one.status.name, 0) + 1
         return RunRow(
             name=run.spec.name,
             created=run.created,
-            tasks=len(self._tasks[run.id]),
+            tasks=len(current),
             samples=run.spec.samples,
             by_status=by_status,
             settled=sum(one.settled is not None for one in mine),
             live_workers=tuple(
                 str(worker.identity)
                 for worker, until in self._workers.values()
-                if worker.run == run.id and until > time.monotonic()
+                if worker.run == run.id
+                and until > time.monotonic()
+                and not is_gone(worker.identity)
             ),
         )
 
@@ -143,6 +150,7 @@ class MemoryJournal:
             epoch=one.epoch,
             records=len(one.records),
             owner=str(owner[0].identity) if owner else "",
+            resting=one.key.task not in self._current[one.run],
         )
 
     # --- workers and leases
@@ -343,6 +351,7 @@ class MemoryJournal:
             valid = valid_members([one.status for one in members])
             if (
                 ordinal not in gone
+                and self._tasks[run.id][ordinal].id in self._current[run.id]
                 and len(places) == len(members)
                 and valid
                 and run.spec.group.keeps(valid, of=len(members))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.journal.journal import RunRow, TrajectoryRow
+from holdfast.journal.journal import RunRow, TrajectoryRow, WorkerIdentity
+from holdfast.journal.process import is_gone
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.run import Run, RunChange, RunSpec
 from holdfast.records.task import Task
@@ -122,14 +123,15 @@ def tasks(connection: sqlite3.Connection, run: Run) -> list[Task]:
 TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT NULL, t.epoch,
         (SELECT count(*) FROM records r WHERE r.trajectory = t.id),
         coalesce((SELECT 'process ' || w.pid || ' on ' || w.host FROM workers w
-                  WHERE w.id = t.owner), '')
+                  WHERE w.id = t.owner), ''),
+        NOT k.current
     FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task """
 
 
 def trajectory_row(
-    run: str, row: tuple[str, int, int, int, int, int, int, int, str]
+    run: str, row: tuple[str, int, int, int, int, int, int, int, str, int]
 ) -> TrajectoryRow:
-    name, sample, identity, ordinal, status, settled, epoch, records, owner = row
+    name, sample, identity, ordinal, status, settled, epoch, records, owner, resting = row
     return TrajectoryRow(
         key=TrajectoryKey(run, name, sample),
         id=identity,
@@ -139,6 +141,7 @@ def trajectory_row(
         epoch=epoch,
         records=records,
         owner=owner,
+        resting=bool(resting),
     )
 
 
@@ -156,17 +159,19 @@ def listing(connection: sqlite3.Connection) -> list[RunRow]:
 
 def _run_row(connection: sqlite3.Connection, run: Run) -> RunRow:
     by_status = connection.execute(
-        "SELECT status, count(*), count(settled) FROM trajectories WHERE run = ? "
-        "GROUP BY status ORDER BY status",
+        "SELECT status, count(*), count(settled) FROM trajectories t "
+        "JOIN tasks k ON k.run = t.run AND k.ordinal = t.task AND k.current "
+        "WHERE t.run = ? GROUP BY status ORDER BY status",
         (run.id,),
     ).fetchall()
     (tasks_count,) = connection.execute(
-        "SELECT count(*) FROM tasks WHERE run = ?", (run.id,)
+        "SELECT count(*) FROM tasks WHERE run = ? AND current", (run.id,)
     ).fetchone()
-    live = connection.execute(
-        f"SELECT pid, host FROM workers WHERE run = ? AND lease_until > {NOW}",  # noqa: S608 - NOW is ours
+    leased = connection.execute(
+        f"SELECT host, pid, born FROM workers WHERE run = ? AND lease_until > {NOW}",  # noqa: S608 - NOW is ours
         (run.id,),
     ).fetchall()
+    workers = [WorkerIdentity(host, pid, born) for host, pid, born in leased]
     return RunRow(
         name=run.spec.name,
         created=run.created,
@@ -174,5 +179,5 @@ def _run_row(connection: sqlite3.Connection, run: Run) -> RunRow:
         samples=run.spec.samples,
         by_status={Status(status).name: total for status, total, _ in by_status},
         settled=sum(settled for _, _, settled in by_status),
-        live_workers=tuple(f"process {pid} on {host}" for pid, host in live),
+        live_workers=tuple(str(worker) for worker in workers if not is_gone(worker)),
     )

@@ -6,14 +6,13 @@ with the evidence in it: nothing is ever padded.
 
 import math
 from array import array
-from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.policy.policy import Completion, Request
 from holdfast.records.errors import BadAnswer, EngineUnavailable
-from holdfast.records.failure import redact
+from holdfast.records.redaction import redact
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.records.tokens import TYPE_IDS, TYPE_LOGPROBS, pack_ids, pack_logprobs
 
@@ -55,7 +54,6 @@ def read(
     model: str,
     tries: int,
     seconds: float,
-    hide: Callable[[str], str] = redact,
 ) -> Completion:
     """Raises `BadAnswer`, or `EngineUnavailable` for an aborted generation."""
     try:
@@ -63,7 +61,7 @@ def read(
         ids = _ids(choice, request)
         logprobs = _logprobs(choice, len(ids))
     except _Unusable as error:
-        evidence = hide(body[:_EVIDENCE].decode("utf-8", "replace"))
+        evidence = redact(body[:_EVIDENCE].decode("utf-8", "replace"))
         raise BadAnswer(
             f"the engine's answer cannot be used: {error}. It begins: {evidence}"
         ) from error

@@ -27,7 +27,7 @@ from holdfast.records.errors import (
     PolicyRefused,
     UsageError,
 )
-from holdfast.records.failure import redact
+from holdfast.records.redaction import hide, redact
 
 CONNECT_SECONDS = 10.0
 PROBE_SECONDS = 5.0
@@ -56,11 +56,12 @@ class CompletionsPolicy:
         self.url = base_url(url)
         self.model = model
         self._api_key = _checked(api_key)
+        hide(api_key)
         self._retry = retry or RetryPolicy()
         self._connections = connections
         self._clock = clock or SystemClock()
         self._session: aiohttp.ClientSession | None = None
-        self._name = self._safe(self.url)
+        self._name = redact(self.url)
         self.gate = Gate(self._name, self._probe, clock=self._clock, patience=patience)
 
     # --- before the work
@@ -68,11 +69,13 @@ class CompletionsPolicy:
     async def check(self) -> None:
         try:
             served = await self._models()
-        except PolicyRefused:
-            raise
+        except PolicyRefused as error:
+            raise PolicyRefused(
+                f"{error} — it may be no inference engine, or want a key; check the address"
+            ) from error
         except _UNREACHABLE as error:
             raise EndpointDown(
-                f"the policy at {self._name} does not answer ({self._say(error)}); start it, or "
+                f"the policy at {self._name} does not answer ({_say(error)}); start it, or "
                 "correct --policy"
             ) from error
         if self.model not in served:
@@ -105,7 +108,7 @@ class CompletionsPolicy:
         try:
             served = await self._models()
         except _UNREACHABLE as error:
-            return self._say(error)
+            return _say(error)
         return None if self.model in served else f"it no longer serves {self.model!r}"
 
     # --- the work
@@ -125,7 +128,6 @@ class CompletionsPolicy:
                     model=self.model,
                     tries=call.tries,
                     seconds=self._clock.elapsed() - call.started,
-                    hide=self._safe,
                 )
             except PolicyError as error:
                 if not error.retryable:
@@ -211,16 +213,16 @@ class CompletionsPolicy:
             ) from error
         except (aiohttp.ClientConnectionError, OSError) as error:
             raise EngineUnavailable(
-                f"connection to {self._name} lost: {self._say(error)}", connected=False
+                f"connection to {self._name} lost: {_say(error)}", connected=False
             ) from error
         except aiohttp.ClientError as error:
-            raise EngineUnavailable(f"{self._name}: {self._say(error)}") from error
+            raise EngineUnavailable(f"{self._name}: {_say(error)}") from error
 
     def _refusal(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> PolicyError | BadRequest | ContextOverflow:
         """An error status as one of our errors: the only place that reads status codes."""
-        said = self._safe(_message(body))[:_MAX_SAID]
+        said = redact(_message(body))[:_MAX_SAID]
         where = f"{self._name} answered {status}: {said}"
         if status in (401, 403, 404):
             return PolicyRefused(where)
@@ -246,13 +248,6 @@ class CompletionsPolicy:
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-
-    def _safe(self, text: str) -> str:
-        """Without credentials: those that look like one, and the one that we know."""
-        return redact(text.replace(self._api_key, "[redacted]") if self._api_key else text)
-
-    def _say(self, error: BaseException) -> str:
-        return self._safe(str(error)) or type(error).__name__
 
     async def aclose(self) -> None:
         await self.gate.aclose()
@@ -286,9 +281,15 @@ class _Models(msgspec.Struct):
 
 def base_url(url: str) -> str:
     """`http://host:port`, with or without a trailing `/v1`."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"--policy wants an address like http://127.0.0.1:8000, not {url!r}")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.netloc) and parts.port != 0
+    except ValueError:  # A port or an IPv6 address that is none.
+        usable = False
+    if not usable:
+        raise UsageError(
+            f"a policy's address looks like http://127.0.0.1:8000, not {redact(url)!r}"
+        )
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -311,3 +312,7 @@ def _checked(api_key: str | None) -> str | None:
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise UsageError("the API key holds a line break or another character that no key has")
     return api_key
+
+
+def _say(error: BaseException) -> str:
+    return redact(str(error)) or type(error).__name__

@@ -10,9 +10,11 @@ import traceback as tracebacks
 from msgspec import Struct
 
 from holdfast.records.errors import Cause, HoldfastError
+from holdfast.records.redaction import redact
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 16_000
+MAX_READ = 1_000_000
 
 
 class Treatment(Struct, frozen=True):
@@ -77,8 +79,9 @@ def failure_of(
         cause=cause,
         retryable=retryable,
         type=type(root).__name__,
-        message=redact(_shorten(str(root), MAX_MESSAGE)),
-        traceback=redact(_shorten("".join(lines), MAX_TRACEBACK)),
+        # Redacted before it is shortened: half a secret is still one.
+        message=_shorten(redact(_shorten(str(root), MAX_READ)), MAX_MESSAGE),
+        traceback=_shorten(redact(_shorten("".join(lines), MAX_READ)), MAX_TRACEBACK),
         step=step,
         attempt=attempt,
         phase=phase,
@@ -92,24 +95,6 @@ def root_of(error: BaseException) -> BaseException:
         real = [one for one in inner if not isinstance(one, asyncio.CancelledError)]
         error = (real or list(inner))[0]
     return error
-
-
-_SECRETS = (
-    re.compile(r"(?i)(bearer\s+)[^\s\"',;]+"),
-    re.compile(
-        r"(?i)(\b[a-z0-9_-]*(?:api[_-]?key|authorization|token|secret|password)"
-        r"[\"']?\s*[:=]\s*[\"']?(?!bearer\b)(?=[^\s\"',;\d]|\d*[a-z]))[^\s\"',;)}\]]{6,}"
-    ),
-    re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@:]+:[^/\s@]+(?=@)"),
-    re.compile(r"(\b)(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{8,}"),
-)
-
-
-def redact(text: str) -> str:
-    """Takes out what looks like a credential, before journal, log and error."""
-    for pattern in _SECRETS:
-        text = pattern.sub(r"\1[redacted]", text)
-    return text
 
 
 def _shorten(text: str, limit: int) -> str:

@@ -44,11 +44,9 @@ def read_tasks(path: Path) -> list[Task]:
         raise UsageError(f"task file {path} does not exist") from None
     except OSError as error:
         raise UsageError(f"task file {path} cannot be read: {error.strerror}") from error
-    rows = [
-        _parse(line, where=f"{path}:{number}")
-        for number, line in enumerate(text.split(b"\n"), 1)
-        if line.strip()
-    ]
+    # Some editors begin a file with a byte order mark.
+    lines = enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
+    rows = [_parse(line, where=f"{path}:{number}") for number, line in lines if line.strip()]
     if not rows:
         raise UsageError(f"task file {path} has no tasks; it wants one JSON object per line")
     return with_ids(rows, where=str(path))
@@ -98,13 +96,13 @@ def tasks_digest(tasks: Iterable[Task]) -> str:
 def _parse(line: bytes, *, where: str) -> tuple[str | None, Task]:
     try:
         raw = msgspec.json.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{where}: not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: wants a JSON object, found {type(raw).__name__}")
     try:
         row = msgspec.convert(raw, _Row)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise UsageError(f"{where}: {error}") from error
     name = None if row.id is None else str(row.id)
     if name is not None and not 0 < len(name) <= MAX_ID:

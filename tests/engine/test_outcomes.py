@@ -1,0 +1,133 @@
+"""Outcomes: what a rollout returns, and how the policy's own limits end it."""
+
+import asyncio
+import math
+
+import pytest
+from stage import Oracle
+from yard import Yard, turn
+
+from holdfast.policy.completions import CompletionsPolicy
+from holdfast.records.errors import (
+    ContextOverflow,
+    ToolSaysNo,
+)
+from holdfast.records.sampling import Sampling
+
+
+async def turn_only(t):
+    await turn(t)
+    return 1.0
+
+
+def raising(error):
+    async def rollout(t):
+        raise error
+
+    return rollout
+
+
+@pytest.mark.parametrize(
+    ("returned", "reward"), [(None, None), (0.25, 0.25), (1, 1.0), (True, 1.0), (-3, -3.0)]
+)
+def test_a_rollout_may_return_its_reward(returned, reward):
+    async def rollout(t):
+        await turn(t)
+        return returned
+
+    yard = Yard()
+    yard.run(rollout)
+    assert yard.history().reward == reward
+    assert [row["reward"] for row in yard.rows()] == [reward]
+
+
+@pytest.mark.parametrize("returned", ["good", math.nan, math.inf, [1.0], object()])
+def test_what_is_no_reward_is_a_bug_of_the_rollout(returned):
+    async def rollout(t):
+        return returned
+
+    yard = Yard()
+    yard.run(rollout)
+    history = yard.history()
+    assert (history.status.name, history.failures[0].cause) == ("FAILED", "code")
+    assert "reward" in history.failures[0].message
+
+
+def test_a_context_overflow_is_kept_and_scored(served):
+    async def rollout(t):
+        while True:
+            await turn(t, "x" * 100)
+
+    async def main():
+        policy = CompletionsPolicy(served.url, served.model)
+        try:
+            yard = Yard(policy=policy, sampling=Sampling(max_tokens=32))
+            await yard.work(rollout, lambda view: 0.5)
+            return yard
+        finally:
+            await policy.aclose()
+
+    yard = asyncio.run(main())
+    history = yard.history()
+    assert (history.status.name, history.finished.reason) == ("TRUNCATED", "context_overflow")
+    assert history.reward == 0.5
+    assert yard.report().truncations == {"context_overflow": 1}
+    assert sum(yard.rows()[0]["loss_mask"]) == history.sampled_tokens > 0
+
+
+def test_a_context_overflow_that_the_rollout_handles_is_no_failure():
+    answers = iter([ContextOverflow("too long"), "short"])
+
+    async def rollout(t):
+        try:
+            await turn(t)
+        except ContextOverflow:
+            t.messages.clear()
+            await turn(t, "summary")
+
+    yard = Yard(policy=Oracle(lambda request: next(answers)))
+    yard.run(rollout)
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+
+
+def test_a_last_reply_that_was_cut_by_its_length_truncates():
+    yard = Yard(sampling=Sampling(max_tokens=4))
+    yard.run(turn_only)
+    history = yard.history()
+    assert (history.status.name, history.finished.reason) == ("TRUNCATED", "max_tokens")
+
+
+@pytest.mark.parametrize("reason", ["max_turns", "half \ud800", 7, None])
+def test_a_rollout_truncates_for_any_reason_that_it_gives(reason):
+    async def rollout(t):
+        await turn(t)
+        t.truncate(reason)
+
+    yard = Yard()
+    yard.run(rollout)
+    history = yard.history()
+    assert history.status.name == "TRUNCATED"
+    assert history.finished.reason == str(reason).encode("utf-8", "backslashreplace").decode()
+
+
+def test_what_the_policy_did_is_never_a_failure():
+    yard = Yard()
+    yard.run(raising(ToolSaysNo("called by hand")))
+    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
+    assert yard.history().finished.reason == "ToolSaysNo"
+
+
+def test_steps_that_the_rollout_no_longer_takes_are_not_in_its_samples():
+    turns = iter([3, 1])
+
+    async def rollout(t):
+        for _ in range(n := next(turns)):
+            await turn(t)
+        if n == 3:
+            raise KeyError("and now for something shorter")
+
+    yard = Yard()
+    yard.run(rollout)
+    history = yard.history()
+    assert [step.path for step in history.generations] == ["0"]
+    assert [fork.path for fork in history.forks] == ["1"]
