@@ -89,7 +89,8 @@ def test_a_run_as_json_has_stable_keys(ran):
     assert told["spec"]["samples"] == 2
     assert len(told["rows"]) == 6
     assert set(told["rows"][0]) == {
-        *("key", "id", "ordinal", "status", "settled", "epoch", "records", "owner")
+        *("key", "id", "ordinal", "status", "settled", "epoch", "records", "owner"),
+        "resting",
     }
     assert told["rows"][0]["key"] == {"run": "r", "task": "sum", "sample": 0}
 

@@ -21,7 +21,7 @@ import workload
 from holdfast.cli.export import _write
 from holdfast.engine.engine import Engine
 from holdfast.engine.export import What, rows
-from holdfast.engine.run import open_run
+from holdfast.engine.opening import open_run
 from holdfast.engine.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.journal.sqlite import SqliteJournal

@@ -7,8 +7,8 @@ import pytest
 from yard import Yard, turn
 
 from holdfast.engine.export import What
+from holdfast.engine.opening import RunChanged, open_run
 from holdfast.engine.report import as_text
-from holdfast.engine.run import RunChanged, open_run
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.sampling import Sampling

@@ -8,8 +8,8 @@ from stage import Oracle
 
 from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.export import What, rows
+from holdfast.engine.opening import open_run
 from holdfast.engine.report import RunReport, build
-from holdfast.engine.run import open_run
 from holdfast.engine.scorer import Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop

@@ -7,7 +7,7 @@ from builders import finished, generated, make_tasks, scored, started, value
 from holdfast.records.errors import Cause
 from holdfast.records.failure import Failure
 from holdfast.records.history import History, conversation, stream_of, turns
-from holdfast.records.message import Role, user
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall, user
 from holdfast.records.step import (
     AttemptFailed,
     Contract,
@@ -188,7 +188,12 @@ def test_messages_that_are_recorded_elsewhere_are_found() -> None:
 
 def test_a_conversation_shows_tool_results_that_nobody_has_answered() -> None:
     (task,) = make_tasks("a")
-    history = History([generated("0", added=("task:0",)), intent("1"), ToolResult("1", "42")])
+    called = intent("1")
+    call = ToolCall(called.call_id, FunctionCall(called.name, called.arguments))
+    reply = Message(Role.ASSISTANT, "reply 0", tool_calls=(call,))
+    history = History(
+        [generated("0", added=("task:0",), message=reply), called, ToolResult("1", "42")]
+    )
     assert [message.text for message in conversation(history, task)] == ["do a", "reply 0", "42"]
     assert conversation(History(), task) == list(task.messages)
 

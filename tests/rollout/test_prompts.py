@@ -163,9 +163,6 @@ def test_references_resolve_after_a_break_that_keeps_replies_and_tool_results():
     assert conversation(history, Play().task) == messages
 
 
-@pytest.mark.xfail(
-    strict=True, reason="conversation() adds the results of calls that were dropped on purpose"
-)
 def test_a_tool_result_that_the_rollout_dropped_stays_dropped():
     async def rollout(t):
         t.add(*t.task.messages)

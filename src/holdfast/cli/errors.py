@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from holdfast.cli.exit import Exit
 from holdfast.cli.loading import UserCodeError, their_traceback
-from holdfast.cli.printing import forget_reader, one_line, safe
-from holdfast.engine.run import RunChanged
+from holdfast.cli.printing import forget_reader, one_line
+from holdfast.engine.opening import RunChanged
 from holdfast.records.errors import (
     EndpointDown,
     HoldfastError,
@@ -22,6 +22,7 @@ from holdfast.records.errors import (
     RunHeld,
     UsageError,
 )
+from holdfast.records.redaction import redact
 
 _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (RunChanged, Exit.CHANGED),
@@ -43,10 +44,10 @@ def guarded(command: Callable[[], int], *, journal: str = "") -> int:
     try:
         return _flushed(command())
     except UserCodeError as error:
-        _print(safe(error.traceback))
+        _print(redact(error.traceback))
         return say(str(error), Exit.USAGE)
     except RunChanged as error:
-        _print(f"holdfast: {safe(str(error))}\n")
+        _print(f"holdfast: {redact(str(error))}\n")
         return Exit.CHANGED
     except JournalCorrupt as error:
         return say(f"{error}; {advice(journal)}", Exit.CORRUPT)
@@ -74,10 +75,10 @@ def _flushed(code: int) -> int:
 def _unforeseen(error: Exception) -> Exit:
     """An error of the user's code outside any trajectory, or a bug of ours."""
     if theirs := their_traceback(error):
-        _print(safe(theirs))
+        _print(redact(theirs))
         line = f"the rollout's own code failed: {type(error).__name__}: {error}"
     else:
-        _print(safe("".join(traceback.format_exception(error))))
+        _print(redact("".join(traceback.format_exception(error))))
         line = "this is a bug in Holdfast; nothing that was recorded is lost"
     return say(line, Exit.STOPPED)
 
@@ -95,7 +96,7 @@ def code_of(error: HoldfastError) -> Exit:
 
 
 def say(message: str, code: Exit) -> Exit:
-    _print(f"holdfast: {one_line(safe(message))}\n")
+    _print(f"holdfast: {one_line(redact(message))}\n")
     return code
 
 

@@ -43,7 +43,8 @@ async def _export(args: argparse.Namespace) -> int:
         run = await named(journal, args.run)
         found = rows(journal, run, what, fixed_groups=args.fixed_groups)
         written = await _write(found, target, what, args.format)
-        unsettled = sum(not row.settled for row in await journal.trajectories(run))
+        rows_now = await journal.trajectories(run)
+        unsettled = sum(not (row.settled or row.resting) for row in rows_now)
     finally:
         await journal.close()
     if args.json:

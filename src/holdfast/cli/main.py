@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from holdfast import __version__
 from holdfast.cli import options, printing
 from holdfast.cli.exit import Exit
+from holdfast.records import redaction
 
 
 def entry() -> None:
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     _arm_crash_points()
     from holdfast.cli.errors import guarded
 
-    printing.hide(os.environ.get(getattr(args, "api_key_env", options.API_KEY)))
+    redaction.hide(os.environ.get(getattr(args, "api_key_env", options.API_KEY)))
     journal = args.file if args.command == "journal" else args.journal
     return guarded(lambda: _dispatch(args), journal=journal)
 

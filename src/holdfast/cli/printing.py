@@ -9,8 +9,6 @@ import os
 import sys
 
 MAX_LINE = 2_000
-SHORTEST_SECRET = 6
-_secrets: set[str] = set()
 
 
 def prepare_streams() -> None:
@@ -18,21 +16,6 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def hide(secret: str | None) -> None:
-    """From now on, `safe` takes this out. Shorter words would take out half the text."""
-    if secret and len(secret) >= SHORTEST_SECRET:
-        _secrets.add(secret)
-
-
-def safe(text: str) -> str:
-    """Without credentials: those that look like one, and those that we know."""
-    from holdfast.records.redaction import redact  # `--help` does without it.
-
-    for secret in _secrets:
-        text = text.replace(secret, "[redacted]")
-    return redact(text)
 
 
 def one_line(text: str) -> str:

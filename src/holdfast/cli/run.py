@@ -18,7 +18,7 @@ from holdfast.cli.exit import Exit
 from holdfast.cli.loading import load_module, processor_of, rollout_in, scorer_in, split
 from holdfast.cli.opening import opened
 from holdfast.cli.options import API_KEY
-from holdfast.cli.printing import one_line, print_json, safe, visible
+from holdfast.cli.printing import one_line, print_json, visible
 from holdfast.cli.signals import Signals
 from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.progress import Progress
@@ -33,6 +33,7 @@ from holdfast.policy.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
+from holdfast.records.redaction import redact
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, read_tasks, tasks_digest
@@ -192,9 +193,9 @@ def _tell(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending)
     if args.json:
         print_json(msgspec.to_builtins(report) | {"stopped": ending.stopped})
     else:
-        print(visible(safe(as_text(report))), flush=True)
+        print(visible(redact(as_text(report))), flush=True)
     if ending.stopped:
-        print(f"holdfast: stopped: {one_line(safe(ending.stopped))}", file=sys.stderr)
+        print(f"holdfast: stopped: {one_line(redact(ending.stopped))}", file=sys.stderr)
         print(f"to go on: {resume_command(run)}", file=sys.stderr)
     if isinstance(ending.fatal, HoldfastError) and str(ending.fatal) != ending.stopped:
         say(str(ending.fatal), Exit.STOPPED)

@@ -98,7 +98,7 @@ def _changes(run: Run) -> list[str]:
 def _listing(args: argparse.Namespace, listed: list[TrajectoryRow]) -> list[str]:
     lines = []
     for row in listed if args.all else listed[:LISTED]:
-        owner = f", {row.owner}" if row.owner else ""
+        owner = ", resting" if row.resting else f", {row.owner}" if row.owner else ""
         lines.append(f"{_short(row)}  {row.status.name}  {_many(row.records, 'record')}{owner}")
     if len(listed) > LISTED and not args.all:
         lines.append(f"… and {len(listed) - LISTED} more (--all)")

@@ -22,7 +22,9 @@ from holdfast.journal.process import this_process
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import JournalError, RunStopped
+from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processor import RolloutProcessor
 
 CLAIM_AHEAD = 64
@@ -114,7 +116,7 @@ class Engine:
         return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal)
 
     async def _count(self) -> None:
-        rows = await self._journal.trajectories(self._run)
+        rows = [row for row in await self._journal.trajectories(self._run) if not row.resting]
         self._progress.total = len(rows)
         self._progress.done_before = sum(row.settled for row in rows)
 
@@ -258,14 +260,18 @@ class Engine:
             await self._scoring.settle([member] if member.history.status.is_outcome else [])
             return self._progress.settled([member.history])
         if group.waiting == 0:
-            await self._scoring.settle(
-                sorted(
-                    (one for one in group.members if one.history.status.is_outcome),
-                    key=lambda one: one.lease.key.sample,
-                )
-            )
+            valid = [one for one in group.members if one.history.status.is_outcome]
+            await self._scoring.settle(valid, await self._company(group) if valid else ())
             self._progress.settled([one.history for one in group.members])
         return None
+
+    async def _company(self, group: _Group) -> list[TrajectoryView]:
+        """Members that were settled before: a relative score without them would be another."""
+        return [
+            TrajectoryView(row.key, group.claim.task, History(await self._journal.history(row.id)))
+            for row in group.claim.settled
+            if row.status.is_outcome
+        ]
 
     def _cut(self, cut: Cut) -> None:
         self._cuts.append(cut)

@@ -35,7 +35,7 @@ async def rows(
     journal: Journal, run: Run, what: What, *, fixed_groups: bool = False
 ) -> AsyncIterator[Row]:
     tasks = await journal.tasks(run)
-    listed = await journal.trajectories(run)
+    listed = [row for row in await journal.trajectories(run) if not row.resting]
     for ordinal, members in groupby(listed, key=lambda row: row.ordinal):
         group = list(members)
         if what is What.SAMPLES:

@@ -81,6 +81,8 @@ async def build(journal: Journal, run: Run) -> RunReport:
     causes: dict[tuple[str, str], RootCause] = {}
     by_status: Counter[Status] = Counter()
     for row in await journal.trajectories(run):
+        if row.resting:
+            continue
         by_status[row.status] += 1
         statuses.setdefault(row.ordinal, []).append(row.status)
         if not row.settled:

@@ -38,6 +38,11 @@ class Member(Struct):
         return TrajectoryView(self.lease.key, self.task, self.history)
 
 
+def _in_order(members: Sequence[Member], company: Sequence[TrajectoryView]) -> list[TrajectoryView]:
+    views = [*company, *(member.view for member in members)]
+    return sorted(views, key=lambda view: view.key.sample)
+
+
 class Scoring:
     """Scores members one by one or as a group, and settles them."""
 
@@ -48,15 +53,20 @@ class Scoring:
         self._clock = clock
         self._slots = asyncio.Semaphore(policy.concurrency)
 
-    async def settle(self, members: Sequence[Member]) -> None:
-        """Returns when every member is scored, or has failed for good, durably."""
+    async def settle(
+        self, members: Sequence[Member], company: Sequence[TrajectoryView] = ()
+    ) -> None:
+        """Returns when every member is scored, or has failed for good, durably.
+
+        A group scorer also sees `company`: members of the group that have their scores already.
+        """
         if not members:
             return None
         failures = max(member.failures for member in members)
         while True:
             try:
                 async with self._slots:
-                    scores = await self._score(members)
+                    scores = await self._score(members, company)
             except JournalError:
                 raise
             except Exception as error:
@@ -68,16 +78,21 @@ class Scoring:
             else:
                 return await self._scored(members, scores)
 
-    async def _score(self, members: Sequence[Member]) -> list[Score]:
+    async def _score(
+        self, members: Sequence[Member], company: Sequence[TrajectoryView]
+    ) -> list[Score]:
+        views = _in_order(members, company)
         try:
             async with asyncio.timeout(self._policy.timeout) as deadline:
-                return await self.scorer.score([member.view for member in members])
+                scores = await self.scorer.score(views)
         except TimeoutError as late:
             if not deadline.expired():
                 raise
             raise ScorerTimeout(
                 f"scorer {self.scorer.name} did not answer within {self._policy.timeout:g} s"
             ) from late
+        found = {view.key: score for view, score in zip(views, scores, strict=True)}
+        return [found[member.lease.key] for member in members]
 
     async def _scored(self, members: Sequence[Member], scores: Sequence[Score]) -> None:
         now = self._clock.now()

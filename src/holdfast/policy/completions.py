@@ -288,7 +288,8 @@ def base_url(url: str) -> str:
         usable = False
     if not usable:
         raise UsageError(
-            f"a policy's address looks like http://127.0.0.1:8000, not {redact(url)!r}"
+            "an inference engine's address (--policy) looks like http://127.0.0.1:8000, not "
+            f"{redact(url)!r}"
         )
     return url.rstrip("/").removesuffix("/v1")
 

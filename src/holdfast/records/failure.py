@@ -80,7 +80,7 @@ def failure_of(
         retryable=retryable,
         type=type(root).__name__,
         # Redacted before it is shortened: half a secret is still one.
-        message=_shorten(redact(_shorten(str(root), MAX_READ)), MAX_MESSAGE),
+        message=_shorten(redact(_shorten(_said(root), MAX_READ)), MAX_MESSAGE),
         traceback=_shorten(redact(_shorten("".join(lines), MAX_READ)), MAX_TRACEBACK),
         step=step,
         attempt=attempt,
@@ -95,6 +95,14 @@ def root_of(error: BaseException) -> BaseException:
         real = [one for one in inner if not isinstance(one, asyncio.CancelledError)]
         error = (real or list(inner))[0]
     return error
+
+
+def _said(error: BaseException) -> str:
+    """The error's message; user code may fail to say it."""
+    try:
+        return str(error)
+    except Exception as worse:
+        return f"(its message cannot be read: {type(worse).__name__})"
 
 
 def _shorten(text: str, limit: int) -> str:

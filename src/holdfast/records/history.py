@@ -193,9 +193,9 @@ def conversation(history: History, task: Task) -> list[Message]:
     for step in reversed(chain):
         messages.extend(added_messages(history, task, step))
         messages.append(step.message)
-    told = {message.tool_call_id for message in messages if message.tool_call_id}
+    asked = {call.id for call in last.message.tool_calls}
     for path, result in history.results.items():
         intent = history.steps.get(path)
-        if isinstance(intent, ToolIntent) and intent.call_id and intent.call_id not in told:
+        if isinstance(intent, ToolIntent) and intent.call_id in asked:
             messages.append(tool_message(history, result.path))
     return messages

@@ -1,0 +1,95 @@
+"""Opening a run: new, resumed, or refused because it is not the same run any more.
+
+A change is told, and recorded, in words: which tasks came and went, not which digest became which.
+Nothing is changed while a live worker goes by what is recorded.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.journal.journal import Journal
+from holdfast.journal.process import this_process
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run, RunSpec
+from holdfast.records.task import Task, content_digest
+
+NAMED = 3
+LEASE_SECONDS = 30.0
+
+
+class RunChanged(UsageError):
+    """The run is recorded with other tasks, settings or code."""
+
+    def __init__(self, name: str, differences: Sequence[str]):
+        listed = "\n".join(f"  {line}" for line in differences)
+        super().__init__(
+            f"run {name!r} is recorded differently:\n{listed}\n"
+            "use --new to start another run, or --accept-changes to go on with this one"
+        )
+        self.differences = tuple(differences)
+
+
+async def open_run(
+    journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, accept_changes: bool = False
+) -> Run:
+    """Creates the run, or finds it and makes sure that it is the same."""
+    run = await journal.find_run(spec.name)
+    if run is None:
+        return await journal.create_run(spec, tasks)
+    differences = run.spec.differences(spec)
+    if not differences:
+        return run
+    told = await _in_words(journal, run, tasks, differences)
+    if not accept_changes:
+        raise RunChanged(spec.name, told)
+    if spec.samples < run.spec.samples:
+        raise UsageError(
+            f"the samples of run {spec.name!r} can grow, not shrink: they are {run.spec.samples}; "
+            "use --new to start another run"
+        )
+    worker = await journal.join(run, this_process(), lease_seconds=LEASE_SECONDS, share=False)
+    try:
+        return await journal.amend_run(run, spec, tasks, differences=told)
+    finally:
+        await journal.leave(worker)
+
+
+async def free_name(journal: Journal, name: str) -> str:
+    """`name`, or `name-2`, `name-3`, … when it is taken."""
+    candidate, number = name, 1
+    while await journal.find_run(candidate) is not None:
+        number += 1
+        candidate = f"{name}-{number}"
+    return candidate
+
+
+async def _in_words(
+    journal: Journal, run: Run, tasks: Sequence[Task], differences: Sequence[str]
+) -> list[str]:
+    resting = {row.ordinal for row in await journal.trajectories(run) if row.resting}
+    listed = enumerate(await journal.tasks(run))
+    recorded = [task for ordinal, task in listed if ordinal not in resting]
+    told = _compared(recorded, tasks)
+    return [told if line.startswith("tasks:") else line for line in differences]
+
+
+def _compared(recorded: Iterable[Task], now: Iterable[Task]) -> str:
+    before = {task.id: content_digest(task) for task in recorded}
+    after = {task.id: content_digest(task) for task in now}
+    parts = {
+        "added": [one for one in after if one not in before],
+        "removed": [one for one in before if one not in after],
+        "changed": [one for one in after if one in before and after[one] != before[one]],
+    }
+    told = [f"{len(ids)} {what} ({_listed(ids)})" for what, ids in parts.items() if ids]
+    return f"tasks: {', '.join(told) or 'in another order'}"
+
+
+def _listed(ids: Sequence[str]) -> str:
+    return ", ".join([*(_shown(one) for one in ids[:NAMED]), *(["…"] if len(ids) > NAMED else [])])
+
+
+def _shown(name: str) -> str:
+    """An id on one line, whatever it holds."""
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in name
+    )
