@@ -44,6 +44,7 @@ class Note(Struct, frozen=True):
     what: Any
 
 
+TEMPORARY = "temporary-"
 Event = Write | Truncate | Sync | Delete | Note
 
 
@@ -58,7 +59,10 @@ class SimulatedDisk(apsw.VFS):
         self.events.append(Note(what))
 
     def xOpen(self, name: Any, flags: list[int]) -> "_File":  # noqa: N802
-        path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
+        if name is None:  # A temporary file: gone with the power, and never looked at again.
+            path = f"{TEMPORARY}{len(self.files)}"
+        else:
+            path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
         flags[1] = flags[0]
         self.files.setdefault(path, bytearray())
         return _File(self, path)
@@ -150,7 +154,9 @@ def after_power_loss(events: Iterable[Event], rng: random.Random) -> dict[str, b
         for one in lost:
             for survivor in _survivors(one, rng):
                 _apply(safe[file], survivor)
-    return {file: bytes(content) for file, content in safe.items()}
+    return {
+        file: bytes(content) for file, content in safe.items() if not file.startswith(TEMPORARY)
+    }
 
 
 def _survivors(event: Write | Truncate, rng: random.Random) -> Iterator[Write | Truncate]:

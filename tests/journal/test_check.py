@@ -22,6 +22,7 @@ from builders import (
     value,
     values,
 )
+from holdfast.journal import schema
 from holdfast.journal.check import check
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.errors import JournalError, NotAJournal
@@ -267,7 +268,7 @@ def test_damaged_pages_are_findings_not_exceptions(tmp_path: Path) -> None:
     log(path, [value(number, size=2_000) for number in range(50)])
     content = bytearray(path.read_bytes())
     ((root,),) = sql(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'blobs'")
-    start = (int(str(root)) - 1) * 8192
+    start = (int(str(root)) - 1) * schema.PAGE_SIZE
     content[start : start + 100] = b"\xff" * 100
     path.write_bytes(content)
     report = check(path)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.journal.journal import Lease
-from holdfast.journal.writer import Ticket
+from holdfast.journal.writer import Operation
 from holdfast.records.codec import MAX_RECORD, checksum, encode
 from holdfast.records.errors import JournalError, LeaseLost
 from holdfast.records.step import Record
@@ -46,15 +46,14 @@ class Entry(Struct):
     settled: bool | None
 
 
-class Append:
+class Append(Operation):
     """One or more entries that are written together or not at all."""
 
-    __slots__ = ("entries", "rows", "size")
+    __slots__ = ("entries",)
 
     def __init__(self, entries: list[Entry], rows: int, size: int):
+        super().__init__(rows, size)
         self.entries = entries
-        self.rows = rows
-        self.size = size
 
     def run(self, connection: sqlite3.Connection) -> None:
         """By itself; `run_batch` writes many at once."""
@@ -105,38 +104,37 @@ def _entry(lease: Lease, bodies: list[bytes], status: Status | None, settled: bo
     return Entry(lease, first, rows, status, settled)
 
 
-def run_batch(connection: sqlite3.Connection, batch: list[Ticket]) -> None:
-    """Runs tickets in their order: appends in bulk, everything else one by one in between."""
-    appends: list[Ticket] = []
-    for ticket in batch:
-        if isinstance(ticket.operation, Append):
-            appends.append(ticket)
+def run_batch(connection: sqlite3.Connection, batch: list[Operation]) -> None:
+    """Runs operations in their order: appends in bulk, everything else one by one in between."""
+    appends: list[Append] = []
+    for operation in batch:
+        if isinstance(operation, Append):
+            appends.append(operation)
             continue
         _append_all(connection, appends)
         appends = []
-        _run_alone(connection, ticket)
+        _run_alone(connection, operation)
     _append_all(connection, appends)
 
 
-def _run_alone(connection: sqlite3.Connection, ticket: Ticket) -> None:
+def _run_alone(connection: sqlite3.Connection, operation: Operation) -> None:
     try:
-        ticket.result = ticket.operation.run(connection)
+        operation.result = operation.run(connection)
     except sqlite3.OperationalError:
         raise
     except Exception as error:
-        ticket.error = error
+        operation.error = error
 
 
-def _append_all(connection: sqlite3.Connection, tickets: list[Ticket]) -> None:
-    if not tickets:
+def _append_all(connection: sqlite3.Connection, appends: list[Append]) -> None:
+    if not appends:
         return
-    appends = [ticket.operation for ticket in tickets if isinstance(ticket.operation, Append)]
     heads = _heads(connection, appends)
     rows: list[Row] = []
     marked: list[Entry] = []
-    for ticket, append in zip(tickets, appends, strict=True):
-        ticket.error = _take_places(append.entries, heads)
-        if ticket.error is None:
+    for append in appends:
+        append.error = _take_places(append.entries, heads)
+        if append.error is None:
             for entry in append.entries:
                 rows += entry.rows
                 if entry.status is not None or entry.settled is not None:

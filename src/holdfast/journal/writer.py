@@ -20,7 +20,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from holdfast import crashpoint
 from holdfast.journal.schema import explain
@@ -33,23 +32,35 @@ QUEUE_BYTES = 8 * MAX_BYTES
 CLOSE_TIMEOUT = 60.0
 
 
-class Operation(Protocol):
-    """Something to do inside a transaction. It may be run again after a failed commit."""
+class Operation:
+    """Something to do inside a transaction, who waits for it, and what came of it.
 
-    rows: int
-    size: int
+    It may be run again after a failed commit.
+    """
 
-    def run(self, connection: sqlite3.Connection) -> object: ...
+    __slots__ = ("error", "future", "loop", "result", "rows", "size")
+
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[object]"
+
+    def __init__(self, rows: int, size: int):
+        self.rows = rows
+        self.size = size
+        self.result: object = None
+        self.error: BaseException | None = None
+
+    def run(self, connection: sqlite3.Connection) -> object:
+        raise NotImplementedError
 
 
-class Call:
+class Call(Operation):
     """Any function of the connection, isolated by a savepoint."""
 
-    rows = 1
+    __slots__ = ("function",)
 
     def __init__(self, function: Callable[[sqlite3.Connection], object], size: int = 0):
+        super().__init__(1, size)
         self.function = function
-        self.size = size
 
     def run(self, connection: sqlite3.Connection) -> object:
         connection.execute("SAVEPOINT call")
@@ -65,18 +76,6 @@ class Call:
         return result
 
 
-class Ticket:
-    """An operation, the future that waits for it, and what came of it."""
-
-    __slots__ = ("error", "future", "operation", "result")
-
-    def __init__(self, operation: Operation, future: "asyncio.Future[object]"):
-        self.operation = operation
-        self.future = future
-        self.result: object = None
-        self.error: BaseException | None = None
-
-
 class Writer:
     """Owns the write connection. Started by the first operation, stopped by `close`."""
 
@@ -84,7 +83,7 @@ class Writer:
         self,
         path: Path,
         connect: Callable[[], sqlite3.Connection],
-        run_batch: Callable[[sqlite3.Connection, list[Ticket]], None],
+        run_batch: Callable[[sqlite3.Connection, list[Operation]], None],
         after_commit: Callable[[sqlite3.Connection, int], None],
     ):
         self._path = path
@@ -93,7 +92,7 @@ class Writer:
         self._after_commit = after_commit
         self._name = secrets.token_hex(8)
         self._batch = 0
-        self._queue: SimpleQueue[Ticket | None] = SimpleQueue()
+        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: sqlite3.Connection | None = None
         self._rows = 0
@@ -132,13 +131,14 @@ class Writer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="holdfast-journal", daemon=True)
             self._thread.start()
-        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        operation.loop = asyncio.get_running_loop()
+        operation.future = operation.loop.create_future()
         with self._counting:
             self._queued += 1
             self._rows += operation.rows
             self._bytes += operation.size
-        self._queue.put(Ticket(operation, future))
-        return future
+        self._queue.put(operation)
+        return operation.future
 
     async def drain(self) -> None:
         """Returns when everything queued so far is durable or refused."""
@@ -161,15 +161,16 @@ class Writer:
             if self._thread.is_alive():
                 raise JournalError(f"journal {self._path} did not finish its writes in time")
 
-    def _settle(self, batch: list[Ticket], woken: "list[asyncio.Future[None]]") -> None:
-        for ticket in batch:
+    def _settle(self, batch: list[Operation], woken: "list[asyncio.Future[None]]") -> None:
+        for operation in batch:
+            future, error = operation.future, operation.error
             # A cancelled waiter has gone; its write is durable all the same.
-            if ticket.future.done():
+            if future.done():
                 continue
-            if ticket.error is None:
-                ticket.future.set_result(ticket.result)
+            if error is None:
+                future.set_result(operation.result)
             else:
-                ticket.future.set_exception(ticket.error)
+                future.set_exception(error)
         for waiter in woken:
             if not waiter.done():
                 waiter.set_result(None)
@@ -186,46 +187,46 @@ class Writer:
         if self._connection is not None:
             self._connection.close()
 
-    def _report(self, batch: list[Ticket]) -> None:
+    def _report(self, batch: list[Operation]) -> None:
         """One call into each event loop that waits: almost always there is one.
 
         A loop may have ended while its appends were queued; those of the next one go on.
         """
         woken = self._count_done(batch)
-        loops = {ticket.future.get_loop() for ticket in batch}
+        loops = {operation.loop for operation in batch}
         loops |= {waiter.get_loop() for waiter in woken}
         for loop in loops:
-            here = [ticket for ticket in batch if ticket.future.get_loop() is loop]
+            here = [operation for operation in batch if operation.loop is loop]
             waiting = [waiter for waiter in woken if waiter.get_loop() is loop]
             with suppress(RuntimeError):  # It has ended: nobody waits there any more.
                 loop.call_soon_threadsafe(self._settle, here, waiting)
 
-    def _count_done(self, batch: list[Ticket]) -> "list[asyncio.Future[None]]":
+    def _count_done(self, batch: list[Operation]) -> "list[asyncio.Future[None]]":
         """Takes the batch off the books; returns those who waited for that."""
         with self._counting:
             self._done += len(batch)
-            self._rows -= sum(ticket.operation.rows for ticket in batch)
-            self._bytes -= sum(ticket.operation.size for ticket in batch)
+            self._rows -= sum([operation.rows for operation in batch])
+            self._bytes -= sum([operation.size for operation in batch])
             woken, self._waiters = self._waiters, []
             while self._drains and self._drains[0][0] <= self._done:
                 woken.append(self._drains.popleft()[1])
             return woken
 
-    def _gather(self, first: Ticket) -> tuple[list[Ticket], bool]:
-        batch, rows, size = [first], first.operation.rows, first.operation.size
+    def _gather(self, first: Operation) -> tuple[list[Operation], bool]:
+        batch, rows, size = [first], first.rows, first.size
         while rows < MAX_ROWS and size < MAX_BYTES:
             try:
-                ticket = self._queue.get_nowait()
+                operation = self._queue.get_nowait()
             except Empty:
                 break
-            if ticket is None:
+            if operation is None:
                 return batch, True
-            batch.append(ticket)
-            rows += ticket.operation.rows
-            size += ticket.operation.size
+            batch.append(operation)
+            rows += operation.rows
+            size += operation.size
         return batch, False
 
-    def _commit(self, batch: list[Ticket]) -> None:
+    def _commit(self, batch: list[Operation]) -> None:
         self._batch += 1
         failure: JournalError | None = None
         for again in (False, True):
@@ -243,26 +244,26 @@ class Writer:
             return _fail(batch, failure)
         return self._explain_refusals(batch)
 
-    def _transaction(self, batch: list[Ticket], *, again: bool) -> None:
+    def _transaction(self, batch: list[Operation], *, again: bool) -> None:
         connection = self._connection
         if connection is None:
             connection = self._connection = self._connect()
         connection.execute("BEGIN IMMEDIATE")
         if again and self._marker(connection) == self._batch:
             return self._give_up_connection()
-        for ticket in batch:
-            ticket.result = ticket.error = None
+        for operation in batch:
+            operation.result = operation.error = None
         self._run_batch(connection, batch)
         connection.execute(
             "INSERT INTO writers VALUES (?, ?) ON CONFLICT DO UPDATE SET batch = excluded.batch",
             (self._name, self._batch),
         )
-        rows = sum(ticket.operation.rows for ticket in batch)
+        rows = sum([operation.rows for operation in batch])
         crashpoint.reach("journal.before_commit", rows)
         connection.execute("COMMIT")
         crashpoint.reach("journal.after_commit", rows)
         self.batches += 1
-        return self._tidy(connection, sum(ticket.operation.size for ticket in batch))
+        return self._tidy(connection, sum([operation.size for operation in batch]))
 
     def _tidy(self, connection: sqlite3.Connection, size: int) -> None:
         try:
@@ -286,10 +287,10 @@ class Writer:
             self._give_up_connection()
             return False
 
-    def _explain_refusals(self, batch: list[Ticket]) -> None:
-        for ticket in batch:
-            if isinstance(ticket.error, sqlite3.Error):
-                ticket.error = explain(ticket.error, self._path)
+    def _explain_refusals(self, batch: list[Operation]) -> None:
+        for operation in batch:
+            if isinstance(operation.error, sqlite3.Error):
+                operation.error = explain(operation.error, self._path)
 
     def _give_up_connection(self) -> None:
         """Never fsync the same handle again: pages that failed to reach the disk look clean."""
@@ -301,9 +302,9 @@ class Writer:
                 connection = None  # Whatever it held is rolled back when the file is reopened.
 
 
-def _fail(batch: list[Ticket], error: Exception) -> None:
-    for ticket in batch:
-        ticket.error = error
+def _fail(batch: list[Operation], error: Exception) -> None:
+    for operation in batch:
+        operation.error = error
 
 
 def _journal_error(error: sqlite3.Error | JournalError, path: Path) -> JournalError:
