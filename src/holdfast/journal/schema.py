@@ -13,8 +13,9 @@ from holdfast.records.errors import JournalError, JournalFull, JournalNewer, Not
 APPLICATION_ID = 0x484F4C44
 VERSION = 1
 
-# Pages of 16 KB keep most records out of overflow chains; measured in benchmarks/journal.py.
-PAGE_SIZE = 16384
+# Eight-kilobyte pages keep a 4 KB record out of overflow chains, and do not make a small commit
+# write much; measured in benchmarks/journal.py.
+PAGE_SIZE = 8192
 
 # How long to wait for another process that is creating the same journal.
 CREATE_SECONDS = 30.0
