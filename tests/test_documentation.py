@@ -41,7 +41,7 @@ def test_links_between_pages_lead_somewhere(page):
 
 def test_the_exit_codes_of_the_documentation_are_those_of_the_command():
     quickstart = (ROOT / "docs" / "quickstart.md").read_text()
-    documented = {int(n) for row in re.findall(r"^\| ([\d, ]+) \|", quickstart, re.M)
+    documented = {int(n) for row in re.findall(r"^\| ([\d, ]+) \|", quickstart, re.MULTILINE)
                   for n in row.split(",")}  # fmt: skip
     assert documented == {code.value for code in Exit}
 
