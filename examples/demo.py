@@ -4,6 +4,7 @@ Runs groups of tool-using trajectories twice: once undisturbed, once with SIGKIL
 it compares the two, byte for byte, and counts what the engine was asked.
 """
 
+import asyncio
 import json
 import os
 import random
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+import holdfast
+from holdfast.records.history import History
 from holdfast.testing import FakeEngine, Fault, FaultKind
 
 HERE = Path(__file__).parent
@@ -47,12 +50,9 @@ def main() -> None:
     with FakeEngine(replies=REPLIES, delay=0.08, faults=FAULTS) as engine:
         console.rule("[bold]an undisturbed run")
         _run(engine, tasks, "undisturbed.db")
-        undisturbed = engine.stats().completions
         engine.restart()
         console.rule("[bold]the same run, killed on the way")
-        kills = _run_and_kill(engine, tasks)
-        disturbed = engine.stats()
-    _prove(undisturbed, disturbed.completions, kills)
+        _prove(_run_and_kill(engine, tasks))
 
 
 def _command(engine: FakeEngine, tasks: Path, journal: str) -> list[str]:
@@ -67,21 +67,58 @@ def _run(engine: FakeEngine, tasks: Path, journal: str) -> None:
     subprocess.run(_command(engine, tasks, journal), check=True)
 
 
-def _run_and_kill(engine: FakeEngine, tasks: Path) -> int:
-    kills = 0
-    for kill in range(KILLS):
+class Tally:
+    """What was durable at the kills, and whether any of it was asked for again."""
+
+    def __init__(self) -> None:
+        self.kills = 0
+        self.kept = 0
+        self.again = 0
+        self._durable: set[str] = set()
+        self._seen = 0
+
+    def look(self, engine: FakeEngine, durable: set[str]) -> None:
+        requests = [request for request, _ in engine.requests()]
+        self.again += sum(request in self._durable for request in requests[self._seen :])
+        self._durable, self._seen = durable, len(requests)
+
+
+def _run_and_kill(engine: FakeEngine, tasks: Path) -> Tally:
+    tally = Tally()
+    for _ in range(KILLS):
         process = subprocess.Popen([*_command(engine, tasks, "killed.db"), "--quiet"])
         goal = engine.stats().requests + random.randrange(30, 60)
         while process.poll() is None and engine.stats().requests < goal:
             time.sleep(0.01)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-            console.print(f"[red]SIGKILL {kill + 1}[/]: {_standing()}")
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        durable = asyncio.run(_durable_turns())
+        tally.look(engine, durable)
+        tally.kills, tally.kept = tally.kills + 1, len(durable)
+        console.print(
+            f"[red]SIGKILL {tally.kills}[/]: {len(durable)} turns are durable. {_standing()}"
+        )
     console.print("and the same command once more:")
     _run(engine, tasks, "killed.db")
-    return kills
+    tally.look(engine, set())
+    return tally
+
+
+async def _durable_turns() -> set[str]:
+    """The request ids of all turns that the journal holds."""
+    journal = holdfast.open_journal(PLACE / "killed.db", read_only=True)
+    try:
+        run = await journal.find_run("demo")
+        assert run is not None, "it has been running"
+        return {
+            f"{row.key}/{step.path}"
+            async for row, records in journal.histories(run)
+            for step in History(records).generations
+        }
+    finally:
+        await journal.close()
 
 
 def _standing() -> str:
@@ -102,14 +139,14 @@ def _export(journal: str) -> bytes:
     return out.read_bytes()
 
 
-def _prove(undisturbed: int, disturbed: int, kills: int) -> None:
+def _prove(tally: Tally) -> None:
     console.rule("[bold]the proof")
     same = _export("undisturbed.db") == _export("killed.db")
     verdict = "[green]equal, byte for byte" if same else "[red]DIFFERENT"
     console.print(f"training data of the two runs: {verdict}[/]")
     console.print(
-        f"completions sampled: {undisturbed} undisturbed, {disturbed} with {kills} kills: "
-        f"{disturbed - undisturbed} were in flight when the process died, the rest was kept"
+        f"{tally.kept} turns were durable at the last of {tally.kills} kills; "
+        f"{tally.again} durable turns were ever generated again"
     )
     subprocess.run(
         [sys.executable, "-m", "holdfast", "journal", "check", str(PLACE / "killed.db")], check=True
@@ -117,9 +154,10 @@ def _prove(undisturbed: int, disturbed: int, kills: int) -> None:
     journal = os.path.relpath(PLACE / "killed.db")
     console.print(
         f"\ntry next:\n  {VENV_BIN}/holdfast show demo sum-3/1 --journal {journal}\n"
-        f"  {VENV_BIN}/holdfast export demo --what trajectories --out t.jsonl --journal {journal}"
+        f"  {VENV_BIN}/holdfast export demo --what trajectories --out .demo/t.jsonl "
+        f"--journal {journal}"
     )
-    if not same:
+    if not same or tally.again:
         sys.exit(1)
 
 

@@ -113,8 +113,8 @@ def test_a_trajectory_is_shown_turn_by_turn(ran):
 def test_a_failed_trajectory_is_shown_with_every_traceback(ran):
     text = show(ran, "bug/0")
     assert "r/bug/0: FAILED (KeyError: 'a bug in bug'), reward none, 2 attempts" in text
-    assert "attempt 1 failed while rollout at step 2 [code]:" in text
-    assert "attempt 2 failed while rollout" in text
+    assert "attempt 1 failed in its rollout at step 2 [code]:" in text
+    assert "attempt 2 failed in its rollout" in text
     assert text.count("    KeyError: 'a bug in bug'") == 2
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from holdfast.journal import open_journal
 from holdfast.journal.check import check
+from holdfast.records.errors import JournalError
 from holdfast.records.history import History
 from holdfast.records.step import Contract, Generated, ToolIntent
 from holdfast.rollout.context import INTERRUPTED
@@ -120,7 +121,10 @@ class Lab:
 
 
 async def _read(path: Path, world: World) -> None:
-    journal = open_journal(path, read_only=True)
+    try:
+        journal = open_journal(path, read_only=True)
+    except JournalError:  # It was killed, or failed, before the file became a journal.
+        return
     try:
         run = await journal.find_run("crash")
         if run is None:

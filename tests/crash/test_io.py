@@ -42,8 +42,10 @@ def fail_and_resume(lab, baseline, k: int, when: str, times: int, message: str) 
 def test_a_failing_disk_loses_nothing(lab, baseline, statements, when, times, part):
     k = max(1, round((part + 0.5) / FAST_POINTS * statements))
     code = fail_and_resume(lab, baseline, k, when, times, "disk I/O error")
-    if times == FOR_GOOD:
-        assert code == STOPPED
+    if times == FOR_GOOD and code != STOPPED:
+        # How many statements a run takes depends on how its records fall into batches.
+        done = lab.folder / f"io-{k}-{when}-{times}" / "samples.statements"
+        assert int(done.read_text()) < k
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

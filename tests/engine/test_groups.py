@@ -4,14 +4,20 @@ import asyncio
 
 import msgspec
 import pytest
+from stage import Oracle
 from yard import Yard, turn
 
-from holdfast.engine.export import What
+import holdfast
+from holdfast.engine.export import What, rows
 from holdfast.engine.opening import RunChanged, open_run
 from holdfast.engine.report import as_text
+from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.records.group import GroupPolicy, Shortfall
+from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.sampling import Sampling
+from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent
+from holdfast.rollout.prompt import fingerprint
 
 
 def failing(*names: str):
@@ -142,8 +148,10 @@ def test_failures_are_grouped_by_their_root_with_one_traceback_each():
     assert (in_scorer.failures, in_scorer.permanent) == (2, 1)
     assert "in rollout" in in_rollout.traceback
     text = as_text(yard.report())
-    assert "4 × KeyError: 'row # of b' [code], 2 for good, for instance in run/b/0:" in text
-    assert "while scoring" in text
+    assert (
+        "[code, rollout] 4 × KeyError: 'row 0 of b' (2 for good; for instance in run/b/0)" in text
+    )
+    assert "[code, scoring] 2 × KeyError: 'row 9 of b'" in text
     assert text.count("Traceback (most recent call last)") == 3
 
 
@@ -163,7 +171,7 @@ def test_the_rewards_of_disturbed_trajectories_are_shown_beside_those_of_clean_o
     assert (report.disturbed.count, report.disturbed.mean) == (1, 0.0)
     assert report.retried_attempts == 1
     text = as_text(report)
-    assert "mean reward: clean 1.5000 (n=2), retried 0.0000 (n=1)" in text
+    assert "mean reward: clean 1.5000 (n=2), disturbed 0.0000 (n=1)" in text
     assert "1 attempts retried" in text
 
 
@@ -267,3 +275,62 @@ def test_an_accepted_change_plans_what_is_new_and_keeps_what_is_done():
     wider.run(failing())
     assert list(wider.statuses()) == ["a/0", "a/1", "b/0", "b/1"]
     assert wider.policy.asked == ["run/a/1/0", "run/b/0/0", "run/b/1/0"]
+
+
+def test_another_scorer_scores_everything_anew_and_rolls_nothing_out(tmp_path):
+    async def rollout(t):
+        t.add(*t.task.messages)
+        await t.generate()
+
+    def first(view):
+        return 1.0
+
+    def second(view):
+        return -5.0
+
+    async def scenario():
+        journal, oracle = SqliteJournal(tmp_path / "j.db"), Oracle()
+        run = {"policy": oracle, "journal": journal, "name": "r", "samples": 2, "seed": 1}
+        await holdfast.run(rollout, tasks=[{"id": "a", "prompt": "x"}], scorer=first, **run)
+        asked = len(oracle.requests)
+        more = [{"id": "a", "prompt": "x"}, {"id": "b", "prompt": "y"}]
+        await holdfast.run(rollout, tasks=more, scorer=second, accept_changes=True, **run)
+        opened = await journal.find_run("r")
+        rewards = [row["reward"] async for row in rows(journal, opened, What.SAMPLES)]
+        await journal.close()
+        return asked, len(oracle.requests), rewards
+
+    asked, in_the_end, rewards = asyncio.run(scenario())
+    assert rewards == [-5.0] * 4, "no run holds the rewards of two scorers"
+    assert in_the_end == asked + 2, "only the new task was rolled out"
+
+
+def test_an_interrupted_tool_call_makes_a_trajectory_disturbed():
+    async def pay() -> str:
+        return "paid"
+
+    async def rollout(t):
+        await turn(t)
+        call = ToolCall("", FunctionCall("pay", "{}"))
+        if not t._session.history.results and not t._session.history.steps.get("1"):
+            # As a kill between intent and result leaves it.
+            await t._session.append(
+                ToolIntent(
+                    "1",
+                    fingerprint(b"pay", b"{}", b""),
+                    "pay",
+                    "{}",
+                    "",
+                    Contract.AT_MOST_ONCE,
+                    "k",
+                )
+            )
+        assert (await t.tool(call, pay)).error == INTERRUPTED_CALL
+        return 1.0
+
+    yard = Yard("a")
+    yard.run(rollout)
+    report = yard.report()
+    assert report.interrupted_calls == 1
+    assert (report.clean.count, report.disturbed.count) == (0, 1)
+    assert "1 tool calls interrupted" in as_text(report)

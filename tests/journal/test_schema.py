@@ -12,7 +12,7 @@ import pytest
 from builders import sql
 from holdfast.journal import open_journal, schema
 from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import SqliteJournal, connect_to_read
 from holdfast.records.errors import JournalError, JournalNewer, NotAJournal
 
 
@@ -173,3 +173,10 @@ def test_opening_a_journal_imports_no_heavy_module(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_reading_an_empty_file_says_that_nothing_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "empty.db"
+    path.touch()
+    with pytest.raises(JournalError, match="is empty"):
+        connect_to_read(path)

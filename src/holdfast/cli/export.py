@@ -42,7 +42,7 @@ async def _export(args: argparse.Namespace) -> int:
     try:
         run = await named(journal, args.run)
         found = rows(journal, run, what, fixed_groups=args.fixed_groups)
-        written = await _write(found, target, what, args.format)
+        written = await _write(found, target, what, _format(args))
         rows_now = await journal.trajectories(run)
         unsettled = sum(not (row.settled or row.resting) for row in rows_now)
     finally:
@@ -63,6 +63,11 @@ def _target(out: str) -> Path:
     if not target.name or (target.exists() and not target.is_file()):
         raise UsageError(f"{out!r} cannot be written: it is no regular file")
     return target
+
+
+def _format(args: argparse.Namespace) -> str:
+    by_ending = "parquet" if Path(args.out).suffix == ".parquet" else "jsonl"
+    return args.format or by_ending
 
 
 async def _write(found: AsyncIterator[Row], target: Path, what: What, form: str) -> int:

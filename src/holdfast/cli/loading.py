@@ -12,6 +12,7 @@ from itertools import dropwhile
 from pathlib import Path
 from types import ModuleType
 
+from holdfast.engine.scorer import is_group_scorer
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processor import RolloutProcessor, as_processor
 
@@ -165,7 +166,7 @@ def _is_rollout(value: object) -> bool:
         return issubclass(value, RolloutProcessor)
     if isinstance(value, RolloutProcessor):
         return True
-    return inspect.iscoroutinefunction(value) and _takes_one(value)
+    return inspect.iscoroutinefunction(value) and _takes_one(value) and not is_group_scorer(value)
 
 
 def _takes_one(value: object) -> bool:

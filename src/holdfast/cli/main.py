@@ -23,7 +23,6 @@ def main(arguments: Sequence[str]) -> int:
     if args.command is None:
         parser.print_help(sys.stderr)
         return Exit.USAGE
-    _arm_crash_points()
     from holdfast.cli.errors import guarded
 
     redaction.hide(os.environ.get(getattr(args, "api_key_env", options.API_KEY)))
@@ -32,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(args: argparse.Namespace) -> int:
+    _arm_crash_points()
     if args.command == "run":
         from holdfast.cli.run import run
 

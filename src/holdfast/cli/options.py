@@ -226,7 +226,7 @@ def add_export(commands: Commands) -> None:
         help="token ids and rewards for a trainer; conversations; what went wrong",
     )
     export.add_argument(
-        "--format", choices=("jsonl", "parquet"), default="jsonl", help="%(default)s"
+        "--format", choices=("jsonl", "parquet"), help="default: by the file's ending, else jsonl"
     )
     export.add_argument("--out", required=True, metavar="FILE", help="where to")
     export.add_argument(

@@ -179,7 +179,7 @@ def _lines(view: TrajectoryView) -> list[str]:
     for failure in (*history.failures, *history.scoring_failures):
         where = f" at step {failure.step}" if failure.step else ""
         lines.append(
-            f"\nattempt {failure.attempt} failed while {failure.phase}{where} [{failure.cause}]:"
+            f"\nattempt {failure.attempt} failed in its {failure.phase}{where} [{failure.cause}]:"
         )
         lines += [f"    {line}" for line in failure.traceback.rstrip().splitlines()]
     return lines

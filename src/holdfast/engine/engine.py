@@ -109,16 +109,18 @@ class Engine:
         try:
             if self._reopen_failed:
                 await self._journal.reopen(self._run, reason="new budgets, by the user's wish")
-            await self._count()
-            await self._work(worker)
+            # A processor is not set up for nothing: it may start a browser.
+            if await self._has_work():
+                await self._work(worker)
         finally:
             await self._leave(worker)
         return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal)
 
-    async def _count(self) -> None:
+    async def _has_work(self) -> bool:
         rows = [row for row in await self._journal.trajectories(self._run) if not row.resting]
         self._progress.total = len(rows)
         self._progress.done_before = sum(row.settled for row in rows)
+        return self._progress.done_before < self._progress.total
 
     async def _work(self, worker: Worker) -> None:
         helpers = [

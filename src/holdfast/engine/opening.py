@@ -23,7 +23,8 @@ class RunChanged(UsageError):
         listed = "\n".join(f"  {line}" for line in differences)
         super().__init__(
             f"run {name!r} is recorded differently:\n{listed}\n"
-            "use --new to start another run, or --accept-changes to go on with this one"
+            "use --new to start another run, or --accept-changes to go on with this one "
+            "(from Python: another name, or accept_changes=True)"
         )
         self.differences = tuple(differences)
 

@@ -44,6 +44,8 @@ class RootCause(Struct):
     """How many trajectories it failed for good."""
     example: str
     """One trajectory that met it."""
+    message: str
+    """The first line of what it said there."""
     traceback: str
 
 
@@ -59,6 +61,8 @@ class RunReport(Struct):
     refills: int = 0
     forks: int = 0
     prefix_breaks: int = 0
+    interrupted_calls: int = 0
+    """Tool calls of which the model was told that they were interrupted."""
     truncations: dict[str, int] = {}
     causes: list[RootCause] = []
     groups: int = 0
@@ -112,6 +116,7 @@ def _add(
     report.refills += history.life
     report.forks += len(history.forks)
     report.prefix_breaks += history.prefix_breaks
+    report.interrupted_calls += history.interrupted_calls
     failed = history.status is Status.FAILED
     scored_away = failed and bool(history.scoring_failures)
     retried = len(history.failures) - (1 if failed and not scored_away else 0)
@@ -126,7 +131,8 @@ def _add(
         reason = history.finished.reason
         report.truncations[reason] = report.truncations.get(reason, 0) + 1
     if (reward := history.reward) is not None:
-        (report.disturbed if history.failures else report.clean).add(reward)
+        is_disturbed = history.failures or history.interrupted_calls
+        (report.disturbed if is_disturbed else report.clean).add(reward)
 
 
 def _add_cause(
@@ -135,7 +141,14 @@ def _add_cause(
     cause = causes.get((failure.phase, failure.root))
     if cause is None:
         cause = causes[failure.phase, failure.root] = RootCause(
-            failure.root, failure.cause, failure.phase, 0, 0, name, failure.traceback
+            root=failure.root,
+            cause=failure.cause,
+            phase=failure.phase,
+            failures=0,
+            permanent=0,
+            example=name,
+            message=f"{failure.type}: {failure.message.splitlines()[0] if failure.message else ''}",
+            traceback=failure.traceback,
         )
     cause.failures += 1
     cause.permanent += permanent
@@ -171,6 +184,7 @@ def as_text(report: RunReport) -> str:
         "refills": report.refills,
         "forks on replay": report.forks,
         "prefix breaks": report.prefix_breaks,
+        "tool calls interrupted": report.interrupted_calls,
     }
     if any(disturbances.values()):
         told = ", ".join(f"{total} {name}" for name, total in disturbances.items() if total)
@@ -184,6 +198,11 @@ def as_text(report: RunReport) -> str:
     lines += [f"  CORRUPT {line}" for line in report.corrupt]
     for cause in report.causes:
         lines += _cause(cause)
+    if report.permanent_failures:
+        lines.append(
+            f"\n{report.permanent_failures} failed for good; once the reason is gone, add "
+            "--retry-failed (and --accept-changes if the code changed)"
+        )
     return "\n".join(lines)
 
 
@@ -193,16 +212,18 @@ def _rewards(report: RunReport) -> list[str]:
         return []
     told = [
         f"{name} {rewards.mean:.4f} (n={rewards.count})"
-        for name, rewards in (("clean", clean), ("retried", disturbed))
+        for name, rewards in (("clean", clean), ("disturbed", disturbed))
         if rewards.mean is not None
     ]
     return [f"  mean reward: {', '.join(told)}"]
 
 
 def _cause(cause: RootCause) -> list[str]:
-    phase = "" if cause.phase == "rollout" else f" while {cause.phase}"
-    head = (
-        f"\n{cause.failures} × {cause.root}{phase} [{cause.cause}], "
-        f"{cause.permanent} for good, for instance in {cause.example}:"
-    )
-    return [head, *(f"    {line}" for line in cause.traceback.rstrip().splitlines())]
+    head = f"\n[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message}"
+    if not cause.permanent:
+        return [f"{head} (overcome; for instance in {cause.example})"]
+    lines = cause.traceback.rstrip().splitlines()
+    return [
+        f"{head} ({cause.permanent} for good; for instance in {cause.example})",
+        *(f"    {line}" for line in lines),
+    ]

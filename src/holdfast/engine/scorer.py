@@ -35,6 +35,10 @@ def group_scorer(function: GroupScorer) -> GroupScorer:
     return function
 
 
+def is_group_scorer(function: object) -> bool:
+    return bool(getattr(function, _GROUP, False))
+
+
 class Scorer:
     """A scorer of either kind, sync or async, under one interface.
 
@@ -46,7 +50,7 @@ class Scorer:
         if not callable(function):
             raise UsageError(f"{function!r} is no scorer: it wants a function of a trajectory")
         self.name = str(getattr(function, "__name__", type(function).__name__))
-        self.is_group = bool(getattr(function, _GROUP, False))
+        self.is_group = is_group_scorer(function)
         self._function: Callable[[Any], Any] = function
         self._is_async = inspect.iscoroutinefunction(function)
         self._threads = DaemonThreads("scorers")

@@ -80,7 +80,19 @@ class MemoryJournal:
         amended = Run(id=run.id, spec=spec, changes=changes, created=run.created)
         self._runs[run.id] = amended
         self._plan(amended, tasks)
+        if spec.scorer and spec.scorer != run.spec.scorer:
+            self._unsettle_outcomes(run.id)
         return amended
+
+    def _unsettle_outcomes(self, run: int) -> None:
+        for one in self._trajectories.values():
+            if (
+                one.run == run
+                and one.status.is_outcome
+                and one.settled is not None
+                and not self._is_delivered(run, one.ordinal)
+            ):
+                one.settled, one.epoch = None, one.epoch + 1
 
     def _plan(self, run: Run, tasks: Sequence[Task]) -> None:
         known = {task.id: ordinal for ordinal, task in enumerate(self._tasks[run.id])}

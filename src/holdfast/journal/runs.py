@@ -77,7 +77,19 @@ def amend(
     planned = [(known[task.id], task) for task in tasks if task.id in known]
     planned += list(enumerate(fresh, after))
     _plan(connection, run.id, spec.samples, planned)
+    if spec.scorer and spec.scorer != run.spec.scorer:
+        _unsettle_outcomes(connection, run.id)
     return Run(id=run.id, spec=spec, changes=changes, created=run.created)
+
+
+def _unsettle_outcomes(connection: sqlite3.Connection, run: int) -> None:
+    """They are finished and only scored again. What a consumer has stays what it was."""
+    connection.execute(
+        "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 "
+        "WHERE run = ? AND status IN (?, ?) AND settled IS NOT NULL AND task NOT IN "
+        "(SELECT task FROM deliveries WHERE run = ?)",
+        (run, int(Status.COMPLETED), int(Status.TRUNCATED), run),
+    )
 
 
 def _plan(

@@ -67,6 +67,16 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
 }
 
 
+def require(connection: sqlite3.Connection, path: Path | str) -> None:
+    """For reading: makes sure that `connection` is to a journal that was begun, or raises."""
+    try:
+        if _version_now(connection, path) == 0:
+            raise JournalError(f"journal {path} is empty: nothing has been recorded in it yet")
+    except sqlite3.DatabaseError as error:
+        raise explain(error, path) from error
+    prepare(connection, path)
+
+
 def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
     """Makes sure that `connection` is to a journal of this version, or raises."""
     deadline = time.monotonic() + CREATE_SECONDS

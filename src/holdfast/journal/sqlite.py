@@ -27,7 +27,7 @@ from holdfast.journal.journal import (
     WorkerIdentity,
 )
 from holdfast.journal.repair import cut_to_last_good, decode_rows, reopen_failed
-from holdfast.journal.schema import explain, prepare
+from holdfast.journal.schema import explain, prepare, require
 from holdfast.journal.writer import Call, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run, RunSpec
@@ -53,7 +53,7 @@ def connect_to_read(path: Path, connect: Connect = plain_connect) -> sqlite3.Con
     except sqlite3.Error as error:
         raise explain(error, path) from error
     try:
-        prepare(connection, path)
+        require(connection, path)
     except BaseException:
         connection.close()
         raise

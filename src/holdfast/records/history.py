@@ -13,6 +13,7 @@ from msgspec import Struct
 from holdfast.records.failure import Failure
 from holdfast.records.message import Message, Role
 from holdfast.records.step import (
+    INTERRUPTED_CALL,
     AttemptFailed,
     AttemptStarted,
     EnvironmentStepped,
@@ -118,6 +119,11 @@ class History:
     @property
     def sampled_tokens(self) -> int:
         return sum(count(step.ids) for step in self.generations)
+
+    @property
+    def interrupted_calls(self) -> int:
+        """Tool calls of which nobody knows whether they took effect."""
+        return sum(result.error == INTERRUPTED_CALL for result in self.results.values())
 
     @property
     def prefix_breaks(self) -> int:

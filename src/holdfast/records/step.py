@@ -29,6 +29,10 @@ class Contract(StrEnum):
     """The trajectory starts anew: its world is gone."""
 
 
+INTERRUPTED_CALL = "interrupted"
+"""The error of a tool call whose fate is unknown and which is not repeated."""
+
+
 class VersionSource(IntEnum):
     """Who says that a policy version sampled a span of tokens."""
 

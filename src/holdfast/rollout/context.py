@@ -18,7 +18,14 @@ from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, Truncated, Us
 from holdfast.records.history import tool_message
 from holdfast.records.message import Message, ToolCall, user
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import Contract, Generated, ToolIntent, ToolResult, ValueRecorded
+from holdfast.records.step import (
+    INTERRUPTED_CALL,
+    Contract,
+    Generated,
+    ToolIntent,
+    ToolResult,
+    ValueRecorded,
+)
 from holdfast.records.task import Task
 from holdfast.records.tokens import unpack_ids
 from holdfast.records.trajectory import TrajectoryKey
@@ -267,7 +274,7 @@ class Rollout:
         self._session.check_running()
         if intent.contract is Contract.IDEMPOTENT and tool is not None:
             return await self._run_tool(path, intent, tool)
-        result = ToolResult(path, INTERRUPTED, error="interrupted")
+        result = ToolResult(path, INTERRUPTED, error=INTERRUPTED_CALL)
         await self._session.append(result)
         return result
 

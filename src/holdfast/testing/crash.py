@@ -1,9 +1,10 @@
 """Crash points: ending this process with SIGKILL at an exact moment.
 
-A plan is `POINT:K` for the K-th time that `holdfast.crashpoint` POINT is reached. Two points are
-about records: `before:K` dies when the K-th record is about to be committed, `after:K` when it
-has just been and nobody has been told. With a record plan every record is a transaction of its
-own, so that each boundary can be hit. `HOLDFAST_CRASH` carries a plan to a command.
+A plan is `POINT:K` for the K-th time that a point of `holdfast.crashpoint` is reached (`POINTS`).
+Two points are about commits: `before:K` dies when the journal's K-th operation is about to be
+committed, `after:K` when it has just been and nobody has been told. Every record is an operation;
+so are creating a run, joining, claiming and leaving. With such a plan each record is a transaction
+of its own, so that each boundary can be hit. `HOLDFAST_CRASH` carries a plan to a command.
 """
 
 import os
@@ -13,18 +14,25 @@ from holdfast import crashpoint
 from holdfast.journal import writer
 from holdfast.records.errors import UsageError
 
-_RECORD_POINTS = {"before": "journal.before_commit", "after": "journal.after_commit"}
+POINTS = {
+    "before": "journal.before_commit",
+    "after": "journal.after_commit",
+    "engine.admitted": "engine.admitted",
+    "engine.finished": "engine.finished",
+    "export.row": "export.row",
+}
 
 
 def arm(plan: str) -> None:
-    """Arms `plan` for this process."""
-    point, colon, number = plan.rpartition(":")
-    if not colon or not number.isdigit():
-        raise UsageError(f"a crash plan is POINT:K, not {plan!r}")
-    if point in _RECORD_POINTS:
+    """Arms `plan` for this process. One that can never strike is refused: its test would pass."""
+    point, _, number = plan.rpartition(":")
+    if point not in POINTS or not number.isdigit() or int(number) < 1:
+        raise UsageError(
+            f"a crash plan is POINT:K with K from 1, not {plan!r}; points: {', '.join(POINTS)}"
+        )
+    if point in ("before", "after"):
         writer.MAX_ROWS = 1
-        point = _RECORD_POINTS[point]
-    crashpoint.arm(_Trap(point, int(number)))
+    crashpoint.arm(_Trap(POINTS[point], int(number)))
 
 
 class _Trap:
