@@ -155,3 +155,13 @@ def test_an_unfinished_run_says_how_many_are_missing_and_exports_whole_groups(la
     finally:
         process.terminate()
     assert end(process).code == Exit.TERMINATED
+
+
+def test_the_journal_itself_is_never_the_target(ran):
+    before = ran.export()
+    done = ran.holdfast(
+        "export", "r", "--what", "samples", "--journal", ran.journal, "--out", ran.journal
+    )
+    assert done.code == Exit.USAGE
+    assert "is the journal itself" in done.line
+    assert ran.export() == before

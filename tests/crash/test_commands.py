@@ -130,6 +130,23 @@ def test_two_drivers_that_share_a_run_never_double_the_work(tmp_path, engine):
     assert len(effects) == len(set(effects))
 
 
+def test_the_survivor_of_two_drivers_takes_over_what_the_killed_one_held(tmp_path, engine):
+    tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(24)])
+    expected = undisturbed(tmp_path, engine, tasks, "--samples", 2)
+    engine.reset()
+    env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
+    words = run_words(tmp_path, engine, tasks, "--samples", 2, "--concurrency", 2, "--join")
+    killed, survivor = holdfast(*words, env=env), holdfast(*words, env=env)
+    while engine.stats().requests < 30:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    finished(killed)
+    code, out, err = finished(survivor)
+    assert code == 0, err
+    assert "not settled" not in out
+    assert export_samples(tmp_path) == expected
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_cleanly_and_names_the_command_that_goes_on(tmp_path, engine, number):
     tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(40)])

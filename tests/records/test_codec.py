@@ -62,6 +62,7 @@ BY_TYPE: dict[type, st.SearchStrategy[object]] = {
     float: number,
     bool: st.booleans(),
     bytes: st.binary(max_size=40),
+    tuple[str, ...]: st.lists(paths, max_size=3).map(tuple),
     float | None: st.none() | number,  # type: ignore[dict-item]
     Failure: failures,
     Message: messages,

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
@@ -38,6 +39,7 @@ async def _export(args: argparse.Namespace) -> int:
     what, target = What(args.what), _target(args.out)
     if args.fixed_groups and what is not What.SAMPLES:
         raise UsageError("--fixed-groups goes with --what samples")
+    _keep_the_journal(target, Path(args.journal))
     journal = to_read(args.journal)
     try:
         run = await named(journal, args.run)
@@ -70,9 +72,15 @@ def _format(args: argparse.Namespace) -> str:
     return args.format or by_ending
 
 
+def _keep_the_journal(target: Path, journal: Path) -> None:
+    for name in ("", "-wal", "-shm"):
+        part = Path(f"{journal}{name}")
+        if target.exists() and part.exists() and target.samefile(part):
+            raise UsageError(f"{target} is the journal itself; name another file with --out")
+
+
 async def _write(found: AsyncIterator[Row], target: Path, what: What, form: str) -> int:
-    # Not made from the target's name: that may be as long as a name can be.
-    part = target.with_name(f".holdfast-{os.getpid()}.part")
+    part = _part(target)
     written = 0
     try:
         sink = _sink(part, what, form)
@@ -90,6 +98,19 @@ async def _write(found: AsyncIterator[Row], target: Path, what: What, form: str)
         with contextlib.suppress(OSError):
             part.unlink()
     return written
+
+
+def _part(target: Path) -> Path:
+    """A new file beside the target, that nobody could have put there before."""
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".holdfast-", suffix=".part")
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror or error}") from error
+    mask = os.umask(0)
+    os.umask(mask)
+    os.fchmod(handle, 0o666 & ~mask)
+    os.close(handle)
+    return Path(name)
 
 
 def _make_durable(part: Path, target: Path) -> None:

@@ -15,9 +15,11 @@ import msgspec
 from holdfast.cli.display import displayed
 from holdfast.cli.errors import advice, code_of, say
 from holdfast.cli.exit import Exit
+from holdfast.cli.leaving import Leaving
 from holdfast.cli.loading import load_module, processor_of, rollout_in, scorer_in, split
 from holdfast.cli.opening import opened
 from holdfast.cli.options import API_KEY
+from holdfast.cli.printing import name as shown
 from holdfast.cli.printing import one_line, print_json, visible
 from holdfast.cli.signals import Signals
 from holdfast.engine.engine import Ending, Engine
@@ -109,6 +111,13 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 async def _run(args: argparse.Namespace, work: Work) -> int:
+    leaving = Leaving()
+    code = await _work(args, work)
+    leaving.end_if_user_code_hangs(code)
+    return code
+
+
+async def _work(args: argparse.Namespace, work: Work) -> int:
     policy = _policy(args)
     try:
         await policy.check()
@@ -175,7 +184,7 @@ async def _no_orphans() -> None:
         task.cancel()
     if left:
         await asyncio.wait(left, timeout=5)
-        names = ", ".join(sorted({task.get_name() for task in left})[:5])
+        names = ", ".join(sorted({shown(task.get_name()) for task in left})[:5])
         print(
             f"holdfast: ended {len(left)} tasks left behind by the rollouts ({names})",
             file=sys.stderr,
@@ -185,7 +194,7 @@ async def _no_orphans() -> None:
 def _tell(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending) -> None:
     for cut in ending.cuts:
         print(
-            f"holdfast: {cut.trajectory}: record {cut.seq} at position {cut.position} "
+            f"holdfast: {shown(cut.trajectory)}: record {cut.seq} at position {cut.position} "
             f"{cut.reason}; it and {cut.lost - 1} after it were set aside, and the trajectory "
             "went on from the last good one",
             file=sys.stderr,
@@ -196,7 +205,7 @@ def _tell(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending)
         print(visible(redact(as_text(report))), flush=True)
     if ending.stopped:
         print(f"holdfast: stopped: {one_line(redact(ending.stopped))}", file=sys.stderr)
-        print(f"to go on: {resume_command(run)}", file=sys.stderr)
+        print(f"to go on: {redact(resume_command(run))}", file=sys.stderr)
     if isinstance(ending.fatal, HoldfastError) and str(ending.fatal) != ending.stopped:
         say(str(ending.fatal), Exit.STOPPED)
 

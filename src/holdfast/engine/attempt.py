@@ -39,9 +39,9 @@ from holdfast.records.step import (
     Record,
     Refilled,
 )
-from holdfast.records.task import Task
+from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, Truncation
-from holdfast.rollout.containment import as_exception
+from holdfast.rollout.containment import as_exception, end
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processor import Reward, RolloutConfig, RolloutProcessor
 from holdfast.rollout.session import Session
@@ -49,8 +49,6 @@ from holdfast.rollout.tool import result_text
 
 FATAL = (JournalError, PolicyRefused, EndpointDown)
 """What ends the run and leaves the trajectory as it is, to go on later."""
-
-CANCEL_AGAIN = 10.0
 
 
 class Outcome(Struct, frozen=True):
@@ -116,7 +114,7 @@ async def drive(bench: Workbench, lease: Lease, task: Task, history: History) ->
 def _session(bench: Workbench, lease: Lease, task: Task, history: History) -> Session:
     started = AttemptStarted(len(history.attempts) + 1, bench.worker, bench.clock.now())
     return Session(
-        task=task,
+        task=own(task),
         lease=lease,
         history=history,
         journal=bench.journal,
@@ -174,7 +172,7 @@ async def _start(bench: Workbench, session: Session, task: Task) -> "asyncio.Tas
     if len(jobs) == 1:
         return jobs[0]
     for job in jobs:
-        await _end(job)
+        await end(job)
     raise UsageError(
         f"{type(bench.processor).__name__} returned {len(jobs)} asyncio tasks for 1 row; task i "
         "belongs to row i"
@@ -201,16 +199,7 @@ async def _within_deadline(bench: Workbench, session: Session, job: "asyncio.Tas
                 raise session.failed(late)
             left, down = outage, down + outage
     finally:
-        await _end(job)
-
-
-async def _end(job: "asyncio.Task[Reward]") -> None:
-    """Cancels the job and waits for its end; one that swallows the cancellation is told again."""
-    while not job.done():
-        job.cancel()
-        await asyncio.wait({job}, timeout=CANCEL_AGAIN)
-    if not job.cancelled():
-        job.exception()  # Looked at, so that asyncio does not report it as lost.
+        await end(job)
 
 
 def _reward(found: object) -> Reward:
@@ -231,7 +220,11 @@ def _was_cut_short(history: History) -> bool:
 
 async def _finish(bench: Workbench, session: Session, outcome: Outcome) -> None:
     finished = Finished(
-        outcome.status, result_text(outcome.reason), outcome.reward, bench.clock.now()
+        outcome.status,
+        result_text(outcome.reason),
+        outcome.reward,
+        bench.clock.now(),
+        tuple(session.unseen),
     )
     await session.conclude(finished, status=outcome.status, settled=bench.settles)
 

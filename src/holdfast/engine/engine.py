@@ -21,13 +21,14 @@ from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
 from holdfast.journal.process import this_process
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
-from holdfast.records.errors import JournalError, RunStopped
+from holdfast.records.errors import HoldfastError, JournalError, RunStopped
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processor import RolloutProcessor
 
 CLAIM_AHEAD = 64
+STAND_BY = 1.0
 
 
 class Ending(Struct, frozen=True):
@@ -37,6 +38,14 @@ class Ending(Struct, frozen=True):
     """Why it stopped early; "" when it worked through everything that it could claim."""
     cuts: tuple[Cut, ...]
     fatal: BaseException | None
+
+
+class ProcessorBroken(HoldfastError):
+    """The processor's own setup or clean-up failed, outside of any trajectory."""
+
+    def __init__(self, message: str, cause: BaseException):
+        super().__init__(message)
+        self.__cause__ = cause
 
 
 class _Group:
@@ -117,10 +126,11 @@ class Engine:
         return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal)
 
     async def _has_work(self) -> bool:
+        """Whether anything of the run is not settled, here or at another worker's."""
         rows = [row for row in await self._journal.trajectories(self._run) if not row.resting]
         self._progress.total = len(rows)
-        self._progress.done_before = sum(row.settled for row in rows)
-        return self._progress.done_before < self._progress.total
+        self._progress.done_before = sum(row.settled for row in rows) - self._progress.done
+        return any(not row.settled for row in rows)
 
     async def _work(self, worker: Worker) -> None:
         helpers = [
@@ -136,7 +146,14 @@ class Engine:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
+            await self._clean_up()
+
+    async def _clean_up(self) -> None:
+        """What a processor's end raises is told; it takes nothing away from the run's result."""
+        try:
             await self._processor.acleanup()
+        except Exception as error:
+            self.stop.fail(ProcessorBroken(f"acleanup of the processor raised {error!r}", error))
 
     async def _leave(self, worker: Worker) -> None:
         try:
@@ -195,7 +212,7 @@ class Engine:
             await self._slots.acquire()
             try:
                 await self._policy.ready()
-                found = await self._next(worker)
+                found = await self._next(worker) or await self._from_others(worker)
             except FATAL as error:
                 self.stop.fail(error)
                 return
@@ -208,12 +225,24 @@ class Engine:
 
     async def _next(self, worker: Worker) -> tuple[_Group, Lease] | None:
         if not self._buffer:
-            per_group = self._run.spec.samples
-            claims = await self._journal.claim(worker, groups=max(1, CLAIM_AHEAD // per_group))
+            # No more than can be begun at once: others that share the run want some, too.
+            ahead = min(CLAIM_AHEAD, self._settings.concurrency) // self._run.spec.samples
+            claims = await self._journal.claim(worker, groups=max(1, ahead))
             for claim in claims:
                 group = _Group(claim)
                 self._buffer.extend((group, lease) for lease in claim.open)
         return self._buffer.popleft() if self._buffer else None
+
+    async def _from_others(self, worker: Worker) -> tuple[_Group, Lease] | None:
+        """For a worker that shares the run: what another one gives back, or dies holding.
+
+        None when every trajectory is settled; until then this worker stands by.
+        """
+        while self._settings.join and not self.stop.requested and await self._has_work():
+            await asyncio.sleep(min(STAND_BY, worker.lease_seconds / 3))
+            if (found := await self._next(worker)) is not None:
+                return found
+        return None
 
     # --- one trajectory
 

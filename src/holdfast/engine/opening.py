@@ -35,7 +35,13 @@ async def open_run(
     """Creates the run, or finds it and makes sure that it is the same."""
     run = await journal.find_run(spec.name)
     if run is None:
-        return await journal.create_run(spec, tasks)
+        try:
+            return await journal.create_run(spec, tasks)
+        except UsageError:
+            # Another worker that shares the run may have created it at the same moment.
+            run = await journal.find_run(spec.name)
+            if run is None:
+                raise
     differences = run.spec.differences(spec)
     if not differences:
         return run
@@ -47,11 +53,26 @@ async def open_run(
             f"the samples of run {spec.name!r} can grow, not shrink: they are {run.spec.samples}; "
             "use --new to start another run"
         )
+    await _refuse_rewriting(journal, run, tasks)
     worker = await journal.join(run, this_process(), lease_seconds=LEASE_SECONDS, share=False)
     try:
         return await journal.amend_run(run, spec, tasks, differences=told)
     finally:
         await journal.leave(worker)
+
+
+async def _refuse_rewriting(journal: Journal, run: Run, tasks: Sequence[Task]) -> None:
+    """Records refer to the task's messages: under another text they would tell what never was."""
+    begun = {row.key.task for row in await journal.trajectories(run) if row.records}
+    recorded = {task.id: content_digest(task) for task in await journal.tasks(run)}
+    changed = [
+        task.id for task in tasks if task.id in begun and recorded[task.id] != content_digest(task)
+    ]
+    if changed:
+        raise UsageError(
+            f"{len(changed)} tasks have been worked on and now ask something else "
+            f"({_listed(changed)}): give them other ids, or use --new"
+        )
 
 
 async def free_name(journal: Journal, name: str) -> str:

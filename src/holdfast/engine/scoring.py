@@ -18,10 +18,10 @@ from holdfast.records.errors import JournalError, ScorerTimeout
 from holdfast.records.failure import failure_of
 from holdfast.records.history import History
 from holdfast.records.step import Record, Scored, ScoringFailed
-from holdfast.records.task import Task
+from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.containment import as_exception
+from holdfast.rollout.containment import as_exception, end
 
 
 class Member(Struct):
@@ -35,7 +35,7 @@ class Member(Struct):
 
     @property
     def view(self) -> TrajectoryView:
-        return TrajectoryView(self.lease.key, self.task, self.history)
+        return TrajectoryView(self.lease.key, own(self.task), self.history)
 
 
 def _in_order(members: Sequence[Member], company: Sequence[TrajectoryView]) -> list[TrajectoryView]:
@@ -82,15 +82,16 @@ class Scoring:
         self, members: Sequence[Member], company: Sequence[TrajectoryView]
     ) -> list[Score]:
         views = _in_order(members, company)
+        # A task of its own: one that swallows its cancellation cannot hold the run up.
+        job = asyncio.create_task(self.scorer.score(views), name=f"scorer {self.scorer.name}")
         try:
-            async with asyncio.timeout(self._policy.timeout) as deadline:
-                scores = await self.scorer.score(views)
-        except TimeoutError as late:
-            if not deadline.expired():
-                raise
-            raise ScorerTimeout(
-                f"scorer {self.scorer.name} did not answer within {self._policy.timeout:g} s"
-            ) from late
+            if not (await asyncio.wait({job}, timeout=self._policy.timeout))[0]:
+                raise ScorerTimeout(
+                    f"scorer {self.scorer.name} did not answer within {self._policy.timeout:g} s"
+                )
+        finally:
+            await end(job)
+        scores = job.result()
         found = {view.key: score for view, score in zip(views, scores, strict=True)}
         return [found[member.lease.key] for member in members]
 

@@ -29,7 +29,7 @@ def join(
     lease_seconds: float,
     share: bool,
 ) -> Worker:
-    live = _bury_the_dead(connection, run)
+    live = _bury_the_dead(connection, run.id)
     if live and not share:
         raise RunHeld(
             f"run {run.spec.name!r} is being worked on by {', '.join(live)}; wait for it, stop "
@@ -43,12 +43,12 @@ def join(
     return Worker(worker, identity, run.id, lease_seconds)
 
 
-def _bury_the_dead(connection: sqlite3.Connection, run: Run) -> list[str]:
+def _bury_the_dead(connection: sqlite3.Connection, run: int) -> list[str]:
     """Fences workers whose lease ran out or whose process is gone; names those that live."""
     living = []
     found = connection.execute(
         f"SELECT id, host, pid, born, lease_until > {NOW} FROM workers WHERE run = ?",  # noqa: S608 - NOW is ours
-        (run.id,),
+        (run,),
     ).fetchall()
     for worker, host, pid, born, in_time in found:
         identity = WorkerIdentity(host, pid, born)
@@ -99,6 +99,10 @@ def claim(
     heartbeat(connection, worker)
     (run,) = connection.execute("SELECT name FROM runs WHERE id = ?", (worker.run,)).fetchone()
     ordinals = connection.execute(_CLAIMABLE, (worker.run, after, groups)).fetchall()
+    if not ordinals and after < 0:
+        # Nothing is left but what others hold: those that were killed hold nothing any more.
+        _bury_the_dead(connection, worker.run)
+        ordinals = connection.execute(_CLAIMABLE, (worker.run, after, groups)).fetchall()
     return [_claim_group(connection, run, worker, ordinal) for (ordinal,) in ordinals]
 
 

@@ -30,6 +30,7 @@ from holdfast.records.step import (
     ToolResult,
     ValueRecorded,
     is_cut_by,
+    path_order,
 )
 from holdfast.records.task import Task
 from holdfast.records.tokens import count, unpack_ids
@@ -81,6 +82,8 @@ class History:
                 self.cut("0")
             case Finished():
                 self.finished = record
+                for path in record.unseen:
+                    self.steps.pop(path, None)
             case Scored():
                 self.scored = record
             case ScoringFailed():
@@ -114,7 +117,12 @@ class History:
 
     @property
     def generations(self) -> list[Generated]:
-        return [step for step in self.steps.values() if isinstance(step, Generated)]
+        return [step for step in self.in_order if isinstance(step, Generated)]
+
+    @property
+    def in_order(self) -> list[Step]:
+        """By place, not by commit: the same in a disturbed run and an undisturbed one."""
+        return [self.steps[path] for path in sorted(self.steps, key=path_order)]
 
     @property
     def sampled_tokens(self) -> int:
@@ -200,8 +208,11 @@ def conversation(history: History, task: Task) -> list[Message]:
         messages.extend(added_messages(history, task, step))
         messages.append(step.message)
     asked = {call.id for call in last.message.tool_calls}
-    for path, result in history.results.items():
-        intent = history.steps.get(path)
-        if isinstance(intent, ToolIntent) and intent.call_id in asked:
-            messages.append(tool_message(history, result.path))
+    messages += [
+        tool_message(history, intent.path)
+        for intent in history.in_order
+        if isinstance(intent, ToolIntent)
+        and intent.call_id in asked
+        and intent.path in history.results
+    ]
     return messages

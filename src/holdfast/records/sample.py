@@ -94,12 +94,9 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
 
 
 def _branches(history: History) -> list[_Branch]:
-    # Sorted by path, not by commit: concurrent branches commit in any order, and the samples
-    # of a disturbed run must come out like those of an undisturbed one.
-    ordered = sorted(history.generations, key=lambda step: _path_order(step.path))
     open_at: dict[str, tuple[_Branch, int]] = {}
     branches: list[_Branch] = []
-    for step in ordered:
+    for step in history.generations:
         found = open_at.get(step.base) if step.base else None
         if found is None:
             branch = _Branch()
@@ -112,10 +109,6 @@ def _branches(history: History) -> list[_Branch]:
         branch.extend(step)
         open_at[step.path] = (branch, len(branch.ids))
     return branches
-
-
-def _path_order(path: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in path.split("."))
 
 
 def placeholder(*, task: str, group: str, sample: int) -> Sample:

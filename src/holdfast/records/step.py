@@ -144,6 +144,8 @@ class Finished(_Record, frozen=True, tag=9):
     reward: float | None
     """What the rollout itself returned, if it did."""
     at: float
+    unseen: tuple[str, ...] = ()
+    """Generations that became durable after the rollout had given up on them: no part of it."""
 
 
 class Scored(_Record, frozen=True, tag=10):
@@ -197,6 +199,11 @@ def scope_of(path: str) -> tuple[str, int]:
     """The scope that a step lies in and its ordinal there: `"3.1.4"` → `("3.1.", 4)`."""
     scope, dot, ordinal = path.rpartition(".")
     return scope + dot, int(ordinal)
+
+
+def path_order(path: str) -> tuple[int, ...]:
+    """Concurrent steps commit in any order; whoever looks at them goes by their places."""
+    return tuple(map(int, path.split(".")))
 
 
 def is_cut_by(path: str, cut: str) -> bool:

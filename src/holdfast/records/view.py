@@ -49,8 +49,8 @@ class TrajectoryView:
     @property
     def tool_uses(self) -> list[ToolUse]:
         return [
-            ToolUse(step, self.history.results.get(path))
-            for path, step in self.history.steps.items()
+            ToolUse(step, self.history.results.get(step.path))
+            for step in self.history.in_order
             if isinstance(step, ToolIntent)
         ]
 

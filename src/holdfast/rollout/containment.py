@@ -6,6 +6,8 @@ from typing import TypeVar
 
 from holdfast.records.failure import root_of
 
+CANCELLATIONS = 3
+CANCEL_AGAIN = 10.0
 Result = TypeVar("Result")
 
 
@@ -32,6 +34,21 @@ def as_exception(error: BaseException) -> Exception:
 def _caused(error: Exception, cause: BaseException) -> Exception:
     error.__cause__ = cause
     return error
+
+
+async def end(job: "asyncio.Task[object]") -> None:
+    """Cancels a task of user code and waits for its end, but not for ever.
+
+    One that swallows its cancellation is told again, and is then left behind: it holds nothing that
+    anybody waits for.
+    """
+    for _ in range(CANCELLATIONS):
+        if job.done():
+            break
+        job.cancel()
+        await asyncio.wait({job}, timeout=CANCEL_AGAIN)
+    # Looked at, now or later, so that asyncio does not report it as lost.
+    job.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 async def contained(awaitable: Awaitable[Result]) -> Result:

@@ -70,6 +70,7 @@ class Rollout:
             for index, message in enumerate(session.task.messages)
         }
         self.last: Reply | None = None
+        self._sampling = False
 
     # --- the conversation
 
@@ -93,6 +94,10 @@ class Rollout:
         stop: tuple[str, ...] | list[str] | str | None = None,
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation."""
+        if self._sampling:
+            raise UsageError(
+                "two generations at once would be two ends of one conversation; use t.branch"
+            )
         session = self._session
         path = self._next_path()
         sampling = _override(
@@ -110,9 +115,13 @@ class Rollout:
         )
         if step is None:
             added = self._added(prompt)
-            completion = await self._guarded(self._sample(path, prompt, sampling))
-            step = self._generated(path, prompt, sampling, completion, added)
-            await session.append(step)
+            self._sampling = True
+            try:
+                completion = await self._guarded(self._sample(path, prompt, sampling))
+                step = self._generated(path, prompt, sampling, completion, added)
+                await session.append(step)
+            finally:
+                self._sampling = False
         self._stream.advance(step, self.messages, schemas)
         self._remember(step.message, f"reply:{path}")
         self.last = Reply(step)
@@ -180,6 +189,7 @@ class Rollout:
                 ]
         except BaseExceptionGroup as errors:
             first = errors.exceptions[0]
+            self._session.cut_short(f"{path}.")
         else:
             return [task.result() for task in tasks]
         # Outside the `except`: the error keeps its own cause, and does not get the group's.
@@ -248,7 +258,10 @@ class Rollout:
     async def _first_call(
         self, path: str, call: ToolCall, tool: Tool | None, tools: "tuple[Tool | Function, ...]"
     ) -> ToolResult:
-        key = hashlib.sha256(f"{self._session.name}\0{path}\0{call.id}".encode()).hexdigest()[:32]
+        # Not the same in another life or after a fork: that is another call.
+        history = self._session.history
+        place = f"{self._session.name}\0{path}\0{call.id}\0{history.life}\0{len(history.forks)}"
+        key = hashlib.sha256(place.encode()).hexdigest()[:32]
         intent = ToolIntent(
             path=path,
             fingerprint=fingerprint(call.name.encode(), call.arguments.encode(), call.id.encode()),

@@ -18,7 +18,7 @@ from holdfast.records.errors import Cause, Diverged, HoldfastError, JournalError
 from holdfast.records.history import History
 from holdfast.records.run import seed_for
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import Contract, Forked, Record, Step, ToolIntent
+from holdfast.records.step import Contract, Forked, Generated, Record, Step, ToolIntent
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 
@@ -62,10 +62,13 @@ class Session:
         self.broken: BaseException | None = None
         self.unsure = False
         """Whether a cancelled append may have become durable without our history knowing."""
+        self.unseen: list[str] = []
+        """Generations that the rollout gave up on, and that may be durable all the same."""
         self._step = ""
         self._blamed: list[tuple[BaseException, str]] = []
         self._visited: set[str] = set()
         self._over = False
+        self._cut_short: list[str] = []
         self._journal = journal
         self._seed = seed
         self._on_divergence = on_divergence
@@ -78,9 +81,12 @@ class Session:
         self, *records: Record, status: Status | None = None, settled: bool | None = None
     ) -> None:
         """Durable first, visible after (I1)."""
-        if self._over:
-            raise RunStopped("the attempt is over; a task that it left behind records nothing")
+        self._check_open()
         await self._write(records, status=status, settled=settled)
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise RunStopped("the attempt is over; a task that it left behind does nothing more")
 
     async def conclude(
         self, *records: Record, status: Status | None = None, settled: bool | None = None
@@ -100,6 +106,7 @@ class Session:
             await self._journal.append(self.lease, records, status=status, settled=settled)
         except asyncio.CancelledError:
             self.unsure = True
+            self.unseen += [one.path for one in records if isinstance(one, Generated)]
             raise
         except JournalError as error:
             self.failed(error)
@@ -119,6 +126,7 @@ class Session:
         difference: Callable[[Step], str],
     ) -> Recorded | None:
         """What is recorded at `path`, if it is this step; None when the step has to run."""
+        self._check_open()
         if self.broken is not None:
             raise self.broken
         self._step = path
@@ -133,10 +141,15 @@ class Session:
         await self._diverge(path, difference(recorded))
         return None
 
+    def cut_short(self, scope: str) -> None:
+        """Branches under `scope` were cancelled: how far they came on replay is a matter of
+        timing, so what is recorded of them stands."""
+        self._cut_short.append(scope)
+
     async def cut_unvisited(self) -> None:
         """A rollout that ends before its recorded steps do has diverged from them, too."""
         for path in [path for path in self.history.steps if path not in self._visited]:
-            if path in self.history.steps:
+            if path in self.history.steps and not path.startswith(tuple(self._cut_short)):
                 await self._diverge(path, "recorded, but the rollout ends without it")
 
     async def _diverge(self, path: str, difference: str) -> None:

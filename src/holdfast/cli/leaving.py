@@ -1,0 +1,45 @@
+"""Leaving although user code does not want to.
+
+A task that swallows its cancellation, or a call that hangs in a thread, would keep the process
+alive for ever after the run is over. By then the report is printed, the journal is closed and
+every lease is returned: there is nothing left to wait for.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+PREFIX = "holdfast-user"
+WAIT_SECONDS = 2.0
+
+
+class Leaving:
+    """Made when the loop begins, so that threads started by `asyncio.to_thread` are known."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(thread_name_prefix=PREFIX)
+        asyncio.get_running_loop().set_default_executor(self._threads)
+
+    def end_if_user_code_hangs(self, code: int) -> None:
+        """Ends the process with `code` if something of the user's would hold it up."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if _tasks_left() or _threads_left():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def _tasks_left() -> bool:
+    return any(task is not asyncio.current_task() for task in asyncio.all_tasks())
+
+
+def _threads_left() -> bool:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while any(thread.name.startswith(PREFIX) for thread in threading.enumerate()):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.01)
+    return False

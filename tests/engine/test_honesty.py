@@ -1,0 +1,205 @@
+"""Data that does not depend on timing, on siblings, or on what the rollout never saw."""
+
+import asyncio
+
+import pytest
+from stage import Oracle
+from yard import Yard, turn
+
+import holdfast
+from holdfast.engine.export import What, rows
+from holdfast.journal.memory import MemoryJournal
+from holdfast.records.errors import UsageError
+from holdfast.records.trajectory import Status
+from holdfast.rollout import containment
+
+
+class SlowOracle(Oracle):
+    async def sample(self, request):
+        await asyncio.sleep(0.01)
+        return await super().sample(request)
+
+
+async def one_turn(t):
+    await turn(t)
+
+
+def test_two_generations_at_once_on_one_conversation_are_refused():
+    async def rollout(t):
+        t.add(*t.task.messages)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(t.generate())
+            group.create_task(t.generate())
+
+    yard = Yard("a", policy=SlowOracle())
+    yard.run(rollout)
+    report = yard.report()
+    assert report.by_status == {"FAILED": 1}
+    assert "use t.branch" in report.causes[0].message
+
+
+def test_what_a_scorer_sees_does_not_depend_on_which_branch_was_faster():
+    def rollout_with(delays):
+        def arm(index):
+            async def run(t):
+                await asyncio.sleep(delays[index])
+                t.add(f"arm {index}")
+                await t.generate()
+
+            return run
+
+        async def rollout(t):
+            t.add(*t.task.messages)
+            await t.branch(arm(0), arm(1))
+
+        return rollout
+
+    seen = []
+
+    def scorer(view):
+        seen.append([turn.step.path for turn in view.turns])
+        return 1.0
+
+    for delays in ((0, 0.05), (0.05, 0)):
+        Yard("a").run(rollout_with(delays), scorer)
+    assert seen == [["0.0.0", "0.1.0"]] * 2
+
+
+def test_a_sample_that_changes_its_task_changes_no_sibling_s():
+    async def rollout(t):
+        await turn(t)
+        t.task.metadata["count"] = t.task.metadata.get("count", 0) + 1
+        return float(t.task.metadata["count"])
+
+    yard = Yard("a", samples=4)
+    yard.run(rollout)
+    rewards = [row["reward"] for row in yard.rows(What.SAMPLES)]
+    assert rewards == [1.0] * 4
+
+
+def test_a_task_that_was_worked_on_cannot_ask_something_else_later():
+    async def scenario():
+        journal, oracle = MemoryJournal(), Oracle()
+        run = {"policy": oracle, "journal": journal, "name": "r", "seed": 1}
+        await holdfast.run(one_turn, tasks=[{"id": "a", "prompt": "old"}], **run)
+        with pytest.raises(UsageError, match=r"1 tasks have been worked on .* \(a\)"):
+            await holdfast.run(
+                one_turn, tasks=[{"id": "a", "prompt": "new"}], accept_changes=True, **run
+            )
+
+    asyncio.run(scenario())
+
+
+def test_a_generation_that_the_rollout_gave_up_on_is_no_part_of_the_data():
+    class Slow(MemoryJournal):
+        """Its appends are durable before their waiters learn it."""
+
+        async def append(self, lease, records, *, status=None, settled=None):
+            await super().append(lease, records, status=status, settled=settled)
+            if not settled:
+                await asyncio.sleep(0.05)
+
+    async def rollout(t):
+        t.add(*t.task.messages)
+        try:
+            async with asyncio.timeout(0.02):
+                await t.generate()
+        except TimeoutError:
+            t.add("try again")
+        await t.generate()
+
+    async def scenario():
+        journal = Slow()
+        await holdfast.run(
+            rollout, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(), journal=journal, name="r"
+        )
+        run = await journal.find_run("r")
+        return [row async for row in rows(journal, run, What.SAMPLES)]
+
+    (sample,) = asyncio.run(scenario())
+    assert sum(sample["loss_mask"]) < len(sample["token_ids"])
+    assert sample["status"] == Status.COMPLETED.name
+
+
+def test_a_rollout_that_never_ends_its_cancellation_is_left_behind(monkeypatch):
+    monkeypatch.setattr(containment, "CANCEL_AGAIN", 0.05)
+    let_go = False
+
+    async def rollout(t):
+        while not let_go:
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    async def scenario():
+        nonlocal let_go
+        settings = holdfast.Settings(attempt_deadline=0.1, max_retry=0)
+        group = holdfast.GroupPolicy(refill=0)
+        _, report = await holdfast.run(
+            rollout, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(), name="r",
+            journal=MemoryJournal(), settings=settings, group=group,
+        )  # fmt: skip
+        let_go = True
+        await asyncio.sleep(0.05)
+        return report
+
+    assert asyncio.run(scenario()).by_status == {"FAILED": 1}
+
+
+def test_a_scorer_that_swallows_its_cancellation_holds_nothing_up(monkeypatch):
+    monkeypatch.setattr(containment, "CANCEL_AGAIN", 0.05)
+    let_go = False
+
+    async def scorer(view):
+        while not let_go:
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    async def scenario():
+        nonlocal let_go
+        scoring = holdfast.ScoringPolicy(tries=1, timeout=0.1)
+        _, report = await holdfast.run(
+            one_turn, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(), name="r", scorer=scorer,
+            journal=MemoryJournal(), settings=holdfast.Settings(scoring=scoring),
+        )  # fmt: skip
+        let_go = True
+        await asyncio.sleep(0.05)
+        return report
+
+    assert "ScorerTimeout" in asyncio.run(scenario()).causes[0].root
+
+
+def test_a_processor_whose_clean_up_raises_takes_nothing_from_the_result():
+    class Untidy(holdfast.RolloutProcessor):
+        async def rollout(self, t):
+            await turn(t)
+
+        async def acleanup(self):
+            raise KeyError("the browser was gone")
+
+    yard = Yard("a")
+    ending = yard.run(Untidy())
+    assert "acleanup" in str(ending.fatal)
+    assert yard.report().by_status == {"COMPLETED": 1}
+
+
+def test_idempotency_keys_differ_between_lives():
+    keys = []
+
+    async def charge(amount: int, idempotency_key: str) -> str:
+        keys.append(idempotency_key)
+        return "ok"
+
+    tool = holdfast.Tool(charge, contract="idempotent")
+
+    async def rollout(t):
+        await turn(t)
+        await t.tool(tool.call(amount=len(keys)), tool)
+        if len(set(keys)) == 1:
+            raise holdfast.EnvironmentBroken("the world is gone")
+
+    Yard("a").run(rollout, max_retry=0)
+    assert len(set(keys)) == 2
