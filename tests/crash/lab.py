@@ -15,7 +15,7 @@ from holdfast.journal.check import check
 from holdfast.records.errors import JournalError
 from holdfast.records.history import History
 from holdfast.records.step import Contract, Generated, ToolIntent
-from holdfast.rollout.context import INTERRUPTED
+from holdfast.rollout.calls import INTERRUPTED
 from holdfast.testing import FakeEngine, Fault, FaultKind
 
 HERE = Path(__file__).parent

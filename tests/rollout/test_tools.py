@@ -12,7 +12,7 @@ from stage import Play, call
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.records.step import Contract, ToolIntent, ToolResult
 from holdfast.rollout import threads
-from holdfast.rollout.context import INTERRUPTED
+from holdfast.rollout.calls import INTERRUPTED
 from holdfast.rollout.tool import Tool, as_tool, tool
 
 

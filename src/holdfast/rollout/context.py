@@ -7,48 +7,30 @@ and outside reads through `value`.
 """
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable
 from typing import NoReturn, TypeVar
 
 import msgspec
 
 from holdfast.policy.policy import Completion, Request
-from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, Truncated, UsageError
+from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.history import tool_message
 from holdfast.records.message import Message, ToolCall, user
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import (
-    INTERRUPTED_CALL,
-    Contract,
-    Generated,
-    ToolIntent,
-    ToolResult,
-    ValueRecorded,
-)
+from holdfast.records.step import Generated, ValueRecorded
 from holdfast.records.task import Task
 from holdfast.records.tokens import unpack_ids
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.rollout import difference
-from holdfast.rollout.containment import as_exception, contained
+from holdfast.rollout.calls import run_call
+from holdfast.rollout.containment import contained
 from holdfast.rollout.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.reply import Reply, ToolReply
 from holdfast.rollout.session import Session, is_accident
-from holdfast.rollout.threads import DaemonThreads
-from holdfast.rollout.tool import (
-    KEY_PARAMETER,
-    MAX_RESULT,
-    Function,
-    Tool,
-    as_tool,
-    result_text,
-    schemas_of,
-)
+from holdfast.rollout.tool import MAX_RESULT, Function, Tool, schemas_of
 
-__all__ = ["INTERRUPTED", "Reply", "Rollout", "ToolReply"]
+__all__ = ["Reply", "Rollout", "ToolReply"]
 
-INTERRUPTED = "This call was interrupted; it is unknown whether it took effect. It is not repeated."
-_threads = DaemonThreads("tool calls")
 Value = TypeVar("Value")
 
 
@@ -133,19 +115,7 @@ class Rollout:
         The intent is durable before the tool runs, the result before anyone sees it.
         """
         path = self._next_path()
-        found = next((one for one in map(as_tool, tools) if one.name == call.name), None)
-        intent = await self._session.match(
-            path,
-            ToolIntent,
-            fingerprint(call.name.encode(), call.arguments.encode(), call.id.encode()),
-            lambda recorded: difference.of_tool(recorded, call.name, call.arguments),
-        )
-        result = self._session.history.results.get(path) if intent is not None else None
-        if result is None:
-            if intent is None:
-                result = await self._first_call(path, call, found, tools)
-            else:
-                result = await self._interrupted_call(path, intent, call, found)
+        result = await run_call(self._session, path, call, tools)
         if call.id:
             self._remember(tool_message(self._session.history, path), f"tool:{path}")
         return ToolReply(result.content, result.error)
@@ -255,60 +225,6 @@ class Rollout:
             prefix_break=prompt.prefix_break,
         )
 
-    async def _first_call(
-        self, path: str, call: ToolCall, tool: Tool | None, tools: "tuple[Tool | Function, ...]"
-    ) -> ToolResult:
-        # Not the same in another life or after a fork: that is another call.
-        history = self._session.history
-        place = f"{self._session.name}\0{path}\0{call.id}\0{history.life}\0{len(history.forks)}"
-        key = hashlib.sha256(place.encode()).hexdigest()[:32]
-        intent = ToolIntent(
-            path=path,
-            fingerprint=fingerprint(call.name.encode(), call.arguments.encode(), call.id.encode()),
-            name=call.name,
-            arguments=call.arguments,
-            call_id=call.id,
-            contract=tool.contract if tool else Contract.IDEMPOTENT,
-            idempotency_key=key,
-        )
-        refused = _refusal(call, tool, tools)
-        if refused is not None:
-            result = ToolResult(path, str(refused), error=type(refused).__name__)
-            await self._session.append(intent, result)
-            return result
-        await self._session.append(intent)
-        assert tool is not None, "an unknown tool is refused above"
-        return await self._run_tool(path, intent, tool)
-
-    async def _interrupted_call(
-        self, path: str, intent: ToolIntent, call: ToolCall, tool: Tool | None
-    ) -> ToolResult:
-        """An intent without a result: the tool's contract decides."""
-        self._session.check_running()
-        if intent.contract is Contract.IDEMPOTENT and tool is not None:
-            return await self._run_tool(path, intent, tool)
-        result = ToolResult(path, INTERRUPTED, error=INTERRUPTED_CALL)
-        await self._session.append(result)
-        return result
-
-    async def _run_tool(self, path: str, intent: ToolIntent, tool: Tool) -> ToolResult:
-        session = self._session
-        started = session.clock.elapsed()
-        try:
-            arguments = tool.bind(intent.arguments)
-            if tool.wants_key:
-                arguments[KEY_PARAMETER] = intent.idempotency_key
-            async with asyncio.timeout(tool.timeout) as deadline:
-                content, error = result_text(await _call(tool, arguments)), ""
-        except ToolSaysNo as refusal:
-            content, error = result_text(str(refusal)), type(refusal).__name__
-        except Exception as broken:
-            late = isinstance(broken, TimeoutError) and deadline.expired()
-            raise session.failed(_broken_tool(tool, broken, late=late), path) from broken
-        result = ToolResult(path, content, error, session.clock.elapsed() - started)
-        await session.append(result)
-        return result
-
     async def _guarded(self, awaitable: Awaitable[Value]) -> Value:
         path = self.step
         try:
@@ -343,44 +259,12 @@ async def _run(
         raise
 
 
-async def _call(tool: Tool, arguments: dict[str, object]) -> object:
-    if tool.is_async:
-        found = tool.function(**arguments)
-    else:
-        found = await _threads.run(lambda: tool.function(**arguments))
-    return await contained(found) if isinstance(found, Awaitable) else found
-
-
-def _broken_tool(tool: Tool, error: Exception, *, late: bool) -> EnvironmentBroken:
-    if late:
-        return EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
-    root = as_exception(error)
-    return EnvironmentBroken(f"tool {tool.name} broke: {type(root).__name__}: {root}")
-
-
 def _checked(message: Message) -> Message:
     """Refuses, before anything is sampled, what could be recorded but never read again."""
     try:
         return msgspec.convert(msgspec.to_builtins(message), Message)
     except (msgspec.ValidationError, TypeError) as error:
         raise UsageError(f"{message!r} is no message: {error}") from error
-
-
-def _refusal(
-    call: ToolCall, tool: Tool | None, tools: "tuple[Tool | Function, ...]"
-) -> ToolSaysNo | None:
-    if tool is None:
-        names = ", ".join(sorted(as_tool(one).name for one in tools)) or "none"
-        return UnknownTool(f"there is no tool {call.name!r}; the tools are: {names}")
-    try:
-        tool.bind(call.arguments)
-    except ToolSaysNo as refused:
-        return refused
-    return None
-
-
-class UnknownTool(ToolSaysNo):
-    """The model called a tool that it was not given."""
 
 
 def _with_call_ids(message: Message, path: str) -> Message:
