@@ -121,12 +121,14 @@ class Lab:
 
 
 async def _read(path: Path, world: World) -> None:
+    journal = open_journal(path, read_only=True)
     try:
-        journal = open_journal(path, read_only=True)
-    except JournalError:  # It was killed, or failed, before the file became a journal.
-        return
-    try:
-        run = await journal.find_run("crash")
+        try:
+            run = await journal.find_run("crash")
+        except JournalError as error:
+            # It was killed, or failed, before the file became a journal.
+            assert "is empty" in str(error)
+            return
         if run is None:
             return
         async for row, records in journal.histories(run):
