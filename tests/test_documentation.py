@@ -60,3 +60,8 @@ def test_the_public_names_are_these():
         "tool",
     }  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+def test_no_page_has_a_hole_to_be_filled(page):
+    assert not re.search(r"@[A-Z]+@|TODO|FIXME", page.read_text())
