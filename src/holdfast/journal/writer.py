@@ -15,6 +15,7 @@ import asyncio
 import secrets
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,7 +33,7 @@ QUEUE_BYTES = 8 * MAX_BYTES
 CLOSE_TIMEOUT = 60.0
 
 
-class Operation:
+class Operation(ABC):
     """Something to do inside a transaction, who waits for it, and what came of it.
 
     It may be run again after a failed commit.
@@ -49,8 +50,8 @@ class Operation:
         self.result: object = None
         self.error: BaseException | None = None
 
-    def run(self, connection: sqlite3.Connection) -> object:
-        raise NotImplementedError
+    @abstractmethod
+    def run(self, connection: sqlite3.Connection) -> object: ...
 
 
 class Call(Operation):
