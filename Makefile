@@ -24,9 +24,9 @@ crash: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,parquet]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,local,parquet,renderers]'
 	touch $@
 
 clean:

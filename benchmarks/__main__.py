@@ -13,7 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from result import Result
 
-ALL = ("startup", "journal", "engine", "scale", "storage", "resume")
+ALL = (
+    "startup", "journal", "engine", "client", "rendering", "scale", "storage", "resume", "embedded",
+)  # fmt: skip
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 # Imported before the clock starts: what is measured is the work.
 import holdfast.engine.run
-import holdfast.policy.completions
+import holdfast.policy.pool
 from holdfast.policy.renderer import ByteRenderer
 from holdfast.records.message import user
 
@@ -56,7 +56,7 @@ async def durable(url: str, folder: str) -> None:
             await t.generate()
 
     journal = holdfast.open_journal(Path(folder) / "journal.db")
-    policy = holdfast.CompletionsPolicy(url, "fake", connections=CONCURRENCY)
+    policy = holdfast.EnginePolicy(url, "fake", connections=CONCURRENCY)
     try:
         _, report = await holdfast.run(
             rollout, tasks=tasks(), policy=policy, journal=journal, name="bench", seed=1,

@@ -80,7 +80,7 @@ async def _prepare(engine: FakeEngine, folder: Path, tasks: Path) -> None:
         tasks_digest(rows),
     )  # fmt: skip
     journal = holdfast.open_journal(folder / "journal.db")
-    policy = holdfast.CompletionsPolicy(engine.url, "fake")
+    policy = holdfast.EnginePolicy(engine.url, "fake")
     run = await open_run(journal, spec, rows)
     await Engine(
         run=run, journal=journal, policy=policy, renderer=ByteRenderer(),

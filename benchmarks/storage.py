@@ -28,7 +28,7 @@ async def rollout(t: holdfast.Rollout) -> None:
 async def trajectory(url: str, path: Path) -> tuple[int, int, int]:
     """Bytes in the file, bytes of the contents, tokens in the last prompt."""
     journal = holdfast.open_journal(path)
-    policy = holdfast.CompletionsPolicy(url, "fake")
+    policy = holdfast.EnginePolicy(url, "fake")
     samples = 20
     try:
         empty = path.stat().st_size

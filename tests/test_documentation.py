@@ -53,11 +53,11 @@ def test_every_cause_of_a_failure_is_in_the_table():
 
 def test_the_public_names_are_these():
     assert set(holdfast.__all__) == {
-        "CompletionsPolicy", "Contract", "EnvironmentBroken", "GroupPolicy", "HoldfastError",
+        "EnginePolicy", "Contract", "EnvironmentBroken", "GroupPolicy", "HoldfastError",
         "Message", "Reply", "Rollout", "RolloutConfig", "RolloutProcessor", "Sample", "Sampling",
         "Score", "ScoringPolicy", "Settings", "SingleTurnRolloutProcessor", "Status", "Task",
-        "Tool", "ToolCall", "ToolSaysNo", "TrajectoryView", "group_scorer", "open_journal", "run",
-        "tool",
+        "Tool", "ToolCall", "ToolSaysNo", "TrainingRolloutProcessor", "TrajectoryView", "Voice",
+        "group_scorer", "open_journal", "renderer_for", "run", "tool",
     }  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 

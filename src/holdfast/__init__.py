@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from holdfast.engine.settings import ScoringPolicy as ScoringPolicy
     from holdfast.engine.settings import Settings as Settings
     from holdfast.journal import open_journal as open_journal
-    from holdfast.policy.completions import CompletionsPolicy as CompletionsPolicy
+    from holdfast.policy.choice import renderer_for as renderer_for
+    from holdfast.policy.pool import EnginePolicy as EnginePolicy
     from holdfast.records.errors import EnvironmentBroken as EnvironmentBroken
     from holdfast.records.errors import HoldfastError as HoldfastError
     from holdfast.records.errors import ToolSaysNo as ToolSaysNo
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
     from holdfast.rollout.processor import SingleTurnRolloutProcessor as SingleTurnRolloutProcessor
     from holdfast.rollout.tool import Tool as Tool
     from holdfast.rollout.tool import tool as tool
+    from holdfast.rollout.training import TrainingRolloutProcessor as TrainingRolloutProcessor
+    from holdfast.rollout.voice import Voice as Voice
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "CompletionsPolicy": "holdfast.policy.completions",
     "Contract": "holdfast.records.step",
+    "EnginePolicy": "holdfast.policy.pool",
     "EnvironmentBroken": "holdfast.records.errors",
     "GroupPolicy": "holdfast.records.group",
     "HoldfastError": "holdfast.records.errors",
@@ -58,15 +61,18 @@ _WHERE = {
     "Tool": "holdfast.rollout.tool",
     "ToolCall": "holdfast.records.message",
     "ToolSaysNo": "holdfast.records.errors",
+    "TrainingRolloutProcessor": "holdfast.rollout.training",
     "TrajectoryView": "holdfast.records.view",
+    "Voice": "holdfast.rollout.voice",
     "group_scorer": "holdfast.engine.scorer",
     "open_journal": "holdfast.journal",
+    "renderer_for": "holdfast.policy.choice",
     "run": "holdfast.engine.run",
     "tool": "holdfast.rollout.tool",
 }
 __all__ = [
-    "CompletionsPolicy",
     "Contract",
+    "EnginePolicy",
     "EnvironmentBroken",
     "GroupPolicy",
     "HoldfastError",
@@ -86,9 +92,12 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolSaysNo",
+    "TrainingRolloutProcessor",
     "TrajectoryView",
+    "Voice",
     "group_scorer",
     "open_journal",
+    "renderer_for",
     "run",
     "tool",
 ]

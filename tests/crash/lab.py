@@ -15,6 +15,7 @@ from holdfast.journal.check import check
 from holdfast.records.errors import JournalError
 from holdfast.records.history import History
 from holdfast.records.step import Contract, Generated, ToolIntent
+from holdfast.records.tokens import count
 from holdfast.rollout.calls import INTERRUPTED
 from holdfast.testing import FakeEngine, Fault, FaultKind
 
@@ -38,21 +39,36 @@ class World:
     interrupted: set[str] = field(default_factory=set)
     restarts: set[str] = field(default_factory=set)
     requests: list[str] = field(default_factory=list)
+    drafted: dict[str, int] = field(default_factory=dict)
+    """Durable tokens of generations that are not finished."""
+    tokens: int = 0
+    """Tokens that the engine sampled, delivered or not."""
     effects: Counter[str] = field(default_factory=Counter)
 
 
 class Lab:
     """One engine, one zygote, one folder per experiment."""
 
-    def __init__(self, folder: Path, *, names=NAMES, samples: int = 3, concurrency: int = 8):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        names=NAMES,
+        samples: int = 3,
+        concurrency: int = 8,
+        partial_tokens: int = 0,
+        faults=FAULTS,
+    ):
         self.folder = folder
+        self.partial_tokens = partial_tokens
+        self.faults = faults
         self.samples = samples
         self.concurrency = concurrency
         self.tasks = folder / "tasks.jsonl"
         self.tasks.write_text(
             "".join(json.dumps({"id": name, "prompt": f"do {name}"}) + "\n" for name in names)
         )
-        self.engine = FakeEngine(mean_length=16, faults=FAULTS)
+        self.engine = FakeEngine(mean_length=16, faults=faults)
         self.zygote: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "Lab":
@@ -79,7 +95,7 @@ class Lab:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         self.engine.reset()
-        self.engine.set_faults(*FAULTS)
+        self.engine.set_faults(*self.faults)
         return place
 
     def drive(self, place: Path, *, crash: str = "", **io: object) -> int:
@@ -91,6 +107,7 @@ class Lab:
             "tasks": str(self.tasks),
             "samples": self.samples,
             "concurrency": self.concurrency,
+            "partial_tokens": self.partial_tokens,
             "url": self.engine.url,
             "journal": str(place / "journal.db"),
             "effects": str(place / "effects"),
@@ -104,7 +121,10 @@ class Lab:
 
     def world(self, place: Path) -> World:
         self._settle()
-        world = World(requests=[request for request, _ in self.engine.requests()])
+        world = World(
+            requests=[request for request, _ in self.engine.requests()],
+            tokens=self.engine.stats().tokens,
+        )
         effects = place / "effects"
         if effects.exists():
             world.effects = Counter(effects.read_text().splitlines())
@@ -136,6 +156,8 @@ async def _read(path: Path, world: World) -> None:
             world.steps[name] = {
                 path for path, step in history.steps.items() if isinstance(step, Generated)
             }
+            for path, draft in history.drafts.items():
+                world.drafted[f"{name}/{path}"] = count(draft.ids)
             for path, step in history.steps.items():
                 if isinstance(step, ToolIntent) and path not in history.results:
                     world.dangling[name] = step.contract

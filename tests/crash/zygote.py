@@ -25,7 +25,7 @@ from holdfast.engine.opening import open_run
 from holdfast.engine.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.policy.completions import CompletionsPolicy
+from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import JournalError
@@ -53,10 +53,11 @@ async def drive(order: dict) -> None:
         renderer="bytes",
         tasks=tasks_digest(tasks),
     )
-    policy = CompletionsPolicy(order["url"], "fake", retry=RETRY, patience=30)
+    policy = EnginePolicy(order["url"], "fake", retry=RETRY, patience=30)
     faults = FaultyConnections(**order["io"])
     journal = SqliteJournal(Path(order["journal"]), connect=faults)
     try:
+        await policy.check()
         run = await open_run(journal, spec, tasks)
         engine = Engine(
             run=run,
@@ -66,7 +67,10 @@ async def drive(order: dict) -> None:
             processor=as_processor(workload.solve),
             scorer=Scorer(workload.score),
             settings=Settings(
-                concurrency=order["concurrency"], backoff=0.01, scoring=ScoringPolicy(tries=2)
+                concurrency=order["concurrency"],
+                backoff=0.01,
+                scoring=ScoringPolicy(tries=2),
+                partial_tokens=order["partial_tokens"],
             ),
         )
         ending = await engine.work()

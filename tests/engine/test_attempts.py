@@ -7,7 +7,7 @@ from stage import Oracle, call
 from yard import Yard, turn
 
 from holdfast.journal import open_journal
-from holdfast.policy.completions import CompletionsPolicy
+from holdfast.policy.pool import EnginePolicy
 from holdfast.records.errors import (
     BadRequest,
     EngineUnavailable,
@@ -266,7 +266,7 @@ def test_a_retried_attempt_asks_nothing_that_is_durable(served, tmp_path):
         await turn(t, "third")
 
     async def main():
-        policy = CompletionsPolicy(served.url, served.model)
+        policy = EnginePolicy(served.url, served.model)
         journal = open_journal(tmp_path / "journal.db")
         try:
             yard = Yard(policy=policy, journal=journal, sampling=Sampling(max_tokens=32))
@@ -285,7 +285,7 @@ def test_a_fault_of_the_engine_costs_a_try_and_not_an_attempt(served):
     served.set_faults(Fault(FaultKind.NAN_LOGPROB), Fault(FaultKind.ERROR_500))
 
     async def main():
-        policy = CompletionsPolicy(
+        policy = EnginePolicy(
             served.url, served.model, retry=RetryPolicy(tries=5, base=0.01, cap=0.01)
         )
         try:

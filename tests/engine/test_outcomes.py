@@ -7,7 +7,7 @@ import pytest
 from stage import Oracle
 from yard import Yard, turn
 
-from holdfast.policy.completions import CompletionsPolicy
+from holdfast.policy.pool import EnginePolicy
 from holdfast.records.errors import (
     ContextOverflow,
     ToolSaysNo,
@@ -59,7 +59,7 @@ def test_a_context_overflow_is_kept_and_scored(served):
             await turn(t, "x" * 100)
 
     async def main():
-        policy = CompletionsPolicy(served.url, served.model)
+        policy = EnginePolicy(served.url, served.model)
         try:
             yard = Yard(policy=policy, sampling=Sampling(max_tokens=32))
             await yard.work(rollout, lambda view: 0.5)

@@ -367,7 +367,7 @@ def test_a_scoring_policy_that_could_never_end_is_refused(bad):
 
 def test_the_whole_of_it_from_the_outside(served, tmp_path):
     async def main():
-        policy = holdfast.CompletionsPolicy(served.url, served.model)
+        policy = holdfast.EnginePolicy(served.url, served.model)
         journal = holdfast.open_journal(tmp_path / "journal.db")
         try:
             return await holdfast.run(

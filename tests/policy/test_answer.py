@@ -7,15 +7,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from asking import ONCE, ids, logprobs, sample
+from canned import Answer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy import answer
+from holdfast.policy.dialect import EngineSays, Unusable
+from holdfast.policy.dialects.completions import Completions
 from holdfast.policy.policy import Completion, Request
+from holdfast.policy.sampled import Sampled
 from holdfast.records.errors import BadAnswer, EngineUnavailable
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource, VersionSpan
-from holdfast.records.tokens import unpack_ids, unpack_logprobs
 
 REQUEST = Request(array("i", [1, 2, 3]), Sampling(max_tokens=4), seed=1, id="r")
 GOOD: dict[str, Any] = {
@@ -33,7 +36,7 @@ GOOD: dict[str, Any] = {
 
 
 def read(body: bytes) -> Completion:
-    return answer.read(body, REQUEST, model="m", tries=2, seconds=1.5)
+    return sample(Answer(body=body), asked=REQUEST, retry=ONCE)[0]
 
 
 def changed(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes:
@@ -44,16 +47,17 @@ def changed(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes
 
 def test_a_good_answer_is_read_exactly() -> None:
     completion = read(msgspec.json.encode(GOOD))
-    assert unpack_ids(completion.ids).tolist() == [7, 8, 9]
-    assert unpack_logprobs(completion.logprobs).tolist() == [-0.5, -1.25, 0.0]
+    assert ids(completion) == [7, 8, 9]
+    assert logprobs(completion) == [-0.5, -1.25, 0.0]
     assert completion.finish_reason == "stop"
     assert completion.versions == (VersionSpan("", 0, 3, VersionSource.UNKNOWN),)
-    assert (completion.model, completion.tries, completion.seconds) == ("m", 2, 1.5)
+    assert (completion.model, completion.tries, completion.seams) == ("m", 1, ())
+    assert completion.seconds > 0
 
 
 def test_an_answer_need_not_repeat_the_prompt() -> None:
     body = changed(lambda _, choice: choice.pop("prompt_token_ids"))
-    assert unpack_ids(read(body).ids).tolist() == [7, 8, 9]
+    assert ids(read(body)) == [7, 8, 9]
 
 
 def put(where: str, key: str, value: object) -> bytes:
@@ -77,10 +81,11 @@ def put(where: str, key: str, value: object) -> bytes:
         (put("body", "model", None), "malformed"),
         (put("body", "choices", []), "0 choices"),
         (put("body", "choices", GOOD["choices"] * 2), "2 choices"),
+        (put("choice", "index", 1), "choice 1 of an answer"),
         (put("choice", "finish_reason", None), "finish_reason None"),
         (put("choice", "finish_reason", "error"), "finish_reason 'error'"),
         (put("choice", "token_ids", None), "no token_ids"),
-        (put("choice", "token_ids", []), "no tokens"),
+        (put("choice", "token_ids", []), "3 logprobs for no tokens"),
         (put("choice", "token_ids", [7, 8, -9]), "negative"),
         (put("choice", "token_ids", [7, 8, 2**31]), "32 bits"),
         (put("choice", "token_ids", [7, 8, 2**64]), "32 bits"),
@@ -90,6 +95,7 @@ def put(where: str, key: str, value: object) -> bytes:
         (put("choice", "token_ids", [7] * 5), "more than max_tokens"),
         (put("choice", "prompt_token_ids", [1, 2, 4]), "another prompt"),
         (put("choice", "prompt_token_ids", []), "another prompt"),
+        (put("choice", "prompt_token_ids", [1, 2, 2**40]), "32 bits"),
         (put("choice", "logprobs", None), "no logprobs"),
         (put("logprobs", "token_logprobs", None), "no logprobs"),
         (put("logprobs", "token_logprobs", []), "0 logprobs for 3 tokens"),
@@ -99,6 +105,7 @@ def put(where: str, key: str, value: object) -> bytes:
         (put("logprobs", "token_logprobs", [-1, -1, 0.5]), "positive"),
         # Finite as it is sent, but not in the 32 bits in which it would be kept.
         (put("logprobs", "token_logprobs", [-1, -1, -1e300]), "not finite"),
+        (put("body", "usage", {"completion_tokens": 4}), "sampled 4 tokens by its own count"),
         (msgspec.json.encode(GOOD).replace(b"-1.25", b"NaN"), "not finite"),
         (msgspec.json.encode(GOOD).replace(b"-1.25", b"-Infinity"), "not finite"),
         (msgspec.json.encode(GOOD).replace(b"-1.25", b"-1e999"), "malformed"),
@@ -111,9 +118,34 @@ def test_a_malformed_answer_is_an_error_with_evidence(body: bytes, what: str) ->
     assert body[:40].decode("utf-8", "replace") in str(caught.value)
 
 
-def test_an_aborted_generation_is_the_engines_failure_whatever_it_holds() -> None:
+def test_an_answer_without_any_token_is_an_error_with_evidence() -> None:
+    def empty(_: object, choice: dict[str, Any]) -> None:
+        choice.update(token_ids=[], logprobs={"token_logprobs": []})
+
+    with pytest.raises(BadAnswer, match=r"no tokens.*cmpl-r"):
+        read(changed(empty))
+
+
+def test_an_aborted_generation_is_the_engines_failure() -> None:
     with pytest.raises(EngineUnavailable, match="aborted"):
         read(put("choice", "finish_reason", "abort"))
+
+
+@pytest.mark.parametrize("logprobs", [None, {"token_logprobs": [-1, -1]}])
+def test_an_aborted_generation_whose_tokens_are_unusable_is_a_bad_answer(logprobs: object) -> None:
+    def change(_: object, choice: dict[str, Any]) -> None:
+        choice.update(finish_reason="abort", logprobs=logprobs)
+
+    with pytest.raises(BadAnswer, match="logprobs"):
+        read(changed(change))
+
+
+def test_an_abort_before_the_first_token_is_the_engines_failure() -> None:
+    def change(_: object, choice: dict[str, Any]) -> None:
+        choice.update(finish_reason="abort", token_ids=[], logprobs=None)
+
+    with pytest.raises(EngineUnavailable, match="aborted"):
+        read(changed(change))
 
 
 def test_evidence_is_short_and_holds_no_secret() -> None:
@@ -129,7 +161,9 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from([*GOOD, *GOOD["choices"][0], "token_logprobs"]), inner, max_size=4
+            st.sampled_from([*GOOD, *GOOD["choices"][0], "token_logprobs", "error"]),
+            inner,
+            max_size=4,
         )
     ),
     max_leaves=8,
@@ -141,8 +175,15 @@ def test_whatever_an_engine_answers_is_a_valid_completion_or_an_error(
     where: str, key: st.DataObject, value: object
 ) -> None:
     holder = {"body": GOOD, "choice": GOOD["choices"][0], "logprobs": {"token_logprobs": 0}}[where]
+    body = put(where, key.draw(st.sampled_from(sorted(holder))), value)
+    sampled = Sampled(REQUEST)
+    sampled.begin(REQUEST.prompt, version=None)
     try:
-        completion = read(put(where, key.draw(st.sampled_from(sorted(holder))), value))
-    except (BadAnswer, EngineUnavailable):
+        sampled.take(Completions().whole(body), model="m")
+    except (Unusable, EngineSays):
+        assert len(sampled) == 0
         return
-    assert len(completion.ids) == len(completion.logprobs) > 0
+    assert sampled.finish_reason in ("stop", "length", "abort")
+    completion = sampled.completion(model="m", tries=1, seconds=0.0)
+    assert len(completion.ids) == len(completion.logprobs)
+    assert len(completion.ids) > 0 or completion.finish_reason == "abort"

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.policy.completions import CompletionsPolicy
+from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
@@ -46,7 +46,7 @@ def request(name: str = "r", *, prompt: "array[int]" = PROMPT, max_tokens: int =
     return Request(prompt, Sampling(max_tokens), seed=7, id=name, stop_token_ids=(257,))
 
 
-async def sample(policy: CompletionsPolicy, asked: Request | None = None) -> Completion:
+async def sample(policy: EnginePolicy, asked: Request | None = None) -> Completion:
     try:
         return await policy.sample(asked or request())
     finally:
@@ -54,7 +54,7 @@ async def sample(policy: CompletionsPolicy, asked: Request | None = None) -> Com
 
 
 def sample_now(engine: FakeEngine, asked: Request | None = None) -> Completion:
-    return asyncio.run(sample(CompletionsPolicy(engine.url, engine.model, retry=QUICK), asked))
+    return asyncio.run(sample(EnginePolicy(engine.url, engine.model, retry=QUICK), asked))
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -104,7 +104,7 @@ def test_a_slow_answer_is_an_answer(engine: FakeEngine) -> None:
 def test_a_hanging_try_is_given_up_and_tried_again(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.HANG))
     retry = RetryPolicy(tries=2, try_timeout=0.3, base=0.01)
-    completion = asyncio.run(sample(CompletionsPolicy(engine.url, engine.model, retry=retry)))
+    completion = asyncio.run(sample(EnginePolicy(engine.url, engine.model, retry=retry)))
     assert completion.tries == 2
 
 
@@ -112,7 +112,7 @@ def test_one_calls_faults_touch_no_other_call(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.ERROR_500, matching="bad", times=0))
 
     async def main() -> list[Completion | BaseException]:
-        policy = CompletionsPolicy(engine.url, engine.model, retry=QUICK)
+        policy = EnginePolicy(engine.url, engine.model, retry=QUICK)
         names = ["a", "bad", "c", "d"]
         found = await asyncio.gather(
             *(policy.sample(request(name)) for name in names), return_exceptions=True
@@ -134,7 +134,7 @@ def test_one_calls_faults_touch_no_other_call(engine: FakeEngine) -> None:
 def test_retry_after_is_honoured(engine: FakeEngine, kind: FaultKind) -> None:
     engine.set_faults(Fault(kind, retry_after=7))
     clock = HastyClock()
-    policy = CompletionsPolicy(engine.url, engine.model, retry=QUICK, clock=clock)
+    policy = EnginePolicy(engine.url, engine.model, retry=QUICK, clock=clock)
     assert asyncio.run(sample(policy)).tries == 2
     assert len(clock.asked) == 1
     assert clock.asked[0] >= 7
@@ -143,7 +143,7 @@ def test_retry_after_is_honoured(engine: FakeEngine, kind: FaultKind) -> None:
 def test_a_retry_after_beyond_the_deadline_fails_at_once_and_says_so(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.RATE_LIMIT, retry_after=100))
     clock = HastyClock()
-    policy = CompletionsPolicy(engine.url, engine.model, retry=QUICK, clock=clock)
+    policy = EnginePolicy(engine.url, engine.model, retry=QUICK, clock=clock)
     with pytest.raises(EngineUnavailable, match=r"429.*asks to wait 100 s"):
         asyncio.run(sample(policy))
     assert clock.asked == []
@@ -183,22 +183,22 @@ def test_a_fault_that_stays_is_an_error_after_all_tries(
 
 def test_an_unknown_model_is_refused_without_a_retry(engine: FakeEngine) -> None:
     with pytest.raises(PolicyRefused, match="`nope` does not exist"):
-        asyncio.run(sample(CompletionsPolicy(engine.url, "nope", retry=QUICK)))
+        asyncio.run(sample(EnginePolicy(engine.url, "nope", retry=QUICK)))
     assert engine.stats().requests == 1
 
 
 def test_check_names_the_models_that_are_served(engine: FakeEngine) -> None:
     with pytest.raises(PolicyRefused, match="does not serve model 'nope'; it serves: fake"):
-        asyncio.run(CompletionsPolicy(engine.url, "nope").check())
+        asyncio.run(EnginePolicy(engine.url, "nope").check())
 
 
 def test_check_passes_for_an_engine_that_serves_the_model(engine: FakeEngine) -> None:
-    asyncio.run(CompletionsPolicy(f"{engine.url}/v1/", engine.model).check())
+    asyncio.run(EnginePolicy(f"{engine.url}/v1/", engine.model).check())
 
 
 def test_check_says_that_nobody_answers() -> None:
     with pytest.raises(EndpointDown, match=r"127\.0\.0\.1:1 does not answer"):
-        asyncio.run(CompletionsPolicy("http://127.0.0.1:1", "m").check())
+        asyncio.run(EnginePolicy("http://127.0.0.1:1", "m").check())
 
 
 def test_a_prompt_that_is_too_long_is_an_outcome_not_an_accident(engine: FakeEngine) -> None:
@@ -230,7 +230,7 @@ def test_any_task_id_can_name_a_request(engine: FakeEngine, name: str) -> None:
 
 def test_a_call_waits_for_an_engine_that_was_killed_and_goes_on_when_it_is_back() -> None:
     async def main(engine: FakeEngine) -> Completion:
-        policy = CompletionsPolicy(engine.url, engine.model, retry=QUICK)
+        policy = EnginePolicy(engine.url, engine.model, retry=QUICK)
         call = asyncio.create_task(sample(policy))
         await until(lambda: engine.stats().in_flight == 1)
         engine.kill()
@@ -247,7 +247,7 @@ def test_a_call_waits_for_an_engine_that_was_killed_and_goes_on_when_it_is_back(
 
 def test_a_call_without_retries_still_waits_through_an_outage() -> None:
     async def main(engine: FakeEngine) -> Completion:
-        policy = CompletionsPolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
+        policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
         call = asyncio.create_task(sample(policy))
         await until(lambda: policy.gate.outages == 1)
         await asyncio.to_thread(engine.start)
@@ -261,7 +261,7 @@ def test_a_call_without_retries_still_waits_through_an_outage() -> None:
 def test_an_outage_does_not_count_against_a_calls_deadline() -> None:
     async def main(engine: FakeEngine) -> Completion:
         retry = RetryPolicy(tries=3, deadline=0.5, base=0.001)
-        policy = CompletionsPolicy(engine.url, engine.model, retry=retry)
+        policy = EnginePolicy(engine.url, engine.model, retry=retry)
         call = asyncio.create_task(sample(policy))
         await until(lambda: policy.seconds_down > 0.5)
         await asyncio.to_thread(engine.start)
@@ -274,7 +274,7 @@ def test_an_outage_does_not_count_against_a_calls_deadline() -> None:
 
 def test_an_outage_longer_than_patience_ends_all_calls() -> None:
     async def main(engine: FakeEngine) -> list[Completion | BaseException]:
-        policy = CompletionsPolicy(engine.url, engine.model, retry=QUICK, patience=0.3)
+        policy = EnginePolicy(engine.url, engine.model, retry=QUICK, patience=0.3)
         calls = [policy.sample(request(name)) for name in "abc"]
         found = await asyncio.gather(*calls, return_exceptions=True)
         with pytest.raises(EndpointDown):
@@ -292,7 +292,7 @@ def test_an_outage_longer_than_patience_ends_all_calls() -> None:
 
 def test_a_call_that_brings_the_engine_down_every_time_is_given_up() -> None:
     async def main(engine: FakeEngine) -> None:
-        policy = CompletionsPolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
+        policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
         call = asyncio.create_task(sample(policy))
         for outages in (1, 2):
             await until(lambda: engine.stats().in_flight == 1)
@@ -310,7 +310,7 @@ def test_a_probe_does_not_queue_behind_calls_that_hold_all_connections(engine: F
     engine.set_faults(Fault(FaultKind.HANG, times=0))
 
     async def main() -> None:
-        policy = CompletionsPolicy(engine.url, engine.model, retry=QUICK, connections=1)
+        policy = EnginePolicy(engine.url, engine.model, retry=QUICK, connections=1)
         call = asyncio.create_task(sample(policy))
         await until(lambda: engine.stats().in_flight == 1)
         policy.gate.shut()
@@ -327,7 +327,7 @@ def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> 
         def post(self, *_: object, **__: object) -> object:
             raise aiohttp.ConnectionTimeoutError
 
-    policy = CompletionsPolicy(engine.url, engine.model)
+    policy = EnginePolicy(engine.url, engine.model)
     policy._session = Unreachable()  # type: ignore[assignment]
     with pytest.raises(EngineUnavailable, match="took no connection") as caught:
         asyncio.run(policy._post(b"", request()))
@@ -338,7 +338,7 @@ def test_a_cancelled_call_ends_on_both_sides(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.HANG, times=0))
 
     async def main() -> None:
-        call = asyncio.create_task(sample(CompletionsPolicy(engine.url, engine.model)))
+        call = asyncio.create_task(sample(EnginePolicy(engine.url, engine.model)))
         await until(lambda: engine.stats().in_flight == 1)
         call.cancel()
         await asyncio.wait({call})
@@ -358,7 +358,7 @@ def told(error: BaseException) -> str:
 @pytest.mark.parametrize("kind", [*FaultKind])
 def test_the_api_key_is_in_no_error_of_a_faulty_engine(engine: FakeEngine, kind: FaultKind) -> None:
     engine.set_faults(Fault(kind, times=0, seconds=0.01))
-    policy = CompletionsPolicy(engine.url, engine.model, api_key=KEY, retry=QUICK)
+    policy = EnginePolicy(engine.url, engine.model, api_key=KEY, retry=QUICK)
     try:
         asyncio.run(sample(policy))
     except HoldfastError as error:
@@ -387,7 +387,7 @@ async def parrot(status: int) -> AsyncIterator[str]:
 def test_the_api_key_is_in_no_error_even_if_the_engine_repeats_it(status: int, method: str) -> None:
     async def main() -> None:
         async with parrot(status) as url:
-            policy = CompletionsPolicy(url, "m", api_key=KEY, retry=QUICK, patience=0)
+            policy = EnginePolicy(url, "m", api_key=KEY, retry=QUICK, patience=0)
             work: Coroutine[object, object, object]
             work = policy.check() if method == "check" else policy.sample(request())
             with pytest.raises(HoldfastError) as caught:
@@ -403,13 +403,13 @@ def test_check_says_that_the_key_was_refused(status: int) -> None:
     async def main() -> None:
         async with parrot(status) as url:
             with pytest.raises(PolicyRefused, match=str(status)):
-                await CompletionsPolicy(url, "m").check()
+                await EnginePolicy(url, "m").check()
 
     asyncio.run(main())
 
 
 def test_credentials_in_the_address_are_not_shown() -> None:
-    policy = CompletionsPolicy("http://me:hunter22@127.0.0.1:1", "m", retry=QUICK, patience=0)
+    policy = EnginePolicy("http://me:hunter22@127.0.0.1:1", "m", retry=QUICK, patience=0)
     with pytest.raises(EndpointDown) as down:
         asyncio.run(sample(policy))
     with pytest.raises(EndpointDown) as nobody:
@@ -419,5 +419,5 @@ def test_credentials_in_the_address_are_not_shown() -> None:
 
 def test_a_key_with_a_line_break_is_refused_before_any_work() -> None:
     with pytest.raises(UsageError, match="line break") as caught:
-        CompletionsPolicy("http://127.0.0.1:1", "m", api_key=f"{KEY}\n")
+        EnginePolicy("http://127.0.0.1:1", "m", api_key=f"{KEY}\n")
     assert KEY not in told(caught.value)

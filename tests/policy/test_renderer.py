@@ -25,7 +25,7 @@ def test_the_bridge_continues_a_completion_as_a_full_rendering_would(
 ) -> None:
     prompt = RENDERER.render(before, [])
     completion = [*said.encode(), END]
-    bridge = RENDERER.bridge(completion, after)
+    bridge = RENDERER.bridge(prompt, completion, after, [])
     assert bridge is not None
     assert prompt + completion + bridge == RENDERER.render([*before, assistant(said), *after], [])
 
@@ -34,11 +34,12 @@ def test_the_bridge_continues_a_completion_as_a_full_rendering_would(
 def test_the_bridge_ends_a_completion_that_was_cut_and_keeps_what_was_sampled(
     before: list[Message], said: str, after: list[Message], cut: int
 ) -> None:
+    prompt = RENDERER.render(before, [])
     completion = list(said.encode()[:cut])
-    bridge = RENDERER.bridge(completion, after)
+    bridge = RENDERER.bridge(prompt, completion, after, [])
     assert bridge is not None
     assert bridge[0] == END
-    assert bridge == [END, *(RENDERER.bridge([*completion, END], after) or ())]
+    assert bridge == [END, *(RENDERER.bridge(prompt, [*completion, END], after, []) or ())]
 
 
 def test_a_prompt_ends_where_the_assistant_begins_to_speak() -> None:
@@ -61,7 +62,7 @@ def test_what_was_said_is_parsed_back(text: str, ended: bool) -> None:
 @given(TEXT.filter(lambda text: "<" not in text), st.lists(CALLS, min_size=1, max_size=3))
 def test_tool_calls_are_parsed_back(text: str, calls: list[ToolCall]) -> None:
     message = Message(Role.ASSISTANT, text.strip(), tool_calls=tuple(calls))
-    rendered = RENDERER.bridge([END], [message])
+    rendered = RENDERER.bridge([], [END], [message], [])
     assert rendered is not None
     said = rendered[len([256, *b"assistant\n"]) : -len([256, *b"assistant\n"])]
     parsed = RENDERER.parse(said)

@@ -62,6 +62,7 @@ BY_TYPE: dict[type, st.SearchStrategy[object]] = {
     float: number,
     bool: st.booleans(),
     bytes: st.binary(max_size=40),
+    tuple[int, ...]: st.lists(count, max_size=3).map(tuple),
     tuple[str, ...]: st.lists(paths, max_size=3).map(tuple),
     float | None: st.none() | number,  # type: ignore[dict-item]
     Failure: failures,
@@ -110,6 +111,7 @@ def test_the_numbers_of_the_kinds_never_change() -> None:
         11: "ScoringFailed",
         12: "Reopened",
         13: "Refilled",
+        14: "Drafted",
     }
 
 

@@ -11,6 +11,7 @@ from holdfast.records.message import FunctionCall, Message, Role, ToolCall, user
 from holdfast.records.step import (
     AttemptFailed,
     Contract,
+    Drafted,
     Finished,
     Forked,
     Record,
@@ -215,3 +216,25 @@ def test_the_fold_does_not_depend_on_where_it_was_interrupted() -> None:
         for record in records[at:]:
             parts.take(record)
         assert vars(parts) == vars(whole)
+
+
+def draft(start: int, ids: bytes, *, fingerprint: bytes = b"f") -> Drafted:
+    return Drafted("0", fingerprint, start, ids, ids, ())
+
+
+def test_drafts_of_one_generation_are_one_draft_however_often_it_was_interrupted() -> None:
+    history = History([started(), draft(0, b"aaaabbbb"), draft(2, b"cccc"), draft(3, b"dddd")])
+    assert history.drafts["0"].ids == b"aaaabbbbccccdddd"
+    assert history.status is Status.RUNNING
+
+
+def test_a_draft_that_begins_earlier_takes_the_place_of_what_follows_there() -> None:
+    history = History([draft(0, b"aaaabbbbcccc"), draft(1, b"BBBB")])
+    assert history.drafts["0"].ids == b"aaaaBBBB"
+
+
+def test_a_draft_of_another_prompt_or_before_a_fork_is_gone() -> None:
+    other = History([draft(0, b"aaaa"), draft(0, b"bbbb", fingerprint=b"g")])
+    assert other.drafts["0"].ids == b"bbbb"
+    assert not History([draft(0, b"aaaa"), Forked("0", "diverged", "", 0.0)]).drafts
+    assert not History([draft(0, b"aaaa"), Refilled(1, "spent", 0.0)]).drafts

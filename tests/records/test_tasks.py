@@ -98,3 +98,12 @@ def test_the_digest_names_contents_and_order() -> None:
     assert tasks_digest(rows) == tasks_digest(list(rows))
     assert tasks_digest(rows) != tasks_digest(rows[::-1])
     assert tasks_digest(rows) != tasks_digest(rows[:1])
+
+
+def test_a_row_of_an_evaluation_is_a_task_with_its_nulls_reasoning_and_id() -> None:
+    message = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": None}
+    row = {"messages": [message], "tools": None, "input_metadata": {"row_id": "calm-sea-1"}}
+    one, two = as_tasks([row, row])
+    assert (one.id, two.id) == ("calm-sea-1", "calm-sea-1-2")
+    assert one.messages[0].reasoning == "hm"
+    assert one.metadata["input_metadata"] == {"row_id": "calm-sea-1"}

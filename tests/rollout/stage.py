@@ -103,6 +103,7 @@ class Play:
         stopping: Callable[[], bool] = lambda: False,
         sample: int = 0,
         sampling: Sampling | None = None,
+        partial_tokens: int = 0,
     ) -> Session:
         history, clock = await self.history(sample), SystemClock()
         return Session(
@@ -117,6 +118,7 @@ class Play:
             clock=clock,
             on_divergence=on_divergence,
             stopping=stopping,
+            partial_tokens=partial_tokens,
             prelude=(AttemptStarted(len(history.attempts) + 1, "worker", clock.now()),),
         )
 

@@ -18,6 +18,7 @@ from holdfast.records.errors import (
     JournalNewer,
     LeaseLost,
     NotAJournal,
+    NotTrainable,
     PolicyRefused,
     RunHeld,
     UsageError,
@@ -36,6 +37,7 @@ _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (EndpointDown, Exit.STOPPED),
     (PolicyRefused, Exit.USAGE),
     (UsageError, Exit.USAGE),
+    (NotTrainable, Exit.USAGE),
 )
 
 

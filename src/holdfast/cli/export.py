@@ -39,11 +39,19 @@ async def _export(args: argparse.Namespace) -> int:
     what, target = What(args.what), _target(args.out)
     if args.fixed_groups and what is not What.SAMPLES:
         raise UsageError("--fixed-groups goes with --what samples")
+    if args.with_turn_traces and what is not What.ROWS:
+        raise UsageError("--with-turn-traces goes with --what rows")
     _keep_the_journal(target, Path(args.journal))
     journal = to_read(args.journal)
     try:
         run = await named(journal, args.run)
-        found = rows(journal, run, what, fixed_groups=args.fixed_groups)
+        found = rows(
+            journal,
+            run,
+            what,
+            fixed_groups=args.fixed_groups,
+            turn_traces=args.with_turn_traces,
+        )
         written = await _write(found, target, what, _format(args))
         rows_now = await journal.trajectories(run)
         unsettled = sum(not (row.settled or row.resting) for row in rows_now)
@@ -54,7 +62,8 @@ async def _export(args: argparse.Namespace) -> int:
     else:
         print(f"wrote {written} {what} of run {args.run} to {target}")
     if unsettled:
-        left_out = "; their groups are not among the samples" if what is What.SAMPLES else ""
+        grouped = what in (What.SAMPLES, What.ROWS)
+        left_out = f"; their groups are not among the {what}" if grouped else ""
         say(f"{unsettled} trajectories are not settled yet{left_out}", Exit.OK)
     return Exit.OK
 

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     from holdfast.cli.errors import guarded
 
     redaction.hide(os.environ.get(getattr(args, "api_key_env", options.API_KEY)))
-    journal = args.file if args.command == "journal" else args.journal
+    journal = args.file if args.command == "journal" else getattr(args, "journal", "")
     return guarded(lambda: _dispatch(args), journal=journal)
 
 
@@ -44,6 +44,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from holdfast.cli.journal import check
 
         return check(args)
+    if args.command == "policy":
+        from holdfast.cli.policy import check as check_policy
+
+        return check_policy(args)
     from holdfast.cli import show
 
     return show.runs(args) if args.command == "runs" else show.show(args)
@@ -62,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     options.add_show(commands)
     options.add_export(commands)
     options.add_journal(commands)
+    options.add_policy(commands)
     return parser
 
 

@@ -34,6 +34,7 @@ def add_run(commands: Commands) -> None:
         description="Runs a rollout over tasks. The same command again goes on where it was.\n\n"
         "  holdfast run agent.py --tasks tasks.jsonl --samples 4 --run first \\\n"
         "      --policy http://127.0.0.1:8000 --model NAME\n\n"
+        "Without --policy, the embedded engine and its small model serve the run.\n\n"
         "agent.py has an `async def` of one argument, the trajectory's context, and perhaps a\n"
         'function `score`. A line of tasks.jsonl is {"prompt": "…"} or {"messages": […]}; it may\n'
         "also have id, tools, ground_truth, metadata.",
@@ -44,8 +45,17 @@ def add_run(commands: Commands) -> None:
         help="the rollout; NAME may be left out when it is `rollout` or the only one",
     )
     run.add_argument("--tasks", required=True, metavar="FILE", help="JSONL, one task per line")
-    run.add_argument("--policy", required=True, metavar="URL", help="the inference engine")
-    run.add_argument("--model", required=True, metavar="NAME", help="the model it serves")
+    run.add_argument(
+        "--policy",
+        action="append",
+        metavar="URL",
+        help="the inference engine; several times for several replicas; none: the embedded engine",
+    )
+    run.add_argument(
+        "--model",
+        metavar="NAME",
+        help="the model it serves (if it serves several); a model's folder for the embedded engine",
+    )
     run.add_argument("--run", required=True, metavar="NAME", help="what this run is called")
     _journal(run)
     _sampling(run)
@@ -59,7 +69,7 @@ def add_run(commands: Commands) -> None:
 def _sampling(run: argparse.ArgumentParser) -> None:
     group = run.add_argument_group("what is sampled (part of the run's identity)")
     group.add_argument(
-        "--samples", type=whole(1), default=1, metavar="N", help="per task (%(default)s)"
+        "--samples", type=whole(1), metavar="N", help="per task (1, or the rollout's own n)"
     )
     group.add_argument("--seed", type=seed, metavar="N", help="derive each request's seed from N")
     group.add_argument(
@@ -68,6 +78,16 @@ def _sampling(run: argparse.ArgumentParser) -> None:
     group.add_argument("--top-p", type=number(0), default=1.0, metavar="P", help="%(default)s")
     group.add_argument(
         "--max-tokens", type=whole(1), default=1024, metavar="N", help="per reply (%(default)s)"
+    )
+    group.add_argument(
+        "--tokenizer",
+        metavar="DIR",
+        help="the folder of the model's tokenizer (what the engine names)",
+    )
+    group.add_argument(
+        "--renderer",
+        metavar="NAME",
+        help="how messages become tokens: a model family, template, or bytes (by the tokenizer)",
     )
     group.add_argument(
         "--scorer",
@@ -129,23 +149,27 @@ def _budgets(run: argparse.ArgumentParser) -> None:
         "--scorer-tries", type=whole(1), default=2, metavar="N", help="of one score (%(default)s)"
     )
     group.add_argument(
+        "--partial-tokens",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="stream, and make each N tokens of an unfinished reply durable; 0: whole replies only",
+    )
+    _dialect(group)
+    group.add_argument(
         "--on-divergence",
         choices=("fork", "fail"),
         default="fork",
         help="when the rollout no longer does what is recorded (%(default)s)",
     )
-    group.add_argument(
-        "--api-key-env",
-        default=API_KEY,
-        metavar="NAME",
-        help="the environment variable that holds the engine's key (%(default)s)",
-    )
+    _api_key(group)
 
 
 def _deadlines(run: argparse.ArgumentParser) -> None:
     group = run.add_argument_group("deadlines, in seconds (may change too)")
     for name, default, meaning in (
         ("--try-timeout", 1800.0, "one try of a call"),
+        ("--stall-timeout", 300.0, "how long a stream may send nothing"),
         ("--call-deadline", 3600.0, "a call with all its tries"),
         ("--attempt-deadline", 21600.0, "one attempt at a trajectory"),
         ("--scorer-timeout", 300.0, "one score"),
@@ -216,14 +240,16 @@ def add_export(commands: Commands) -> None:
         "export",
         help="write a run's data to a file",
         description="Writes a run's data to a file, which is replaced when all of it is there.\n"
-        "The samples of a run that was disturbed equal those of one that was not, byte for byte.",
+        "Samples and rows of a run that was disturbed equal those of one that was not, byte for\n"
+        "byte.",
     )
     export.add_argument("run", metavar="RUN", help="its name, as `holdfast runs` lists it")
     export.add_argument(
         "--what",
-        choices=("samples", "trajectories", "failures"),
+        choices=("samples", "rows", "trajectories", "failures"),
         required=True,
-        help="token ids and rewards for a trainer; conversations; what went wrong",
+        help="token ids and rewards for a trainer; the same as EvaluationRows of eval-protocol, "
+        "with their messages; conversations; what went wrong",
     )
     export.add_argument(
         "--format", choices=("jsonl", "parquet"), help="default: by the file's ending, else jsonl"
@@ -233,6 +259,11 @@ def add_export(commands: Commands) -> None:
         "--fixed-groups",
         action="store_true",
         help="samples: fill groups up to n with ABORTED placeholders",
+    )
+    export.add_argument(
+        "--with-turn-traces",
+        action="store_true",
+        help="rows: one per trajectory, each turn with its whole prompt (large)",
     )
     _journal(export)
     export.add_argument("--json", action="store_true", help="say what was written as JSON")
@@ -255,6 +286,41 @@ def add_journal(commands: Commands) -> None:
         help="first cut torn logs to their last good record; what is cut is set aside",
     )
     _json(check)
+
+
+def add_policy(commands: Commands) -> None:
+    policy = commands.add_parser(
+        "policy", help="look at an inference engine", description="Looks at an inference engine."
+    )
+    actions = policy.add_subparsers(dest="action", metavar="ACTION", required=True)
+    check = actions.add_parser(
+        "check",
+        help="what an endpoint can do, and what is missing for training",
+        description="Samples a few tokens and says what the endpoint can do: token ids, logprobs, "
+        "weight\nversions, seeds, streaming. Exits with 1 when it is fit for evaluation only.",
+    )
+    check.add_argument("url", metavar="URL", help="the inference engine")
+    check.add_argument("--model", metavar="NAME", help="the model, if it serves several")
+    _dialect(check)
+    _api_key(check)
+    _json(check)
+
+
+def _dialect(parser: Any) -> None:
+    parser.add_argument(
+        "--dialect",
+        choices=("vllm", "vllm-generate", "sglang", "fireworks", "chat"),
+        help="how to speak to the engine (found out)",
+    )
+
+
+def _api_key(parser: Any) -> None:
+    parser.add_argument(
+        "--api-key-env",
+        default=API_KEY,
+        metavar="NAME",
+        help="the environment variable that holds the engine's key (%(default)s)",
+    )
 
 
 def _journal(parser: argparse.ArgumentParser) -> None:

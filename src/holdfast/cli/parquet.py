@@ -16,6 +16,8 @@ except ImportError as error:
         "parquet needs pyarrow: pip install 'holdfast[parquet]', or use --format jsonl"
     ) from error
 
+OTHERS = "others"
+"""The column for what a task brought along in `extra`, whose names no schema can know."""
 _SAMPLES = pa.schema(
     [
         ("task", pa.string()),
@@ -63,8 +65,47 @@ _FAILURES = pa.schema(
         ("phase", pa.string()),
     ]
 )
+_EXTRA = pa.struct(
+    [
+        ("prompt_ids", pa.list_(pa.int32())),
+        ("completion_ids", pa.list_(pa.list_(pa.int32()))),
+        ("inference_logprobs", pa.list_(pa.list_(pa.float32()))),
+        ("loss_mask", pa.list_(pa.list_(pa.int8()))),
+        ("turn_boundaries", pa.list_(pa.list_(pa.int32()))),
+        ("completions_text", pa.list_(pa.string())),
+        ("truncated", pa.list_(pa.bool_())),
+        ("finish_reasons", pa.list_(pa.string())),
+        ("rewards", pa.list_(pa.float64())),
+        ("samples", pa.list_(pa.int32())),
+        ("branch", pa.int32()),
+        ("version_spans", pa.string()),
+        ("failed_samples", pa.string()),
+        ("token_turn_traces", pa.string()),
+        (OTHERS, pa.string()),
+    ]
+)
+_ROWS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("messages", "tools", "input_metadata")),
+        *((name, pa.string()) for name in ("rollout_status", "ground_truth", "evaluation_result")),
+        (
+            "execution_metadata",
+            pa.struct(
+                [
+                    ("rollout_id", pa.string()),
+                    ("run_id", pa.string()),
+                    ("usage", pa.string()),
+                    ("finish_reason", pa.string()),
+                    ("tool_call_count", pa.int32()),
+                    ("extra", _EXTRA),
+                ]
+            ),
+        ),
+    ]
+)
 _SCHEMAS = {
     What.SAMPLES: _SAMPLES,
+    What.ROWS: _ROWS,
     What.TRAJECTORIES: _TRAJECTORIES,
     What.FAILURES: _FAILURES,
 }
@@ -84,9 +125,24 @@ def columns(rows: list[Row], schema: Any) -> Any:
 
 
 def _flat(row: Row, schema: Any) -> Row:
-    return {
-        name: msgspec.json.encode(value).decode()
-        if pa.types.is_string(schema.field(name).type) and not isinstance(value, str | None)
-        else value
-        for name, value in row.items()
-    }
+    """`schema` is one of pyarrow's schemas or struct types: both find a field by its name."""
+    return {name: _cell(value, schema.field(name)) for name, value in row.items()}
+
+
+def _cell(value: object, field: Any) -> object:
+    if pa.types.is_struct(field.type) and isinstance(value, dict):
+        return _flat(_with_others(value, field.type), field.type)
+    if not pa.types.is_string(field.type) or value is None:
+        return value
+    # Any JSON may be a ground truth: the text "5" must not read like the number.
+    as_is = isinstance(value, str) and field.name != "ground_truth"
+    return value if as_is else msgspec.json.encode(value).decode()
+
+
+def _with_others(value: Row, struct: Any) -> Row:
+    """Fields that the struct does not know go into its column for others, together."""
+    names = {struct.field(index).name for index in range(struct.num_fields)} - {OTHERS}
+    others = {name: one for name, one in value.items() if name not in names}
+    if not others:
+        return value
+    return {name: one for name, one in value.items() if name in names} | {OTHERS: others}

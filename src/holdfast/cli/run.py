@@ -3,22 +3,20 @@
 import argparse
 import asyncio
 import contextlib
-import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import structs
 
+from holdfast.cli.connecting import Connection, connected
 from holdfast.cli.display import displayed
 from holdfast.cli.errors import advice, code_of, say
 from holdfast.cli.exit import Exit
 from holdfast.cli.leaving import Leaving
 from holdfast.cli.loading import load_module, processor_of, rollout_in, scorer_in, split
 from holdfast.cli.opening import opened
-from holdfast.cli.options import API_KEY
 from holdfast.cli.printing import name as shown
 from holdfast.cli.printing import one_line, print_json, visible
 from holdfast.cli.signals import Signals
@@ -30,9 +28,6 @@ from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
-from holdfast.policy.policy import Policy
-from holdfast.policy.renderer import ByteRenderer
-from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.redaction import redact
@@ -41,15 +36,14 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, read_tasks, tasks_digest
 from holdfast.rollout.processor import RolloutProcessor, fingerprint_of
 from holdfast.rollout.session import OnDivergence
-
-if TYPE_CHECKING:
-    from holdfast.policy.completions import CompletionsPolicy
+from holdfast.rollout.training import samples_for
 
 
 class Work(msgspec.Struct):
     """The command, read and checked."""
 
     spec: RunSpec
+    """Its model and renderer are known when the policy is."""
     settings: Settings
     tasks: list[Task]
     processor: RolloutProcessor
@@ -75,15 +69,16 @@ def _read(args: argparse.Namespace) -> Work:
     module = load_module(path)
     rollout = rollout_in(module, path, name)
     scorer = scorer_in(module, path, args.scorer)
+    processor = processor_of(rollout, path)
     spec = RunSpec(
         name=args.run,
-        samples=args.samples,
-        model=args.model,
+        samples=samples_for(processor, args.samples),
+        model=args.model or "",
         sampling=Sampling(args.max_tokens, args.temperature, args.top_p),
         seed=args.seed,
         rollout=fingerprint_of(rollout),
         scorer="" if scorer is None else fingerprint_of(scorer),
-        renderer=ByteRenderer.name,
+        renderer="",
         tasks=tasks_digest(tasks),
         group=GroupPolicy(args.group_refill, Shortfall(args.group_shortfall), args.group_at_least),
     )
@@ -91,7 +86,7 @@ def _read(args: argparse.Namespace) -> Work:
         spec=spec,
         settings=_settings(args),
         tasks=tasks,
-        processor=processor_of(rollout, path),
+        processor=processor,
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
     )
 
@@ -105,6 +100,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         lease_seconds=args.lease,
         grace=args.grace,
         on_divergence=OnDivergence(args.on_divergence),
+        partial_tokens=args.partial_tokens,
         scoring=ScoringPolicy(tries=args.scorer_tries, timeout=args.scorer_timeout),
         join=args.join,
     )
@@ -118,38 +114,18 @@ async def _run(args: argparse.Namespace, work: Work) -> int:
 
 
 async def _work(args: argparse.Namespace, work: Work) -> int:
-    policy = _policy(args)
-    try:
-        await policy.check()
+    async with connected(args) as connection:
+        model = connection.policy.model
+        work.spec = structs.replace(work.spec, model=model, renderer=connection.renderer.name)
         journal = open_journal(args.journal)
         try:
-            return await _in_journal(args, work, policy, journal)
+            return await _in_journal(args, work, connection, journal)
         finally:
             await journal.close()
-    finally:
-        await policy.aclose()
-
-
-def _policy(args: argparse.Namespace) -> "CompletionsPolicy":
-    from holdfast.policy.completions import CompletionsPolicy  # Bad input is told without it.
-
-    if args.api_key_env != API_KEY and args.api_key_env not in os.environ:
-        raise UsageError(f"the environment has no {args.api_key_env}, which --api-key-env names")
-    try:
-        urlsplit(args.policy)
-    except ValueError as error:
-        raise UsageError(f"--policy {args.policy!r} is no address: {error}") from error
-    return CompletionsPolicy(
-        args.policy,
-        args.model,
-        api_key=os.environ.get(args.api_key_env),
-        retry=RetryPolicy(args.call_tries, args.call_deadline, args.try_timeout),
-        patience=args.patience,
-    )
 
 
 async def _in_journal(
-    args: argparse.Namespace, work: Work, policy: Policy, journal: Journal
+    args: argparse.Namespace, work: Work, connection: Connection, journal: Journal
 ) -> int:
     run = await opened(args, journal, work.spec, work.tasks)
     stop, progress = Stop(), Progress()
@@ -158,8 +134,8 @@ async def _in_journal(
     engine = Engine(
         run=run,
         journal=journal,
-        policy=policy,
-        renderer=ByteRenderer(),
+        policy=connection.policy,
+        renderer=connection.renderer,
         processor=work.processor,
         scorer=work.scorer,
         settings=work.settings,

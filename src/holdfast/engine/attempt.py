@@ -43,7 +43,12 @@ from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, Truncation
 from holdfast.rollout.containment import as_exception, end
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processor import Reward, RolloutConfig, RolloutProcessor
+from holdfast.rollout.processor import (
+    Reward,
+    RolloutConfig,
+    RolloutProcessor,
+    completion_params_of,
+)
 from holdfast.rollout.session import Session
 from holdfast.rollout.tool import result_text
 
@@ -127,6 +132,7 @@ def _session(bench: Workbench, lease: Lease, task: Task, history: History) -> Se
         stopping=bench.stopping,
         on_live=bench.on_record,
         prelude=(started,),
+        partial_tokens=bench.settings.partial_tokens,
     )
 
 
@@ -167,7 +173,9 @@ async def _perform(bench: Workbench, session: Session, task: Task) -> Reward:
 
 
 async def _start(bench: Workbench, session: Session, task: Task) -> "asyncio.Task[Reward]":
-    config = RolloutConfig(bench.spec.model, bench.spec.sampling, lambda row: Rollout(session))
+    spec = bench.spec
+    params = completion_params_of(spec.model, spec.sampling, n=spec.samples)
+    config = RolloutConfig(spec.model, spec.sampling, lambda row: Rollout(session), params)
     jobs = bench.processor([task], config)
     if len(jobs) == 1:
         return jobs[0]

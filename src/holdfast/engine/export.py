@@ -1,8 +1,8 @@
-"""A run's data as rows: samples, trajectories, failures.
+"""A run's data, row by row: samples, EvaluationRows, trajectories, failures.
 
 Rows come in (task, sample, branch) order, whatever the order in which they were made. `samples`
-holds nothing that may differ between a disturbed and an undisturbed run: no clocks, no attempt
-numbers. Two exports can be compared byte for byte.
+and `rows` hold nothing that may differ between a disturbed and an undisturbed run: no clocks, no
+attempt numbers. Two exports can be compared byte for byte.
 """
 
 from collections.abc import AsyncIterator
@@ -11,6 +11,7 @@ from itertools import groupby
 
 import msgspec
 
+from holdfast.engine.rows import evaluation_rows
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.group import valid_members
@@ -27,12 +28,18 @@ Row = dict[str, object]
 
 class What(StrEnum):
     SAMPLES = "samples"
+    ROWS = "rows"
     TRAJECTORIES = "trajectories"
     FAILURES = "failures"
 
 
 async def rows(
-    journal: Journal, run: Run, what: What, *, fixed_groups: bool = False
+    journal: Journal,
+    run: Run,
+    what: What,
+    *,
+    fixed_groups: bool = False,
+    turn_traces: bool = False,
 ) -> AsyncIterator[Row]:
     tasks = await journal.tasks(run)
     listed = [row for row in await journal.trajectories(run) if not row.resting]
@@ -40,6 +47,10 @@ async def rows(
         group = list(members)
         if what is What.SAMPLES:
             async for row in _group_samples(journal, run, group, fixed=fixed_groups):
+                yield row
+            continue
+        if what is What.ROWS:
+            for row in await _group_rows(journal, run, group, tasks[ordinal], traces=turn_traces):
                 yield row
             continue
         for member in group:
@@ -76,6 +87,16 @@ async def _group_samples(
                 yield msgspec.to_builtins(one)
         elif fixed:
             yield msgspec.to_builtins(placeholder(task=name, group=name, sample=sample))
+
+
+async def _group_rows(
+    journal: Journal, run: Run, group: list[TrajectoryRow], task: Task, *, traces: bool
+) -> list[Row]:
+    """A group that is not settled yet has no rows: its numbers would still change."""
+    if not all(member.settled for member in group):
+        return []
+    views = [TrajectoryView(one.key, task, await history_of(journal, one)) for one in group]
+    return evaluation_rows(run.spec, views, turn_traces=traces)
 
 
 def trajectory_row(view: TrajectoryView) -> Row:

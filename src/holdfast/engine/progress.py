@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from holdfast.records.history import History
-from holdfast.records.step import AttemptFailed, Finished, Generated, Record, Refilled
+from holdfast.records.step import AttemptFailed, Drafted, Finished, Generated, Record, Refilled
 from holdfast.records.tokens import count
 from holdfast.records.trajectory import Status
 
@@ -29,6 +29,8 @@ class Progress:
         match record:
             case Generated():
                 self.turns += 1
+                self.tokens += count(record.ids)
+            case Drafted():
                 self.tokens += count(record.ids)
             case AttemptFailed():
                 self.retried += 1

@@ -15,6 +15,7 @@ from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, as_tasks, tasks_digest
 from holdfast.rollout.processor import as_processor, fingerprint_of
+from holdfast.rollout.training import samples_for
 
 
 async def run(
@@ -24,7 +25,7 @@ async def run(
     policy: Policy,
     journal: Journal,
     name: str,
-    samples: int = 1,
+    samples: int | None = None,
     sampling: Sampling | None = None,
     seed: int | None = None,
     scorer: "PointScorer | GroupScorer | None" = None,
@@ -33,13 +34,16 @@ async def run(
     settings: Settings | None = None,
     accept_changes: bool = False,
 ) -> tuple[Ending, RunReport]:
-    """Works until everything is settled, or the run is stopped; raises what is fatal to it."""
+    """Works until everything is settled, or the run is stopped; raises what is fatal to it.
+
+    `samples` per task: when not given, the `n` of a `TrainingRolloutProcessor`, else 1.
+    """
     rows = as_tasks(tasks)
     processor = as_processor(rollout)
     renderer = renderer or ByteRenderer()
     spec = RunSpec(
         name=name,
-        samples=samples,
+        samples=samples_for(processor, samples),
         model=policy.model,
         sampling=sampling or Sampling(),
         seed=seed,

@@ -33,6 +33,8 @@ class Settings(Struct, frozen=True):
     backoff_cap: float = 30.0
     on_divergence: OnDivergence = OnDivergence.FORK
     scoring: ScoringPolicy = ScoringPolicy()
+    partial_tokens: int = 0
+    """Makes the tokens of an unfinished generation durable, this many at a time; 0: off."""
     join: bool = False
     """Share the run with other live workers instead of refusing to start."""
 
@@ -41,5 +43,7 @@ class Settings(Struct, frozen=True):
             raise UsageError(f"concurrency must be 1 or more, not {self.concurrency}")
         if self.max_retry < 0:
             raise UsageError(f"max-retry must be 0 or more, not {self.max_retry}")
+        if self.partial_tokens < 0:
+            raise UsageError(f"partial-tokens must be 0 or more, not {self.partial_tokens}")
         if self.lease_seconds <= 0 or self.attempt_deadline <= 0:
             raise UsageError("deadlines and leases must be longer than 0 seconds")

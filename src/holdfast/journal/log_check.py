@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from holdfast.journal.repair import ROWS, BadRecord, check_row
-from holdfast.records.history import History
+from holdfast.records.history import History, joined
 from holdfast.records.step import (
     AttemptStarted,
+    Drafted,
     EnvironmentStepped,
     Generated,
     Record,
@@ -115,6 +116,8 @@ class _Log:
         match record:
             case Generated():
                 yield from self._wrong_generation(record)
+            case Drafted():
+                yield from self._wrong_draft(record)
             case ToolResult() if not isinstance(history.steps.get(record.path), ToolIntent):
                 yield f"is the result of step {record.path}, which has no intent"
             case AttemptStarted() if record.attempt != len(history.attempts) + 1:
@@ -128,7 +131,20 @@ class _Log:
         found = self._connection.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
         return found.fetchone() is not None
 
-    def _wrong_generation(self, step: Generated) -> Iterator[str]:
+    def _wrong_draft(self, record: Drafted) -> Iterator[str]:
+        draft = self._history.drafts.get(record.path)
+        known = draft is not None and draft.fingerprint == record.fingerprint
+        there = count(draft.ids) if known and draft is not None else 0
+        if record.start > there:
+            yield f"drafts tokens from {record.start} on; {there} are recorded"
+        if len(record.ids) % 4 or len(record.ids) != len(record.logprobs):
+            yield "drafts tokens and logprobs that do not belong together"
+
+    def _wrong_generation(self, record: Generated) -> Iterator[str]:
+        draft = self._history.drafts.get(record.path)
+        if record.drafted > (count(draft.ids) if draft else 0):
+            yield f"begins with {record.drafted} drafted tokens, which are not recorded"
+        step = joined(record, draft)
         yield from wrong_tokens(step)
         length = 0
         if step.base:
@@ -146,7 +162,7 @@ def wrong_tokens(step: Generated) -> Iterator[str]:
         yield "has token arrays of a broken length"
         return
     tokens = count(step.ids)
-    if not tokens:
+    if not tokens and step.trainable:
         yield "is a generation without tokens"
     if count(step.logprobs) != tokens:
         yield f"has {tokens} tokens and {count(step.logprobs)} logprobs"

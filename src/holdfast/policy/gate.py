@@ -40,6 +40,7 @@ class Gate:
         self._open = asyncio.Event()
         self._open.set()
         self._in_a_row = 0
+        self._lies = 0
         self._cool_down = COOL_BASE
         self._prober: asyncio.Task[None] | None = None
         self._down = ""
@@ -47,6 +48,8 @@ class Gate:
         self.budget = RetryBudget()
         self.outages = 0
         """Outages that a failed probe confirmed."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when an outage begins or ends."""
         self._down_before = 0.0
         self._down_since: float | None = None
 
@@ -59,7 +62,22 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        return self._open.is_set()
+        """Whether calls pass now."""
+        return self._open.is_set() and not self._down
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no call will ever pass again."""
+        return bool(self._down)
+
+    @property
+    def down_since(self) -> float | None:
+        """When the present outage began, on the clock's own scale."""
+        return self._down_since
+
+    async def opened(self) -> None:
+        """Returns when the gate is open, or given up."""
+        await self._open.wait()
 
     async def passed(self) -> None:
         """Returns when the gate is open; raises `EndpointDown` when patience is at its end."""
@@ -68,7 +86,7 @@ class Gate:
             raise EndpointDown(self._down)
 
     def succeeded(self) -> None:
-        self._in_a_row = 0
+        self._in_a_row = self._lies = 0
         self.budget.succeeded()
         if self.budget.is_full:
             self._cool_down = COOL_BASE
@@ -79,11 +97,22 @@ class Gate:
         if self._in_a_row >= FAILURES_IN_A_ROW:
             self.shut()
 
+    def lied(self) -> None:
+        """A call was given an answer that cannot be used. Its probe will find nothing wrong, so
+        that it stays away longer each time."""
+        self._lies += 1
+        if self._lies >= FAILURES_IN_A_ROW:
+            self._cool()
+
     def spend_retry(self) -> None:
         """Takes a retry out of the shared budget; when it is spent, everyone cools down first."""
         if not self.budget.spend():
-            self.shut(after=self._cool_down)
-            self._cool_down = min(COOL_CAP, 2 * self._cool_down)
+            self._cool()
+
+    def _cool(self) -> None:
+        self._lies = 0
+        self.shut(after=self._cool_down)
+        self._cool_down = min(COOL_CAP, 2 * self._cool_down)
 
     def shut(self, *, after: float = 0.0) -> None:
         """Stops everyone until a probe succeeds, the first one `after` seconds from now."""
@@ -101,6 +130,7 @@ class Gate:
                 if probes == 1:
                     self.outages += 1
                     self._down_since = since
+                    self.on_change()
                 if self._clock.elapsed() - since > self._patience:
                     self._down = (
                         f"{self._name} has been down for {self._clock.elapsed() - since:.0f} s "
@@ -110,6 +140,7 @@ class Gate:
                 await self._clock.sleep(min(PROBE_CAP, PROBE_BASE * 2 ** min(probes, 10)))
         finally:
             self._down_before, self._down_since = self.seconds_down, None
+            self.on_change()
             self._in_a_row = 0
             self.budget.refill()
             self._open.set()

@@ -1,12 +1,34 @@
 """Policy: whatever samples tokens from a prompt of tokens."""
 
 from array import array
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
+from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
+
+
+class Draft(Struct, frozen=True):
+    """Tokens of a completion that is not finished, from its token `start` on.
+
+    The spans count from the completion's first token, whatever `start` is.
+    """
+
+    start: int = 0
+    ids: bytes = b""
+    logprobs: bytes = b""
+    versions: tuple[VersionSpan, ...] = ()
+
+
+class Partial(Struct, frozen=True):
+    """How an unfinished completion is kept: `save` makes new tokens durable."""
+
+    save: Callable[[Draft], Awaitable[None]]
+    every: int
+    """Tokens between two saves; a few seconds are enough, too."""
 
 
 class Request(Struct, frozen=True):
@@ -17,6 +39,18 @@ class Request(Struct, frozen=True):
     seed: int | None
     id: str
     stop_token_ids: tuple[int, ...] = ()
+    home: str = ""
+    """Requests of one home share a long prefix, which the same replica has in its cache."""
+    family: str = ""
+    """Homes of one family share a short one: the samples of a task."""
+    draft: Draft = Draft()
+    """What is durable of the completion already: it goes on from there."""
+    partial: Partial | None = None
+    decode: Callable[[Sequence[int]], str] | None = None
+    """Needed where a stop string may lie across the seam between a draft and what follows."""
+    messages: tuple[Message, ...] = ()
+    """For engines that take no tokens."""
+    tools: tuple[dict[str, object], ...] = ()
 
 
 class Completion(Struct, frozen=True):
@@ -29,6 +63,10 @@ class Completion(Struct, frozen=True):
     model: str
     tries: int
     seconds: float
+    seams: tuple[int, ...] = ()
+    """The tokens at which it went on after an interruption."""
+    message: Message | None = None
+    """From an engine that gives no tokens: what it said. Good for evaluation only."""
 
 
 class Policy(Protocol):

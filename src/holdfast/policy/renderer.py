@@ -5,11 +5,11 @@ completion, so that the next prompt begins with exactly what the engine sampled.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from holdfast.policy.tool_calls import hermes
+from holdfast.records.message import Message, Role
 
 
 class Renderer(Protocol):
@@ -21,12 +21,34 @@ class Renderer(Protocol):
         """A whole conversation, ready for the assistant to speak."""
         ...
 
-    def bridge(self, completion: Sequence[int], messages: Sequence[Message]) -> list[int] | None:
-        """What follows a sampled completion; None if only a full rendering will do."""
+    def bridge(
+        self,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, object]],
+    ) -> list[int] | None:
+        """Only the ids that follow prompt + completion; None if only a full rendering will do.
+
+        Its cost does not grow with the length of the prompt.
+        """
         ...
 
-    def parse(self, completion: Sequence[int]) -> Message:
-        """The assistant's message. Tool calls have no ids yet; malformed ones stay text."""
+    def parse(
+        self,
+        completion: Sequence[int],
+        *,
+        prompt: Sequence[int] = (),
+        tools: Sequence[dict[str, object]] = (),
+    ) -> Message:
+        """The assistant's message. Tool calls have no ids yet; malformed ones stay text.
+
+        The prompt tells whether it opened the reasoning that the completion goes on with.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included: for people, never to be encoded again."""
         ...
 
 
@@ -41,8 +63,6 @@ class ByteRenderer:
     END = 257
     stop_token_ids: tuple[int, ...] = (END,)
 
-    _call = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-
     def render(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> list[int]:
         ids: list[int] = []
         if tools:
@@ -51,20 +71,32 @@ class ByteRenderer:
             ids += self._message(message)
         return ids + self._opening(Role.ASSISTANT)
 
-    def bridge(self, completion: Sequence[int], messages: Sequence[Message]) -> list[int] | None:
+    def bridge(
+        self,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, object]],
+    ) -> list[int] | None:
         # A completion that was cut by its length never wrote its own end.
         ids = [] if completion and completion[-1] == self.END else [self.END]
         for message in messages:
             ids += self._message(message)
         return ids + self._opening(Role.ASSISTANT)
 
-    def parse(self, completion: Sequence[int]) -> Message:
-        text = bytes(token for token in completion if token < 256).decode("utf-8", "replace")
-        calls = tuple(call for match in self._call.findall(text) if (call := _call(match)))
-        if not calls:
-            return Message(Role.ASSISTANT, text)
-        rest = self._call.sub(lambda match: "" if _call(match[1]) else match[0], text)
-        return Message(Role.ASSISTANT, rest.strip(), tool_calls=calls)
+    def parse(
+        self,
+        completion: Sequence[int],
+        *,
+        prompt: Sequence[int] = (),
+        tools: Sequence[dict[str, object]] = (),
+    ) -> Message:
+        text = self.decode(completion)
+        rest, calls = hermes(text)
+        return Message(Role.ASSISTANT, rest, tool_calls=calls)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(token for token in ids if token < 256).decode("utf-8", "replace")
 
     def _message(self, message: Message) -> list[int]:
         text = message.text
@@ -78,14 +110,3 @@ class ByteRenderer:
 
     def _opening(self, role: str) -> list[int]:
         return [self.OPEN, *role.encode(), 10]
-
-
-def _call(text: str) -> ToolCall | None:
-    try:
-        call = json.loads(text)
-        name, arguments = str(call["name"]), json.dumps(call["arguments"])
-        # JSON can escape half a surrogate pair, which no journal can store.
-        name.encode()
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return ToolCall("", FunctionCall(name, arguments))

@@ -16,6 +16,8 @@ class RetryPolicy(Struct, frozen=True):
     try_timeout: float = 1800.0
     base: float = 0.5
     cap: float = 30.0
+    stall_timeout: float = 300.0
+    """How long a stream may send nothing. A stream as a whole has only the deadline."""
 
     def delay(self, failures: int, *, retry_after: float | None = None) -> float:
         """Full jitter, on top of what the server asked for.

@@ -108,6 +108,10 @@ class BadRequest(HoldfastError):
     cause = Cause.CODE
 
 
+class NotTrainable(HoldfastError):
+    """The data has no token ids: it is good for evaluation, and no sample is made of it."""
+
+
 # --- rollouts ----------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ attempts.
 from array import array
 from collections.abc import Iterable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.records.failure import Failure
 from holdfast.records.message import Message, Role
@@ -16,6 +16,7 @@ from holdfast.records.step import (
     INTERRUPTED_CALL,
     AttemptFailed,
     AttemptStarted,
+    Drafted,
     EnvironmentStepped,
     Finished,
     Forked,
@@ -43,6 +44,8 @@ class History:
     def __init__(self, records: Iterable[Record] = ()):
         self.steps: dict[str, Step] = {}
         self.results: dict[str, ToolResult] = {}
+        self.drafts: dict[str, Drafted] = {}
+        """Generations that are not finished: all of their durable tokens in one."""
         self.attempts: list[AttemptStarted] = []
         self.failures: list[Failure] = []
         self.scoring_failures: list[Failure] = []
@@ -60,7 +63,11 @@ class History:
         """Folds one more record in."""
         self.records += 1
         match record:
-            case Generated() | ToolIntent() | EnvironmentStepped() | ValueRecorded():
+            case Generated():
+                self.steps[record.path] = joined(record, self.drafts.pop(record.path, None))
+            case Drafted():
+                self.drafts[record.path] = longer(self.drafts.get(record.path), record)
+            case ToolIntent() | EnvironmentStepped() | ValueRecorded():
                 self.steps[record.path] = record
             case ToolResult():
                 self.results[record.path] = record
@@ -101,6 +108,8 @@ class History:
         for gone in [step for step in self.steps if is_cut_by(step, path)]:
             del self.steps[gone]
             self.results.pop(gone, None)
+        for gone in [draft for draft in self.drafts if is_cut_by(draft, path)]:
+            del self.drafts[gone]
 
     @property
     def status(self) -> Status:
@@ -136,6 +145,34 @@ class History:
     @property
     def prefix_breaks(self) -> int:
         return sum(bool(step.prefix_break) for step in self.generations)
+
+
+def longer(draft: Drafted | None, more: Drafted) -> Drafted:
+    """A draft with what was sampled after it. Another prompt's draft is no beginning of this."""
+    if draft is None or draft.fingerprint != more.fingerprint or not more.start:
+        return more
+    kept = 4 * more.start
+    return Drafted(
+        more.path,
+        more.fingerprint,
+        0,
+        draft.ids[:kept] + more.ids,
+        draft.logprobs[:kept] + more.logprobs,
+        more.versions,
+    )
+
+
+def joined(step: Generated, draft: Drafted | None) -> Generated:
+    """A generation with all of its tokens, wherever they are recorded."""
+    if not step.drafted or draft is None:
+        return step
+    kept = 4 * step.drafted
+    return structs.replace(
+        step,
+        ids=draft.ids[:kept] + step.ids,
+        logprobs=draft.logprobs[:kept] + step.logprobs,
+        drafted=0,
+    )
 
 
 class Turn(Struct, frozen=True):
@@ -190,9 +227,12 @@ def tool_message(history: History, path: str) -> Message:
     return Message(Role.TOOL, result.content, tool_call_id=intent.call_id or None, name=intent.name)
 
 
-def conversation(history: History, task: Task) -> list[Message]:
-    """The messages of the last branch, from its beginning to the last reply and tool results."""
-    last = next((step for step in reversed(history.generations)), None)
+def conversation(history: History, task: Task, last: Generated | None = None) -> list[Message]:
+    """The messages of a branch, from its beginning to its last reply and tool results.
+
+    Without `last`, it is the branch of the last generation.
+    """
+    last = last or next((step for step in reversed(history.generations)), None)
     if last is None:
         return list(task.messages)
     chain: list[Generated] = []

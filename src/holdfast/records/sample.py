@@ -9,6 +9,7 @@ from array import array
 
 from msgspec import Struct
 
+from holdfast.records.errors import NotTrainable
 from holdfast.records.history import History
 from holdfast.records.step import Generated, VersionSpan
 from holdfast.records.tokens import unpack_ids, unpack_logprobs
@@ -62,7 +63,7 @@ class _Branch:
         start = len(self.ids)
         completion = unpack_ids(step.ids)
         self.ids.extend(completion)
-        self.mask.extend(b"\x01" * len(completion))
+        self.mask.extend((b"\x01" if step.trainable else b"\x00") * len(completion))
         self.logprobs.extend(unpack_logprobs(step.logprobs))
         self.spans += [
             VersionSpan(span.version, start + span.start, start + span.end, span.source)
@@ -74,6 +75,12 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
     """The samples of an outcome, in the order of their first generation; else none (I5)."""
     if not history.status.is_outcome or history.finished is None:
         return []
+    if any(not step.ids for step in history.generations):
+        raise NotTrainable(
+            f"task {task!r}, sample {sample}: its engine gave messages without token ids (chat): "
+            "there is nothing to train on; export trajectories, or sample from an engine that "
+            "`holdfast policy check URL` finds fit for training"
+        )
     reason = history.finished.reason
     return [
         Sample(

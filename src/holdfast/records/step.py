@@ -85,6 +85,13 @@ class Generated(_Record, frozen=True, tag=2):
     seconds: float = 0.0
     prefix_break: str = ""
     """Why the prompt does not begin with the stream of `base`; "" when it does."""
+    drafted: int = 0
+    """How many of its first tokens are in `Drafted` records; `ids` and `logprobs` then hold the
+    rest. Folding joins them (see `history`): nobody else sees a generation in parts."""
+    seams: tuple[int, ...] = ()
+    """The tokens at which it went on after an interruption."""
+    trainable: bool = True
+    """False: from an engine that gives no tokens, so that only its message is known."""
 
 
 class ToolIntent(_Record, frozen=True, tag=3):
@@ -177,6 +184,21 @@ class Refilled(_Record, frozen=True, tag=13):
     at: float
 
 
+class Drafted(_Record, frozen=True, tag=14):
+    """Tokens of a generation that is not finished, from its token `start` on.
+
+    Should it be interrupted, it goes on from here. The spans count from its first token. Without
+    ids, it takes back what was drafted from `start` on: its engine turned out to have lied.
+    """
+
+    path: str
+    fingerprint: bytes
+    start: int
+    ids: bytes
+    logprobs: bytes
+    versions: tuple[VersionSpan, ...]
+
+
 Record = (
     AttemptStarted
     | Generated
@@ -191,6 +213,7 @@ Record = (
     | ScoringFailed
     | Reopened
     | Refilled
+    | Drafted
 )
 Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
 

@@ -27,6 +27,10 @@ class Task(Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, object] = {}
 
 
+class _RowId(str):
+    """An id that other tools derive from a row's content: equal rows have the same."""
+
+
 class _Row(Struct):
     id: str | int | None = None
     messages: tuple[Message, ...] | None = None
@@ -65,7 +69,7 @@ def as_tasks(rows: Iterable["Task | Mapping[str, object]"]) -> list[Task]:
 
 def with_ids(rows: Sequence[tuple[str | None, Task]], *, where: str) -> list[Task]:
     """Gives every row its id; a given id that is there twice is an error."""
-    given = Counter(name for name, _ in rows if name is not None)
+    given = Counter(name for name, _ in rows if name is not None and not isinstance(name, _RowId))
     twice = [name for name, times in given.items() if times > 1]
     if twice:
         raise UsageError(f"{where}: task id {twice[0]!r} is used {given[twice[0]]} times")
@@ -76,6 +80,9 @@ def with_ids(rows: Sequence[tuple[str | None, Task]], *, where: str) -> list[Tas
             digest = content_digest(task)[:12]
             name = f"{digest}-{seen[digest]}"
             seen[digest] += 1
+        elif isinstance(name, _RowId):
+            seen[name] += 1
+            name = str(name) if seen[name] == 1 else f"{name}-{seen[name]}"
         tasks.append(msgspec.structs.replace(task, id=name))
     return tasks
 
@@ -106,10 +113,10 @@ def _parse(line: bytes, *, where: str) -> tuple[str | None, Task]:
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: wants a JSON object, found {type(raw).__name__}")
     try:
-        row = msgspec.convert(raw, _Row)
+        row = msgspec.convert(_plain(raw), _Row)
     except (msgspec.ValidationError, RecursionError) as error:
         raise UsageError(f"{where}: {error}") from error
-    name = None if row.id is None else str(row.id)
+    name = _given_id(row, raw)
     if name is not None and not 0 < len(name) <= MAX_ID:
         raise UsageError(f"{where}: an id has 1 to {MAX_ID} characters")
     # Columns we do not know stay with the task: data sets have them, and scorers read them.
@@ -121,6 +128,32 @@ def _parse(line: bytes, *, where: str) -> tuple[str | None, Task]:
         ground_truth=row.ground_truth,
         metadata=extra | (row.metadata or {}),
     )
+
+
+def _plain(raw: dict[str, object]) -> dict[str, object]:
+    """Rows of other tools write what is absent as null, and reasoning under its chat name."""
+    messages = raw.get("messages")
+    if not isinstance(messages, list):
+        return raw
+    return raw | {"messages": [_plain_message(one) for one in messages]}
+
+
+def _plain_message(message: object) -> object:
+    if not isinstance(message, dict):
+        return message
+    plain = {key: value for key, value in message.items() if value is not None or key == "content"}
+    if "reasoning_content" in plain:
+        plain.setdefault("reasoning", plain.pop("reasoning_content"))
+    return plain
+
+
+def _given_id(row: _Row, raw: dict[str, object]) -> str | None:
+    """The row's own id, or the one that an evaluation row carries."""
+    if row.id is not None:
+        return str(row.id)
+    inner = raw.get("input_metadata")
+    found = inner.get("row_id") if isinstance(inner, dict) else None
+    return _RowId(found) if isinstance(found, str) and found else None
 
 
 def _messages(row: _Row, *, where: str) -> tuple[Message, ...]:

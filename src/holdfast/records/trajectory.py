@@ -36,6 +36,7 @@ class Truncation(StrEnum):
 
     MAX_TOKENS = "max_tokens"
     CONTEXT_OVERFLOW = "context_overflow"
+    GENERATION_DEADLINE = "generation_deadline"
 
 
 class TrajectoryKey(Struct, frozen=True, order=True):

@@ -7,27 +7,27 @@ and outside reads through `value`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, TypeVar
 
 import msgspec
 
-from holdfast.policy.policy import Completion, Request
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.history import tool_message
 from holdfast.records.message import Message, ToolCall, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated, ValueRecorded
 from holdfast.records.task import Task
-from holdfast.records.tokens import unpack_ids
-from holdfast.records.trajectory import TrajectoryKey
-from holdfast.rollout import difference
+from holdfast.records.trajectory import TrajectoryKey, Truncation
+from holdfast.rollout import difference, generation
 from holdfast.rollout.calls import run_call
 from holdfast.rollout.containment import contained
+from holdfast.rollout.generation import Turn
 from holdfast.rollout.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.reply import Reply, ToolReply
 from holdfast.rollout.session import Session, is_accident
 from holdfast.rollout.tool import MAX_RESULT, Function, Tool, schemas_of
+from holdfast.rollout.voice import Voice
 
 __all__ = ["Reply", "Rollout", "ToolReply"]
 
@@ -54,6 +54,11 @@ class Rollout:
         self.last: Reply | None = None
         self._sampling = False
 
+    @property
+    def voice(self) -> Voice:
+        """The run's own policy and renderer."""
+        return self._session.voice
+
     # --- the conversation
 
     def add(self, *messages: Message | str) -> None:
@@ -69,44 +74,44 @@ class Rollout:
     async def generate(
         self,
         *,
-        tools: "tuple[Tool | Function, ...] | list[Tool | Function]" = (),
+        tools: "Sequence[Tool | Function | dict[str, object]]" = (),
         max_tokens: int | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         stop: tuple[str, ...] | list[str] | str | None = None,
+        voice: Voice | None = None,
     ) -> Reply:
-        """Samples the assistant's next message and adds it to the conversation."""
+        """Samples the assistant's next message and adds it to the conversation.
+
+        Another `voice` than the run's own speaks through another policy.
+        """
         if self._sampling:
             raise UsageError(
                 "two generations at once would be two ends of one conversation; use t.branch"
             )
         session = self._session
+        voice = voice or session.voice
         path = self._next_path()
         sampling = _override(
             session.sampling, max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop
         )
         schemas = schemas_of(tools)
         prompt = self._stream.next_prompt(
-            self.messages, schemas, renderer=session.renderer, sampling=sampling
+            self.messages, schemas, renderer=voice.renderer, sampling=sampling
         )
         step = await session.match(
             path,
             Generated,
             prompt.fingerprint,
-            lambda recorded: difference.of_generate(recorded, prompt, sampling, session.renderer),
+            lambda recorded: difference.of_generate(recorded, prompt, sampling, voice.renderer),
         )
         if step is None:
-            added = self._added(prompt)
-            self._sampling = True
-            try:
-                completion = await self._guarded(self._sample(path, prompt, sampling))
-                step = self._generated(path, prompt, sampling, completion, added)
-                await session.append(step)
-            finally:
-                self._sampling = False
+            step = await self._live(voice, self._turn(path, prompt, sampling, schemas))
         self._stream.advance(step, self.messages, schemas)
         self._remember(step.message, f"reply:{path}")
         self.last = Reply(step)
+        if step.finish_reason == generation.DEADLINE:
+            self.truncate(Truncation.GENERATION_DEADLINE)
         return self.last
 
     async def tool(self, call: ToolCall, *tools: "Tool | Function") -> ToolReply:
@@ -183,47 +188,33 @@ class Rollout:
         self._ordinal += 1
         return self.step
 
-    async def _sample(self, path: str, prompt: Prompt, sampling: Sampling) -> Completion:
-        session = self._session
-        ids = self._stream.ids[: prompt.keep]
-        ids.extend(prompt.delta)
-        return await session.policy.sample(
-            Request(
-                prompt=ids,
-                sampling=sampling,
-                seed=session.seed_at(path),
-                id=f"{session.name}/{path}",
-                stop_token_ids=session.renderer.stop_token_ids,
-            )
-        )
-
-    def _generated(
+    def _turn(
         self,
         path: str,
         prompt: Prompt,
         sampling: Sampling,
-        completion: Completion,
-        added: tuple[Message | str, ...],
-    ) -> Generated:
-        message = self._session.renderer.parse(unpack_ids(completion.ids))
-        return Generated(
+        tools: tuple[dict[str, object], ...],
+    ) -> Turn:
+        return Turn(
             path=path,
-            fingerprint=prompt.fingerprint,
-            base=prompt.base,
-            keep=prompt.keep,
-            delta=prompt.delta.tobytes(),
-            ids=completion.ids,
-            logprobs=completion.logprobs,
-            finish_reason=completion.finish_reason,
-            versions=completion.versions,
-            message=_with_call_ids(message, path),
-            added=added,
-            model=completion.model,
+            prompt=prompt,
+            ids=self._stream.ids[: prompt.keep] + prompt.delta,
             sampling=sampling,
-            tries=completion.tries,
-            seconds=completion.seconds,
-            prefix_break=prompt.prefix_break,
+            tools=tools,
+            messages=tuple(self.messages),
+            added=self._added(prompt),
         )
+
+    async def _live(self, voice: Voice, turn: Turn) -> Generated:
+        session = self._session
+        self._sampling = True
+        try:
+            completion = await self._guarded(generation.sample(session, voice, turn))
+            step = generation.generated(session, voice, turn, completion)
+            await session.append(generation.without_drafted(session, step))
+        finally:
+            self._sampling = False
+        return step
 
     async def _guarded(self, awaitable: Awaitable[Value]) -> Value:
         path = self.step
@@ -265,16 +256,6 @@ def _checked(message: Message) -> Message:
         return msgspec.convert(msgspec.to_builtins(message), Message)
     except (msgspec.ValidationError, TypeError) as error:
         raise UsageError(f"{message!r} is no message: {error}") from error
-
-
-def _with_call_ids(message: Message, path: str) -> Message:
-    if not message.tool_calls:
-        return message
-    calls = tuple(
-        call if call.id else msgspec.structs.replace(call, id=f"call_{path}_{index}")
-        for index, call in enumerate(message.tool_calls)
-    )
-    return msgspec.structs.replace(message, tool_calls=calls)
 
 
 def _override(sampling: Sampling, **changes: object) -> Sampling:

@@ -1,6 +1,7 @@
 """Divergence in words: what is recorded, what the rollout asks for now, and where they part."""
 
 import difflib
+from collections.abc import Sequence
 
 from holdfast.policy.renderer import Renderer
 from holdfast.records.sampling import Sampling
@@ -48,8 +49,8 @@ def name_of(step: Step) -> str:
             return f"environment action {step.action!r}"
 
 
-def _text(ids: object, renderer: Renderer) -> str:
-    return renderer.parse(ids).text  # type: ignore[arg-type]  # an array is a sequence of ints
+def _text(ids: Sequence[int], renderer: Renderer) -> str:
+    return renderer.decode(ids)
 
 
 def _diff(then: str, now: str) -> str:

@@ -8,8 +8,8 @@ import asyncio
 import functools
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.records.errors import UsageError
@@ -29,10 +29,40 @@ class RolloutConfig:
     model: str
     sampling: Sampling
     open: Callable[[Task], Rollout]
+    completion_params: Mapping[str, object] = field(default_factory=lambda: _DERIVED)
+    """What the run was started with, by the names of chat APIs; by default model and sampling."""
+
+    def __post_init__(self) -> None:
+        if self.completion_params is _DERIVED:
+            derived = completion_params_of(self.model, self.sampling)
+            object.__setattr__(self, "completion_params", derived)
+
+
+_DERIVED: Mapping[str, object] = {}
+
+
+def completion_params_of(
+    model: str, sampling: Sampling, *, n: int | None = None
+) -> dict[str, object]:
+    """A model and its sampling under the names that chat APIs have for them."""
+    params: dict[str, object] = {
+        "model": model,
+        "temperature": sampling.temperature,
+        "max_tokens": sampling.max_tokens,
+        "top_p": sampling.top_p,
+    }
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    return params if n is None else params | {"n": n}
 
 
 class RolloutProcessor:
     """Override `rollout`; or `__call__`, if the rows of one call belong together."""
+
+    @property
+    def identity(self) -> str:
+        """Settings of this instance that make another run; resuming with others is refused."""
+        return ""
 
     async def setup(self) -> None:
         """Called once, before the first row."""
@@ -92,7 +122,8 @@ def as_processor(candidate: object) -> RolloutProcessor:
 
 
 def fingerprint_of(candidate: object) -> str:
-    """`name@digest`, where the digest covers the whole file that defines the rollout."""
+    """`name@digest`, where the digest covers the whole file that defines the rollout, and of a
+    processor also its `identity`."""
     if isinstance(candidate, FunctionProcessor):
         candidate = candidate.function
     while isinstance(candidate, functools.partial):
@@ -108,4 +139,6 @@ def fingerprint_of(candidate: object) -> str:
     except (TypeError, OSError):
         code = getattr(subject, "__code__", None)
         source = code.co_code if code is not None else b""
+    if isinstance(candidate, RolloutProcessor):
+        source += candidate.identity.encode()
     return f"{name}@{hashlib.sha256(source).hexdigest()[:12]}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from holdfast.policy.messages_only import MessagesOnly
 from holdfast.policy.renderer import Renderer
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
@@ -69,8 +70,17 @@ class Stream:
             pack_ids(delta),
             msgspec.msgpack.encode(sampling),
             msgspec.msgpack.encode(tools),
+            *self._untokenized(messages, renderer, anew=bool(why)),
         )
         return Prompt(self.base, keep, delta, why, fingerprint)
+
+    def _untokenized(
+        self, messages: Sequence[Message], renderer: Renderer, *, anew: bool
+    ) -> tuple[bytes, ...]:
+        """Without tokens, the messages themselves are what is asked."""
+        if not isinstance(renderer, MessagesOnly):
+            return ()
+        return (msgspec.msgpack.encode(list(self.added(messages, anew=anew))),)
 
     def _extend(
         self,
@@ -82,13 +92,16 @@ class Stream:
             return 0, array("i", renderer.render(messages, tools)), ""
         why = self._why_not_bridged(messages, tools)
         if not why:
-            bridge = renderer.bridge(self._completion, messages[len(self._messages) :])
+            sent = self.ids[: len(self.ids) - len(self._completion)]
+            new = messages[len(self._messages) :]
+            bridge = renderer.bridge(sent, self._completion, new, tools)
             if bridge is not None:
                 return len(self.ids), array("i", bridge), ""
             why = "the renderer has no bridge from this turn"
         anew = array("i", renderer.render(messages, tools))
         keep = _common(self.ids, anew)
-        return keep, anew[keep:], "" if keep == len(self.ids) else why
+        kept = keep == len(self.ids) and not isinstance(renderer, MessagesOnly)
+        return keep, anew[keep:], "" if kept else why
 
     def _why_not_bridged(
         self, messages: Sequence[Message], tools: tuple[dict[str, object], ...]
@@ -110,9 +123,13 @@ class Stream:
         self._completion = unpack_ids(step.ids)
         self.ids.extend(self._completion)
         self.base = step.path
-        self._digest = _hash(step.fingerprint, step.ids)
+        self._digest = _hash(step.fingerprint, step.ids, *_said_without_tokens(step))
         self._messages = [*messages, step.message]
         self._tools = tools
+
+
+def _said_without_tokens(step: Generated) -> tuple[bytes, ...]:
+    return () if step.ids else (msgspec.msgpack.encode(step.message),)
 
 
 def _common(left: "array[int]", right: "array[int]") -> int:

@@ -21,6 +21,7 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.step import Contract, Forked, Generated, Record, Step, ToolIntent
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
+from holdfast.rollout.voice import Voice
 
 Recorded = TypeVar("Recorded", bound=Step)
 
@@ -51,12 +52,14 @@ class Session:
         stopping: Callable[[], bool] = lambda: False,
         on_live: Callable[[Record], None] = lambda record: None,
         prelude: tuple[Record, ...] = (),
+        partial_tokens: int = 0,
     ):
         self.task = task
         self.lease = lease
         self.history = history
-        self.policy = policy
-        self.renderer = renderer
+        self.voice = Voice(policy, renderer)
+        self.partial_tokens = partial_tokens
+        """After how many tokens an unfinished generation is made durable; 0: only when whole."""
         self.sampling = sampling
         self.clock = clock
         self.broken: BaseException | None = None

@@ -4,7 +4,7 @@
 `fake_server`, and `python -m holdfast.testing.fake_engine` runs it by hand.
 
     with FakeEngine(faults=[Fault(FaultKind.RATE_LIMIT)]) as engine:
-        policy = CompletionsPolicy(engine.url, engine.model)
+        policy = EnginePolicy(engine.url, engine.model)
 
 The child writes one line, `ready <url>`, when it can be called, and ends when its parent does.
 """
@@ -27,7 +27,7 @@ from typing import Self
 
 import msgspec
 
-from holdfast.testing.fake_wire import Options, Stats
+from holdfast.testing.fake_options import DEFAULT_VERSION, Call, Dialect, Options, Stats
 from holdfast.testing.faults import Fault
 
 START_SECONDS = 30.0
@@ -54,9 +54,28 @@ class FakeEngine:
         max_model_len: int = 1_000_000,
         faults: Sequence[Fault] = (),
         port: int = 0,
+        dialect: Dialect = "vllm",
+        token_delay: float = 0.0,
+        tokens_per_chunk: int = 1,
+        incremental_stream: bool = False,
+        describes: bool = True,
+        version: str = DEFAULT_VERSION,
     ):
+        if dialect == "fireworks" and "/" not in model:
+            model = f"accounts/fireworks/models/{model}"
         self._options = Options(
-            model, mean_length, tuple(replies), delay, max_model_len, tuple(faults)
+            model,
+            mean_length,
+            tuple(replies),
+            delay,
+            max_model_len,
+            tuple(faults),
+            dialect=dialect,
+            token_delay=token_delay,
+            tokens_per_chunk=tokens_per_chunk,
+            incremental_stream=incremental_stream,
+            describes=describes,
+            version=version,
         )
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
@@ -132,6 +151,10 @@ class FakeEngine:
         """Request ids with their arrival numbers, in order of arrival, faulty ones included."""
         return msgspec.json.decode(self._ask("/requests"), type=list[tuple[str, int]])
 
+    def calls(self) -> list[Call]:
+        """The requests that could be read, in order of arrival."""
+        return msgspec.json.decode(self._ask("/calls"), type=list[Call])
+
     def reset(self) -> None:
         """Clears the counters; the fault plan remembers whom it has hit."""
         self._ask("/reset", b"")
@@ -140,6 +163,17 @@ class FakeEngine:
         """Replaces the plan, and whom it has hit is forgotten."""
         self._ask("/faults", msgspec.json.encode(faults))
         self._options = msgspec.structs.replace(self._options, faults=faults)
+
+    def update_weights(self, version: str) -> None:
+        """From the next token on, running generations included, the tokens are of this version.
+
+        A process that is started again begins with it."""
+        self._ask("/weights", version.encode())
+        self._options = msgspec.structs.replace(self._options, version=version)
+
+    def release(self) -> None:
+        """Lets go of the generations that a `FaultKind.HOLD` holds; `stats().held` counts them."""
+        self._ask("/release", b"")
 
     # --- how
 
@@ -199,8 +233,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument("--parent", type=int, help="end when this process is no longer the parent")
-    parser.add_argument("--options", default="{}", help="JSON of fake_wire.Options")
-    for name in ("model", "mean-length", "delay", "max-model-len"):
+    parser.add_argument("--options", default="{}", help="JSON of fake_options.Options")
+    names = ("model", "mean-length", "delay", "max-model-len", "token-delay", "tokens-per-chunk")
+    for name in (*names, "dialect", "version"):
         parser.add_argument(f"--{name}", help=f"overrides {name} of --options")
     parser.add_argument("--reply", action="append", help="a template; may be given many times")
     parser.add_argument("--faults", type=msgspec.json.decode, help="JSON: a list of faults")
@@ -209,13 +244,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def serve(asked: argparse.Namespace) -> None:
     # The handle, and whoever imports it, do without aiohttp.
-    from holdfast.testing import fake_server
+    from holdfast.testing import fake_process
 
     given = {
         "model": asked.model,
         "mean_length": asked.mean_length,
         "delay": asked.delay,
         "max_model_len": asked.max_model_len,
+        "token_delay": asked.token_delay,
+        "tokens_per_chunk": asked.tokens_per_chunk,
+        "dialect": asked.dialect,
+        "version": asked.version,
         "replies": asked.reply,
         "faults": asked.faults,
     }
@@ -223,7 +262,7 @@ def serve(asked: argparse.Namespace) -> None:
     merged |= {name: value for name, value in given.items() if value is not None}
     options = msgspec.convert(merged, Options, strict=False)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(fake_server.serve(options, port=asked.port, parent=asked.parent))
+        asyncio.run(fake_process.serve(options, port=asked.port, parent=asked.parent))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""The client: its CPU against loops that do the same by hand.
+
+Whole answers: 256 at once, 256 tokens with ids and logprobs, validated. Streams: 1,024 tokens, one
+event each, made durable every 64 tokens, against reading the same streams by hand.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from result import Result
+
+from holdfast.testing import FakeEngine
+
+HERE = Path(__file__).parent
+ROUNDS = 5
+
+
+def measure() -> list[Result]:
+    with FakeEngine(mean_length=0) as engine:
+        whole = _ratios(engine.url, "client", "bare")
+        against_plain = _ratios(engine.url, "partial", "plain_stream")
+        against_whole = _ratios(engine.url, "partial", "whole")
+    return [
+        Result("client: CPU / bare aiohttp and msgspec", *whole[:2], "≤ 1.3", whole[2]),
+        Result(
+            "partial tokens, 64: CPU / the same streams by hand",
+            *against_plain[:2],
+            "≤ 1.2",
+            against_plain[2],
+        ),
+        Result(
+            "partial tokens, 64: CPU / the same run without drafts",
+            *against_whole[:2],
+            "≤ 1.2",
+            against_whole[2],
+        ),
+    ]
+
+
+def _ratios(url: str, ours: str, theirs: str) -> tuple[float, str, str]:
+    pairs = [(_child(ours, url), _child(theirs, url)) for _ in range(ROUNDS)]
+    mine, other = (statistics.median(side) for side in zip(*pairs, strict=True))
+    detail = f"{mine:.2f} s against {other:.2f} s"
+    return statistics.median(one / two for one, two in pairs), "×", detail
+
+
+def _child(mode: str, url: str) -> float:
+    """CPU seconds, in a process of its own so that neither side warms the other up."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        done = subprocess.run(
+            [sys.executable, str(HERE / "client_child.py"), mode, url, folder],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    return float(json.loads(done.stdout)["cpu"])

@@ -1,0 +1,129 @@
+"""Connecting: the policy that a command names, and the renderer of its model.
+
+Without `--policy`, the embedded engine is started for as long as the command runs, and started
+again should it die.
+"""
+
+import argparse
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.cli.options import API_KEY
+from holdfast.policy.renderer import ByteRenderer, Renderer
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.embedded.process import EmbeddedEngine
+    from holdfast.policy.pool import EnginePolicy
+
+
+WATCH_SECONDS = 0.5
+
+
+class Connection(msgspec.Struct, frozen=True):
+    policy: "EnginePolicy"
+    renderer: Renderer
+
+
+@asynccontextmanager
+async def connected(args: argparse.Namespace) -> AsyncIterator[Connection]:
+    """Everything is checked before it is given out, and closed afterwards."""
+    if args.policy:
+        async with _policy(args, args.policy, args.model) as policy:
+            yield Connection(policy, _renderer(args, policy))
+        return
+    from holdfast.embedded.process import EmbeddedEngine
+
+    folder = None if args.model is None else Path(args.model)
+    engine = EmbeddedEngine(folder)
+    await asyncio.to_thread(engine.start)
+    keeper = asyncio.create_task(_keep_alive(engine), name="keep the embedded engine alive")
+    try:
+        async with _policy(args, [engine.url], engine.model) as policy:
+            yield Connection(policy, _renderer(args, policy))
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+        await asyncio.to_thread(engine.stop)
+
+
+async def _keep_alive(engine: "EmbeddedEngine") -> None:
+    """A dead engine is an outage like any other: calls wait until it is back, and go on."""
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        if not engine.running:
+            await asyncio.to_thread(engine.restart)
+
+
+@asynccontextmanager
+async def _policy(
+    args: argparse.Namespace, urls: list[str], model: str | None
+) -> "AsyncIterator[EnginePolicy]":
+    from holdfast.policy.pool import EnginePolicy, only_model  # Bad input is told without it.
+
+    for url in urls:
+        _check_address(url)
+    key = api_key(args)
+    policy = EnginePolicy(
+        urls,
+        model or await only_model(urls[0], api_key=key),
+        dialect=args.dialect,
+        api_key=key,
+        retry=RetryPolicy(
+            args.call_tries,
+            args.call_deadline,
+            args.try_timeout,
+            stall_timeout=args.stall_timeout,
+        ),
+        patience=args.patience,
+    )
+    try:
+        await policy.check()
+        yield policy
+    finally:
+        await policy.aclose()
+
+
+def api_key(args: argparse.Namespace) -> str | None:
+    if args.api_key_env != API_KEY and args.api_key_env not in os.environ:
+        raise UsageError(f"the environment has no {args.api_key_env}, which --api-key-env names")
+    return os.environ.get(args.api_key_env)
+
+
+def _check_address(url: str) -> None:
+    try:
+        urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"--policy {url!r} is no address: {error}") from error
+
+
+def _renderer(args: argparse.Namespace, policy: "EnginePolicy") -> Renderer:
+    """By the tokenizer that is named, else by the one that the engine says its model has."""
+    if not policy.has_tokens:
+        from holdfast.policy.messages_only import MessagesOnly
+
+        return MessagesOnly()
+    described = policy.endpoints[0].described
+    family = args.renderer or (None if args.tokenizer else described.renderer)
+    if family == ByteRenderer.name:
+        return ByteRenderer()
+    from holdfast.policy.choice import renderer_for
+
+    source = args.tokenizer or described.root or policy.model
+    try:
+        return renderer_for(source, family=family)
+    except UsageError as error:
+        if args.tokenizer:
+            raise
+        raise UsageError(
+            f"{error} — the engine says that its model is {source!r}; name the folder of its "
+            "tokenizer with --tokenizer"
+        ) from error

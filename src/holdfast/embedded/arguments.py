@@ -1,0 +1,95 @@
+"""The words of `holdfast serve`."""
+
+import argparse
+import os
+from pathlib import Path
+
+from holdfast.embedded.serving import Settings
+from holdfast.records.errors import UsageError
+
+DESCRIPTION = (
+    "Serves a causal LM from a Hugging Face folder, OpenAI-compatible, on this machine.\n"
+    "The same prompt, seed and sampling give the same tokens whatever else is in the batch.\n\n"
+    "  holdfast serve --model DIR --port 8000\n"
+)
+_DEFAULTS = Settings()
+_MAX_PORT = 65535
+_MAX_BATCH = 1024
+_MAX_THREADS = 1024
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help="the folder: config.json, safetensors, tokenizer (a tiny model of ours)",
+    )
+    parser.add_argument("--host", default=_DEFAULTS.host, metavar="ADDRESS", help="%(default)s")
+    _whole(parser, "--port", 0, _MAX_PORT, _DEFAULTS.port, "0 takes a free one (%(default)s)")
+    parser.add_argument(
+        "--served-model-name", metavar="NAME", help="what clients call it (the folder's name)"
+    )
+    _whole(parser, "--max-batch", 1, _MAX_BATCH, _DEFAULTS.max_batch, "at once (%(default)s)")
+    _whole(parser, "--max-waiting", 1, 1 << 20, _DEFAULTS.max_waiting, "more get 503 (%(default)s)")
+    _whole(parser, "--max-model-len", 2, 1 << 30, None, "prompt + completion (as the model says)")
+    parser.add_argument(
+        "--version",
+        dest="weight_version",
+        default=_DEFAULTS.version,
+        metavar="V",
+        help="the version of the weights in the folder (%(default)s)",
+    )
+    _whole(parser, "--threads", 1, _MAX_THREADS, _DEFAULTS.threads, "of torch (%(default)s)")
+    parser.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="end when stdin does, so that a parent that dies leaves nothing behind",
+    )
+    parser.add_argument(
+        "--api-key-env",
+        default="",
+        metavar="NAME",
+        help="the environment variable with the key that clients must send (none)",
+    )
+
+
+def settings(args: argparse.Namespace) -> Settings:
+    return Settings(
+        model=args.model,
+        host=args.host,
+        port=args.port,
+        name=args.served_model_name,
+        max_batch=args.max_batch,
+        max_waiting=args.max_waiting,
+        max_length=args.max_model_len,
+        version=args.weight_version,
+        threads=args.threads,
+        until_stdin_closes=args.until_stdin_closes,
+        api_key=_key(args.api_key_env),
+    )
+
+
+def _whole(
+    parser: argparse.ArgumentParser,
+    name: str,
+    least: int,
+    most: int,
+    default: int | None,
+    meaning: str,
+) -> None:
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value} is not between {least} and {most}")
+        return value
+
+    parser.add_argument(name, type=number, default=default, metavar="N", help=meaning)
+
+
+def _key(variable: str) -> str | None:
+    if not variable:
+        return None
+    if not (key := os.environ.get(variable)):
+        raise UsageError(f"--api-key-env {variable}: this environment variable is not set")
+    return key

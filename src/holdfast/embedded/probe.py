@@ -1,0 +1,110 @@
+"""Proof at start-up, on this machine, with these weights, that the engine may promise what it does.
+
+How a matrix product is computed is the business of the machine's libraries; no standard says that a
+row's bits are independent of its place. So it is tried: the same tokens alone and beside others, in
+other slots, decoded one by one and read in at once, in passes of every width. A width that differs
+is not used; if the main one does, the model is refused.
+"""
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.embedded import attention
+from holdfast.embedded.cache import BLOCK
+from holdfast.embedded.folder import Model
+from holdfast.embedded.passes import Passes, Row
+from holdfast.records.errors import HoldfastError, UsageError
+
+_LENGTH = BLOCK + 6
+_DECODED = 8
+_TOLERANCE = 2e-3
+
+
+def check(model: Model, passes: Passes) -> None:
+    """Raises `UsageError` for a model that cannot be served; adds the good ones of
+    `passes.other_widths` to `passes.widths`."""
+    chance = random.Random(0)
+    length = min(_LENGTH, model.max_length)
+    ids = [chance.randrange(model.vocabulary) for _ in range(length)]
+    narrow = passes.narrow
+    alone = _runnable(model, passes, ids)
+    _check_reference(model, alone[0], ids[: _prompt(ids)])
+    if not _equal(alone, _crowded(passes, ids, slots=narrow, width=narrow)):
+        raise UsageError(
+            f"on this machine {model.path} gives results that depend on the other requests in the "
+            f"batch ({torch.get_num_threads()} threads); try --threads 1 or another --max-batch"
+        )
+    good = [width for width in passes.other_widths if _tried(passes, ids, width, alone)]
+    passes.widths = sorted((narrow, *good))
+
+
+def _tried(passes: Passes, ids: list[int], width: int, alone: list[Tensor]) -> bool:
+    """Whether passes of this width give the same bits, filled up and almost empty."""
+    passes.widths = sorted((width, passes.narrow))
+    found = _crowded(passes, ids, slots=min(width, passes.narrow), width=width)
+    return _equal(alone, found + _crowded(passes, ids, slots=1, width=width))
+
+
+def _prompt(ids: list[int]) -> int:
+    """How many of the tokens are read in as a prompt; the rest is decoded one by one."""
+    return max(1, len(ids) - _DECODED)
+
+
+def _runnable(model: Model, passes: Passes, ids: list[int]) -> list[Tensor]:
+    """The sequence on its own: logits after the prompt and after each further token."""
+    try:
+        found = _crowded(passes, ids, slots=1, width=passes.narrow)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise _unfit(model, f"{type(error).__name__}: {error}".splitlines()[0]) from error
+    if passes.layers_seen != model.layers:
+        raise _unfit(model, f"{passes.layers_seen} of {model.layers} layers use its attention")
+    return found[0]
+
+
+def _crowded(passes: Passes, ids: list[int], *, slots: int, width: int) -> list[list[Tensor]]:
+    """The same in several slots, with passes of `width` rows filled up by the next slot's prompt:
+    for each slot what `_runnable` has for one."""
+    length = _prompt(ids)
+    queue = [Row(ids[i], slot, i) for slot in range(slots) for i in range(length)]
+    found: list[list[Tensor]] = [[] for _ in range(slots)]
+    passing = [queue[start : start + width] for start in range(0, len(queue), width)]
+    passing += [[Row(ids[i], slot, i) for slot in range(slots)] for i in range(length, len(ids))]
+    for rows in passing:
+        ends = [i for i, row in enumerate(rows) if row.position >= length - 1]
+        logits = passes.run(rows, ends)
+        for line, end in enumerate(ends):
+            found[rows[end].slot].append(logits[line].clone())
+    return found
+
+
+def _equal(alone: list[Tensor], crowded: list[list[Tensor]]) -> bool:
+    return all(
+        torch.equal(one, other)
+        for found in crowded
+        for one, other in zip(alone, found, strict=True)
+    )
+
+
+def _check_reference(model: Model, ours: Tensor, ids: list[int]) -> None:
+    """Against the attention that transformers itself would use."""
+    network: Any = model.network
+    network.set_attn_implementation("eager")
+    try:
+        with torch.inference_mode():
+            given = torch.tensor([ids], device=ours.device)
+            theirs = network(input_ids=given, use_cache=False).logits[0, -1]
+    finally:
+        network.set_attn_implementation(attention.NAME)
+    difference = float((ours.log_softmax(-1) - theirs.log_softmax(-1)).abs().max())
+    if not difference < _TOLERANCE:
+        raise _unfit(model, f"its logprobs are off by {difference:.3g}")
+
+
+def _unfit(model: Model, why: str) -> UsageError:
+    kind = getattr(model.network.config, "model_type", "?")
+    return UsageError(f"{model.path} ({kind}) cannot run with this engine's attention: {why}")

@@ -1,0 +1,160 @@
+"""The process of `holdfast serve`: loads, listens, says where, and ends cleanly."""
+
+import asyncio
+import ipaddress
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.embedded import extra
+from holdfast.records.errors import UsageError
+
+TINY = Path(__file__).parent / "tiny"
+"""The model that is served when none is named."""
+_SHUTDOWN_SECONDS = 5.0
+_ORPHAN_SECONDS = 15.0
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What `holdfast serve` was told."""
+
+    model: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    name: str | None = None
+    """Default: the folder's own name."""
+    max_batch: int = 32
+    max_waiting: int = 1024
+    max_length: int | None = None
+    version: str = "default"
+    threads: int = 1
+    until_stdin_closes: bool = False
+    api_key: str | None = None
+
+
+def serve(settings: Settings) -> int:
+    """Serves until SIGTERM, SIGINT or the end of stdin. Raises `UsageError` before it listens."""
+    _refuse_open_door(settings)
+    extra.require()
+    path = _path(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    if settings.until_stdin_closes:
+        threading.Thread(target=_follow_stdin, name="holdfast-stdin", daemon=True).start()
+    import torch
+
+    from holdfast.embedded import folder
+    from holdfast.embedded.engine import Engine
+
+    torch.set_num_threads(settings.threads)
+    _quiet()
+    model = folder.load(path, max_length=settings.max_length)
+    engine = Engine(
+        model,
+        max_batch=settings.max_batch,
+        max_waiting=settings.max_waiting,
+        version=settings.version,
+    )
+    with engine:
+        asyncio.run(_listen(engine, settings, name=settings.name or path.resolve().name))
+    if engine.failure is not None:
+        traceback.print_exception(engine.failure)
+        return 1
+    return 0
+
+
+async def _listen(engine: Any, settings: Settings, *, name: str) -> None:
+    from aiohttp import web
+
+    from holdfast.embedded.server import Server
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    engine.on_failure = lambda: loop.call_soon_threadsafe(stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = Server(engine, served=name, api_key=settings.api_key)
+    runner = web.AppRunner(
+        server.application(),
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, settings.host, settings.port, backlog=4096)
+        await _bound(site, settings)
+        host, port = runner.addresses[0][:2]
+        print(f"serving {name} at http://{_bracketed(host)}:{port}", flush=True)  # noqa: T201
+        await stop.wait()
+        # First the engine, so that requests in flight are answered with what they have.
+        await asyncio.to_thread(engine.close)
+    finally:
+        await runner.cleanup()
+
+
+async def _bound(site: Any, settings: Settings) -> None:
+    try:
+        await site.start()
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); --port 0 takes "
+            "a free one"
+        ) from error
+
+
+def _refuse_open_door(settings: Settings) -> None:
+    if settings.api_key is None and not _is_loopback(settings.host):
+        raise UsageError(
+            f"--host {settings.host} can be reached from other machines: name the environment "
+            "variable that holds a key with --api-key-env"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _path(settings: Settings) -> Path:
+    path = settings.model or TINY
+    if not path.is_dir():
+        what = "--model" if settings.model else "the model that comes with holdfast"
+        raise UsageError(f"{what}: there is no folder {path}")
+    return path
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """While the model is loaded there is nothing to take leave of."""
+    sys.exit(0)
+
+
+def _follow_stdin() -> None:
+    """Ends this process when whoever holds the other end of stdin is gone, however it died."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_ORPHAN_SECONDS)
+    os._exit(0)
+
+
+def _quiet() -> None:
+    """No progress bars: stderr is a log."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()

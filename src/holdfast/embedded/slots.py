@@ -1,0 +1,53 @@
+"""Who has which place in the cache, and what the free places still hold.
+
+Keys and values are a pure function of the tokens before them (see `passes`), so a new request may
+take over what an earlier one left, as far as their tokens agree: the bits are the same. A
+conversation's next turn finds its own beginning this way.
+"""
+
+from collections.abc import Sequence
+
+
+class Slots:
+    """Places 0 … count - 1."""
+
+    def __init__(self, count: int):
+        self.count = count
+        # In the order in which they became free, so that the oldest is overwritten first.
+        self._free: dict[int, list[int]] = {slot: [] for slot in range(count)}
+
+    @property
+    def any_free(self) -> bool:
+        return bool(self._free)
+
+    def take(self, ids: Sequence[int]) -> tuple[int, int]:
+        """The free place that agrees with most of these tokens, and with how many.
+
+        At least one token is always left to compute, since its logits are wanted."""
+        wanted = list(ids)[:-1]
+        shared = {slot: agreeing(held, wanted) for slot, held in self._free.items()}
+        slot = max(shared, key=lambda one: shared[one])
+        del self._free[slot]
+        return slot, shared[slot]
+
+    def release(self, slot: int, held: Sequence[int]) -> None:
+        """The place is free, and holds the keys and values of these tokens."""
+        assert slot not in self._free, "a place is released once"
+        self._free[slot] = list(held)
+
+    def forget(self) -> None:
+        """The weights are others now: nothing that the free places hold is of use."""
+        for slot in self._free:
+            self._free[slot] = []
+
+
+def agreeing(one: list[int], other: list[int]) -> int:
+    """The length of the common beginning, by halving: lists compare at memory speed."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

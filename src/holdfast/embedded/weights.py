@@ -1,0 +1,69 @@
+"""New weights for a running model: checked as a whole before the first number is changed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.records.errors import UsageError
+
+Plan = list[tuple[Tensor, Tensor]]
+"""Where to, what."""
+_NAMED = 3
+
+
+def read(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder's safetensors. Raises `UsageError`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UsageError(f"{folder} has no *.safetensors")
+    state: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            state |= load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise UsageError(f"{file} cannot be read: {error}") from error
+    return state
+
+
+def plan(network: Any, state: Mapping[str, Tensor]) -> Plan:
+    """What to copy where. Raises `UsageError` unless names, shapes and numbers are all right.
+
+    Tied tensors have several names; any of them will do, and all that are given must agree.
+    """
+    targets: dict[str, Tensor] = network.state_dict()
+    if unknown := sorted(set(state) - set(targets)):
+        raise UsageError(f"the model has no weights called {', '.join(unknown[:_NAMED])}")
+    steps: dict[int, tuple[str, Tensor, Tensor]] = {}
+    for name, source in state.items():
+        target = targets[name]
+        _check(name, source, target)
+        before = steps.setdefault(target.data_ptr(), (name, target, source))
+        if before[2] is not source and not torch.equal(before[2], source):
+            raise UsageError(f"{before[0]} and {name} are one tensor in the model, and differ")
+    missing = [name for name, target in targets.items() if target.data_ptr() not in steps]
+    if missing:
+        raise UsageError(f"the new weights lack {', '.join(missing[:_NAMED])}")
+    return [(target, source) for _, target, source in steps.values()]
+
+
+def apply(steps: Plan) -> None:
+    with torch.no_grad():
+        for target, source in steps:
+            target.copy_(source)
+
+
+def _check(name: str, source: Tensor, target: Tensor) -> None:
+    if source.shape != target.shape:
+        raise UsageError(
+            f"{name} has the shape {list(source.shape)}, the model's has {list(target.shape)}"
+        )
+    if source.is_floating_point() != target.is_floating_point():
+        raise UsageError(f"{name} holds {source.dtype}, the model's holds {target.dtype}")
+    if not bool(source.isfinite().all()):
+        raise UsageError(f"{name} holds numbers that are not finite")

@@ -1,0 +1,174 @@
+"""The token fields of a row: what `execution_metadata.extra` holds for a trainer.
+
+Two layouts. *Group*: the samples of one prompt side by side, `completion_ids[i]` the whole of
+sample i. *Flat*: one branch of one trajectory, `completion_ids[0]` everything after the first
+prompt, with masks and the boundaries of its turns. Token ids come from the records alone; where an
+engine gave none, there are no token fields.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.records.history import History
+from holdfast.records.message import Message
+from holdfast.records.sample import Sample, samples_of
+from holdfast.records.step import Generated, VersionSpan
+from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
+from holdfast.records.trajectory import Status
+from holdfast.records.view import TrajectoryView
+
+Fields = dict[str, object]
+
+NAMES = frozenset(
+    {
+        *("prompt_ids", "completion_ids", "inference_logprobs", "completions_text", "truncated"),
+        *("finish_reasons", "rewards", "samples", "version_spans", "failed_samples"),
+        *("branch", "loss_mask", "turn_boundaries", "token_turn_traces"),
+    }
+)
+"""All names that are ours in `extra`, whether a row has them or not."""
+
+
+class Turn(Struct, frozen=True):
+    """A generation at its place in the token stream of a branch."""
+
+    step: Generated
+    start: int
+    end: int
+
+
+class Branch(Struct, frozen=True):
+    """A training sample with the turns that it consists of."""
+
+    sample: Sample
+    turns: list[Turn]
+
+    @property
+    def first_prompt(self) -> int:
+        return self.turns[0].start
+
+
+def has_tokens(history: History) -> bool:
+    """Whether every generation has its ids, and there is one."""
+    generations = history.generations
+    return bool(generations) and all(step.ids for step in generations)
+
+
+def branches_of(view: TrajectoryView) -> list[Branch]:
+    """In the order, and with the indices, of the exported samples."""
+    key = view.key
+    samples = samples_of(view.history, task=key.task, group=key.task, sample=key.sample)
+    lanes = _lanes(view.history)
+    for sample, turns in zip(samples, lanes, strict=True):
+        assert turns[-1].end == len(sample.token_ids), "turns and tokens of a branch agree"
+    return [Branch(sample, turns) for sample, turns in zip(samples, lanes, strict=True)]
+
+
+def _lanes(history: History) -> list[list[Turn]]:
+    """The turns of each root-to-leaf path; one that a fork cut in the middle is none of it."""
+    ends: dict[str, tuple[list[Turn], int]] = {}
+    lanes: list[list[Turn]] = []
+    for step in history.generations:
+        lane, keep = _lane(step, ends.get(step.base))
+        if not any(lane is known for known in lanes):
+            lanes.append(lane)
+        start = keep + count(step.delta)
+        lane.append(Turn(step, start, start + count(step.ids)))
+        ends[step.path] = lane, lane[-1].end
+    return lanes
+
+
+def _lane(step: Generated, base: tuple[list[Turn], int] | None) -> tuple[list[Turn], int]:
+    """The lane that a step goes on with, or a new one, and the tokens that it keeps."""
+    if base is None:
+        return [], 0
+    lane, length = base
+    if step.keep < length or length < lane[-1].end:
+        return [turn for turn in lane if turn.end <= step.keep], step.keep
+    return lane, step.keep
+
+
+def group_fields(views: Sequence[TrajectoryView]) -> Fields:
+    """Samples of one prompt, each a single generation."""
+    steps = [view.history.generations[0] for view in views]
+    fields: Fields = {}
+    if all(step.ids for step in steps):
+        fields = {
+            "prompt_ids": unpack_ids(steps[0].delta).tolist(),
+            "completion_ids": [unpack_ids(step.ids).tolist() for step in steps],
+            "inference_logprobs": [unpack_logprobs(step.logprobs).tolist() for step in steps],
+            "version_spans": [msgspec.to_builtins(step.versions) for step in steps],
+        }
+    return fields | {
+        "completions_text": [completion_text(step.message) for step in steps],
+        "truncated": [view.status is Status.TRUNCATED for view in views],
+        "finish_reasons": [step.finish_reason for step in steps],
+        "rewards": [view.reward for view in views],
+        "samples": [view.key.sample for view in views],
+    }
+
+
+def flat_fields(view: TrajectoryView, branch: Branch | None, *, turn_traces: bool) -> Fields:
+    """One trajectory, or one branch of it; without tokens when there is no branch to show."""
+    steps = [turn.step for turn in branch.turns] if branch else view.history.generations
+    fields = {} if branch is None else _tokens(branch)
+    if branch is not None and turn_traces:
+        fields["token_turn_traces"] = _traces(branch)
+    return fields | {
+        "completions_text": ["\n".join(completion_text(step.message) for step in steps)],
+        "truncated": [view.status is Status.TRUNCATED],
+        "finish_reasons": [steps[-1].finish_reason if steps else ""],
+        "rewards": [view.reward],
+        "samples": [view.key.sample],
+        "branch": branch.sample.branch if branch else 0,
+    }
+
+
+def _tokens(branch: Branch) -> Fields:
+    sample, first = branch.sample, branch.first_prompt
+    return {
+        "prompt_ids": sample.token_ids[:first],
+        "completion_ids": [sample.token_ids[first:]],
+        "inference_logprobs": [sample.logprobs[first:]],
+        "loss_mask": [sample.loss_mask[first:]],
+        "turn_boundaries": [[turn.start - first, turn.end - first] for turn in branch.turns],
+        "version_spans": [_after(first, sample.version_spans)],
+    }
+
+
+def _after(first: int, spans: Sequence[VersionSpan]) -> list[object]:
+    return [
+        [span.version, span.start - first, span.end - first, int(span.source)]
+        for span in spans
+        if span.start >= first
+    ]
+
+
+def _traces(branch: Branch) -> list[Fields]:
+    """Every turn with its whole prompt: this grows with the square of the turns."""
+    ids, logprobs = branch.sample.token_ids, branch.sample.logprobs
+    return [
+        {
+            "step_index": index,
+            "prompt_ids": ids[: turn.start],
+            "completion_ids": ids[turn.start : turn.end],
+            "completion_logprobs": logprobs[turn.start : turn.end],
+        }
+        for index, turn in enumerate(branch.turns)
+    ]
+
+
+def completion_text(message: Message) -> str:
+    """What was said, from the parsed message: text, then its tool calls.
+
+    Reasoning and special tokens are not in it, so it is for people and scorers; whoever wants the
+    exact text decodes the ids.
+    """
+    calls = [
+        f'<tool_call>{{"name": {msgspec.json.encode(call.name).decode()}, '
+        f'"arguments": {call.arguments}}}</tool_call>'
+        for call in message.tool_calls
+    ]
+    return "".join([message.text, *calls])

@@ -1,0 +1,326 @@
+"""EvaluationRow: a run's data in the shape that eval-protocol writes.
+
+One row per task where all its samples are single replies to one prompt, else one per trajectory
+and branch. A row holds nothing that may differ between a disturbed and an undisturbed run: no
+clocks (`created_at` is left out), no generated ids, no attempt numbers. A failure is a status with
+its root error, never a score (I5): a sample that failed is absent from every list.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.engine.row_tokens import (
+    NAMES,
+    Branch,
+    Fields,
+    branches_of,
+    flat_fields,
+    group_fields,
+    has_tokens,
+)
+from holdfast.records.failure import Failure
+from holdfast.records.history import History, conversation
+from holdfast.records.message import Message
+from holdfast.records.run import RunSpec
+from holdfast.records.step import Generated
+from holdfast.records.task import Task
+from holdfast.records.tokens import count
+from holdfast.records.trajectory import Status, Truncation
+from holdfast.records.view import TrajectoryView
+from holdfast.rollout.processor import completion_params_of
+
+FINISHED = 100
+INTERNAL = 13
+_TERMINATIONS = {
+    Truncation.MAX_TOKENS.value: "length",
+    Truncation.CONTEXT_OVERFLOW.value: "length",
+    "max_turns": "max_steps",
+}
+"""eval-protocol's words for our reasons; other reasons are given as they are."""
+
+
+def evaluation_rows(
+    spec: RunSpec, group: Sequence[TrajectoryView], *, turn_traces: bool = False
+) -> list[Fields]:
+    """The rows of one settled group, in (sample, branch) order.
+
+    With `turn_traces` every row is one trajectory's, and each of its turns has its whole prompt.
+    """
+    valid = [view for view in group if view.status.is_outcome]
+    if valid and not spec.group.keeps(len(valid), of=len(group)):
+        return [_dropped_row(spec, group, len(valid))]
+    if not valid or (_is_one_prompt(valid) and not turn_traces):
+        return [_group_row(spec, group, valid)]
+    rows: list[Fields] = []
+    for view in group:
+        rows += _trajectory_rows(spec, view, turn_traces=turn_traces)
+    return rows
+
+
+def _is_one_prompt(valid: Sequence[TrajectoryView]) -> bool:
+    """Whether all are single replies to the same prompt, so that they share its ids."""
+    steps = [view.history.generations for view in valid]
+    if any(len(found) != 1 for found in steps):
+        return False
+    prompts = {(found[0].delta, bool(found[0].ids)) for found in steps}
+    trained = all(found[0].trainable or not found[0].ids for found in steps)
+    first = steps[0][0].added
+    return len(prompts) == 1 and trained and all(found[0].added == first for found in steps)
+
+
+# --- the layouts
+
+
+def _group_row(
+    spec: RunSpec, group: Sequence[TrajectoryView], valid: Sequence[TrajectoryView]
+) -> Fields:
+    failed = [_failed_sample(view) for view in group if not view.status.is_outcome]
+    if not valid:
+        return _failed_row(spec, group[0], failed)
+    view = valid[0]
+    steps = [one.history.generations[0] for one in valid]
+    extra = group_fields(valid) | ({"failed_samples": failed} if failed else {})
+    prompt, sampled = count(steps[0].delta), sum(count(step.ids) for step in steps)
+    return _row(
+        spec,
+        view,
+        messages=view.messages,
+        status=_status(view),
+        params=completion_params_of(steps[0].model, steps[0].sampling),
+        execution=_execution(steps[:1], _usage(prompt, sampled) if steps[0].ids else None),
+        extra=extra,
+    )
+
+
+def _trajectory_rows(spec: RunSpec, view: TrajectoryView, *, turn_traces: bool) -> list[Fields]:
+    if not view.status.is_outcome:
+        return [_failed_row(spec, view, [_failed_sample(view)])]
+    branches = branches_of(view) if has_tokens(view.history) else [None]
+    return [_flat_row(spec, view, branch, turn_traces=turn_traces) for branch in branches]
+
+
+def _flat_row(
+    spec: RunSpec, view: TrajectoryView, branch: Branch | None, *, turn_traces: bool
+) -> Fields:
+    history = view.history
+    steps = [turn.step for turn in branch.turns] if branch else history.generations
+    usage = None
+    if branch is not None:
+        sampled = sum(turn.end - turn.start for turn in branch.turns)
+        usage = _usage(len(branch.sample.token_ids) - sampled, sampled)
+    index = branch.sample.branch if branch else 0
+    return _row(
+        spec,
+        view,
+        name=f"{view.key}#{index}" if index else str(view.key),
+        messages=conversation(history, view.task, steps[-1]) if branch else None,
+        status=_status(view),
+        execution=_execution(steps, usage),
+        extra=flat_fields(view, branch, turn_traces=turn_traces),
+    )
+
+
+def _failed_row(spec: RunSpec, view: TrajectoryView, failed: list[Fields]) -> Fields:
+    return _row(
+        spec,
+        view,
+        messages=view.task.messages,
+        status=_status(view),
+        extra={"failed_samples": failed},
+    )
+
+
+def _dropped_row(spec: RunSpec, group: Sequence[TrajectoryView], valid: int) -> Fields:
+    """A group that the run's policy does not keep: there, but with nothing to train on."""
+    failed = [_failed_sample(view) for view in group if not view.status.is_outcome]
+    said = f"the group was dropped: {valid} of {len(group)} samples are valid"
+    return _row(
+        spec,
+        group[0],
+        messages=group[0].task.messages,
+        status=_internal(said, {"shortfall": spec.group.shortfall.value}),
+        extra={"failed_samples": failed},
+    )
+
+
+# --- what every row has
+
+
+def _row(
+    spec: RunSpec,
+    view: TrajectoryView,
+    *,
+    messages: Sequence[Message] | None,
+    status: Fields,
+    extra: Fields,
+    name: str | None = None,
+    params: Mapping[str, object] | None = None,
+    execution: Fields | None = None,
+) -> Fields:
+    task = view.task
+    said = view.messages if messages is None else messages
+    return _present(
+        messages=[_message(message) for message in said],
+        tools=list(task.tools) or None,
+        input_metadata=_input_metadata(spec, task, params or {}),
+        rollout_status=status,
+        ground_truth=task.ground_truth,
+        evaluation_result=_evaluation(view) if status["code"] == FINISHED else None,
+        execution_metadata={
+            "rollout_id": name or str(view.key),
+            "run_id": view.key.run,
+            **(execution or {}),
+            "extra": _inherited(task) | extra,
+        },
+    )
+
+
+def _present(**fields: object) -> Fields:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _message(message: Message) -> Fields:
+    calls = [
+        {
+            "id": call.id,
+            "type": call.type,
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in message.tool_calls
+    ]
+    return _present(
+        role=message.role.value,
+        content=message.content,
+        reasoning_content=message.reasoning,
+        name=message.name,
+        tool_call_id=message.tool_call_id,
+        tool_calls=calls or None,
+    )
+
+
+def _input_metadata(spec: RunSpec, task: Task, recorded: Mapping[str, object]) -> Fields:
+    """The task's own, with what was really asked of the engine where that is recorded."""
+    given = _mapping(task.metadata, "input_metadata")
+    params = {
+        **completion_params_of(spec.model, spec.sampling),
+        **_mapping(given, "completion_params"),
+        **_mapping(task.metadata, "completion_params"),
+        **recorded,
+        "n": spec.samples,
+    }
+    params.pop("api_key", None)
+    infos = {
+        name: task.metadata[name]
+        for name in ("dataset_info", "session_data")
+        if isinstance(task.metadata.get(name), Mapping)
+    }
+    return {**given, **infos, "row_id": task.id, "completion_params": params}
+
+
+def _inherited(task: Task) -> Fields:
+    """What the task brought along in `extra`; our names are ours alone."""
+    theirs = {
+        **_mapping(_mapping(task.metadata, "execution_metadata"), "extra"),
+        **_mapping(task.metadata, "extra"),
+    }
+    return {name: value for name, value in theirs.items() if name not in NAMES}
+
+
+def _mapping(holder: Mapping[str, object], name: str) -> Mapping[str, object]:
+    found = holder.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _execution(steps: Sequence[Generated], usage: Fields | None) -> Fields:
+    return _present(
+        usage=usage,
+        finish_reason=steps[-1].finish_reason if steps else None,
+        tool_call_count=sum(len(step.message.tool_calls) for step in steps),
+    )
+
+
+def _usage(prompt: int, sampled: int) -> Fields:
+    """Each token counts once, however often it was part of a prompt."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+    }
+
+
+def _evaluation(view: TrajectoryView) -> Fields | None:
+    """None where nothing was scored: a missing score is no zero."""
+    if view.reward is None:
+        return None
+    scored = view.history.scored
+    metrics, reasons = (scored.metrics, scored.reasons) if scored else ({}, {})
+    rest = [f"{name}: {text}" for name, text in reasons.items() if name not in metrics]
+    return _present(
+        score=view.reward,
+        is_score_valid=True,
+        reason="\n".join(rest) or None,
+        metrics={
+            name: {
+                "is_score_valid": True,
+                "score": value,
+                "reason": reasons.get(name, ""),
+                "data": {},
+            }
+            for name, value in metrics.items()
+        },
+    )
+
+
+# --- how it ended
+
+
+def _status(view: TrajectoryView) -> Fields:
+    if view.status is Status.COMPLETED:
+        return _finished([])
+    if view.status is Status.TRUNCATED:
+        reason = _TERMINATIONS.get(view.reason, view.reason)
+        return _finished(
+            [
+                _detail("TERMINATION_REASON", {"termination_reason": reason}),
+                _detail("EXTRA_INFO", {"status": view.status.name, "reason": view.reason}),
+            ]
+        )
+    failure = _last_failure(view.history)
+    if failure is None:
+        return _internal(view.reason or view.status.name, {})
+    told = {"cause": failure.cause.value, "type": failure.type, "phase": failure.phase}
+    return _internal(failure.root, told)
+
+
+def _finished(details: list[Fields]) -> Fields:
+    return {"code": FINISHED, "message": "Rollout finished", "details": details}
+
+
+def _internal(message: str, told: Mapping[str, object]) -> Fields:
+    details = [_detail("EXTRA_INFO", told)] if told else []
+    return {"code": INTERNAL, "message": message, "details": details}
+
+
+def _detail(reason: str, metadata: Mapping[str, object]) -> Fields:
+    return {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": reason,
+        "domain": "evalprotocol.io",
+        "metadata": dict(metadata),
+    }
+
+
+def _failed_sample(view: TrajectoryView) -> Fields:
+    failure = _last_failure(view.history)
+    return {
+        "sample": view.key.sample,
+        "cause": failure.cause.value if failure else "",
+        # The root, whose numbers are blanked: a port or a duration is no part of the data.
+        "message": failure.root if failure else view.reason,
+    }
+
+
+def _last_failure(history: History) -> Failure | None:
+    """What made it fail for good: its scoring, when it had come that far."""
+    scored_last = history.finished is not None and history.finished.reason == "scoring failed"
+    failures = history.scoring_failures if scored_last else history.failures
+    return failures[-1] if failures else None

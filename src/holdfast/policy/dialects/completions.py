@@ -1,0 +1,92 @@
+"""`/v1/completions` with token-id prompts, as vLLM and the embedded engine speak it."""
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
+from holdfast.policy.dialects.reading import Span, Usage, decoded, ended, only, spans, total
+
+
+class _Logprobs(Struct):
+    token_logprobs: list[float] | None = None
+    """A null among them fails to decode, with its position in the message."""
+
+
+class _Choice(Struct):
+    finish_reason: str | None = None
+    index: int = 0
+    text: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+    weight_versions: list[Span] | None = None
+    """The embedded engine's: vLLM says it only on its own wire."""
+
+
+class _Answer(Struct):
+    model: str
+    choices: list[_Choice]
+    usage: Usage | None = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+class Completions:
+    kind = Kind.VLLM
+    path = "/v1/completions"
+    has_tokens = True
+
+    def body(self, ask: Ask) -> dict[str, object]:
+        request = ask.request
+        sampling = request.sampling
+        body: dict[str, object] = {
+            "model": ask.model,
+            "prompt": ask.prompt.tolist(),
+            "max_tokens": ask.max_tokens,
+            "temperature": sampling.temperature,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        if sampling.top_p != 1.0:
+            body["top_p"] = sampling.top_p
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if request.stop_token_ids:
+            body["stop_token_ids"] = list(request.stop_token_ids)
+        if ask.seed is not None:
+            body["seed"] = ask.seed
+        if ask.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return body
+
+    def whole(self, body: bytes) -> Piece:
+        piece = _read(decoded(_decoder, body))
+        if piece.ids is None:
+            raise Unusable("it has no token_ids (return_token_ids was asked for)")
+        return ended(piece)
+
+    def reader(self) -> Reader:
+        return _event
+
+
+def _event(data: bytes) -> Piece:
+    answer = decoded(_decoder, data)
+    if not answer.choices:  # The last event of a stream tells the usage and nothing else.
+        return Piece(total=total(answer.usage))
+    return _read(answer)
+
+
+def _read(answer: _Answer) -> Piece:
+    choice = only(answer.choices)
+    if choice.text and choice.token_ids is None:
+        raise Unusable("it has text but no token_ids (return_token_ids was asked for)")
+    return Piece(
+        ids=choice.token_ids,
+        logprobs=choice.logprobs.token_logprobs if choice.logprobs else None,
+        finish_reason=choice.finish_reason,
+        model=answer.model,
+        total=total(answer.usage),
+        prompt=choice.prompt_token_ids,
+        versions=spans(choice.weight_versions),
+    )

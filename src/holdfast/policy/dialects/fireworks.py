@@ -1,0 +1,112 @@
+"""Fireworks' `/v1/completions`: ids and logprobs side by side in `logprobs.content`.
+
+The logprob to train on is the one of the distribution that was sampled from
+(`sampling_logprob`); an answer of an older deployment has only `logprob`.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
+from holdfast.policy.dialects.reading import Usage, check_named, decoded, ended, only, total
+
+
+class _Token(Struct):
+    token_id: int | None = None
+    logprob: float | None = None
+    sampling_logprob: float | None = None
+
+
+class _Logprobs(Struct):
+    content: list[_Token] | None = None
+
+
+class _Choice(Struct):
+    finish_reason: str | None = None
+    index: int = 0
+    text: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Answer(Struct):
+    model: str
+    choices: list[_Choice]
+    usage: Usage | None = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+class Fireworks:
+    kind = Kind.FIREWORKS
+    path = "/v1/completions"
+    has_tokens = True
+
+    def body(self, ask: Ask) -> dict[str, object]:
+        request = ask.request
+        sampling = request.sampling
+        body: dict[str, object] = {
+            "model": ask.model,
+            "prompt": ask.prompt.tolist(),
+            "max_tokens": ask.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "logprobs": True,
+            "return_token_ids": True,
+        }
+        if ask.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if ask.seed is not None:
+            body["seed"] = ask.seed
+        return body
+
+    def whole(self, body: bytes) -> Piece:
+        piece = _read(decoded(_decoder, body))
+        if piece.ids is None:
+            raise Unusable("it has no token ids (return_token_ids was asked for)")
+        return ended(piece)
+
+    def reader(self) -> Reader:
+        return _event
+
+
+def _event(data: bytes) -> Piece:
+    answer = decoded(_decoder, data)
+    if not answer.choices:  # The last event of a stream tells the usage and nothing else.
+        return Piece(total=total(answer.usage))
+    return _read(answer)
+
+
+def _read(answer: _Answer) -> Piece:
+    choice = only(answer.choices)
+    if choice.text and choice.token_ids is None and choice.logprobs is None:
+        raise Unusable("it has text but no token_ids (return_token_ids was asked for)")
+    content = choice.logprobs.content if choice.logprobs else None
+    if content and len({one.sampling_logprob is None for one in content}) > 1:
+        raise Unusable("some of its tokens have no sampling_logprob")
+    ids = choice.token_ids
+    if content is not None:
+        named = [one.token_id for one in content]
+        if ids is None and None not in named:
+            ids = [one for one in named if one is not None]
+        elif ids is not None:
+            check_named(named, ids)
+    return Piece(
+        ids=ids,
+        logprobs=None if content is None else [_logprob(one) for one in content],
+        finish_reason=choice.finish_reason,
+        model=answer.model,
+        total=total(answer.usage),
+        prompt=choice.prompt_token_ids,
+    )
+
+
+def _logprob(token: _Token) -> float:
+    value = token.logprob if token.sampling_logprob is None else token.sampling_logprob
+    if value is None:
+        raise Unusable("a token has no logprob")
+    return value

@@ -1,0 +1,111 @@
+"""vLLM's `/inference/v1/generate`: token in, token out, and the weights that sampled each span.
+
+In a stream only the last event has the spans, and they cover the whole of it.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
+from holdfast.policy.dialects.reading import (
+    Span,
+    Usage,
+    check_named,
+    decoded,
+    ended,
+    only,
+    spans,
+    total,
+)
+
+
+class _Token(Struct):
+    token_id: int
+    logprob: float
+
+
+class _Logprobs(Struct):
+    content: list[_Token] | None = None
+
+
+class _Choice(Struct):
+    finish_reason: str | None = None
+    index: int = 0
+    token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+    weight_versions: list[Span] | None = None
+
+
+class _Answer(Struct):
+    choices: list[_Choice]
+    model: str | None = None
+    usage: Usage | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+class Generate:
+    kind = Kind.VLLM_GENERATE
+    path = "/inference/v1/generate"
+    has_tokens = True
+
+    def body(self, ask: Ask) -> dict[str, object]:
+        request = ask.request
+        sampling = request.sampling
+        params: dict[str, object] = {
+            "max_tokens": ask.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "logprobs": 0,
+        }
+        if sampling.stop:
+            # Token in, token out: without text the engine could not see a stop string.
+            params |= {"stop": list(sampling.stop), "detokenize": True}
+        if request.stop_token_ids:
+            params["stop_token_ids"] = list(request.stop_token_ids)
+        if ask.seed is not None:
+            params["seed"] = ask.seed
+        body: dict[str, object] = {
+            "model": ask.model,
+            "token_ids": ask.prompt.tolist(),
+            "sampling_params": params,
+            "return_token_ids": True,
+        }
+        if ask.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return body
+
+    def whole(self, body: bytes) -> Piece:
+        piece = _read(decoded(_decoder, body))
+        if piece.ids is None:
+            raise Unusable("it has no token_ids")
+        return ended(piece)
+
+    def reader(self) -> Reader:
+        return _event
+
+
+def _event(data: bytes) -> Piece:
+    answer = decoded(_decoder, data)
+    if not answer.choices:  # The last event of a stream tells the usage and nothing else.
+        return Piece(total=total(answer.usage))
+    return _read(answer)
+
+
+def _read(answer: _Answer) -> Piece:
+    choice = only(answer.choices)
+    content = choice.logprobs.content if choice.logprobs else None
+    ids = choice.token_ids
+    if ids is not None and content is not None:
+        check_named([one.token_id for one in content], ids)
+    return Piece(
+        ids=ids,
+        logprobs=None if content is None else [one.logprob for one in content],
+        finish_reason=choice.finish_reason,
+        model=answer.model,
+        total=total(answer.usage),
+        prompt=answer.prompt_token_ids,
+        versions=spans(choice.weight_versions),
+    )

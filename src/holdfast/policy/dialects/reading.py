@@ -1,0 +1,96 @@
+"""What the dialects read alike."""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.policy.dialect import UNREADABLE, EngineSays, Piece, Unusable
+from holdfast.records.step import VersionSpan
+
+Answer = TypeVar("Answer")
+
+
+class _Numbered(Protocol):
+    index: int
+
+
+Choice = TypeVar("Choice", bound=_Numbered)
+
+
+class _Error(Struct):
+    message: str = ""
+    code: int | str | None = None
+
+
+class _Failed(Struct):
+    error: _Error | str
+    object: str = ""
+
+
+class Span(Struct):
+    """As vLLM writes it."""
+
+    version: str
+    start: int
+    end: int
+
+
+class Usage(Struct):
+    completion_tokens: int | None = None
+
+
+def total(usage: Usage | None) -> int | None:
+    return None if usage is None else usage.completion_tokens
+
+
+def decoded(decoder: "msgspec.json.Decoder[Answer]", body: bytes) -> Answer:
+    try:
+        return decoder.decode(body)
+    except UNREADABLE as error:
+        raise_if_error(body)
+        # JSON has no NaN, but Python's json writes it, and engines use that.
+        if b"NaN" in body or b"Infinity" in body:
+            raise Unusable("a logprob is not finite") from error
+        raise Unusable(f"the answer is malformed ({error})") from error
+
+
+def raise_if_error(body: bytes) -> None:
+    """An engine that died while it answered says so in a body or an event under status 200."""
+    try:
+        failed = msgspec.json.decode(body, type=_Failed).error
+    except UNREADABLE:
+        return
+    if isinstance(failed, str):
+        raise EngineSays(failed)
+    code = failed.code if isinstance(failed.code, int) and failed.code >= 400 else 500
+    raise EngineSays(failed.message or "an error without a message", code)
+
+
+def only(choices: Sequence[Choice]) -> Choice:
+    if len(choices) != 1:
+        raise Unusable(f"{len(choices)} choices, not 1")
+    if choices[0].index:
+        raise Unusable(f"choice {choices[0].index} of an answer that has only choice 0")
+    return choices[0]
+
+
+def check_named(named: Sequence[int | None], ids: Sequence[int]) -> None:
+    """Where an engine names a token beside its logprob, it is the token of that place. That there
+    are as many of them as ids is checked elsewhere."""
+    if named != ids and any(name not in (None, one) for name, one in zip(named, ids, strict=False)):
+        raise Unusable("its logprobs belong to other tokens than its ids")
+
+
+def ended(piece: Piece) -> Piece:
+    """A whole answer says why it ends; only a stream may break off."""
+    if piece.finish_reason is None:
+        raise Unusable("finish_reason None")
+    return piece
+
+
+def spans(found: list[Span] | None) -> tuple[VersionSpan, ...] | None:
+    if found is None:
+        return None
+    return tuple(VersionSpan(span.version, span.start, span.end) for span in found)

@@ -1,0 +1,137 @@
+"""SGLang's `/generate` with `input_ids`.
+
+The events of its stream repeat everything from the first token on, unless the server was started
+to send only what is new: both are read. It does not name the model in its answers.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.policy.dialect import Ask, EngineSays, Kind, Piece, Reader, Unusable
+from holdfast.policy.dialects.reading import check_named, decoded, ended
+from holdfast.records.step import VersionSpan
+
+_Logprob = tuple[float, int, str | None]
+Item = TypeVar("Item")
+
+
+class _Finish(Struct):
+    type: str
+    message: str | None = None
+    status_code: int | None = None
+
+
+class _Meta(Struct):
+    finish_reason: _Finish | None = None
+    completion_tokens: int | None = None
+    output_token_logprobs: list[_Logprob] | None = None
+    weight_version: str | None = None
+
+
+class _Answer(Struct):
+    meta_info: _Meta
+    output_ids: list[int] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+class SGLang:
+    kind = Kind.SGLANG
+    path = "/generate"
+    has_tokens = True
+
+    def body(self, ask: Ask) -> dict[str, object]:
+        request = ask.request
+        sampling = request.sampling
+        params: dict[str, object] = {
+            "max_new_tokens": ask.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+        }
+        if sampling.stop:
+            params["stop"] = list(sampling.stop)
+        if request.stop_token_ids:
+            params["stop_token_ids"] = list(request.stop_token_ids)
+        if ask.seed is not None:
+            params["sampling_seed"] = ask.seed
+        return {
+            "input_ids": ask.prompt.tolist(),
+            "sampling_params": params,
+            "return_logprob": True,
+            "logprob_start_len": -1,
+            "stream": ask.stream,
+        }
+
+    def whole(self, body: bytes) -> Piece:
+        return ended(_reader()(body))
+
+    def reader(self) -> Reader:
+        return _reader()
+
+
+def _reader() -> Callable[[bytes], Piece]:
+    taken: list[int] = []
+    spans: tuple[VersionSpan, ...] = ()
+
+    def event(data: bytes) -> Piece:
+        nonlocal spans
+        answer = decoded(_decoder, data)
+        piece = _read(answer, taken)
+        taken.extend(piece.ids or ())
+        if (version := answer.meta_info.weight_version) and piece.ids:
+            spans = _extended(spans, version, len(taken))
+            piece.versions = spans
+        return piece
+
+    return event
+
+
+def _read(answer: _Answer, taken: list[int]) -> Piece:
+    """What is new after the tokens that were `taken` before."""
+    meta = answer.meta_info
+    finish = meta.finish_reason
+    if finish is not None and finish.type == "abort" and (finish.status_code or 0) >= 400:
+        raise EngineSays(finish.message or "aborted", finish.status_code or 500)
+    if answer.output_ids is None:
+        raise Unusable("it has no output_ids")
+    if meta.output_token_logprobs is None:
+        raise Unusable("it has no output_token_logprobs (return_logprob was asked for)")
+    ids, logprobs = answer.output_ids, meta.output_token_logprobs
+    total = _total(meta, ids, taken)
+    if len(ids) == total and ids[: len(taken)] != taken:
+        raise Unusable("it repeats other output_ids than it sent before")
+    ids, logprobs = _new(ids, len(taken), total), _new(logprobs, len(taken), total)
+    check_named([one[1] for one in logprobs], ids)
+    return Piece(
+        ids=ids,
+        logprobs=[one[0] for one in logprobs],
+        finish_reason=finish.type if finish else None,
+        total=meta.completion_tokens,
+    )
+
+
+def _total(meta: _Meta, ids: list[int], taken: list[int]) -> int:
+    if meta.completion_tokens is None:
+        if taken:
+            raise Unusable("without completion_tokens nobody knows which of its tokens are new")
+        return len(ids)
+    if len(ids) not in (meta.completion_tokens, meta.completion_tokens - len(taken)):
+        told = f"{meta.completion_tokens} tokens by its own count"
+        raise Unusable(f"{len(ids)} output_ids after {len(taken)}, {told}")
+    return meta.completion_tokens
+
+
+def _new(items: list[Item], seen: int, total: int) -> list[Item]:
+    """An event has everything, or only what is new; `total` tells which."""
+    return items[seen:] if len(items) == total else items
+
+
+def _extended(spans: tuple[VersionSpan, ...], version: str, end: int) -> tuple[VersionSpan, ...]:
+    """Each event names the weights of now: they sampled what it adds."""
+    if spans and spans[-1].version == version:
+        return (*spans[:-1], VersionSpan(version, spans[-1].start, end))
+    return (*spans, VersionSpan(version, spans[-1].end if spans else 0, end))

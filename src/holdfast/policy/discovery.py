@@ -1,0 +1,104 @@
+"""Discovery: what an inference engine is, and what it can do.
+
+No tokens are sampled to find out: each engine is recognised by what only it has.
+"""
+
+import msgspec
+
+from holdfast.policy.dialect import EngineSays, Kind, Unusable
+from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.endpoint import UNREACHABLE, Endpoint, Model, say
+from holdfast.records.errors import BadRequest, EndpointDown, PolicyRefused, Truncated
+
+
+async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
+    """Sets the endpoint's dialect and its model's limits; raises what a user can do about it."""
+    served = await served_models(endpoint)
+    described = next((one for one in served if one.id == endpoint.model), None)
+    if described is None:
+        raise PolicyRefused(
+            f"{endpoint.name} does not serve model {endpoint.model!r}; it serves: "
+            f"{', '.join(one.id for one in served) or 'none'}"
+        )
+    kind = dialect or await _kind(endpoint, described)
+    endpoint.dialect = DIALECTS[kind]
+    endpoint.described = described
+    described.max_model_len = described.max_model_len or described.context_length
+    if described.max_model_len is None and kind is Kind.SGLANG:
+        described.max_model_len = await _sglang_context(endpoint)
+
+
+async def served_models(endpoint: Endpoint) -> list[Model]:
+    """What the engine serves; raises what a user can do about it."""
+    try:
+        return await endpoint.models()
+    except PolicyRefused as error:
+        raise PolicyRefused(
+            f"{error} — it may be no inference engine, or want a key; check the address"
+        ) from error
+    except UNREACHABLE as error:
+        raise EndpointDown(
+            f"the policy at {endpoint.name} does not answer ({say(error)}); start it, or "
+            "correct --policy"
+        ) from error
+
+
+async def _kind(endpoint: Endpoint, model: Model) -> Kind:
+    owner = (model.owned_by or "").lower()
+    if owner in ("vllm", "holdfast"):
+        return Kind.VLLM_GENERATE if await _offers_generate(endpoint) else Kind.VLLM
+    if "fireworks" in owner or "fireworks.ai" in endpoint.url:
+        return Kind.FIREWORKS
+    if owner == "sglang" or await _is_sglang(endpoint):
+        return Kind.SGLANG
+    return Kind.VLLM if await _gives_ids(endpoint) else Kind.CHAT
+
+
+async def _offers_generate(endpoint: Endpoint) -> bool:
+    """Whether vLLM's own wire is there and switched on: it then refuses an empty request as such,
+    instead of not knowing it (404) or having it disabled (403)."""
+    try:
+        await endpoint.ask("POST", DIALECTS[Kind.VLLM_GENERATE].path, {})
+    except (BadRequest, Truncated):
+        return True
+    except UNREACHABLE:
+        return False
+    return True
+
+
+async def _is_sglang(endpoint: Endpoint) -> bool:
+    try:
+        found = msgspec.json.decode(await endpoint.get("/get_model_info"))
+    except UNREACHABLE:
+        return False
+    return isinstance(found, dict) and "model_path" in found
+
+
+async def _sglang_context(endpoint: Endpoint) -> int | None:
+    try:
+        found = msgspec.json.decode(await endpoint.get("/get_server_info"))
+    except UNREACHABLE:
+        return None
+    for name in ("context_length", "max_total_num_tokens"):
+        value = found.get(name) if isinstance(found, dict) else None
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+async def _gives_ids(endpoint: Endpoint) -> bool:
+    """Whether an unknown engine completes token ids with token ids: the one question that only a
+    token can answer."""
+    dialect = DIALECTS[Kind.VLLM]
+    body = {
+        "model": endpoint.model,
+        "prompt": [1],
+        "max_tokens": 1,
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
+    try:
+        piece = dialect.whole(await endpoint.ask("POST", dialect.path, body))
+    except (*UNREACHABLE, Unusable, EngineSays):
+        return False
+    return bool(piece.ids) and piece.logprobs is not None

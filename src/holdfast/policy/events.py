@@ -1,0 +1,39 @@
+"""Server-sent events: a stream of bytes cut into the data of its events."""
+
+from holdfast.records.errors import BadAnswer
+
+MAX_EVENT = 1 << 26
+END = b"[DONE]"
+
+
+class Events:
+    """Keeps what is not yet a whole event. Comments and other fields are dropped."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The data of the events that `chunk` completes."""
+        data = self._rest + chunk if self._rest else chunk
+        if b"\r" in data:
+            # A CR at the very end may be half of a CRLF: it waits for its other half.
+            held = data.endswith(b"\r")
+            whole = data[:-1] if held else data
+            data = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + (b"\r" if held else b"")
+        *events, self._rest = data.split(b"\n\n")
+        if len(self._rest) > MAX_EVENT:
+            raise BadAnswer(f"the engine's stream has an event of more than {MAX_EVENT:,} bytes")
+        found = []
+        for event in events:
+            if event[:6] == b"data: " and b"\n" not in event:  # Nearly all of them.
+                found.append(event[6:])
+            elif one := _data(event):
+                found.append(one)
+        return found
+
+
+def _data(event: bytes) -> bytes:
+    lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line[:5] == b"data:"]
+    return b"\n".join(lines)

@@ -1,0 +1,36 @@
+"""The renderer of engines that take messages and give messages: it makes no tokens at all."""
+
+from collections.abc import Sequence
+
+from holdfast.records.message import Message, Role
+
+
+class MessagesOnly:
+    """Nothing that is sampled through it can be trained, and it does not pretend otherwise."""
+
+    name = "messages"
+    stop_token_ids: tuple[int, ...] = ()
+
+    def render(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> list[int]:
+        return []
+
+    def bridge(
+        self,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, object]],
+    ) -> list[int] | None:
+        return []
+
+    def parse(
+        self,
+        completion: Sequence[int],
+        *,
+        prompt: Sequence[int] = (),
+        tools: Sequence[dict[str, object]] = (),
+    ) -> Message:
+        return Message(Role.ASSISTANT, "")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return ""

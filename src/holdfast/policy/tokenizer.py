@@ -1,0 +1,247 @@
+"""Tokenizer: a folder's vocabulary, special tokens and chat template, without transformers.
+
+It reads `tokenizer.json` with the `tokenizers` library, and the JSON and Jinja files beside it.
+It never runs code that came with a model, and never imports transformers, which takes seconds
+where this takes milliseconds.
+
+Invariant: only text that the model did not sample is encoded.
+"""
+
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.records.errors import UsageError
+
+INSTALL = "pip install 'holdfast[renderers]'"
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "config.json",
+    "generation_config.json",
+)
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+# A code point that Unicode keeps for such inner use; text that holds one has it doubled.
+SPLIT = "\ufdd0"
+_SPLIT = re.compile(f"(?<!{SPLIT}){SPLIT}(?!{SPLIT})")
+
+
+def extra(module: str, *, needed_by: str) -> Any:
+    """A module that only an extra installs, imported when it is first needed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"{needed_by} needs {error.name or module}: {INSTALL}") from error
+
+
+class Tokenizer:
+    """What a renderer needs of a tokenizer; also the shape that the `renderers` package wants."""
+
+    def __init__(self, folder: Path, *, name: str):
+        self.name_or_path = name
+        self.folder = folder
+        self._backend = _backend(folder)
+        self.settings = _json(folder / "tokenizer_config.json")
+        self.config = _json(folder / "config.json")
+        _complete(self._backend, self.settings)
+        self.named_tokens = _named_tokens(self.settings, _json(folder / "special_tokens_map.json"))
+        self.unk_token_id: int | None = None
+        self.unk_token_id = self._id(self.named_tokens.get("unk_token"))
+        self.eos_token_id = self._id(self.named_tokens.get("eos_token"))
+        self.bos_token_id = self._id(self.named_tokens.get("bos_token"))
+        self.pad_token_id = self._id(self.named_tokens.get("pad_token"))
+        self.chat_template = _chat_template(folder, self.settings)
+        added = self._backend.get_added_tokens_decoder().values()
+        self.all_special_tokens = [token.content for token in added if token.special]
+        self._control = _control_pattern(
+            token.content for token in added if token.special or _is_markup(token.content)
+        )
+        self.encoded_characters = 0
+        """How much text was encoded so far: what a test measures instead of time."""
+
+    # --- text to ids and back
+
+    def encode(self, text: str, **_: object) -> list[int]:
+        """The ids of text. A special token in it is one, unless `quoted` split it.
+
+        Nothing is added at the ends: a chat template writes its own beginning.
+        """
+        self.encoded_characters += len(text)
+        ids: list[int] = []
+        for piece in _SPLIT.split(text) if SPLIT in text else (text,):
+            plain = piece.replace(SPLIT * 2, SPLIT)
+            ids += self._backend.encode(plain, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int] | int, *_: object, **options: Any) -> str:
+        skip = bool(options.get("skip_special_tokens", False))
+        found: str = self._backend.decode(
+            [ids] if isinstance(ids, int) else list(ids), skip_special_tokens=skip
+        )
+        return found
+
+    def quoted(self, text: str) -> str:
+        """Text from outside: a special token that it spells out is encoded as mere letters."""
+        text = text.replace(SPLIT, SPLIT * 2)
+        return self._control.sub(
+            lambda token: token[0][0] + SPLIT + self.quoted(token[0][1:]), text
+        )
+
+    def control(self, text: str, start: int) -> tuple[int, int] | None:
+        """Where the next special token stands in text."""
+        found = self._control.search(text, start)
+        return found.span() if found else None
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any:
+        if isinstance(tokens, str):
+            return self._id(tokens)
+        return [self._id(token) for token in tokens]
+
+    def token(self, identifier: int) -> str | None:
+        found: str | None = self._backend.id_to_token(identifier)
+        return found
+
+    def get_vocab(self) -> dict[str, int]:
+        found: dict[str, int] = self._backend.get_vocab()
+        return found
+
+    def __len__(self) -> int:
+        return int(self._backend.get_vocab_size())
+
+    def _id(self, token: str | None) -> int | None:
+        if token is None:
+            return None
+        found: int | None = self._backend.token_to_id(token)
+        return self.unk_token_id if found is None else found
+
+    # --- identity
+
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """The ends of a turn that the model's own files name."""
+        generation = _json(self.folder / "generation_config.json").get("eos_token_id")
+        named = generation if isinstance(generation, list) else [generation]
+        ids = [self.eos_token_id, *named]
+        return tuple(dict.fromkeys(one for one in ids if isinstance(one, int)))
+
+    def digest(self, *parts: str) -> str:
+        """Of everything that decides about ids, `parts` included."""
+        digest = hashlib.blake2b(digest_size=6)
+        for data in (
+            (self.folder / "tokenizer.json").read_bytes(),
+            json.dumps(self.named_tokens, sort_keys=True).encode(),
+            *(part.encode() for part in parts),
+        ):
+            digest.update(len(data).to_bytes(8, "little"))
+            digest.update(data)
+        return digest.hexdigest()
+
+
+def load_tokenizer(source: str | Path) -> Tokenizer:
+    """A local folder's tokenizer, or that of a hub name where a hub can be reached."""
+    folder = Path(source)
+    if not folder.is_dir():
+        folder = _download(str(source))
+    if not (folder / "tokenizer.json").is_file():
+        raise UsageError(
+            f"{folder} has no tokenizer.json; save the model's fast tokenizer there "
+            "(tokenizer.save_pretrained(folder) in transformers)"
+        )
+    return Tokenizer(folder, name=str(source))
+
+
+def _download(name: str) -> Path:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
+        raise UsageError(f"{name} is no folder; give one that holds a tokenizer.json")
+    hub = extra("huggingface_hub", needed_by=f"{name} is no folder, and fetching it")
+    try:
+        # Only data is asked for: a repository may hold code, and none of it comes here.
+        return Path(hub.snapshot_download(name, allow_patterns=list(FILES)))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{name} is no folder, and the hub did not give it ({type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else 'no reason given'}); "
+            "give a folder that holds a tokenizer.json"
+        ) from error
+
+
+def _backend(folder: Path) -> Any:
+    tokenizers = extra("tokenizers", needed_by="a model's tokenizer")
+    try:
+        return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library raises bare Exceptions
+        raise UsageError(f"{folder / 'tokenizer.json'} is no tokenizer: {error}") from error
+
+
+def _complete(backend: Any, settings: dict[str, Any]) -> None:
+    """Adds the tokens that only tokenizer_config.json names, at the ids that it names."""
+    added_token = extra("tokenizers", needed_by="a model's tokenizer").AddedToken
+    declared = settings.get("added_tokens_decoder") or {}
+    for identifier, token in sorted(declared.items(), key=lambda item: int(item[0])):
+        if backend.token_to_id(token["content"]) is not None:
+            continue
+        flags = {flag: bool(token.get(flag, False)) for flag in ("lstrip", "rstrip", "single_word")}
+        one = added_token(
+            token["content"],
+            normalized=bool(token.get("normalized", False)),
+            special=bool(token.get("special", False)),
+            **flags,
+        )
+        backend.add_special_tokens([one]) if one.special else backend.add_tokens([one])
+        if backend.token_to_id(token["content"]) != int(identifier):
+            raise UsageError(
+                f"tokenizer_config.json puts {token['content']!r} at {identifier}, "
+                f"tokenizer.json at {backend.token_to_id(token['content'])}; the files do not match"
+            )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise UsageError(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} holds no JSON object")
+    return found
+
+
+def _named_tokens(*sources: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for source in sources:
+        for name in NAMED:
+            token = source.get(name)
+            text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str):
+                found.setdefault(name, text)
+    return found
+
+
+def _chat_template(folder: Path, settings: dict[str, Any]) -> str | dict[str, str] | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    found = settings.get("chat_template") or _json(folder / "chat_template.json").get(
+        "chat_template"
+    )
+    if isinstance(found, list):
+        return {one["name"]: one["template"] for one in found}
+    return found if isinstance(found, str) else None
+
+
+def _is_markup(token: str) -> bool:
+    """Added tokens are also runs of spaces and the like, which are no one's markup."""
+    return len(token) > 2 and token[0] in "<[" and token[-1] in ">]"
+
+
+def _control_pattern(tokens: Iterable[str]) -> re.Pattern[str]:
+    longest_first = sorted((one for one in tokens if len(one) > 1), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")

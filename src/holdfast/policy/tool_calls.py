@@ -1,0 +1,131 @@
+"""Tool calls and reasoning in what a model sampled.
+
+Invariant: nothing that was sampled is lost, and nothing that was sampled can raise. What is no
+call stays text, where the model, a scorer and a reader can see it; and every string of a parsed
+message can be stored as UTF-8.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+
+_HERMES = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+
+
+class Attempt(Protocol):
+    """A tool call as the `renderers` package reports it, good or bad."""
+
+    raw: str
+    name: str | None
+    arguments: object
+    token_span: tuple[int, int] | None
+    status: str
+    id: str | None
+
+
+def hermes(text: str) -> tuple[str, tuple[ToolCall, ...]]:
+    """Splits text into what is said and the calls: JSON between `<tool_call>` and its end."""
+    found = [(match, _from_json(match[1])) for match in _HERMES.finditer(text)]
+    calls = tuple(call for _, call in found if call is not None)
+    if not calls:
+        return text, ()
+    rest, end = "", 0
+    for match, call in found:
+        if call is not None:
+            rest, end = rest + text[end : match.start()], match.end()
+    return (rest + text[end:]).strip(), calls
+
+
+def split_reasoning(text: str, *, opened: bool) -> tuple[str | None, str]:
+    """Reasoning, and what comes after it. Reasoning that never ended is all there is."""
+    body = text.lstrip()
+    if body.startswith("<think>"):
+        body = body.removeprefix("<think>")
+    elif not opened:
+        return None, text
+    else:
+        body = text
+    reasoning, _, rest = body.partition("</think>")
+    return reasoning.strip() or None, rest.lstrip("\n")
+
+
+def from_attempts(
+    content: str,
+    reasoning: str | None,
+    attempts: Iterable[Attempt],
+    *,
+    text_of: Callable[[int, int], str],
+) -> Message:
+    """The message of what the package parsed; an attempt that is no call goes back into the text.
+
+    A call with a name whose arguments are no JSON is a call: the model is told by the tool.
+    """
+    calls: list[ToolCall] = []
+    for attempt in attempts:
+        call = _from_attempt(attempt)
+        if call is not None:
+            calls.append(call)
+            continue
+        span = attempt.token_span
+        content = _joined(content, text_of(*span) if span else attempt.raw)
+    return message(content, reasoning=reasoning, calls=calls)
+
+
+def message(
+    content: str, *, reasoning: str | None = None, calls: Sequence[ToolCall] = ()
+) -> Message:
+    return Message(
+        Role.ASSISTANT,
+        storable(content),
+        tool_calls=tuple(calls),
+        reasoning=storable(reasoning) if reasoning else None,
+    )
+
+
+def storable(text: str) -> str:
+    """JSON can escape half a surrogate pair, which no journal can store."""
+    return text.encode("utf-8", "replace").decode() if _broken(text) else text
+
+
+def _from_attempt(attempt: Attempt) -> ToolCall | None:
+    # By value: the package's enumeration is not imported here.
+    if attempt.status in ("unclosed_block", "missing_name", "malformed_structure"):
+        return None
+    return _call(attempt.name, attempt.arguments, identifier=attempt.id)
+
+
+def _from_json(text: str) -> ToolCall | None:
+    try:
+        found = json.loads(text)
+        return _call(found["name"], found["arguments"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _call(name: object, arguments: object, *, identifier: object = None) -> ToolCall | None:
+    if not isinstance(name, str) or _broken(name) or arguments is None:
+        return None
+    given = isinstance(identifier, str) and not _broken(identifier)
+    return ToolCall(str(identifier) if given else "", FunctionCall(name, _written(arguments)))
+
+
+def _written(arguments: object) -> str:
+    if isinstance(arguments, str):
+        return storable(arguments)
+    text = json.dumps(arguments, ensure_ascii=False)
+    return json.dumps(arguments) if _broken(text) else text
+
+
+def _broken(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _joined(content: str, more: str) -> str:
+    return f"{content}\n{more}" if content else more

@@ -1,0 +1,146 @@
+"""Clients of inference engines that rows name, beside the run's own policy.
+
+There is one for each (endpoint, model), whoever asks first: it is looked at once, before its first
+request, so that what is recorded replays although the engine is gone. Whoever owns the clients
+closes all of them, also when closing one fails.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.policy.policy import Completion, Policy, Request
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import (
+    BadRequest,
+    EndpointDown,
+    EngineUnavailable,
+    PolicyRefused,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from holdfast.policy.pool import EnginePolicy
+
+
+class Client:
+    """A policy that is checked once, by the first request that reaches it."""
+
+    def __init__(self, policy: "EnginePolicy"):
+        self.policy = policy
+        self.model = policy.model
+        self._checking = asyncio.Lock()
+        self._checked = False
+
+    async def check(self) -> None:
+        async with self._checking:
+            if not self._checked:
+                await self.policy.check()
+                self._checked = True
+
+    async def ready(self) -> None:
+        await self.policy.ready()
+
+    @property
+    def seconds_down(self) -> float:
+        return self.policy.seconds_down
+
+    async def sample(self, request: Request) -> Completion:
+        await self.check()
+        # Messages go to engines that take no tokens, tokens to those that do.
+        if self.policy.has_tokens == bool(request.messages):
+            what = "takes tokens" if self.policy.has_tokens else "gives no token ids"
+            raise UsageError(
+                f"{self.policy.endpoints[0].name} {what}, and the run's renderer is made for the "
+                "other kind; give the processor a renderer for it"
+            )
+        return await self.policy.sample(request)
+
+    async def aclose(self) -> None:
+        await self.policy.aclose()
+
+    def at_the_cost_of_rows(self) -> "RowClient":
+        return RowClient(self)
+
+
+class RowClient:
+    """A client that only some rows name: what it refuses costs those rows, not the run."""
+
+    def __init__(self, client: Client):
+        self._client = client
+        self.model = client.model
+
+    async def check(self) -> None:
+        await self._client.check()
+
+    async def ready(self) -> None:
+        await self._client.ready()
+
+    @property
+    def seconds_down(self) -> float:
+        return self._client.seconds_down
+
+    async def sample(self, request: Request) -> Completion:
+        try:
+            return await self._client.sample(request)
+        except PolicyRefused as error:
+            raise BadRequest(str(error)) from error
+        except EndpointDown as error:
+            raise EngineUnavailable(str(error), connected=False) from error
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class Clients:
+    """Every client by its (addresses, model)."""
+
+    def __init__(
+        self, *, api_keys: Mapping[str, str] | None = None, retry: RetryPolicy | None = None
+    ):
+        self._api_keys = dict(api_keys or {})
+        self._retry = retry
+        self._open: dict[tuple[tuple[str, ...], str], Client] = {}
+
+    def other_than(self, own: Policy, urls: Sequence[str] | None, model: str) -> Client | None:
+        """The client for `model` at `urls`, or where the run's own policy is; None: that one."""
+        if urls is None and model == own.model:
+            return None
+        from holdfast.policy.endpoint import base_url
+        from holdfast.policy.pool import EnginePolicy
+
+        theirs = [one.url for one in own.endpoints] if isinstance(own, EnginePolicy) else []
+        if model == own.model and all(base_url(url) in theirs for url in urls or ()):
+            return None
+        if urls is None and not theirs:
+            raise ValueError(
+                f"model {model!r} is not the run's ({own.model!r}), and the run's policy has no "
+                "address to look for it; give 'base_url'"
+            )
+        return self.of(theirs if urls is None else urls, model)
+
+    def of(self, urls: Sequence[str], model: str) -> Client:
+        from holdfast.policy.endpoint import base_url
+        from holdfast.policy.pool import EnginePolicy
+
+        addresses = tuple(base_url(url) for url in urls)
+        if (addresses, model) not in self._open:
+            keys = {base_url(url): key for url, key in self._api_keys.items()}
+            wanted = {keys.get(address) for address in addresses}
+            if len(wanted) > 1:
+                raise UsageError("replicas of one model share one key; give each the same")
+            policy = EnginePolicy(addresses, model, api_key=wanted.pop(), retry=self._retry)
+            self._open[addresses, model] = Client(policy)
+        return self._open[addresses, model]
+
+    async def aclose(self) -> None:
+        """Closes all; then raises the error of the one that failed, or a group of several."""
+        clients, self._open = list(self._open.values()), {}
+        results = await asyncio.gather(
+            *(client.aclose() for client in clients), return_exceptions=True
+        )
+        errors = [one for one in results if isinstance(one, BaseException)]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise BaseExceptionGroup("several clients failed to close", errors)

@@ -1,0 +1,134 @@
+"""One generation: what is asked of the policy, kept on the way, and recorded at the end.
+
+With partial durability on, tokens become durable while they are sampled. A generation that was
+interrupted, by a kill of this process or of the engine, goes on from its last durable token; its
+record then holds only the tokens that no draft holds.
+"""
+
+from array import array
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct, structs
+
+from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.policy import Completion, Draft, Partial, Request
+from holdfast.records.message import Message
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import Drafted, Generated
+from holdfast.records.tokens import count, unpack_ids
+from holdfast.rollout.prompt import Prompt
+from holdfast.rollout.session import Session
+from holdfast.rollout.voice import Voice
+
+DEADLINE = "deadline"
+"""The finish reason of a generation whose deadline came while its tokens still came."""
+
+
+class Turn(Struct, frozen=True):
+    """A generation about to run."""
+
+    path: str
+    prompt: Prompt
+    ids: "array[int]"
+    """The whole prompt."""
+    sampling: Sampling
+    tools: tuple[dict[str, object], ...]
+    messages: tuple[Message, ...]
+    added: tuple[Message | str, ...]
+
+
+async def sample(session: Session, voice: Voice, turn: Turn) -> Completion:
+    key = session.lease.key
+    request = Request(
+        prompt=turn.ids,
+        sampling=turn.sampling,
+        seed=session.seed_at(turn.path),
+        id=f"{session.name}/{turn.path}",
+        stop_token_ids=voice.renderer.stop_token_ids,
+        home=session.name,
+        family=key.task,
+        draft=_durable(session, turn),
+        partial=_partial(session, turn),
+        decode=voice.renderer.decode,
+    )
+    if isinstance(voice.renderer, MessagesOnly):
+        request = structs.replace(request, messages=turn.messages, tools=turn.tools)
+    return await voice.policy.sample(request)
+
+
+def _durable(session: Session, turn: Turn) -> Draft:
+    draft = session.history.drafts.get(turn.path)
+    if draft is None or draft.fingerprint != turn.prompt.fingerprint:
+        return Draft()
+    return Draft(0, draft.ids, draft.logprobs, draft.versions)
+
+
+def _partial(session: Session, turn: Turn) -> Partial | None:
+    if not session.partial_tokens:
+        return None
+    return Partial(_saver(session, turn), session.partial_tokens)
+
+
+def _saver(session: Session, turn: Turn) -> Callable[[Draft], Awaitable[None]]:
+    async def save(draft: Draft) -> None:
+        await session.append(
+            Drafted(
+                turn.path,
+                turn.prompt.fingerprint,
+                draft.start,
+                draft.ids,
+                draft.logprobs,
+                draft.versions,
+            )
+        )
+
+    return save
+
+
+def generated(session: Session, voice: Voice, turn: Turn, completion: Completion) -> Generated:
+    """The step as everyone sees it, with all of its tokens."""
+    message = completion.message or voice.renderer.parse(
+        unpack_ids(completion.ids), prompt=turn.ids, tools=turn.tools
+    )
+    return Generated(
+        path=turn.path,
+        fingerprint=turn.prompt.fingerprint,
+        base=turn.prompt.base,
+        keep=turn.prompt.keep,
+        delta=turn.prompt.delta.tobytes(),
+        ids=completion.ids,
+        logprobs=completion.logprobs,
+        finish_reason=completion.finish_reason,
+        versions=completion.versions,
+        message=_with_call_ids(message, turn.path),
+        added=turn.added,
+        model=completion.model,
+        sampling=turn.sampling,
+        tries=completion.tries,
+        seconds=completion.seconds,
+        prefix_break=turn.prompt.prefix_break,
+        seams=completion.seams,
+        trainable=voice.trained and completion.message is None,
+    )
+
+
+def without_drafted(session: Session, step: Generated) -> Generated:
+    """The step as it is recorded: tokens that a draft holds are not stored again."""
+    draft = session.history.drafts.get(step.path)
+    if draft is None or draft.fingerprint != step.fingerprint:
+        return step
+    kept = len(draft.ids)
+    assert step.ids[:kept] == draft.ids, "a completion begins with what is durable of it"
+    return structs.replace(
+        step, drafted=count(draft.ids), ids=step.ids[kept:], logprobs=step.logprobs[kept:]
+    )
+
+
+def _with_call_ids(message: Message, path: str) -> Message:
+    if not message.tool_calls:
+        return message
+    calls = tuple(
+        call if call.id else structs.replace(call, id=f"call_{path}_{index}")
+        for index, call in enumerate(message.tool_calls)
+    )
+    return structs.replace(message, tool_calls=calls)

@@ -1,0 +1,61 @@
+"""Tool calls in a text that is still being written: what a chat stream shows of them, and when.
+
+As vLLM's Hermes parser does: a call's name is shown when it is complete, its arguments as they
+come, and nothing of the markup around them. What turns out to be no call is shown as text, late.
+"""
+
+import json
+import re
+
+from msgspec import Struct
+
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+_NAME = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")')
+_ARGUMENTS = re.compile(r'\s*,\s*"arguments"\s*:\s*')
+_MAY_CLOSE = re.compile(r"[}\s]*$")
+
+
+class Shown(Struct):
+    """Of one text: the part that is content, and the calls with their arguments so far."""
+
+    content: str
+    calls: list[tuple[str, str]]
+
+
+def shown(text: str, *, ended: bool) -> Shown:
+    """Grows with the text: what was shown once is never taken back."""
+    content, *blocks = text.split(OPENING)
+    view = Shown(content, [])
+    for block in blocks:
+        inside, closed, after = block.partition(CLOSING)
+        call = _call(inside, closed=bool(closed))
+        if call is not None:
+            view.calls.append(call)
+            view.content += after
+        elif closed or ended:
+            view.content += OPENING + block
+    if not ended:
+        view.content = view.content[: len(view.content) - _held(view.content, OPENING)]
+    return view
+
+
+def _call(inside: str, *, closed: bool) -> tuple[str, str] | None:
+    name = _NAME.match(inside)
+    if name is None:
+        return None
+    arguments = _ARGUMENTS.match(inside, name.end())
+    raw = inside[arguments.end() :] if arguments is not None else ""
+    # The last brace closes the call, not its arguments.
+    if closed:
+        raw = raw.rstrip().removesuffix("}").rstrip()
+    else:
+        raw = _MAY_CLOSE.sub("", raw[: len(raw) - _held(raw, CLOSING)])
+    return json.loads(name[1], strict=False), raw
+
+
+def _held(text: str, tag: str) -> int:
+    """How much of the end of a text may be the beginning of a tag."""
+    for length in range(min(len(tag) - 1, len(text)), 0, -1):
+        if text.endswith(tag[:length]):
+            return length
+    return 0

@@ -1,0 +1,197 @@
+"""Token-level resume: drivers and engines that die in the middle of a reply."""
+
+import json
+import random
+import signal
+import time
+
+import pytest
+from command import export_samples, finished, holdfast, run_words, write_tasks
+from lab import FAULTS, SIGKILLED, Lab, undisturbed, verify
+
+from holdfast.journal.check import check
+from holdfast.testing import FakeEngine, Fault, FaultKind
+
+FAST_POINTS = 10
+EVERY = 4
+"""Tokens between two drafts."""
+MISBEHAVING = (
+    *FAULTS,
+    Fault(FaultKind.STREAM_CUT, matching="pay1/", after=5),
+    Fault(FaultKind.STREAM_ERROR, matching="build1/", after=7),
+    Fault(FaultKind.STREAM_END, matching="long0/0/", after=3),
+    Fault(FaultKind.ABORT, matching="long0/1/"),
+    Fault(FaultKind.WRONG_MODEL, matching="read1/2/"),
+    Fault(FaultKind.LENGTH_MISMATCH, matching="long0/2/"),
+    Fault(FaultKind.WRONG_PROMPT, matching="bug0/0/"),
+    Fault(FaultKind.DUPLICATE_CHUNK, matching="bug0/2/"),
+)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streams")
+    with Lab(folder, partial_tokens=EVERY, faults=MISBEHAVING) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def baseline(lab):
+    return undisturbed(lab)
+
+
+def kill_and_resume(lab, baseline, plan: str) -> bool:
+    """False when the run ended before the crash point was reached."""
+    place = lab.fresh(plan.replace(":", "-"))
+    code = lab.drive(place, crash=plan)
+    if code == 0:
+        return False
+    assert code == SIGKILLED, plan
+    before = lab.world(place)
+    assert lab.drive(place) == 0, plan
+    after = lab.world(place)
+    verify(baseline, before, after, place)
+    return True
+
+
+def test_a_run_in_drafts_gives_the_bytes_of_one_in_whole_replies(lab, baseline, tmp_path):
+    with Lab(tmp_path, faults=()) as whole:
+        assert undisturbed(whole).samples == baseline.samples
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("part", range(FAST_POINTS))
+def test_a_kill_at_a_draft_or_any_other_record_changes_nothing(lab, baseline, when, part):
+    position = (part + (0.25 if when == "after" else 0.75)) / FAST_POINTS
+    plan = f"{when}:{max(1, round(position * baseline.records))}"
+    assert kill_and_resume(lab, baseline, plan), plan
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_every_draft_and_record_changes_nothing(lab, baseline, when):
+    boundary = 1
+    while kill_and_resume(lab, baseline, f"{when}:{boundary}"):
+        boundary += 1
+    assert boundary > 1
+    print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
+
+
+# --- through the command line, with long replies
+
+REPLY = 400
+
+
+@pytest.fixture
+def slow_engine():
+    """Replies of a few seconds, so that most of them are under way at any moment."""
+    with FakeEngine(mean_length=0, token_delay=0.004) as engine:
+        yield engine
+
+
+def words_for(place, engine, tasks, *extra):
+    return run_words(
+        place, engine, tasks, "--samples", 2, "--max-tokens", REPLY, "--partial-tokens", 32,
+        "--concurrency", 8, *extra, rollout="one_reply.py",
+    )  # fmt: skip
+
+
+def expected_of(tmp_path, engine, tasks) -> bytes:
+    place = tmp_path / "undisturbed"
+    place.mkdir()
+    code, _, err = finished(holdfast(*words_for(place, engine, tasks)))
+    assert code == 0, err
+    return export_samples(place)
+
+
+def test_a_driver_killed_in_mid_stream_goes_on_from_its_last_durable_token(tmp_path, slow_engine):
+    engine, chance = slow_engine, random.Random(seed := random.randrange(2**32))
+    print(f"seed {seed}")
+    tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(8)])
+    expected = expected_of(tmp_path, engine, tasks)
+    produced = engine.stats().tokens
+    engine.reset()
+    words, kills = words_for(tmp_path, engine, tasks), 0
+    for _ in range(4):
+        process = holdfast(*words)
+        goal = engine.stats().tokens + chance.randrange(600, 1200)
+        while process.poll() is None and engine.stats().tokens < goal:
+            time.sleep(0.01)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        finished(process)
+    code, _, err = finished(holdfast(*words))
+    assert code == 0, err
+    assert export_samples(tmp_path) == expected
+    assert not check(tmp_path / "journal.db").findings
+    assert kills >= 2
+    # Each kill may cost each of 8 streams a draft's worth, and what was on the wire.
+    assert engine.stats().tokens <= produced + kills * 8 * (32 + 64)
+
+
+def test_an_engine_killed_in_mid_stream_costs_no_durable_token(tmp_path, slow_engine):
+    engine = slow_engine
+    tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(8)])
+    expected = expected_of(tmp_path, engine, tasks)
+    engine.reset()
+    process = holdfast(*words_for(tmp_path, engine, tasks))
+    for goal in (800, 800):
+        while process.poll() is None and engine.stats().tokens < goal:
+            time.sleep(0.01)
+        engine.kill()
+        time.sleep(0.5)
+        engine.start()
+    code, out, err = finished(process)
+    assert code == 0, err
+    assert "FAILED" not in out
+    assert export_samples(tmp_path) == expected
+
+
+def test_a_reply_goes_on_with_another_replica_when_its_own_dies(tmp_path):
+    with (
+        FakeEngine(mean_length=0, token_delay=0.004) as first,
+        FakeEngine(mean_length=0, token_delay=0.004) as second,
+    ):
+        tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(8)])
+        expected = expected_of(tmp_path, second, tasks)
+        second.reset()
+        words = words_for(tmp_path, first, tasks, "--policy", second.url)
+        process = holdfast(*words)
+        while first.stats().tokens < 300 or second.stats().tokens < 300:
+            assert process.poll() is None
+            time.sleep(0.01)
+        first.kill()
+        code, out, err = finished(process)
+        assert code == 0, err
+        assert "FAILED" not in out
+    assert export_samples(tmp_path) == expected
+
+
+def test_weights_that_change_in_mid_reply_are_told_token_by_token(tmp_path):
+    with FakeEngine(mean_length=0, token_delay=0.004, dialect="vllm-scale-out") as engine:
+        tasks = write_tasks(tmp_path / "tasks.jsonl", ["read0"])
+        process = holdfast(
+            *run_words(
+                tmp_path,
+                engine,
+                tasks,
+                "--max-tokens",
+                REPLY,
+                "--partial-tokens",
+                32,
+                rollout="one_reply.py",
+            )
+        )
+        while engine.stats().tokens < 100:
+            assert process.poll() is None
+            time.sleep(0.01)
+        engine.update_weights("v2")
+        code, _, err = finished(process)
+        assert code == 0, err
+    (row,) = map(json.loads, export_samples(tmp_path).splitlines())
+    (one, two) = row["version_spans"]
+    assert (one[0], two[0]) == ("default", "v2")
+    assert one[2] == two[1]
+    assert two[2] - one[1] == REPLY

@@ -1,0 +1,61 @@
+"""Tiny models, and one engine for the whole package of tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra `local`")
+pytest.importorskip("transformers", reason="needs the extra `local`")
+
+import tiny_models
+import torch
+from transformers.utils import logging
+
+from holdfast.embedded.engine import Engine
+from holdfast.embedded.folder import Model, load
+
+torch.set_num_threads(1)
+logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.qwen2(tmp_path_factory.mktemp("models") / "qwen2")
+
+
+@pytest.fixture(scope="session")
+def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same architecture as `folder`, other numbers."""
+    return tiny_models.qwen2(tmp_path_factory.mktemp("models") / "qwen2-b", seed=1)
+
+
+@pytest.fixture(scope="session")
+def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.llama(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="session")
+def model(folder: Path) -> Model:
+    return load(folder)
+
+
+@pytest.fixture(scope="session")
+def shared_engine(model: Model) -> Iterator[Engine]:
+    with Engine(model, version="v1") as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(shared_engine: Engine) -> Engine:
+    """Idle, and never given other weights: a test that does has an engine of its own."""
+    assert shared_engine.version == "v1"
+    assert shared_engine.running == shared_engine.waiting == 0
+    return shared_engine
+
+
+@pytest.fixture
+def own_engine(folder: Path) -> Iterator[Engine]:
+    """Of which a test may change the weights."""
+    with Engine(load(folder), max_batch=4, max_waiting=8, version="v1") as engine:
+        yield engine

@@ -1,0 +1,258 @@
+"""`/v1/completions` and `/inference/v1/generate` over a real socket."""
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from desk import NAME, Client, completion, serving
+from tiny_models import EOS
+
+from holdfast.embedded.engine import Engine
+
+WIRE = Path(__file__).parents[1] / "wire"
+_VARYING = ("top_logprobs", "bytes")
+PATHS = ["/v1/completions", "/inference/v1/generate"]
+
+
+def through(engine: Engine, ask: Any) -> Any:
+    async def main() -> Any:
+        async with serving(engine) as client:
+            return await ask(client)
+
+    return asyncio.run(main())
+
+
+def body_for(path: str, **changes: Any) -> dict[str, Any]:
+    if path == "/v1/completions":
+        return completion(**changes)
+    names = ("n", "max_tokens", "seed", "logprobs", "stop", "stop_token_ids", "temperature")
+    inner = {"max_tokens": 8, "seed": 7, "logprobs": 0}
+    inner |= {name: changes.pop(name) for name in names if name in changes}
+    return {"model": NAME, "token_ids": [5, 6, 7], "sampling_params": inner, **changes}
+
+
+def logprobs_of(choice: dict[str, Any]) -> list[float]:
+    found = choice["logprobs"]
+    if "content" in found:
+        return [one["logprob"] for one in found["content"]]
+    return list(found["token_logprobs"])
+
+
+def keys(value: Any) -> Any:
+    """The shape of an answer: names all the way down, numbers and texts left out."""
+    if isinstance(value, dict):
+        return {name: keys(inner) for name, inner in value.items() if name not in _VARYING}
+    return [keys(value[0])] if isinstance(value, list) and value else None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "path"),
+    [("completions_ids_logprobs0.json", PATHS[0]), ("generate.json", PATHS[1])],
+)
+def test_the_shape_is_that_of_vllm(engine: Engine, recorded: str, path: str) -> None:
+    theirs = msgspec.json.decode((WIRE / recorded).read_bytes())["response"]
+    ours = through(engine, lambda client: client.ok(path, body_for(path)))
+    if path == PATHS[0]:
+        for choice in ours["choices"]:
+            assert choice.pop("weight_versions") == [{"version": "v1", "start": 0, "end": 8}]
+    assert keys(ours) == keys(theirs)
+
+
+def test_the_shape_of_a_stream_is_that_of_vllm(engine: Engine) -> None:
+    text = msgspec.json.decode((WIRE / "completions_stream.json").read_bytes())["response"]
+    lines = [line.removeprefix("data: ") for line in text.strip().split("\n\n")]
+    theirs = [keys(msgspec.json.decode(line)) for line in lines[:-1]]
+    asked = completion(max_tokens=4, logprobs=1, stream_options={"include_usage": True})
+    ours = through(engine, lambda client: client.stream(PATHS[0], asked))
+    assert ours[-1] == "[DONE]"
+    ours[-3]["choices"][0].pop("weight_versions")
+    assert [keys(one) for one in ours[:-1]] == theirs
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_same_seed_gives_the_same_answer_and_another_another(
+    engine: Engine, path: str
+) -> None:
+    async def ask(client: Client) -> list[Any]:
+        seeds = [7, 7, 8, None, None]
+        return [await client.ok(path, body_for(path, seed=seed)) for seed in seeds]
+
+    choices = [one["choices"][0] for one in through(engine, ask)]
+    ids = [tuple(one["token_ids"]) for one in choices]
+    assert ids[0] == ids[1]
+    assert logprobs_of(choices[0]) == logprobs_of(choices[1])
+    assert len(set(ids)) == 4, "no seed means a new one each time"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_n_choices_differ_and_the_first_is_that_of_n_1(engine: Engine, path: str) -> None:
+    async def ask(client: Client) -> Any:
+        return await client.ok(path, body_for(path)), await client.ok(path, body_for(path, n=4))
+
+    one, four = through(engine, ask)
+    assert [choice["index"] for choice in four["choices"]] == [0, 1, 2, 3]
+    assert four["choices"][0] == one["choices"][0]
+    assert len({tuple(choice["token_ids"]) for choice in four["choices"]}) == 4
+    assert four["usage"]["completion_tokens"] == 32
+    assert four["usage"]["prompt_tokens"] == 3
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_stream_says_what_the_whole_answer_says(engine: Engine, path: str, n: int) -> None:
+    asked = body_for(path, n=n, max_tokens=20, stop=["zzz"], return_token_ids=True)
+
+    async def ask(client: Client) -> Any:
+        options = {**asked, "stream_options": {"include_usage": True}}
+        return await client.ok(path, asked), await client.stream(path, options)
+
+    whole, events = through(engine, ask)
+    *chunks, closing, done = events
+    assert done == "[DONE]"
+    assert closing["choices"] == []
+    assert closing["usage"].items() <= whole["usage"].items()
+    for choice in whole["choices"]:
+        parts = [
+            one["choices"][0] for one in chunks if one["choices"][0]["index"] == choice["index"]
+        ]
+        assert list(itertools.chain(*(one["token_ids"] for one in parts))) == choice["token_ids"]
+        assert list(itertools.chain(*map(logprobs_of, parts))) == logprobs_of(choice)
+        assert [one["finish_reason"] for one in parts[:-1]] == [None] * (len(parts) - 1)
+        assert parts[-1]["finish_reason"] == choice["finish_reason"]
+        assert parts[-1]["weight_versions"] == choice["weight_versions"]
+        if path == PATHS[0]:
+            assert "".join(one["text"] for one in parts) == choice["text"]
+            assert parts[0]["prompt_token_ids"] == choice["prompt_token_ids"] == [5, 6, 7]
+
+
+def test_prompts_are_ids_or_text_one_or_many(engine: Engine) -> None:
+    ids = list(engine.model.tokenizer("The sum")["input_ids"])
+
+    async def ask(client: Client) -> list[Any]:
+        prompts = ["The sum", ids, ["The sum", "of twelve"], [ids, [5, 6, 7]]]
+        return [await client.complete(prompt=prompt, n=2) for prompt in prompts]
+
+    text, given, texts, lists = through(engine, ask)
+    assert text["choices"] == given["choices"] == texts["choices"][:2] == lists["choices"][:2]
+    assert [one["index"] for one in texts["choices"]] == [0, 1, 2, 3]
+    assert [one["prompt_token_ids"] for one in lists["choices"]] == [ids] * 2 + [[5, 6, 7]] * 2
+    assert lists["usage"]["prompt_tokens"] == len(ids) + 3
+
+
+def test_generation_ends_at_a_stop_token_and_tells_it(engine: Engine) -> None:
+    async def ask(client: Client) -> Any:
+        free = await client.complete(max_tokens=20)
+        ids = free["choices"][0]["token_ids"]
+        stop = next(i for i in range(5, 20) if ids[i] not in ids[:i])
+        stopped = await client.complete(max_tokens=20, stop_token_ids=[ids[stop]])
+        return free["choices"][0], stop, stopped["choices"][0]
+
+    free, stop, stopped = through(engine, ask)
+    assert free["finish_reason"] == "length"
+    assert stopped["token_ids"] == free["token_ids"][: stop + 1], "the stop token is kept"
+    assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", stopped["token_ids"][-1])
+    assert free["text"].startswith(stopped["text"])
+    assert len(stopped["logprobs"]["token_logprobs"]) == stop + 1
+
+
+def border(choice: dict[str, Any]) -> int | None:
+    """A token whose first character, after the last of the token before it, is a pair that the
+    text has once."""
+    tokens, text = choice["logprobs"]["tokens"], choice["text"]
+    pairs = [(i, tokens[i - 1][-1:] + tokens[i][:1]) for i in range(5, len(tokens))]
+    found = [i for i, pair in pairs if len(pair) == 2 and text.count(pair) == 1]
+    return found[0] if found else None
+
+
+def test_generation_ends_at_a_stop_string_across_tokens(engine: Engine) -> None:
+    async def ask(client: Client) -> Any:
+        for seed in range(50):
+            asked = {"max_tokens": 30, "seed": seed}
+            free = (await client.complete(**asked))["choices"][0]
+            if (at := border(free)) is not None:
+                break
+        assert at is not None
+        tokens = free["logprobs"]["tokens"]
+        stop = tokens[at - 1][-1] + tokens[at][0]
+        cut = await client.complete(**asked, stop=stop)
+        kept = await client.complete(**asked, stop=[stop], include_stop_str_in_output=True)
+        return free, at, stop, cut["choices"][0], kept["choices"][0]
+
+    free, at, stop, cut, kept = through(engine, ask)
+    assert (cut["finish_reason"], cut["stop_reason"]) == ("stop", stop)
+    assert cut["text"] == free["text"][: free["text"].index(stop)]
+    assert kept["text"] == cut["text"] + stop
+    assert cut["token_ids"] == free["token_ids"][: at + 1], "the completing token is kept"
+
+
+def test_generation_ends_at_the_end_of_the_text_unless_told_to_go_on(engine: Engine) -> None:
+    async def ask(client: Client) -> Any:
+        for seed in range(400):
+            asked = {"max_tokens": 60, "seed": seed, "logprobs": ...}
+            answer = (await client.complete(**asked))["choices"][0]
+            if answer["finish_reason"] == "stop":
+                return answer, (await client.complete(**asked, ignore_eos=True))["choices"][0]
+        raise AssertionError("no seed of 400 came to an end")
+
+    ended, went_on = through(engine, ask)
+    assert ended["token_ids"][-1] == EOS
+    assert ended["stop_reason"] is None
+    assert went_on["token_ids"][: len(ended["token_ids"])] == ended["token_ids"]
+    assert (went_on["finish_reason"], len(went_on["token_ids"])) == ("length", 60)
+    assert "<|im_end|>" not in ended["text"]
+
+
+def test_logprobs_are_as_many_as_asked_for(engine: Engine) -> None:
+    async def ask(client: Client) -> Any:
+        return [await client.complete(logprobs=count) for count in (..., 0, 2)]
+
+    none, sampled, two = (one["choices"][0]["logprobs"] for one in through(engine, ask))
+    assert none is None
+    assert all(len(one) == 1 for one in sampled["top_logprobs"])
+    assert two["token_logprobs"] == sampled["token_logprobs"]
+    for token, logprob, top in zip(
+        two["tokens"], two["token_logprobs"], two["top_logprobs"], strict=True
+    ):
+        assert top[token] == logprob
+        assert max(top.values()) >= logprob
+
+
+def test_a_request_keeps_the_id_that_it_was_given(engine: Engine) -> None:
+    async def ask(client: Client) -> list[str]:
+        given = {"X-Request-Id": "abc-1"}
+        first = await client.ok(PATHS[0], body_for(PATHS[0]), **given)
+        second = await client.ok(PATHS[1], body_for(PATHS[1]), **given)
+        return [first["id"], second["request_id"], (await client.complete())["id"]]
+
+    ids = through(engine, ask)
+    assert ids[:2] == ["cmpl-abc-1", "generate-tokens-abc-1"]
+    assert ids[2].startswith("cmpl-")
+
+
+def test_generate_without_max_tokens_fills_the_context(engine: Engine) -> None:
+    room = 12
+    prompt = [5] * (engine.model.max_length - room)
+    body = {"token_ids": prompt, "sampling_params": {"ignore_eos": True}}
+    answer = through(engine, lambda client: client.ok(PATHS[1], body))
+    assert len(answer["choices"][0]["token_ids"]) == room
+    assert answer["choices"][0]["logprobs"] is None
+
+
+def test_models_health_and_metrics(engine: Engine) -> None:
+    async def ask(client: Client) -> Any:
+        await client.complete(n=2)
+        return [await client.get(path) for path in ("/v1/models", "/health", "/metrics")]
+
+    models, health, metrics = through(engine, ask)
+    theirs = msgspec.json.decode((WIRE / "models.json").read_bytes())["response"]
+    ours = msgspec.json.decode(models[1])
+    assert keys(ours) == keys(theirs)
+    assert ours["data"][0]["max_model_len"] == engine.model.max_length
+    assert ours["data"][0]["root"] == str(engine.model.path)
+    assert health == (200, "")
+    assert f'holdfast_requests_running{{model_name="{NAME}"}} 0\n' in metrics[1]
+    assert 'version="v1"} 1\n' in metrics[1]
+    assert 'holdfast_pass_tokens_bucket{model_name="tiny",le="+Inf"}' in metrics[1]

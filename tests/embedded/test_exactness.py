@@ -1,0 +1,182 @@
+"""The same tokens and bit-identical logprobs, whatever else the engine is doing."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from desk import Asked, ask, sampling
+
+from holdfast.embedded import attention
+from holdfast.embedded.engine import Engine
+from holdfast.embedded.folder import Model, load
+from holdfast.embedded.generation import Sampling
+from tiny_models import VOCABULARY
+
+
+def prompt(length: int, *, seed: int = 0) -> list[int]:
+    chance = random.Random(seed)
+    return [chance.randrange(VOCABULARY) for _ in range(length)]
+
+
+def crowd(count: int, *, seed: int) -> list[Asked]:
+    """Others: of all lengths and samplings."""
+    chance = random.Random(seed)
+    return [
+        Asked(
+            prompt(chance.choice([1, 3, 40, 63, 64, 65, 130, 300]), seed=seed + i),
+            sampling(
+                seed=i,
+                max_tokens=chance.randrange(1, 60),
+                temperature=chance.choice([0.0, 0.7, 1.0, 1.5]),
+                top_p=chance.choice([1.0, 0.9, 0.5]),
+            ),
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module", params=["qwen2", "llama"])
+def tried(
+    request: pytest.FixtureRequest, shared_engine: Engine, llama_folder: Path
+) -> Iterator[Engine]:
+    if request.param == "qwen2":
+        yield shared_engine
+        return
+    with Engine(load(llama_folder)) as engine:
+        yield engine
+
+
+SAMPLINGS = [{}, {"temperature": 0.0}, {"temperature": 0.8, "top_p": 0.9}]
+
+
+@pytest.mark.parametrize("changes", SAMPLINGS, ids=["plain", "greedy", "nucleus"])
+@pytest.mark.parametrize("length", [1, 100])
+def test_alone_and_in_a_batch_of_32(tried: Engine, length: int, changes: dict[str, float]) -> None:
+    alone = ask(tried, prompt(length), **changes).result
+    others = crowd(31, seed=length)
+    mine = Asked(prompt(length), sampling(**changes))
+    tried.submit(*others[:15], mine, *others[15:])
+    assert mine.result == alone
+    for other in others:
+        other.wait()
+
+
+def test_joining_late_and_being_joined(tried: Engine) -> None:
+    alone = ask(tried, prompt(50)).result
+    first = crowd(20, seed=1)
+    long = Asked(prompt(9), sampling(max_tokens=200), stream=True)
+    tried.submit(*first, long)
+    for _ in range(5):
+        long.next()
+    mine = ask(tried, prompt(50))
+    later = crowd(20, seed=2)
+    tried.submit(*later)
+    assert mine.result == alone
+    for one in (*first, *later, long):
+        one.wait()
+
+
+def test_sent_again_from_any_point(tried: Engine) -> None:
+    """An interrupted generation goes on where it stopped, decoded tokens read in as a prompt."""
+    whole = ask(tried, prompt(50), max_tokens=24)
+    expected = whole.result
+    for kept in range(1, 24):
+        rest = ask(tried, prompt(50) + whole.tokens[:kept], max_tokens=24 - kept)
+        assert rest.result == expected[kept:], f"after {kept} tokens"
+
+
+def test_in_every_slot(tried: Engine) -> None:
+    alone = ask(tried, prompt(70)).result
+    same = [Asked(prompt(70), sampling()) for _ in range(32)]
+    tried.submit(*same)
+    assert [one.result for one in same] == [alone] * 32
+    assert len({one.slot for one in same}) == 32
+
+
+def test_with_fewer_slots_and_without_other_widths(model: Model, engine: Engine) -> None:
+    """The numbers of an engine are not those of its settings."""
+    expected = ask(engine, prompt(90)).result
+    with Engine(model, max_batch=3) as small:
+        assert ask(small, prompt(90)).result == expected
+    with Engine(model, max_batch=16) as narrow:
+        narrow._passes.widths = [narrow._passes.narrow]
+        others = [ask(narrow, one.ids[: one.prompt_length]) for one in crowd(12, seed=5)]
+        assert ask(narrow, prompt(90)).result == expected
+        for other in others:
+            other.wait()
+
+
+def test_what_a_slot_still_holds_is_used_and_changes_nothing(model: Model) -> None:
+    with Engine(model, max_batch=2) as fresh:
+        expected = ask(fresh, prompt(150, seed=3)).result
+    with Engine(model, max_batch=2) as used:
+        for length in (80, 150, 151):  # The beginning of it, all of it, and a longer one.
+            ask(used, prompt(150, seed=3) + prompt(9, seed=length), max_tokens=3).wait()
+            assert ask(used, prompt(150, seed=3)).result == expected
+        ask(used, prompt(150, seed=4)).wait()
+        before = used.statistics.row_sum
+        mine = ask(used, prompt(150, seed=3))
+        assert mine.result == expected
+        assert used.statistics.row_sum - before == 24, "one token of the prompt, 23 sampled ones"
+
+
+def test_what_a_free_slot_holds_survives_the_work_of_others(model: Model) -> None:
+    with Engine(model, max_batch=4) as engine:
+        expected = ask(engine, prompt(150, seed=3)).result
+        others = [Asked(prompt(150, seed=i), sampling()) for i in (4, 5, 6)]
+        engine.submit(*others)
+        for other in others:
+            other.wait()
+        assert ask(engine, prompt(150, seed=3)).result == expected
+
+
+def test_random_interleavings(engine: Engine) -> None:
+    """Whatever comes and goes, each request's result is the one that it has alone."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    kinds = crowd(12, seed=seed)
+    expected = []
+    for kind in kinds:
+        alone = Asked(kind.ids, kind.sampling)
+        engine.submit(alone)
+        expected.append(alone.result)
+    asked: list[tuple[int, Asked]] = []
+    while len(asked) < 80:
+        for which in chance.choices(range(len(kinds)), k=chance.randrange(1, 12)):
+            kept = chance.randrange(kinds[which].sampling.max_tokens)
+            ids = kinds[which].ids[:] + [token for token, _ in expected[which][:kept]]
+            limits = sampling_with(kinds[which].sampling, kinds[which].sampling.max_tokens - kept)
+            one = Asked(ids, limits, stream=True)
+            engine.submit(one)
+            asked.append((kept, one))
+            one.which = which  # type: ignore[attr-defined]
+        chance.choice(asked)[1].wait()
+        gone = Asked(prompt(70, seed=len(asked)), sampling(max_tokens=100))
+        engine.submit(gone)
+        engine.cancel(gone)
+    for kept, one in asked:
+        assert one.result == expected[one.which][kept:], f"seed {seed}"  # type: ignore[attr-defined]
+
+
+def sampling_with(base: Sampling, max_tokens: int) -> Sampling:
+    from msgspec.structs import replace
+
+    return replace(base, max_tokens=max_tokens)
+
+
+def test_logprobs_are_those_of_transformers(tried: Engine) -> None:
+    asked = ask(tried, prompt(100), max_tokens=60)
+    asked.wait()
+    network = tried.model.network
+    with torch.inference_mode():
+        network.set_attn_implementation("eager")
+        try:
+            logits = network(input_ids=torch.tensor([asked.ids])).logits[0]
+        finally:
+            network.set_attn_implementation(attention.NAME)
+    theirs = logits.double().log_softmax(-1)
+    for place, (token, logprob) in enumerate(asked.result, start=99):
+        assert float(theirs[place, token]) == pytest.approx(logprob, abs=1e-4)

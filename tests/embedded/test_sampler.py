@@ -1,0 +1,105 @@
+"""Drawing tokens: the right distribution, its logprobs, and nothing but seed and place."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from holdfast.embedded import noise, sampler
+from holdfast.embedded.generation import Drawn, Sampling
+
+LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 1.0, float("-inf"), 0.5])
+
+
+def draw(*, position: int = 0, logits: torch.Tensor = LOGITS, **changes: float) -> Drawn:
+    sampling = Sampling(max_tokens=1, **changes)  # type: ignore[arg-type]
+    (drawn,) = sampler.draw(logits[None], [(sampling, position)])
+    assert drawn is not None
+    return drawn
+
+
+def frequencies(count: int = 4000, **changes: float) -> dict[int, float]:
+    sampling = Sampling(max_tokens=1, seed=3, **changes)  # type: ignore[arg-type]
+    drawn = sampler.draw(LOGITS.expand(count, -1), [(sampling, place) for place in range(count)])
+    return {token: n / count for token, n in Counter(one.token for one in drawn if one).items()}
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_tokens_come_as_often_as_they_are_likely(temperature: float) -> None:
+    expected = (LOGITS.double() / temperature).softmax(-1).tolist()
+    found = frequencies(temperature=temperature)
+    for token, probability in enumerate(expected):
+        assert found.get(token, 0.0) == pytest.approx(probability, abs=0.03)
+    assert 5 not in found, "a token without probability"
+
+
+def test_logprobs_are_of_the_distribution_after_temperature() -> None:
+    for place in range(20):
+        drawn = draw(position=place, temperature=0.7)
+        expected = (LOGITS.double() / 0.7).log_softmax(-1)[drawn.token]
+        assert drawn.logprob == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
+    probabilities = LOGITS.double().softmax(-1)
+    # Tokens 1 and 4 tie: the smaller id comes first.
+    limit = float(probabilities[0] + probabilities[1]) - 1e-9
+    assert set(frequencies(count=500, top_p=limit)) == {0, 1}
+    assert set(frequencies(count=500, top_p=limit + 2e-9)) == {0, 1, 4}
+    assert set(frequencies(count=50, top_p=1e-6)) == {0}
+
+
+def test_logprobs_after_top_p_sum_to_one_over_what_is_kept() -> None:
+    kept = {draw(position=place, top_p=0.7).token: place for place in range(300)}
+    mass = sum(math.exp(draw(position=place, top_p=0.7).logprob) for place in kept.values())
+    assert mass == pytest.approx(1.0, abs=1e-6)
+    others = draw(top_p=0.7, logprobs=7).top
+    assert sum(math.isfinite(one.logprob) for one in others) == len(kept)
+
+
+def test_greedy_takes_the_likeliest_and_tells_the_logprob_at_temperature_1() -> None:
+    drawn = draw(temperature=0.0, top_p=0.1)
+    assert (drawn.token, drawn.rank) == (0, 1)
+    assert drawn.logprob == pytest.approx(float(LOGITS.double().log_softmax(-1)[0]), abs=1e-6)
+
+
+def test_candidates_are_the_likeliest_in_order() -> None:
+    drawn = draw(logprobs=3)
+    assert [(one.token, one.rank) for one in drawn.top] == [(0, 1), (1, 2), (4, 3)]
+
+
+def test_a_row_is_drawn_the_same_among_any_others() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(40, 1001)
+    asked = [
+        (Sampling(max_tokens=1, seed=i, temperature=0.5 + i / 20, top_p=1 - i / 100), 10 * i)
+        for i in range(40)
+    ]
+    together = sampler.draw(logits, asked)
+    assert together == [sampler.draw(logits[i : i + 1], [asked[i]])[0] for i in range(40)]
+    assert together[::-1] == sampler.draw(logits.flip(0), asked[::-1])
+
+
+def test_logits_that_are_no_numbers_give_no_token() -> None:
+    spoiled = LOGITS.clone()
+    spoiled[3] = float("nan")
+    asked = [(Sampling(max_tokens=1), 0), (Sampling(max_tokens=1, temperature=0.0), 0)]
+    good, bad = LOGITS[None], spoiled[None]
+    found = sampler.draw(torch.cat((bad, good, bad)), [asked[0], asked[0], asked[1]])
+    assert [one is None for one in found] == [True, False, True]
+
+
+def test_noise_is_a_function_of_seed_and_position() -> None:
+    drawn = [noise.uniform(seed, place) for seed in range(-3, 60) for place in range(60)]
+    assert len(set(drawn)) == len(drawn)
+    assert all(0 < one < 1 for one in drawn)
+    assert sum(drawn) / len(drawn) == pytest.approx(0.5, abs=0.02)
+    assert noise.uniform(7, 11) == noise.uniform(7, 11) == 0.1990511341532949
+
+
+def test_choice_0_has_the_requests_own_seed_and_others_have_others() -> None:
+    assert noise.derived(7, 0) == 7
+    seeds = [noise.derived(seed, choice) for seed in range(20) for choice in range(1, 20)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(noise.SEED_LEAST <= one <= noise.SEED_MOST for one in seeds)

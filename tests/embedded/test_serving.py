@@ -1,0 +1,160 @@
+"""The process: how it starts, says where it is, and ends."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from desk import SECONDS, completion
+
+from holdfast.embedded import EmbeddedEngine, Settings, serve
+from holdfast.embedded.process import EngineDidNotStart
+from holdfast.records.errors import UsageError
+
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def run(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast.embedded", *words],
+        capture_output=True, text=True, timeout=SECONDS, check=False, env=ONE_THREAD, **options,
+    )  # fmt: skip
+
+
+def test_a_child_serves_and_stops_when_told(folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "serve.log"
+    options = ("--served-model-name", "mine", "--version", "v7", "--max-model-len", "200")
+    with EmbeddedEngine(folder, log=log, options=options) as engine:
+        assert engine.model == "mine"
+        assert engine.url.startswith("http://127.0.0.1:")
+        assert engine.running
+        os.kill(engine.pid, 0)
+        answer = asyncio.run(_complete(engine.url, model="mine"))
+        choice = answer["choices"][0]
+        assert choice["weight_versions"] == [{"version": "v7", "start": 0, "end": 8}]
+        with urllib.request.urlopen(f"{engine.url}/v1/models") as response:
+            assert b'"max_model_len":200' in response.read()
+        assert engine.stop() == 0
+        assert not engine.running
+    assert log.read_text() == "", "nothing to complain about"
+
+
+async def _complete(url: str, **changes: Any) -> Any:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/v1/completions", json=completion(**changes)) as response,
+    ):
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+
+def test_it_ends_with_a_parent_that_is_killed(folder: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from holdfast.embedded import EmbeddedEngine\n"
+        f"engine = EmbeddedEngine(Path({str(folder)!r}), log=Path({str(tmp_path / 'log')!r}))\n"
+        "engine.start(); print(engine.pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=ONE_THREAD
+    )
+    assert parent.stdout is not None
+    with parent.stdout as out:
+        pid = int(out.readline())
+    os.kill(pid, 0)
+    parent.kill()
+    parent.wait()
+    assert gone(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_answers_what_is_in_flight_and_exits_0(folder: Path, number: int) -> None:
+    engine = EmbeddedEngine(folder)
+    engine.start()
+
+    async def main() -> Any:
+        body = {"max_tokens": 1000, "ignore_eos": True}
+        task = asyncio.create_task(_complete(engine.url, model=engine.model, **body))
+        await asyncio.sleep(0.2)
+        os.kill(engine.pid, number)
+        return await task
+
+    answer = asyncio.run(main())
+    assert answer["choices"][0]["finish_reason"] == "abort"
+    assert answer["choices"][0]["token_ids"]
+    assert engine.stop() == 0
+
+
+def test_a_child_that_refuses_its_folder_says_why(tmp_path: Path) -> None:
+    engine = EmbeddedEngine(tmp_path)
+    with pytest.raises(UsageError, match=r"did not start: holdfast: .* no config\.json"):
+        engine.start()
+    assert not engine.running
+
+
+def test_a_child_that_is_not_ready_in_time_is_ended(folder: Path) -> None:
+    engine = EmbeddedEngine(folder, ready_within=0.05)
+    with pytest.raises(EngineDidNotStart, match="not ready within 0.05 s"):
+        engine.start()
+    assert not engine.running
+
+
+def test_a_killed_child_is_seen(folder: Path) -> None:
+    engine = EmbeddedEngine(folder)
+    engine.start()
+    engine.kill()
+    assert not engine.running
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_an_address_that_others_reach_needs_a_key(host: str) -> None:
+    with pytest.raises(UsageError, match="--api-key-env"):
+        serve(Settings(host=host))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "/nowhere"], "there is no folder /nowhere"),
+        (["--port", "70000"], "not between 0 and 65535"),
+        (["--max-batch", "0"], "not between 1 and 1024"),
+        (["--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
+        (["--host", "0.0.0.0"], "--api-key-env"),
+    ],
+)
+def test_a_bad_command_line_is_one_line_and_2(words: list[str], said: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken_is_said(folder: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run("--model", str(folder), "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    assert "cannot listen on 127.0.0.1" in done.stderr
+    assert "Traceback" not in done.stderr

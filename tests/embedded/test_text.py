@@ -1,0 +1,134 @@
+"""Text from tokens, one at a time; stop strings; tool calls."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.embedded.calls import Calls
+from holdfast.embedded.folder import Model
+from holdfast.embedded.text import Text
+
+
+def ids_of(model: Model, text: str) -> list[int]:
+    return list(model.tokenizer(text)["input_ids"])
+
+
+def pushed(text: Text, ids: list[int]) -> list[str]:
+    pieces = []
+    for i, token in enumerate(ids):
+        pieces.append(text.push(token, last="length" if i == len(ids) - 1 else None))
+        if text.stopped_by:
+            break
+    return pieces
+
+
+def test_characters_made_of_several_tokens_come_whole(model: Model) -> None:
+    words = "naïve → 漢字 ✓ 🪸 end"
+    text = Text(model.decode)
+    pieces = pushed(text, ids_of(model, words))
+    assert "".join(pieces) == text.whole == words
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_tokens_give_the_text_that_decoding_them_at_once_gives(
+    model: Model, seed: int
+) -> None:
+    chance = random.Random(seed)
+    ids = [chance.randrange(3, model.vocabulary) for _ in range(300)]
+    text = Text(model.decode)
+    pushed(text, ids)
+    # Broken bytes may be counted in another way; whole characters may not.
+    whole = model.decode(ids, skip_special_tokens=True)
+    assert text.whole.replace("\ufffd", "") == whole.replace("\ufffd", "")
+
+
+def test_special_tokens_are_left_out_unless_wanted(model: Model) -> None:
+    ids = [1, *ids_of(model, "sum"), 0]
+    skipped, kept = Text(model.decode), Text(model.decode, skip_special_tokens=False)
+    pushed(skipped, ids)
+    pushed(kept, ids)
+    assert (skipped.whole, kept.whole) == ("sum", "<|im_start|>sum<|endoftext|>")
+
+
+@pytest.mark.parametrize("stop", ["m of twe", " of", "calculator f", "s", "The sum"])
+def test_a_stop_string_is_found_across_tokens(model: Model, stop: str) -> None:
+    words = "The sum of twelve and thirty; ask the calculator for the rest."
+    text = Text(model.decode, stop=["not there", stop])
+    pieces = pushed(text, ids_of(model, words))
+    assert text.stopped_by == stop
+    assert "".join(pieces) == text.whole == words[: words.index(stop)]
+
+
+def test_the_first_of_several_stop_strings_wins_and_may_be_kept(model: Model) -> None:
+    words = "The sum of twelve and thirty"
+    text = Text(model.decode, stop=["thirty", "twelve"], include_stop=True)
+    pushed(text, ids_of(model, words))
+    assert (text.stopped_by, text.whole) == ("twelve", "The sum of twelve")
+
+
+def test_what_may_become_a_stop_string_is_shown_when_it_does_not(model: Model) -> None:
+    text = Text(model.decode, stop=["sum of nothing"])
+    shown = ""
+    words = "The sum of twelve"
+    for token in ids_of(model, words):
+        shown += text.push(token)
+        assert words.startswith(shown)
+        assert len(shown) <= max(0, len(text.whole) - len("um of nothing"))
+    assert shown + text.flush() == words
+
+
+def test_the_cost_of_a_token_does_not_grow_with_the_text(model: Model) -> None:
+    decoded: list[int] = []
+
+    def decode(ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        decoded.append(len(ids))
+        return model.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    text = Text(decode, stop=["never there"])
+    ids = ids_of(model, "The sum of twelve and thirty. ") * 50
+    pushed(text, ids)
+    assert max(decoded) <= 20
+    assert len(decoded) <= 3 * len(ids)
+
+
+CALL = '<tool_call>{"name": "calculator", "arguments": {"x": "1 + 2"}}</tool_call>'
+
+
+def divided(text: str, *, size: int) -> tuple[str, list[tuple[str, str]]]:
+    calls, said = Calls(), ""
+    for start in range(0, len(text), size):
+        piece, _ = calls.push(text[start : start + size])
+        said += piece
+    said += calls.close()[0]
+    return said, [(c["function"]["name"], c["function"]["arguments"]) for c in calls.made]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@pytest.mark.parametrize(
+    ("text", "said", "count"),
+    [
+        ("Just words, 1 < 2 <tool", "Just words, 1 < 2 <tool", 0),
+        (CALL, "", 1),
+        (f"I ask.\n{CALL}\n{CALL}\n", "I ask.\n", 2),
+        (f"{CALL} and then", " and then", 1),
+        (CALL.removesuffix("</tool_call>"), "", 1),
+        ("<tool_call>no json</tool_call>!", "<tool_call>no json</tool_call>!", 0),
+        ('<tool_call>{"name": 3}</tool_call>', '<tool_call>{"name": 3}</tool_call>', 0),
+        ("<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", 0),
+        ('<tool_call>{"name": "a"', '<tool_call>{"name": "a"', 0),
+    ],
+)
+def test_tool_calls_are_found_however_the_text_arrives(
+    text: str, said: str, count: int, size: int
+) -> None:
+    calculator = ("calculator", '{"x": "1 + 2"}')
+    assert divided(text, size=size) == (said, [calculator] * count)
+
+
+def test_calls_have_ids_of_their_own() -> None:
+    calls = Calls()
+    _, made = calls.push(CALL + CALL)
+    assert len({call["id"] for call in made}) == 2
+    assert all(call["type"] == "function" for call in made)

@@ -1,0 +1,312 @@
+"""Rows of trajectories with several turns: flat token lists, with masks and turn boundaries."""
+
+import json
+
+import pytest
+from stage import Oracle, completion
+from yard import Yard
+
+from holdfast.engine.export import What
+from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.policy import Completion, Request
+from holdfast.records.errors import EngineUnavailable, NotTrainable
+from holdfast.records.group import GroupPolicy
+from holdfast.records.message import Message, Role, assistant, user
+from holdfast.rollout.tool import tool
+from holdfast.rollout.training import TrainingRolloutProcessor
+from holdfast.rollout.voice import Voice
+
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+
+
+@tool(contract="idempotent")
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+async def with_a_tool(t):
+    t.add(*t.task.messages)
+    while (reply := await t.generate(tools=[add])).tool_calls:
+        for call in reply.tool_calls:
+            await t.tool(call, add)
+
+
+def calling(request: Request) -> str:
+    """The first turn calls the tool, the second answers."""
+    return f"let me see {CALL}" if request.id.endswith("/0") else "it is 3"
+
+
+def rows(yard: Yard, **options: object) -> list[dict]:
+    return json.loads(json.dumps(yard.rows(What.ROWS, **options)))
+
+
+def extra(row: dict) -> dict:
+    return row["execution_metadata"]["extra"]
+
+
+def test_a_trajectory_with_turns_is_one_row_with_its_tokens_in_a_line():
+    yard = Yard(samples=2, policy=Oracle(calling))
+    yard.run(with_a_tool, lambda view: float(view.key.sample))
+    first, second = rows(yard)
+    samples = yard.rows()
+    assert [row["execution_metadata"]["rollout_id"] for row in (first, second)] == [
+        "run/a/0",
+        "run/a/1",
+    ]
+    for row, sample in zip((first, second), samples, strict=True):
+        found = extra(row)
+        (ids,), (logprobs,), (mask,) = (
+            found["completion_ids"],
+            found["inference_logprobs"],
+            found["loss_mask"],
+        )
+        assert found["prompt_ids"] + ids == sample["token_ids"]
+        assert [0] * len(found["prompt_ids"]) + mask == sample["loss_mask"]
+        assert len(ids) == len(mask) == len(logprobs)
+        (start, end), (again, last) = found["turn_boundaries"]
+        assert (start, last) == (0, len(ids))
+        assert ids[start:end] == [*f"let me see {CALL}".encode(), 257]
+        assert ids[again:last] == [*b"it is 3", 257]
+        assert mask == [1] * end + [0] * (again - end) + [1] * (last - again)
+        assert set(logprobs[end:again]) == {0.0}
+        assert logprobs[again] == -1 / 256
+        (spans,) = found["version_spans"]
+        assert spans == [["v1", start, end, 0], ["v1", again, last, 0]]
+        assert found["finish_reasons"] == ["stop"]
+        assert found["completions_text"] == [f"let me see{CALL}\nit is 3"], "as it was parsed"
+        assert "token_turn_traces" not in found
+        assert row["execution_metadata"]["usage"] == {
+            "prompt_tokens": len(sample["token_ids"]) - sum(mask),
+            "completion_tokens": sum(mask),
+            "total_tokens": len(sample["token_ids"]),
+        }
+        assert row["execution_metadata"]["tool_call_count"] == 1
+    assert (extra(second)["samples"], extra(second)["rewards"]) == ([1], [1.0])
+    assert second["evaluation_result"]["score"] == 1.0
+
+
+def test_messages_and_tool_calls_are_in_the_shape_of_chat_apis():
+    yard = Yard(policy=Oracle(calling))
+    yard.run(with_a_tool)
+    (row,) = rows(yard)
+    asked, called, told, answer = row["messages"]
+    assert asked == {"role": "user", "content": "do a"}
+    (call,) = called["tool_calls"]
+    assert call["type"] == "function"
+    assert call["function"]["name"] == "add"
+    assert json.loads(call["function"]["arguments"]) == {"a": 1, "b": 2}
+    assert told == {
+        "role": "tool",
+        "content": "3",
+        "name": "add",
+        "tool_call_id": call["id"],
+    }
+    assert answer == {"role": "assistant", "content": "it is 3"}
+
+
+def test_turn_traces_are_each_turn_as_the_engine_saw_it():
+    yard = Yard(policy=Oracle(calling))
+    yard.run(with_a_tool)
+    (row,) = rows(yard, turn_traces=True)
+    first, second = extra(row)["token_turn_traces"]
+    sent = [request.prompt.tolist() for request in yard.policy.requests]
+    assert [first["prompt_ids"], second["prompt_ids"]] == sent
+    assert (first["step_index"], second["step_index"]) == (0, 1)
+    assert second["completion_ids"] == [*b"it is 3", 257]
+    assert len(second["completion_logprobs"]) == len(second["completion_ids"])
+    assert second["prompt_ids"][: len(first["prompt_ids"] + first["completion_ids"])] == (
+        first["prompt_ids"] + first["completion_ids"]
+    )
+
+
+def test_with_turn_traces_every_row_is_one_trajectory():
+    yard = Yard(samples=2)
+    yard.run(TrainingRolloutProcessor())
+    assert len(rows(yard)) == 1
+    two = rows(yard, turn_traces=True)
+    assert [extra(row)["samples"] for row in two] == [[0], [1]]
+    assert all(len(extra(row)["token_turn_traces"]) == 1 for row in two)
+
+
+def test_a_row_grows_with_its_tokens_and_not_with_the_square_of_its_turns():
+    async def talk(t):
+        for turn in range(t.task.metadata["turns"]):
+            t.add(f"turn {turn:04}")
+            await t.generate()
+
+    def size(turns: int) -> int:
+        yard = Yard(policy=Oracle(lambda request: "a steady answer"))
+        yard.tasks = [type(yard.tasks[0])(id="a", metadata={"turns": turns})]
+        yard.run(talk)
+        return len(json.dumps(rows(yard)))
+
+    assert size(64) < 4.5 * size(16)
+
+
+def test_one_sample_with_turns_makes_rows_of_all_samples_of_its_task():
+    def answer(request):
+        return calling(request) if "/1/" in request.id else "at once"
+
+    yard = Yard("a", "b", samples=3, policy=Oracle(answer))
+    yard.run(with_a_tool)
+    found = rows(yard)
+    assert [row["execution_metadata"]["rollout_id"] for row in found] == [
+        f"run/{task}/{sample}" for task in "ab" for sample in range(3)
+    ]
+    assert [len(extra(row)["turn_boundaries"]) for row in found] == [1, 2, 1] * 2
+
+
+async def greeted_by_number(t):
+    t.add(f"you are number {t.key.sample}")
+    await t.generate()
+
+
+async def only_the_first_has_tools(t):
+    t.add("same words")
+    await t.generate(tools=[] if t.key.sample else [add])
+
+
+@pytest.mark.parametrize("rollout", [greeted_by_number, only_the_first_has_tools])
+def test_samples_of_different_prompts_are_rows_of_their_own(rollout):
+    yard = Yard(samples=2)
+    yard.run(rollout)
+    assert [extra(row)["samples"] for row in rows(yard)] == [[0], [1]]
+
+
+def test_a_failed_sibling_of_trajectories_with_turns_is_a_row_with_its_error():
+    def answer(request):
+        return EngineUnavailable("503") if "/1/" in request.id else calling(request)
+
+    yard = Yard(samples=2, policy=Oracle(answer), group=GroupPolicy(refill=0))
+    yard.run(with_a_tool, lambda view: 1.0, max_retry=0)
+    fine, broken = rows(yard)
+    assert fine["rollout_status"]["code"] == 100
+    assert broken["rollout_status"]["code"] == 13
+    assert broken["execution_metadata"]["rollout_id"] == "run/a/1"
+    assert extra(broken) == {
+        "failed_samples": [
+            {"sample": 1, "cause": "infrastructure", "message": "EngineUnavailable: #"}
+        ]
+    }
+    assert "evaluation_result" not in broken
+
+
+# --- forks
+
+
+def test_a_rewritten_history_gives_a_row_for_each_branch():
+    async def forgets(t):
+        t.add("one")
+        await t.generate()
+        t.messages[:] = [user("one"), assistant("something else"), user("two")]
+        await t.generate()
+
+    yard = Yard(policy=Oracle(lambda request: f"at {request.id[-1]}"))
+    yard.run(forgets)
+    before, after = rows(yard)
+    samples = yard.rows()
+    assert [extra(row)["branch"] for row in (before, after)] == [0, 1]
+    assert after["execution_metadata"]["rollout_id"] == "run/a/0#1"
+    assert [message["content"] for message in before["messages"]] == ["one", "at 0"]
+    assert [message["content"] for message in after["messages"]] == [
+        *("one", "something else", "two", "at 1")
+    ]
+    for row, sample in zip((before, after), samples, strict=True):
+        found = extra(row)
+        assert found["prompt_ids"] + found["completion_ids"][0] == sample["token_ids"]
+        assert len(found["turn_boundaries"]) == 1
+        assert found["loss_mask"][0] == sample["loss_mask"][len(found["prompt_ids"]) :]
+
+
+def test_branches_share_their_beginning_and_train_it_once():
+    async def splits(t):
+        t.add("start")
+        await t.generate()
+
+        async def go(child):
+            child.add("go on")
+            await child.generate()
+
+        await t.branch(go, go)
+
+    yard = Yard(policy=Oracle(lambda request: f"at {request.id}"))
+    yard.run(splits)
+    left, right = rows(yard)
+    assert extra(left)["prompt_ids"] == extra(right)["prompt_ids"]
+    assert extra(left)["turn_boundaries"][0] == extra(right)["turn_boundaries"][0]
+    start, end = extra(left)["turn_boundaries"][0]
+    assert set(extra(left)["loss_mask"][0][start:end]) == {1}
+    assert set(extra(right)["loss_mask"][0][start:end]) == {0}
+    assert left["messages"][-1]["content"] == "at run/a/0/1.0.0"
+    assert right["messages"][-1]["content"] == "at run/a/0/1.1.0"
+    spans = extra(right)["version_spans"][0]
+    assert [span[1:3] for span in spans] == extra(right)["turn_boundaries"]
+
+
+def test_what_another_voice_said_is_there_but_not_in_the_mask():
+    other = Oracle(lambda request: "and then?")
+
+    async def interviewed(t):
+        t.add("start")
+        await t.generate(voice=Voice(other, t.voice.renderer, trained=False))
+
+    yard = Yard()
+    yard.run(interviewed)
+    (row,) = rows(yard)
+    assert extra(row)["turn_boundaries"] == [[0, 10]]
+    assert set(extra(row)["loss_mask"][0]) == {0}
+
+
+# --- engines without tokens
+
+
+class Chat(Oracle):
+    """An engine that takes messages and gives messages."""
+
+    async def sample(self, request: Request) -> Completion:
+        self.requests.append(request)
+        said = Message(Role.ASSISTANT, f"said {request.messages[-1].text}", reasoning="hm")
+        whole = completion("")
+        return Completion(b"", b"", "stop", (), whole.model, 1, 0.0, message=said)
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_run_through_chat_gives_rows_without_token_fields(turns, monkeypatch):
+    monkeypatch.setattr("yard.ByteRenderer", MessagesOnly)
+
+    async def talk(t):
+        for turn in range(turns):
+            t.add(f"turn {turn}")
+            await t.generate()
+
+    yard = Yard(samples=2, policy=Chat())
+    yard.run(talk, lambda view: 1.0)
+    with pytest.raises(NotTrainable):
+        yard.rows()
+    found = rows(yard)
+    assert len(found) == (1 if turns == 1 else 2)
+    row = found[0]
+    assert row["messages"][-1] == {
+        "role": "assistant",
+        "content": f"said turn {turns - 1}",
+        "reasoning_content": "hm",
+    }
+    assert row["evaluation_result"]["score"] == 1.0
+    assert "usage" not in row["execution_metadata"]
+    assert not extra(row).keys() & {
+        *("prompt_ids", "completion_ids", "inference_logprobs", "version_spans", "loss_mask"),
+        *("turn_boundaries", "token_turn_traces"),
+    }
+    assert extra(row)["completions_text"][0].endswith(f"said turn {turns - 1}")
+
+
+def test_a_rollout_that_samples_nothing_is_a_row_all_the_same():
+    async def says_nothing(t):
+        return 0.5
+
+    yard = Yard()
+    yard.run(says_nothing)
+    (row,) = rows(yard)
+    assert row["evaluation_result"]["score"] == 0.5
+    assert "completion_ids" not in extra(row)
+    assert "finish_reason" not in row["execution_metadata"]

@@ -1,0 +1,66 @@
+"""A stream of bytes is cut into the same events, however it arrives."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.policy import events
+from holdfast.policy.events import Events
+from holdfast.records.errors import BadAnswer
+
+
+def read(*chunks: bytes) -> list[bytes]:
+    stream = Events()
+    return [data for chunk in chunks for data in stream.feed(chunk)]
+
+
+def test_an_event_is_there_as_soon_as_its_blank_line_is() -> None:
+    stream = Events()
+    assert stream.feed(b"data: a") == []
+    assert stream.feed(b"\n") == []
+    assert stream.feed(b"\ndata: b\n\nda") == [b"a", b"b"]
+    assert stream.feed(b"ta:c\n\n") == [b"c"]
+
+
+def test_comments_and_other_fields_are_dropped() -> None:
+    said = b": ping\n\nevent: token\nid: 7\ndata: a\nretry: 10\n\nevent: end\n\ndata: b\n\n"
+    assert read(said) == [b"a", b"b"]
+
+
+def test_the_data_of_several_lines_is_one() -> None:
+    assert read(b"data: [1,\ndata: 2]\n\n") == [b"[1,\n2]"]
+
+
+def test_blank_lines_more_than_needed_say_nothing() -> None:
+    assert read(b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n") == [b"a", b"b"]
+
+
+def test_what_the_stream_breaks_off_in_is_no_event() -> None:
+    assert read(b"data: a\n\ndata: b\n") == [b"a"]
+
+
+def test_an_event_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_EVENT", 1_000)
+    stream = Events()
+    assert stream.feed(b"data: " + b"x" * 900) == []
+    with pytest.raises(BadAnswer, match="more than 1,000 bytes"):
+        stream.feed(b"x" * 100)
+
+
+DATA = st.text('ab{}:"é😀 ', min_size=1, max_size=12).map(lambda text: text.strip(" ") or "x")
+
+
+@given(
+    data=st.lists(DATA, max_size=6),
+    line=st.sampled_from([b"\n", b"\r\n"]),
+    places=st.lists(st.integers(0, 400), max_size=10),
+)
+def test_the_same_events_come_out_wherever_the_bytes_are_cut(
+    data: list[str], line: bytes, places: list[int]
+) -> None:
+    raw = b"".join(b"data: " + one.encode() + line + line for one in data)
+    cuts = [0, *sorted(place % (len(raw) + 1) for place in places), len(raw)]
+    chunks = [raw[start:end] for start, end in pairwise(cuts)]
+    assert read(*chunks) == [one.encode() for one in data]

@@ -1,0 +1,323 @@
+"""A completion that is interrupted goes on from its tokens, and is one completion in the end."""
+
+import asyncio
+import hashlib
+
+import pytest
+from asking import QUICK, ids, logprobs, policy_at, run, sample, until
+from canned import DONE, Answer, Canned, forever, sse
+from keeping import Kept, draft_of
+from spoken import (
+    PATHS,
+    PROMPT,
+    TOKEN_KINDS,
+    events,
+    logprobs_of,
+    max_tokens_of,
+    models,
+    plain,
+    prompt_of_body,
+    request,
+    said,
+    streamed,
+)
+
+from holdfast.policy.dialect import Kind
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import EngineUnavailable
+from holdfast.records.step import VersionSource, VersionSpan
+
+VLLM = Kind.VLLM
+
+
+def derived(seed: int, at: int) -> int:
+    digest = hashlib.blake2b(f"{seed}\0{at}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+# --- answers in one piece
+
+
+@pytest.mark.parametrize("kind", TOKEN_KINDS)
+def test_an_aborted_answer_is_gone_on_from_all_its_tokens(kind: Kind) -> None:
+    aborted = plain(kind, [40, 41, 42], finish="abort")
+    completion, bodies = sample(aborted, plain(kind, [43, 44], finish="length"), kind=kind)
+    assert [prompt_of_body(kind, body) for body in bodies] == [PROMPT, [*PROMPT, 40, 41, 42]]
+    assert [max_tokens_of(kind, body) for body in bodies] == [8, 5]
+    assert ids(completion) == [40, 41, 42, 43, 44]
+    assert logprobs(completion) == logprobs_of([40, 41, 42, 43, 44])
+    assert (completion.finish_reason, completion.seams, completion.tries) == ("length", (3,), 2)
+
+
+def test_the_prompt_that_the_engine_repeats_is_that_of_its_own_try() -> None:
+    aborted = plain(VLLM, [40], finish="abort", prompt=PROMPT)
+    rest = plain(VLLM, [41], prompt=[*PROMPT, 40])
+    assert ids(sample(aborted, rest)[0]) == [40, 41]
+
+
+def test_spans_of_several_tries_are_attached_to_their_own_tokens() -> None:
+    kind = Kind.VLLM_GENERATE
+    completion, _ = sample(
+        plain(kind, [40, 41, 42], finish="abort", versions=[("a", 0, 1), ("b", 1, 3)]),
+        plain(kind, [43], finish="abort", versions=[("b", 0, 1)]),
+        plain(kind, [44, 45], versions=[("c", 0, 2)]),
+        kind=kind,
+    )
+    assert completion.versions == (
+        VersionSpan("a", 0, 1),
+        VersionSpan("b", 1, 4),
+        VersionSpan("c", 4, 6),
+    )
+    assert completion.seams == (3, 4)
+
+
+def test_what_goes_forward_is_not_failing_however_often_it_is_interrupted() -> None:
+    aborts = [plain(VLLM, [one], finish="abort") for one in range(7)]
+    completion, _ = sample(*aborts, plain(VLLM, [7]), retry=QUICK)
+    assert QUICK.tries < completion.tries == 8
+    assert ids(completion) == list(range(8))
+
+
+def test_aborts_that_bring_nothing_are_failures() -> None:
+    aborts = [plain(VLLM, [], finish="abort")] * 3
+    with pytest.raises(EngineUnavailable, match="aborted"):
+        sample(*aborts, plain(VLLM, [7]))
+
+
+def test_an_abort_at_the_last_token_that_was_asked_for_needs_no_other_request() -> None:
+    completion, bodies = sample(plain(VLLM, range(8), finish="abort"))
+    assert (completion.finish_reason, completion.seams) == ("length", ())
+    assert len(bodies) == 1
+
+
+# --- streams
+
+
+@pytest.mark.parametrize("kind", TOKEN_KINDS)
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "ended"])
+def test_a_stream_that_breaks_off_gives_up_its_last_token(kind: Kind, cut: bool) -> None:
+    kept = Kept()
+    broken = streamed(kind, [40, 41, 42], finish=None, cut=cut)
+    rest = streamed(kind, [42, 43])
+    completion, bodies = sample(broken, rest, asked=kept.request(), kind=kind)
+    assert prompt_of_body(kind, bodies[1]) == [*PROMPT, 40, 41]
+    assert max_tokens_of(kind, bodies[1]) == 6
+    assert ids(completion) == [40, 41, 42, 43]
+    assert logprobs(completion) == logprobs_of([40, 41, 42, 43])
+    assert completion.seams == (2,)
+    assert kept.ids[:2] == [40, 41]
+
+
+@pytest.mark.parametrize("kind", TOKEN_KINDS)
+def test_a_stream_that_says_it_was_aborted_keeps_its_last_token(kind: Kind) -> None:
+    kept = Kept()
+    aborted = streamed(kind, [40, 41, 42], finish="abort")
+    completion, bodies = sample(aborted, streamed(kind, [43]), asked=kept.request(), kind=kind)
+    assert prompt_of_body(kind, bodies[1]) == [*PROMPT, 40, 41, 42]
+    assert ids(completion) == [40, 41, 42, 43]
+    assert completion.seams == (3,)
+    assert kept.ids == [40, 41, 42]
+
+
+def test_a_stream_that_breaks_off_after_one_token_has_given_nothing() -> None:
+    broken = [streamed(VLLM, [40], finish=None, cut=True) for _ in range(3)]
+    with pytest.raises(EngineUnavailable):
+        sample(*broken, streamed(VLLM, [40]), asked=Kept().request())
+
+
+def test_the_versions_of_a_stream_are_those_that_its_end_tells() -> None:
+    kind = Kind.VLLM_GENERATE
+    told = events(kind, [42, 43])
+    told[-1]["choices"][0]["weight_versions"] = [{"version": "b", "start": 0, "end": 2}]
+    completion, _ = sample(
+        streamed(kind, [40, 41, 42], finish=None, cut=True),
+        Answer(chunks=sse(*told, DONE)),
+        asked=Kept().request(),
+        kind=kind,
+    )
+    assert completion.versions == (
+        VersionSpan("", 0, 2, VersionSource.UNKNOWN),
+        VersionSpan("b", 2, 4),
+    )
+
+
+# --- what is made durable
+
+
+def spaced(chunks: list[bytes]) -> list[object]:
+    async def pause() -> None:
+        await asyncio.sleep(0.005)
+
+    return [part for chunk in chunks for part in (chunk, pause)]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 100])
+def test_drafts_are_contiguous_and_never_have_the_last_token(every: int) -> None:
+    kept = Kept()
+    stream = Answer(chunks=spaced(sse(*events(VLLM, range(40, 48)), DONE)))  # type: ignore[arg-type]
+    completion, _ = sample(stream, asked=kept.request(every=every))
+    assert ids(completion) == list(range(40, 48))
+    assert kept.ids == list(range(40, 48))[: len(kept.ids)]
+    assert kept.logprobs == logprobs_of(kept.ids)
+    assert len(kept.ids) < 8, "what is whole is recorded as a whole"
+    assert len(kept.ids) >= 8 - 1 - every
+    assert all(size >= every for size in kept.sizes())
+
+
+def test_a_call_that_is_cancelled_keeps_what_it_has_but_for_the_last_token() -> None:
+    async def main() -> Kept:
+        kept = Kept()
+        async with Canned() as server, policy_at(server) as policy:
+            chunks = [*sse(*events(VLLM, [40, 41, 42], finish=None)), forever]
+            server.says(PATHS[VLLM], Answer(chunks=chunks))
+            call = asyncio.create_task(policy.sample(kept.request(every=1)))
+            await until(lambda: bool(kept.ids))
+            await asyncio.sleep(0.05)
+            call.cancel()
+            await asyncio.wait({call})
+            assert call.cancelled()
+        return kept
+
+    assert run(main()).ids == [40, 41]
+
+
+def test_a_call_that_is_cancelled_after_the_end_keeps_no_end_that_nobody_knows_of() -> None:
+    """Who goes on from the durable tokens must find the end again, not sample beyond it."""
+
+    async def main() -> Kept:
+        kept = Kept()
+        async with Canned() as server, policy_at(server) as policy:
+            chunks = [*sse(*events(VLLM, [40, 41, 42], finish="stop")), forever]
+            server.says(PATHS[VLLM], Answer(chunks=chunks))
+            call = asyncio.create_task(policy.sample(kept.request(every=1)))
+            await until(lambda: bool(kept.ids))
+            await asyncio.sleep(0.05)
+            call.cancel()
+            await asyncio.wait({call})
+        return kept
+
+    assert run(main()).ids == [40, 41]
+
+
+# --- drafts of a run before
+
+
+@pytest.mark.parametrize("kind", TOKEN_KINDS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_durable_draft_is_gone_on_from(kind: Kind, stream: bool) -> None:
+    draft = draft_of([40, 41])
+    kept = Kept(draft)
+    asked = kept.request(draft=draft) if stream else request(draft=draft)
+    reply = streamed(kind, [42, 43, 44]) if stream else plain(kind, [42, 43, 44])
+    completion, bodies = sample(reply, asked=asked, kind=kind)
+    assert prompt_of_body(kind, bodies[0]) == [*PROMPT, 40, 41]
+    assert max_tokens_of(kind, bodies[0]) == 6
+    assert ids(completion) == [40, 41, 42, 43, 44]
+    assert logprobs(completion) == logprobs_of([40, 41, 42, 43, 44])
+    assert completion.versions[0] == VersionSpan("old", 0, 2)
+    assert completion.versions[-1].end == 5
+    assert completion.seams == (2,)
+
+
+def test_a_lie_takes_nothing_of_a_durable_draft_away() -> None:
+    draft = draft_of([40, 41])
+    kept = Kept(draft)
+    lie = Answer(chunks=sse(said(VLLM, [42], logprobs=[2.0])))
+    completion, bodies = sample(lie, streamed(VLLM, [42]), asked=kept.request(draft=draft))
+    assert prompt_of_body(VLLM, bodies[1]) == [*PROMPT, 40, 41]
+    assert ids(completion) == [40, 41, 42]
+
+
+@pytest.mark.parametrize(
+    ("drafted", "more", "reason"),
+    [
+        ([40, 41, 42], {"max_tokens": 3}, "length"),
+        ([40, 41, 2], {"stop_token_ids": (2,)}, "stop"),
+    ],
+)
+def test_a_draft_that_is_whole_needs_no_request(
+    drafted: list[int], more: dict[str, object], reason: str
+) -> None:
+    completion, bodies = sample(asked=request(draft=draft_of(drafted), **more))
+    assert bodies == []
+    assert (ids(completion), completion.finish_reason) == (drafted, reason)
+    assert completion.seams == ()
+
+
+# --- seeds
+
+
+@pytest.mark.parametrize("kind", TOKEN_KINDS)
+def test_the_rest_of_a_completion_is_not_drawn_with_the_noise_of_its_beginning(kind: Kind) -> None:
+    _, bodies = sample(
+        plain(kind, [40, 41], finish="abort"),
+        plain(kind, [42], finish="abort"),
+        plain(kind, [43]),
+        asked=request(seed=7),
+        kind=kind,
+    )
+    seeds = [seed_of(body) for body in bodies]
+    assert seeds == [7, derived(7, 2), derived(7, 3)]
+    assert len(set(seeds)) == 3
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def seed_of(body: dict[str, dict[str, int]]) -> int:
+    params: dict[str, object] = {**body, **body.get("sampling_params", {})}
+    found = params.get("seed", params.get("sampling_seed"))
+    assert isinstance(found, int)
+    return found
+
+
+@pytest.mark.parametrize("seeds", ["position", None])
+def test_an_engine_whose_seeds_name_positions_is_given_the_same_one(seeds: str | None) -> None:
+    async def main() -> list[int]:
+        async with Canned() as server, policy_at(server) as policy:
+            server.always("/v1/models", models(**({"seeds": seeds} if seeds else {})))
+            server.says(PATHS[VLLM], plain(VLLM, [40], finish="abort"), plain(VLLM, [41]))
+            await policy.check()
+            await policy.sample(request(seed=7))
+            return [body["seed"] for body in server.bodies(PATHS[VLLM])]
+
+    assert run(main()) == [7, 7 if seeds else derived(7, 1)]
+
+
+def test_without_a_seed_none_is_made_up() -> None:
+    aborted, rest = plain(VLLM, [40], finish="abort"), plain(VLLM, [41])
+    _, bodies = sample(aborted, rest, asked=request(seed=None))
+    assert all("seed" not in body for body in bodies)
+
+
+# --- time
+
+
+def test_a_deadline_that_comes_while_tokens_come_ends_the_completion_as_it_is() -> None:
+    async def slow() -> None:
+        await asyncio.sleep(0.05)
+
+    chunks = [part for chunk in sse(*events(VLLM, range(40, 48))) for part in (chunk, slow)]
+    retry = RetryPolicy(tries=3, deadline=0.12, base=0.001)
+    completion, bodies = sample(Answer(chunks=chunks), asked=Kept().request(), retry=retry)
+    found = ids(completion)
+    assert completion.finish_reason == "deadline"
+    assert 0 < len(found) < 8
+    assert found == list(range(40, 40 + len(found)))
+    assert len(bodies) == 1
+
+
+def test_a_stream_that_stalls_goes_on_elsewhere() -> None:
+    async def main() -> None:
+        async with Canned() as one, Canned() as other:
+            retry = RetryPolicy(tries=3, deadline=60, base=0.001, stall_timeout=0.1)
+            async with policy_at(one, other, retry=retry) as policy:
+                first = await policy.choose(request(home="h"))
+                slow, quick = (one, other) if first.url == one.url else (other, one)
+                stalling = [*sse(*events(VLLM, [40, 41, 42], finish=None)), forever]
+                slow.always(PATHS[VLLM], Answer(chunks=stalling))
+                quick.always(PATHS[VLLM], streamed(VLLM, [42, 43]))
+                completion = await policy.sample(Kept().request(home="h"))
+                assert ids(completion) == [40, 41, 42, 43]
+                assert [len(slow.asked), len(quick.asked)] == [1, 1]
+                assert quick.asked[0].body["prompt"] == [*PROMPT, 40, 41]
+
+    run(main())

@@ -1,0 +1,98 @@
+"""Renderers as a rollout uses them: turn after turn, over a token stream that only grows."""
+
+from array import array
+from pathlib import Path
+
+import pytest
+from chat_models import QWEN3, TEMPLATES, TOOL, result, write_model
+
+from holdfast.policy.choice import renderer_for
+from holdfast.policy.family import FamilyRenderer
+from holdfast.policy.template import TemplateRenderer
+from holdfast.records.message import Message, user
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import Generated
+from holdfast.records.tokens import pack_ids
+from holdfast.rollout.prompt import Prompt, Stream
+
+SAMPLED = 'A zebra.<tool_call>\n{"name": "look", "arguments": {"what": "zebra"}}\n</tool_call>'
+
+
+@pytest.fixture(params=["family", "template", "plain template"])
+def renderer(request: pytest.FixtureRequest, tmp_path: Path) -> FamilyRenderer | TemplateRenderer:
+    folder = write_model(tmp_path, TEMPLATES["plain"] if "plain" in request.param else QWEN3)
+    family = "qwen3" if request.param == "family" else "template"
+    found = renderer_for(folder, family=family)
+    assert isinstance(found, FamilyRenderer | TemplateRenderer)
+    return found
+
+
+def taken(prompt: Prompt, ids: list[int], message: Message, turn: int) -> Generated:
+    return Generated(
+        path=str(turn),
+        fingerprint=prompt.fingerprint,
+        base=prompt.base,
+        keep=prompt.keep,
+        delta=prompt.delta.tobytes(),
+        ids=pack_ids(ids),
+        logprobs=b"",
+        finish_reason="stop",
+        versions=(),
+        message=message,
+        added=(),
+        model="",
+        sampling=Sampling(),
+    )
+
+
+def test_text_that_was_sampled_is_never_encoded_again_and_the_stream_only_grows(
+    renderer: FamilyRenderer | TemplateRenderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An unusual tokenization of the text: one token per byte, as no encoder would write it.
+    tokenizer = renderer.tokenizer
+    said, call = SAMPLED.split("<tool_call>")
+    inside = call.removesuffix("</tool_call>")
+    marks = tokenizer.convert_tokens_to_ids(["<tool_call>", "</tool_call>"])
+    letters = [[tokenizer.encode(one)[0] for one in text] for text in (said, inside)]
+    sampled = [*letters[0], marks[0], *letters[1], marks[1]]
+    assert sampled != tokenizer.encode(SAMPLED)
+    encoded: list[str] = []
+    encode = tokenizer.encode
+
+    def recorded(text: str, **options: object) -> list[int]:
+        encoded.append(text)
+        return encode(text, **options)
+
+    monkeypatch.setattr(tokenizer, "encode", recorded)
+    stream, tools = Stream(), (TOOL,)
+    messages: list[Message] = [user("What do you see?")]
+    expected = array("i")
+    for turn in range(20):
+        prompt = stream.next_prompt(messages, tools, renderer=renderer, sampling=Sampling())
+        assert (prompt.keep, prompt.prefix_break) == (len(expected), "")
+        expected.extend(prompt.delta)
+        # Every other completion is cut by its length just before its end.
+        ids = sampled if turn % 2 else [*sampled, renderer.stop_token_ids[0]]
+        message = renderer.parse(array("i", ids), prompt=expected, tools=tools)
+        assert (message.text, len(message.tool_calls)) == ("A zebra.", 1)
+        stream.advance(taken(prompt, ids, message, turn), messages, tools)
+        expected.extend(ids)
+        assert stream.ids == expected
+        messages += [message, result("Nothing.")]
+    assert encoded
+    assert not [text for text in encoded if "zebra" in text]
+
+
+def test_a_rewritten_history_is_rendered_anew_and_the_break_is_named(
+    renderer: FamilyRenderer | TemplateRenderer,
+) -> None:
+    stream = Stream()
+    messages = [user("One."), user("Two.")]
+    prompt = stream.next_prompt(messages, (), renderer=renderer, sampling=Sampling())
+    ids = [*renderer.tokenizer.encode("So."), renderer.stop_token_ids[0]]
+    message = renderer.parse(ids, prompt=prompt.delta)
+    stream.advance(taken(prompt, ids, message, 0), messages, ())
+    changed = [messages[0], user("Three."), message, user("Four.")]
+    anew = stream.next_prompt(changed, (), renderer=renderer, sampling=Sampling())
+    assert anew.prefix_break == "earlier messages were changed"
+    assert stream.ids[: anew.keep].tolist() + anew.delta.tolist() == renderer.render(changed, ())

@@ -1,0 +1,160 @@
+"""A client of the fake engine that knows no policy: bare aiohttp, so that faults are seen raw."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+from msgspec import Struct
+
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.records.message import user
+from holdfast.testing import FakeEngine
+
+PROMPT = ByteRenderer().render([user("hello")], [])
+MESSAGES = [{"role": "user", "content": "hello"}]
+PATHS = {
+    "completions": "/v1/completions",
+    "chat": "/v1/chat/completions",
+    "generate": "/inference/v1/generate",
+    "sglang": "/generate",
+    "fireworks": "/v1/completions",
+}
+BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+class Answer(Struct):
+    """What came: everything up to where it ended or broke off."""
+
+    status: int = 0
+    body: bytes = b""
+    broke: Exception | None = None
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def data(self) -> list[str]:
+        """What each event holds; the last may be torn."""
+        lines = self.body.decode().split("\n\n")
+        return [line.removeprefix("data: ") for line in lines if line]
+
+    @property
+    def done(self) -> bool:
+        return bool(self.data) and self.data[-1] == "[DONE]"
+
+    @property
+    def events(self) -> list[Any]:
+        return [json.loads(one) for one in self.data if one != "[DONE]"]
+
+
+def body(engine: FakeEngine, wire: str, **given: Any) -> dict[str, Any]:
+    """A request that asks for everything, the same one in each wire's words."""
+    prompt = given.pop("prompt", PROMPT)
+    seed, limit = given.pop("seed", 1), given.pop("max_tokens", 64)
+    stops = {key: given.pop(key) for key in ("stop", "stop_token_ids") if key in given}
+    usage = {"stream_options": {"include_usage": True}} if given.get("stream") else {}
+    sampling: dict[str, Any] = {"temperature": 1.0, **stops}
+    if wire == "sglang":
+        sampling |= {"max_new_tokens": limit, "sampling_seed": seed}
+        asked = {"return_logprob": True, "return_prompt_token_ids": True}
+        return {"input_ids": prompt, "sampling_params": sampling, **asked, **given}
+    model = {"model": engine.model}
+    if wire == "generate":
+        sampling |= {"max_tokens": limit, "seed": seed, "logprobs": 0}
+        asked = {"return_token_ids": True}
+        return {
+            **model,
+            "token_ids": prompt,
+            "sampling_params": sampling,
+            **asked,
+            **usage,
+            **given,
+        }
+    common = {**model, **sampling, "max_tokens": limit, "seed": seed, "return_token_ids": True}
+    if wire == "chat":
+        return {**common, "messages": MESSAGES, "logprobs": True, **usage, **given}
+    if wire == "fireworks":
+        return {**common, "prompt": prompt, "logprobs": True, "raw_output": True, **given}
+    return {**common, "prompt": prompt, "logprobs": 0, **usage, **given}
+
+
+async def send(
+    engine: FakeEngine,
+    path: str,
+    request: dict[str, Any],
+    *,
+    request_id: str = "r",
+    until: Callable[[bytes], bool] | None = None,
+    seconds: float = 20,
+) -> Answer:
+    """`until` ends the reading early, and leaves."""
+    found = Answer()
+    timeout = aiohttp.ClientTimeout(total=seconds)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(
+                f"{engine.url}{path}", json=request, headers={"X-Request-Id": request_id}
+            ) as response,
+        ):
+            found.status = response.status
+            async for read in response.content.iter_any():
+                found.body += read
+                if until is not None and until(found.body):
+                    response.close()
+                    break
+    except BROKEN as error:
+        found.broke = error
+    return found
+
+
+def ask(engine: FakeEngine, wire: str, *, request_id: str = "r", **given: Any) -> Answer:
+    request = body(engine, wire, **given)
+    return asyncio.run(send(engine, PATHS[wire], request, request_id=request_id))
+
+
+class Sampled(Struct):
+    """What a wire said was sampled, in one form for all of them."""
+
+    ids: list[int] = []
+    logprobs: list[float] = []
+    text: str = ""
+    finish: str | None = None
+    prompt: list[int] | None = None
+
+
+def sampled(wire: str, answers: list[Any]) -> Sampled:
+    """Of the events of a stream, or of one plain answer. SGLang's repeat what came before."""
+    found = Sampled([], [])
+    for answer in answers:
+        if wire == "sglang":
+            _take_sglang(found, answer)
+        elif answer["choices"]:
+            _take_choice(found, answer)
+    return found
+
+
+def _take_sglang(found: Sampled, answer: Any) -> None:
+    meta = answer["meta_info"]
+    found.ids, found.text = answer["output_ids"], answer["text"]
+    found.logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
+    found.finish = meta["finish_reason"] and meta["finish_reason"]["type"]
+    found.prompt = answer["prompt_token_ids"]
+
+
+def _take_choice(found: Sampled, answer: Any) -> None:
+    choice = answer["choices"][0]
+    found.ids += choice.get("token_ids") or []
+    found.finish = choice["finish_reason"]
+    message = choice.get("delta") or choice.get("message") or {}
+    found.text += choice.get("text") or message.get("content") or ""
+    prompt = choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
+    found.prompt = found.prompt or prompt
+    logprobs = choice["logprobs"] or {"content": []}
+    if "content" in logprobs:
+        found.logprobs += [one["logprob"] for one in logprobs["content"]]
+    else:
+        found.logprobs += logprobs["token_logprobs"]
