@@ -42,9 +42,7 @@ class Asked(Generation):
 
 
 def sampling(**changes: Any) -> Sampling:
-    return Sampling(
-        **{"max_tokens": 24, "seed": 7, "ignore_eos": True, "logprobs": 0, **changes}
-    )
+    return Sampling(**{"max_tokens": 24, "seed": 7, "ignore_eos": True, "logprobs": 0, **changes})
 
 
 def ask(engine: Engine, prompt: Sequence[int], **changes: Any) -> Asked:
@@ -54,9 +52,7 @@ def ask(engine: Engine, prompt: Sequence[int], **changes: Any) -> Asked:
 
 
 @asynccontextmanager
-async def serving(
-    engine: Engine, *, api_key: str | None = None
-) -> AsyncIterator["Client"]:
+async def serving(engine: Engine, *, api_key: str | None = None) -> AsyncIterator["Client"]:
     """The engine behind a real socket, and a client for it."""
     app = Server(engine, served=NAME, api_key=api_key).application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)

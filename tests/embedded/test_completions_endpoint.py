@@ -73,9 +73,7 @@ def test_the_shape_of_a_stream_is_that_of_vllm(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_same_seed_gives_the_same_answer_and_another_another(
-    engine: Engine, path: str
-) -> None:
+def test_the_same_seed_gives_the_same_answer_and_another_another(engine: Engine, path: str) -> None:
     async def ask(client: Client) -> list[Any]:
         seeds = [7, 7, 8, None, None]
         return [await client.ok(path, body_for(path, seed=seed)) for seed in seeds]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from desk import Asked, ask, sampling
+from tiny_models import VOCABULARY
 
-from holdfast.embedded import attention
-from holdfast.embedded.engine import Engine
+from holdfast.embedded import attention, sharing, slots
+from holdfast.embedded.engine import Engine, Pause
 from holdfast.embedded.folder import Model, load
 from holdfast.embedded.generation import Sampling
-from tiny_models import VOCABULARY
 
 
 def prompt(length: int, *, seed: int = 0) -> list[int]:
@@ -48,11 +48,20 @@ def tried(
         yield engine
 
 
-SAMPLINGS = [{}, {"temperature": 0.0}, {"temperature": 0.8, "top_p": 0.9}]
+@pytest.fixture(params=["cold", "kept"])
+def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both: with everything computed anew, and with what the cache still holds or others share."""
+    if request.param == "cold":
+        for module in (slots, sharing):
+            monkeypatch.setattr(module, "agreeing", lambda *_: 0)
 
 
-@pytest.mark.parametrize("changes", SAMPLINGS, ids=["plain", "greedy", "nucleus"])
-@pytest.mark.parametrize("length", [1, 100])
+@pytest.mark.usefixtures("cold")
+@pytest.mark.parametrize(
+    ("length", "changes"),
+    [(1, {}), (100, {"temperature": 0.0}), (100, {"temperature": 0.8, "top_p": 0.9})],
+    ids=["plain", "greedy", "nucleus"],
+)
 def test_alone_and_in_a_batch_of_32(tried: Engine, length: int, changes: dict[str, float]) -> None:
     alone = ask(tried, prompt(length), **changes).result
     others = crowd(31, seed=length)
@@ -63,6 +72,7 @@ def test_alone_and_in_a_batch_of_32(tried: Engine, length: int, changes: dict[st
         other.wait()
 
 
+@pytest.mark.usefixtures("cold")
 def test_joining_late_and_being_joined(tried: Engine) -> None:
     alone = ask(tried, prompt(50)).result
     first = crowd(20, seed=1)
@@ -78,6 +88,7 @@ def test_joining_late_and_being_joined(tried: Engine) -> None:
         one.wait()
 
 
+@pytest.mark.usefixtures("cold")
 def test_sent_again_from_any_point(tried: Engine) -> None:
     """An interrupted generation goes on where it stopped, decoded tokens read in as a prompt."""
     whole = ask(tried, prompt(50), max_tokens=24)
@@ -87,6 +98,7 @@ def test_sent_again_from_any_point(tried: Engine) -> None:
         assert rest.result == expected[kept:], f"after {kept} tokens"
 
 
+@pytest.mark.usefixtures("cold")
 def test_in_every_slot(tried: Engine) -> None:
     alone = ask(tried, prompt(70)).result
     same = [Asked(prompt(70), sampling()) for _ in range(32)]
@@ -132,6 +144,30 @@ def test_what_a_free_slot_holds_survives_the_work_of_others(model: Model) -> Non
         assert ask(engine, prompt(150, seed=3)).result == expected
 
 
+def test_a_prompt_is_read_once_for_all_who_ask_it_together(model: Model) -> None:
+    with Engine(model, max_batch=8) as engine:
+        expected = [ask(engine, prompt(200), seed=seed).result for seed in range(8)]
+        ask(engine, prompt(150, seed=1), max_tokens=1).wait()
+    with Engine(model, max_batch=8) as engine:
+        group = [Asked(prompt(200), sampling(seed=seed)) for seed in range(8)]
+        engine.submit(*group)
+        assert [one.result for one in group] == expected
+        assert engine.statistics.row_sum == 200 + 7 + 8 * 23, "the last token is each one's own"
+
+
+def test_a_leader_that_leaves_hands_over_what_it_has(model: Model) -> None:
+    with Engine(model, max_batch=4) as engine:
+        expected = ask(engine, prompt(900), max_tokens=5).result
+    with Engine(model, max_batch=4) as engine:
+        engine.pause(Pause.KEEP).result(60)
+        leader = ask(engine, prompt(900))
+        followers = [ask(engine, prompt(900), max_tokens=5) for _ in range(3)]
+        engine.resume()
+        engine.cancel(leader)
+        assert [one.result for one in followers] == [expected] * 3
+
+
+@pytest.mark.usefixtures("cold")
 def test_random_interleavings(engine: Engine) -> None:
     """Whatever comes and goes, each request's result is the one that it has alone."""
     seed = random.randrange(1 << 30)
@@ -167,6 +203,7 @@ def sampling_with(base: Sampling, max_tokens: int) -> Sampling:
     return replace(base, max_tokens=max_tokens)
 
 
+@pytest.mark.usefixtures("cold")
 def test_logprobs_are_those_of_transformers(tried: Engine) -> None:
     asked = ask(tried, prompt(100), max_tokens=60)
     asked.wait()

@@ -98,7 +98,7 @@ def test_a_model_without_this_kind_of_attention_is_refused(tmp_path: Path) -> No
     config = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
     MambaForCausalLM(config).save_pretrained(tmp_path)
     tiny_models.save_tokenizer(tmp_path)
-    with pytest.raises(UsageError, match="not a transformer decoder|cannot run|cannot be loaded"):
+    with pytest.raises(UsageError, match=r"not a transformer decoder|cannot run|cannot be loaded"):
         Engine(load(tmp_path), max_batch=2).start()
 
 

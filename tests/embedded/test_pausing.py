@@ -210,7 +210,9 @@ def test_a_bug_in_a_step_fails_every_request_and_is_told(model: Model) -> None:
 
     async def main() -> Any:
         async with serving(engine) as client:
-            return (await client.get("/health"))[0], await client.post("/v1/completions", completion())
+            return (await client.get("/health"))[0], await client.post(
+                "/v1/completions", completion()
+            )
 
     health, (status, _) = asyncio.run(main())
     assert (health, status) == (503, 500)
@@ -220,9 +222,7 @@ def test_a_client_that_leaves_a_pause_does_no_harm(own_engine: Engine) -> None:
     async def ask_(client: Client) -> Any:
         task = await begun(own_engine, client, "/v1/completions", completion(**LONG))
         with pytest.raises(TimeoutError):
-            await client.session.post(
-                "/pause?mode=wait", timeout=aiohttp.ClientTimeout(total=0.02)
-            )
+            await client.session.post("/pause?mode=wait", timeout=aiohttp.ClientTimeout(total=0.02))
         await client.ok("/resume")
         return await task
 

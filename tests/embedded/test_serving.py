@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,9 +13,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from desk import SECONDS, completion
+from desk import SECONDS, completion, until
 
-from holdfast.embedded import EmbeddedEngine, Settings, serve
+from holdfast.embedded import EmbeddedEngine, Settings, serve, serving
+from holdfast.embedded.engine import Engine
 from holdfast.embedded.process import EngineDidNotStart
 from holdfast.records.errors import UsageError
 
@@ -86,8 +88,7 @@ def test_it_ends_with_a_parent_that_is_killed(folder: Path, tmp_path: Path) -> N
     assert gone(pid)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_answers_what_is_in_flight_and_exits_0(folder: Path, number: int) -> None:
+def test_a_signal_answers_what_is_in_flight_and_exits_0(folder: Path) -> None:
     engine = EmbeddedEngine(folder)
     engine.start()
 
@@ -95,7 +96,7 @@ def test_a_signal_answers_what_is_in_flight_and_exits_0(folder: Path, number: in
         body = {"max_tokens": 1000, "ignore_eos": True}
         task = asyncio.create_task(_complete(engine.url, model=engine.model, **body))
         await asyncio.sleep(0.2)
-        os.kill(engine.pid, number)
+        os.kill(engine.pid, signal.SIGTERM)
         return await task
 
     answer = asyncio.run(main())
@@ -113,7 +114,7 @@ def test_a_child_that_refuses_its_folder_says_why(tmp_path: Path) -> None:
 
 def test_a_child_that_is_not_ready_in_time_is_ended(folder: Path) -> None:
     engine = EmbeddedEngine(folder, ready_within=0.05)
-    with pytest.raises(EngineDidNotStart, match="not ready within 0.05 s"):
+    with pytest.raises(EngineDidNotStart, match=r"not ready within 0\.05 s"):
         engine.start()
     assert not engine.running
 
@@ -148,13 +149,25 @@ def test_a_bad_command_line_is_one_line_and_2(words: list[str], said: str) -> No
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken_is_said(folder: Path) -> None:
-    import socket
-
+def test_a_port_that_is_taken_is_said(own_engine: Engine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = run("--model", str(folder), "--port", str(taken.getsockname()[1]))
-    assert done.returncode == 2
-    assert "cannot listen on 127.0.0.1" in done.stderr
-    assert "Traceback" not in done.stderr
+        settings = Settings(port=taken.getsockname()[1])
+        with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1.*--port 0"):
+            asyncio.run(serving._listen(own_engine, settings, name="tiny"))
+
+
+def test_sigint_ends_it_as_sigterm_does(
+    own_engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        listening = asyncio.create_task(serving._listen(own_engine, Settings(port=0), name="tiny"))
+        await until(lambda: "serving" in (said.append(capsys.readouterr().out) or "".join(said)))
+        os.kill(os.getpid(), signal.SIGINT)
+        await listening
+
+    said: list[str] = []
+    asyncio.run(main())
+    assert "".join(said).startswith("serving tiny at http://127.0.0.1:")
+    assert not own_engine._thread.is_alive()

@@ -32,9 +32,7 @@ def test_characters_made_of_several_tokens_come_whole(model: Model) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_tokens_give_the_text_that_decoding_them_at_once_gives(
-    model: Model, seed: int
-) -> None:
+def test_any_tokens_give_the_text_that_decoding_them_at_once_gives(model: Model, seed: int) -> None:
     chance = random.Random(seed)
     ids = [chance.randrange(3, model.vocabulary) for _ in range(300)]
     text = Text(model.decode)

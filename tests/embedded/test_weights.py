@@ -148,7 +148,7 @@ def test_an_update_says_which_folder_and_which_version(engine: Engine, body: Any
         async with serving(engine) as client:
             return await client.post("/update_weights_from_disk", body)
 
-    status, answer = asyncio.run(main())
+    status, _ = asyncio.run(main())
     assert status == 400
     assert engine.version == "v1"
 

@@ -12,6 +12,7 @@ from holdfast.engine.export import What, rows
 from holdfast.engine.opening import RunChanged, open_run
 from holdfast.engine.report import as_text
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.policy.renderer import ByteRenderer
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.message import FunctionCall, ToolCall
@@ -290,7 +291,14 @@ def test_another_scorer_scores_everything_anew_and_rolls_nothing_out(tmp_path):
 
     async def scenario():
         journal, oracle = SqliteJournal(tmp_path / "j.db"), Oracle()
-        run = {"policy": oracle, "journal": journal, "name": "r", "samples": 2, "seed": 1}
+        run = {
+            "policy": oracle,
+            "renderer": ByteRenderer(),
+            "journal": journal,
+            "name": "r",
+            "samples": 2,
+            "seed": 1,
+        }
         await holdfast.run(rollout, tasks=[{"id": "a", "prompt": "x"}], scorer=first, **run)
         asked = len(oracle.requests)
         more = [{"id": "a", "prompt": "x"}, {"id": "b", "prompt": "y"}]

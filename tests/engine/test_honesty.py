@@ -9,6 +9,7 @@ from yard import Yard, turn
 import holdfast
 from holdfast.engine.export import What, rows
 from holdfast.journal.memory import MemoryJournal
+from holdfast.policy.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
 from holdfast.rollout import containment
@@ -80,7 +81,13 @@ def test_a_sample_that_changes_its_task_changes_no_sibling_s():
 def test_a_task_that_was_worked_on_cannot_ask_something_else_later():
     async def scenario():
         journal, oracle = MemoryJournal(), Oracle()
-        run = {"policy": oracle, "journal": journal, "name": "r", "seed": 1}
+        run = {
+            "policy": oracle,
+            "renderer": ByteRenderer(),
+            "journal": journal,
+            "name": "r",
+            "seed": 1,
+        }
         await holdfast.run(one_turn, tasks=[{"id": "a", "prompt": "old"}], **run)
         with pytest.raises(UsageError, match=r"1 tasks have been worked on .* \(a\)"):
             await holdfast.run(
@@ -111,7 +118,12 @@ def test_a_generation_that_the_rollout_gave_up_on_is_no_part_of_the_data():
     async def scenario():
         journal = Slow()
         await holdfast.run(
-            rollout, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(), journal=journal, name="r"
+            rollout,
+            tasks=[{"id": "a", "prompt": "x"}],
+            policy=Oracle(),
+            renderer=ByteRenderer(),
+            journal=journal,
+            name="r",
         )
         run = await journal.find_run("r")
         return [row async for row in rows(journal, run, What.SAMPLES)]
@@ -137,7 +149,8 @@ def test_a_rollout_that_never_ends_its_cancellation_is_left_behind(monkeypatch):
         settings = holdfast.Settings(attempt_deadline=0.1, max_retry=0)
         group = holdfast.GroupPolicy(refill=0)
         _, report = await holdfast.run(
-            rollout, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(), name="r",
+            rollout, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(),
+            renderer=ByteRenderer(), name="r",
             journal=MemoryJournal(), settings=settings, group=group,
         )  # fmt: skip
         let_go = True
@@ -162,7 +175,8 @@ def test_a_scorer_that_swallows_its_cancellation_holds_nothing_up(monkeypatch):
         nonlocal let_go
         scoring = holdfast.ScoringPolicy(tries=1, timeout=0.1)
         _, report = await holdfast.run(
-            one_turn, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(), name="r", scorer=scorer,
+            one_turn, tasks=[{"id": "a", "prompt": "x"}], policy=Oracle(),
+            renderer=ByteRenderer(), name="r", scorer=scorer,
             journal=MemoryJournal(), settings=holdfast.Settings(scoring=scoring),
         )  # fmt: skip
         let_go = True

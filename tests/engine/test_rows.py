@@ -73,6 +73,7 @@ def test_a_run_from_python_draws_the_processors_n_unless_told_otherwise(given, d
             TrainingRolloutProcessor({"model": "oracle", "n": 3}),
             tasks=[{"prompt": "q"}],
             policy=policy,
+            renderer=ByteRenderer(),
             journal=MemoryJournal(),
             name="run",
             samples=given,

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 
 import pytest
-from asking import QUICK, ids, logprobs, policy_at, run, sample, until
+from asking import QUICK, ids, logprobs, policy_at, run, sample
 from canned import DONE, Answer, Canned, forever, sse
 from keeping import Kept, draft_of
 from spoken import (
@@ -164,36 +164,28 @@ def test_drafts_are_contiguous_and_never_have_the_last_token(every: int) -> None
     assert all(size >= every for size in kept.sizes())
 
 
-def test_a_call_that_is_cancelled_keeps_what_it_has_but_for_the_last_token() -> None:
+@pytest.mark.parametrize("finish", [None, "stop"])
+def test_a_call_that_is_cancelled_keeps_what_it_has_but_for_the_last_token(
+    finish: str | None,
+) -> None:
+    """Also after the end: who goes on must find the end again, and not sample beyond it."""
+
     async def main() -> Kept:
-        kept = Kept()
+        kept, said_all = Kept(), asyncio.Event()
+
+        async def hang() -> None:
+            said_all.set()
+            await forever()
+
         async with Canned() as server, policy_at(server) as policy:
-            chunks = [*sse(*events(VLLM, [40, 41, 42], finish=None)), forever]
+            chunks = [*sse(*events(VLLM, [40, 41, 42], finish=finish)), hang]
             server.says(PATHS[VLLM], Answer(chunks=chunks))
             call = asyncio.create_task(policy.sample(kept.request(every=1)))
-            await until(lambda: bool(kept.ids))
-            await asyncio.sleep(0.05)
+            await said_all.wait()
+            await asyncio.sleep(0.05)  # It arrives.
             call.cancel()
             await asyncio.wait({call})
             assert call.cancelled()
-        return kept
-
-    assert run(main()).ids == [40, 41]
-
-
-def test_a_call_that_is_cancelled_after_the_end_keeps_no_end_that_nobody_knows_of() -> None:
-    """Who goes on from the durable tokens must find the end again, not sample beyond it."""
-
-    async def main() -> Kept:
-        kept = Kept()
-        async with Canned() as server, policy_at(server) as policy:
-            chunks = [*sse(*events(VLLM, [40, 41, 42], finish="stop")), forever]
-            server.says(PATHS[VLLM], Answer(chunks=chunks))
-            call = asyncio.create_task(policy.sample(kept.request(every=1)))
-            await until(lambda: bool(kept.ids))
-            await asyncio.sleep(0.05)
-            call.cancel()
-            await asyncio.wait({call})
         return kept
 
     assert run(main()).ids == [40, 41]

@@ -68,10 +68,21 @@ def test_a_dialect_lists_its_model(engines: dict[str, FakeEngine], dialect: str)
     engine = engines[dialect]
     (listed,) = got(engine, "/v1/models")["data"]
     assert listed["id"] == engine.model
-    owners = {"sglang": "sglang", "fireworks": "fireworks", "chat": "holdfast"}
+    owners = {"sglang": "sglang", "fireworks": "fireworks", "chat": "openai"}
     assert listed["owned_by"] == owners.get(dialect, "vllm")
     length = listed.get("max_model_len") or listed.get("context_length")
     assert length == (None if dialect == "chat" else 2048)
+
+
+def test_an_engine_says_that_a_seed_holds_by_position_unless_told_not_to(
+    engines: dict[str, FakeEngine],
+) -> None:
+    for dialect in ("vllm", "vllm-scale-out", "sglang", "fireworks"):
+        (listed,) = got(engines[dialect], "/v1/models")["data"]
+        assert (listed["seeds"], listed["renderer"]) == ("position", "bytes")
+    with FakeEngine(describes=False) as silent:
+        (listed,) = got(silent, "/v1/models")["data"]
+    assert not {"seeds", "renderer"} & set(listed)
 
 
 def test_generate_without_its_flag_is_forbidden_not_missing(

@@ -170,6 +170,13 @@ def test_the_other_endpoints_answer_as_recorded(engine: FakeEngine, name: str) -
     urllib.request.urlopen(before).close()
 
 
+def test_the_listing_of_an_engine_that_describes_nothing_is_the_recorded_one() -> None:
+    of_vllm = recorded("models")
+    with FakeEngine(model="tiny", describes=False) as engine:
+        status, said = exchange(engine, of_vllm["request"])
+    assert (status, shape(said)) == (200, shape(of_vllm["response"]))
+
+
 def test_a_new_weight_version_is_acknowledged_as_recorded() -> None:
     of_vllm = recorded("update_weight_version")
     with FakeEngine(model="tiny") as engine:

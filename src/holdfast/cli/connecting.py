@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.cli.options import API_KEY
-from holdfast.policy.renderer import ByteRenderer, Renderer
+from holdfast.policy.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import UsageError
 
@@ -106,24 +106,11 @@ def _check_address(url: str) -> None:
 
 
 def _renderer(args: argparse.Namespace, policy: "EnginePolicy") -> Renderer:
-    """By the tokenizer that is named, else by the one that the engine says its model has."""
-    if not policy.has_tokens:
-        from holdfast.policy.messages_only import MessagesOnly
+    from holdfast.policy.choice import renderer_of
 
-        return MessagesOnly()
-    described = policy.endpoints[0].described
-    family = args.renderer or (None if args.tokenizer else described.renderer)
-    if family == ByteRenderer.name:
-        return ByteRenderer()
-    from holdfast.policy.choice import renderer_for
-
-    source = args.tokenizer or described.root or policy.model
     try:
-        return renderer_for(source, family=family)
+        return renderer_of(policy, tokenizer=args.tokenizer, family=args.renderer)
     except UsageError as error:
         if args.tokenizer:
             raise
-        raise UsageError(
-            f"{error} — the engine says that its model is {source!r}; name the folder of its "
-            "tokenizer with --tokenizer"
-        ) from error
+        raise UsageError(f"{error}; name the folder of its tokenizer with --tokenizer") from error

@@ -33,6 +33,12 @@ class Cache:
                 tensors[layer] = torch.cat((tensor, more))
         self.blocks += len(more)
 
+    def copy(self, source: int, target: int, *, positions: int) -> None:
+        """The first positions of one slot become those of another."""
+        blocks = -(-positions // BLOCK)
+        for tensor in (*self.keys, *self.values):
+            tensor[:blocks, target] = tensor[:blocks, source]
+
     def clean(self, slot: int) -> None:
         """Removes numbers that are not finite: even a masked one spoils a sum, as 0 × NaN."""
         for tensor in (*self.keys, *self.values):

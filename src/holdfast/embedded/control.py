@@ -1,14 +1,15 @@
 """Weights and pauses over HTTP."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
-from holdfast.embedded import weights
+from holdfast.embedded import refusal, weights
 from holdfast.embedded.body import Body
-from holdfast.embedded.engine import Engine, Pause
+from holdfast.embedded.engine import Engine, EngineStopped, Pause
 from holdfast.embedded.refusal import Refused, bad, malformed
 from holdfast.records.errors import UsageError
 
@@ -18,9 +19,9 @@ class Control:
 
     def __init__(self, engine: Engine):
         self._engine = engine
-        # One update at a time: two that were checked against each other's weights would both be
-        # right, but nobody could say which of them is in force.
-        self._updating = asyncio.Lock()
+        # One update at a time, so that the last one asked for is the one in force. A lock between
+        # threads, since an update goes on when its client has left.
+        self._updating = threading.Lock()
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_post("/update_weights_from_disk", self._update)
@@ -39,16 +40,18 @@ class Control:
             raise malformed("version", "Input should be a string that is not empty")
         reset = body.flag("reset_cache")
         body.finish()
-        async with self._updating:
-            # Shielded: a client that leaves half-way does not leave it undecided.
-            await asyncio.shield(asyncio.to_thread(self._apply, Path(path), version, reset=reset))
+        # Shielded: a client that leaves half-way does not leave it undecided.
+        await asyncio.shield(asyncio.to_thread(self._apply, Path(path), version, reset=reset))
         return _json({"success": True, "weight_version": version})
 
     def _apply(self, path: Path, version: str, *, reset: bool) -> None:
         try:
-            self._engine.update_weights(weights.read(path), version, reset_cache=reset)
+            with self._updating:
+                self._engine.update_weights(weights.read(path), version, reset_cache=reset)
         except UsageError as error:
             raise Refused(400, str(error), param="path") from error
+        except EngineStopped as error:
+            raise refusal.broken(str(error)) from error
 
     async def _version(self, request: web.Request) -> web.Response:
         return _json({"weight_version": self._engine.version})

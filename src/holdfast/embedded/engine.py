@@ -21,6 +21,7 @@ from holdfast.embedded import probe, sampler, weights
 from holdfast.embedded.folder import Model
 from holdfast.embedded.generation import Delta, Finish, Generation, Statistics
 from holdfast.embedded.passes import Passes, Row
+from holdfast.embedded.sharing import Sharing
 from holdfast.embedded.slots import Slots
 from holdfast.records.errors import HoldfastError, UsageError
 
@@ -69,6 +70,7 @@ class Engine:
         self._max_waiting = max_waiting
         self._passes = Passes(model, slots=max_batch)
         self._slots = Slots(max_batch)
+        self._sharing = Sharing(self._passes.cache)
         self._running: list[Generation] = []
         self._waiting: deque[Generation] = deque()
         self._paused: Pause | None = None
@@ -234,11 +236,12 @@ class Engine:
             with self._wake:
                 one = self._waiting.popleft()
             one.slot, one.computed = self._slots.take(one.ids)
+            self._sharing.join(one, self._running)
             self.statistics.prompt_tokens += one.prompt_length
             self._running.append(one)
 
     def _step(self) -> None:
-        parts = compose(self._running, room=self._passes.room)
+        parts = compose(self._sharing.free(self._running), room=self._passes.room)
         rows: list[Row] = []
         ready: list[Generation] = []
         ends: list[int] = []
@@ -284,6 +287,7 @@ class Engine:
         """Takes out what is finished or no longer wanted."""
         for one in [one for one in self._running if one.cancelled or one.finish_reason]:
             self._running.remove(one)
+            self._sharing.leave(one)
             self._slots.release(one.slot, [] if one.mixed else one.ids[: one.computed])
             self.statistics.count_finish(one.finish_reason or Finish.ABORT)
 
@@ -292,6 +296,7 @@ class Engine:
         self.version = version
         self.statistics.weight_updates += 1
         self._slots.forget()
+        self._sharing.dissolve()
         for one in self._running:
             if reset_cache:
                 one.computed = 0

@@ -75,6 +75,8 @@ def _checked_files(path: Path) -> None:
             f"{path} has no *.safetensors; other formats can run code when they are read, save the "
             "model with save_pretrained"
         )
+    if not (path / "tokenizer.json").is_file():
+        raise UsageError(f"{path} has no tokenizer.json; save its tokenizer as a fast one")
 
 
 def _config(path: Path) -> Any:
@@ -127,12 +129,9 @@ def _tokenizer(path: Path) -> Any:
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        return AutoTokenizer.from_pretrained(path, local_files_only=True, use_fast=True)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{path} has no usable tokenizer: {_first_line(error)}") from error
-    if not hasattr(tokenizer, "backend_tokenizer"):
-        raise UsageError(f"{path} has no tokenizer.json; save its tokenizer as a fast one")
-    return tokenizer
 
 
 def _length(asked: int | None, longest: int, config: Any, path: Path) -> int:

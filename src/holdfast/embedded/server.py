@@ -175,7 +175,7 @@ class Mail:
         return send
 
     def _deliver(self) -> None:
-        # First the flag, then the post: what comes in between is delivered twice-called, not lost.
+        # First the flag, then the post: what comes in between may call in vain, but is not lost.
         self._called = False
         while self._post:
             letters, choice, delta = self._post.popleft()

@@ -8,8 +8,9 @@ from holdfast.engine.report import RunReport, build
 from holdfast.engine.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.journal.journal import Journal
+from holdfast.policy.choice import renderer_of
 from holdfast.policy.policy import Policy
-from holdfast.policy.renderer import ByteRenderer, Renderer
+from holdfast.policy.renderer import Renderer
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
@@ -37,10 +38,12 @@ async def run(
     """Works until everything is settled, or the run is stopped; raises what is fatal to it.
 
     `samples` per task: when not given, the `n` of a `TrainingRolloutProcessor`, else 1.
+    `renderer`: when not given, that of the tokenizer which the engine says its model has.
     """
     rows = as_tasks(tasks)
     processor = as_processor(rollout)
-    renderer = renderer or ByteRenderer()
+    await policy.check()
+    renderer = renderer or renderer_of(policy)
     spec = RunSpec(
         name=name,
         samples=samples_for(processor, samples),
@@ -53,7 +56,6 @@ async def run(
         tasks=tasks_digest(rows),
         group=group or GroupPolicy(),
     )
-    await policy.check()
     opened = await open_run(journal, spec, rows, accept_changes=accept_changes)
     engine = Engine(
         run=opened,

@@ -193,8 +193,7 @@ class Call:
                 self._note_version(endpoint)
                 if watch is not None and watch.found(self._sampled):
                     return
-                unsaved = len(self._sampled) - self._sampled.saved
-                if unsaved > partial.every or self._is_time_to_save(unsaved):
+                if self._is_time_to_save(partial.every):
                     await self._save(hold=1)
                 if self._is_late():
                     return
@@ -217,7 +216,13 @@ class Call:
             sampled.finish_reason = DEADLINE
         return sampled.finish_reason == DEADLINE
 
-    def _is_time_to_save(self, unsaved: int) -> bool:
+    def _is_time_to_save(self, every: int) -> bool:
+        """What has ended is about to be recorded as a whole: it is not drafted any more."""
+        if self._sampled.finish_reason is not None:
+            return False
+        unsaved = len(self._sampled) - self._sampled.saved
+        if unsaved > every:
+            return True
         return unsaved > 1 and self._clock.elapsed() - self._last_save > SAVE_SECONDS
 
     async def _save(self, *, hold: int) -> None:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from holdfast.policy.chat_template import template_of
 from holdfast.policy.family import FamilyRenderer, families, known_models
+from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.policy import Policy
+from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.renderer import ByteRenderer, Renderer
 from holdfast.policy.template import TemplateRenderer
 from holdfast.policy.tokenizer import Tokenizer, load_tokenizer
@@ -19,6 +22,26 @@ from holdfast.records.errors import UsageError
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
 
 BYTES, TEMPLATE = "bytes", "template"
+
+
+def renderer_of(
+    policy: Policy, *, tokenizer: str | Path | None = None, family: str | None = None
+) -> Renderer:
+    """The renderer of a checked policy's model: by the tokenizer that is named, else by the one
+    that the engine says its model has."""
+    if not isinstance(policy, EnginePolicy):
+        raise UsageError(f"{type(policy).__name__} does not say how its model renders; give renderer=…")
+    if not policy.has_tokens:
+        return MessagesOnly()
+    described = policy.endpoints[0].described
+    family = family or (None if tokenizer else described.renderer)
+    source = tokenizer or described.root or policy.model
+    try:
+        return renderer_for(source, family=family)
+    except UsageError as error:
+        if tokenizer:
+            raise
+        raise UsageError(f"{error} (the engine says that its model is {source!r})") from error
 
 
 def renderer_for(

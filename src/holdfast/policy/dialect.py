@@ -59,6 +59,8 @@ class Piece(Struct):
     message: Message | None = None
     total: int | None = None
     """How many tokens the engine says that this try has sampled so far."""
+    prompt_tokens: int | None = None
+    """How many tokens the engine says that its prompt has."""
 
     @property
     def is_only_tokens(self) -> bool:
@@ -69,6 +71,7 @@ class Piece(Struct):
             and self.prompt is None
             and self.versions is None
             and self.total is None
+            and self.prompt_tokens is None
             and type(ids) is type(logprobs) is list
             and len(ids) == len(logprobs)
         )

@@ -183,9 +183,9 @@ class Endpoint:
             async for chunk in response.content.iter_any():
                 found = events.feed(chunk)
                 self._take_events(found, read, sampled)
+                yield  # Also at the end: whoever follows has not seen what came with it.
                 if found and found[-1] == END:
                     return
-                yield
 
     def _take_events(self, events: list[bytes], read: Reader, sampled: Sampled) -> None:
         """Takes what came together; a run of events that only bring tokens is checked as one."""

@@ -63,8 +63,7 @@ class Sampled:
         """Checks and adds what an engine said. Raises `Unusable`, and then nothing is added."""
         if piece.model is not None and piece.model != model:
             raise Unusable(f"model {piece.model!r} answered, not {model!r}")
-        if piece.prompt is not None and packed(piece.prompt) != self._prompt:
-            raise Unusable("it answers another prompt: prompt_token_ids are not those sent")
+        self._check_prompt(piece)
         ids = self._checked_ids(piece.ids) if piece.ids else None
         if ids is not None:
             logprobs = checked_logprobs(piece.logprobs, len(ids))
@@ -95,6 +94,15 @@ class Sampled:
         if len(self.ids) + len(checked) > self._limit:
             raise Unusable(f"{len(self.ids) + len(checked)} tokens, more than max_tokens")
         return checked
+
+    def _check_prompt(self, piece: Piece) -> None:
+        if piece.prompt is not None and packed(piece.prompt) != self._prompt:
+            raise Unusable("it answers another prompt: prompt_token_ids are not those sent")
+        if piece.prompt_tokens is not None and piece.prompt_tokens != len(self._prompt):
+            sent = f"{len(self._prompt)} were sent"
+            raise Unusable(
+                f"it answers another prompt: of {piece.prompt_tokens} tokens, and {sent}"
+            )
 
     def _check_reason(self, piece: Piece, *, tokens: int) -> None:
         reason = piece.finish_reason

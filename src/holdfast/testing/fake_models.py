@@ -31,7 +31,7 @@ def vllm_models(options: Options, created: int) -> object:
         "parent": None,
         "max_model_len": options.max_model_len,
         "permission": [permission],
-        **OURS,
+        **_ours(options),
     }
     return {"object": "list", "data": [model]}
 
@@ -45,7 +45,7 @@ def sglang_models(options: Options, created: int) -> object:
         "root": options.model,
         "parent": None,
         "max_model_len": options.max_model_len,
-        **OURS,
+        **_ours(options),
     }
     return {"object": "list", "data": [model]}
 
@@ -61,7 +61,7 @@ def fireworks_models(options: Options, created: int) -> object:
         "supports_image_input": False,
         "supports_tools": True,
         "context_length": options.max_model_len,
-        **OURS,
+        **_ours(options),
     }
     return {"object": "list", "data": [model]}
 
@@ -69,3 +69,7 @@ def fireworks_models(options: Options, created: int) -> object:
 def openai_models(options: Options, created: int) -> object:
     model = {"id": options.model, "object": "model", "created": created, "owned_by": "openai"}
     return {"object": "list", "data": [model]}
+
+
+def _ours(options: Options) -> dict[str, str]:
+    return OURS if options.describes else {}

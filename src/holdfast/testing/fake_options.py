@@ -32,8 +32,8 @@ class Options(Struct, frozen=True):
     incremental_stream: bool = False
     """SGLang's `--incremental-streaming-output`: events hold what is new, not all so far."""
     describes: bool = True
-    """Whether `/v1/models` says what no recorded engine says: that a seed holds by position, so that
-    a resumed generation goes on identically, and which renderer its tokens are of."""
+    """Whether `/v1/models` says what no real engine says: that a seed holds by position, so that a
+    resumed generation goes on identically, and which renderer its tokens are of."""
     version: str = DEFAULT_VERSION
     """The weights it starts with. Other weights sample other tokens."""
 

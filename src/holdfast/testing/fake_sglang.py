@@ -1,7 +1,7 @@
 """SGLang's `/generate`, plain and streamed.
 
-Shapes from its sources of late 2026 (`io_struct`, `tokenizer_manager`, `http_server`); no recording
-exists. Each event of a stream repeats all that came before, unless the server was started with
+Shapes as its sources have them (`io_struct`, `tokenizer_manager`, `http_server`); there is no
+recording of a real one. Each event of a stream repeats all that came before, unless the server was started with
 `--incremental-streaming-output`. The versions of the spans are in every event; older servers have
 the newest one alone. Refusals have vLLM's keys beside the message, which is all that SGLang gives.
 """

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
-from holdfast.policy.dialects.reading import Span, Usage, decoded, ended, only, spans, total
+from holdfast.policy.dialects.reading import Span, Usage, counted, decoded, ended, only, spans
 
 
 class _Logprobs(Struct):
@@ -73,7 +73,7 @@ class Completions:
 def _event(data: bytes) -> Piece:
     answer = decoded(_decoder, data)
     if not answer.choices:  # The last event of a stream tells the usage and nothing else.
-        return Piece(total=total(answer.usage))
+        return counted(Piece(), answer.usage)
     return _read(answer)
 
 
@@ -81,12 +81,12 @@ def _read(answer: _Answer) -> Piece:
     choice = only(answer.choices)
     if choice.text and choice.token_ids is None:
         raise Unusable("it has text but no token_ids (return_token_ids was asked for)")
-    return Piece(
+    piece = Piece(
         ids=choice.token_ids,
         logprobs=choice.logprobs.token_logprobs if choice.logprobs else None,
         finish_reason=choice.finish_reason,
         model=answer.model,
-        total=total(answer.usage),
         prompt=choice.prompt_token_ids,
         versions=spans(choice.weight_versions),
     )
+    return counted(piece, answer.usage)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
-from holdfast.policy.dialects.reading import Usage, check_named, decoded, ended, only, total
+from holdfast.policy.dialects.reading import Usage, check_named, counted, decoded, ended, only
 
 
 class _Token(Struct):
@@ -77,7 +77,7 @@ class Fireworks:
 def _event(data: bytes) -> Piece:
     answer = decoded(_decoder, data)
     if not answer.choices:  # The last event of a stream tells the usage and nothing else.
-        return Piece(total=total(answer.usage))
+        return counted(Piece(), answer.usage)
     return _read(answer)
 
 
@@ -95,14 +95,14 @@ def _read(answer: _Answer) -> Piece:
             ids = [one for one in named if one is not None]
         elif ids is not None:
             check_named(named, ids)
-    return Piece(
+    piece = Piece(
         ids=ids,
         logprobs=None if content is None else [_logprob(one) for one in content],
         finish_reason=choice.finish_reason,
         model=answer.model,
-        total=total(answer.usage),
         prompt=choice.prompt_token_ids,
     )
+    return counted(piece, answer.usage)
 
 
 def _logprob(token: _Token) -> float:

@@ -11,11 +11,11 @@ from holdfast.policy.dialects.reading import (
     Span,
     Usage,
     check_named,
+    counted,
     decoded,
     ended,
     only,
     spans,
-    total,
 )
 
 
@@ -90,7 +90,7 @@ class Generate:
 def _event(data: bytes) -> Piece:
     answer = decoded(_decoder, data)
     if not answer.choices:  # The last event of a stream tells the usage and nothing else.
-        return Piece(total=total(answer.usage))
+        return counted(Piece(), answer.usage)
     return _read(answer)
 
 
@@ -100,12 +100,12 @@ def _read(answer: _Answer) -> Piece:
     ids = choice.token_ids
     if ids is not None and content is not None:
         check_named([one.token_id for one in content], ids)
-    return Piece(
+    piece = Piece(
         ids=ids,
         logprobs=None if content is None else [one.logprob for one in content],
         finish_reason=choice.finish_reason,
         model=answer.model,
-        total=total(answer.usage),
         prompt=answer.prompt_token_ids,
         versions=spans(choice.weight_versions),
     )
+    return counted(piece, answer.usage)

@@ -39,10 +39,17 @@ class Span(Struct):
 
 class Usage(Struct):
     completion_tokens: int | None = None
+    prompt_tokens: int | None = None
 
 
-def total(usage: Usage | None) -> int | None:
-    return None if usage is None else usage.completion_tokens
+_UNCOUNTED = Usage()
+
+
+def counted(piece: Piece, usage: Usage | None) -> Piece:
+    """With what the engine says of how much it read and wrote."""
+    usage = usage or _UNCOUNTED
+    piece.total, piece.prompt_tokens = usage.completion_tokens, usage.prompt_tokens
+    return piece
 
 
 def decoded(decoder: "msgspec.json.Decoder[Answer]", body: bytes) -> Answer:

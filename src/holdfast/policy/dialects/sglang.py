@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.policy.dialect import Ask, EngineSays, Kind, Piece, Reader, Unusable
-from holdfast.policy.dialects.reading import check_named, decoded, ended
+from holdfast.policy.dialects.reading import Span, check_named, decoded, ended, spans
 from holdfast.records.step import VersionSpan
 
 _Logprob = tuple[float, int, str | None]
@@ -27,8 +27,11 @@ class _Finish(Struct):
 class _Meta(Struct):
     finish_reason: _Finish | None = None
     completion_tokens: int | None = None
+    prompt_tokens: int | None = None
     output_token_logprobs: list[_Logprob] | None = None
     weight_version: str | None = None
+    weight_versions: list[Span] | None = None
+    """Of everything so far; older servers name only the weights of now."""
 
 
 class _Answer(Struct):
@@ -75,16 +78,18 @@ class SGLang:
 
 def _reader() -> Callable[[bytes], Piece]:
     taken: list[int] = []
-    spans: tuple[VersionSpan, ...] = ()
+    told: tuple[VersionSpan, ...] = ()
 
     def event(data: bytes) -> Piece:
-        nonlocal spans
+        nonlocal told
         answer = decoded(_decoder, data)
         piece = _read(answer, taken)
         taken.extend(piece.ids or ())
-        if (version := answer.meta_info.weight_version) and piece.ids:
-            spans = _extended(spans, version, len(taken))
-            piece.versions = spans
+        if answer.meta_info.weight_versions is not None:
+            piece.versions = spans(answer.meta_info.weight_versions)
+        elif (version := answer.meta_info.weight_version) and piece.ids:
+            told = _extended(told, version, len(taken))
+            piece.versions = told
         return piece
 
     return event
@@ -111,6 +116,7 @@ def _read(answer: _Answer, taken: list[int]) -> Piece:
         logprobs=[one[0] for one in logprobs],
         finish_reason=finish.type if finish else None,
         total=meta.completion_tokens,
+        prompt_tokens=meta.prompt_tokens,
     )
 
 

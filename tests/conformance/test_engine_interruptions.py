@@ -1,0 +1,231 @@
+"""Every engine may be interrupted: by a kill, an abort, a pause, or a client that leaves."""
+
+import asyncio
+import threading
+import time
+
+import msgspec
+import pytest
+from drawing import (
+    after,
+    assert_well_formed,
+    drawn,
+    ids,
+    logprobs,
+    long_request,
+    policy_for,
+    request,
+    streamed,
+)
+from engines import Engine, Server, wait_until_idle
+
+from holdfast.policy.policy import Completion, Draft, Request
+from holdfast.records.tokens import count
+
+LONG = 400
+CLOSE = 1e-5
+SOON = 24
+"""Tokens after which it is interrupted."""
+
+
+class Interruption:
+    """Does something to the engine, once, when enough tokens of a completion are durable."""
+
+    def __init__(self, *deeds: "threading.Thread"):
+        self._deeds = deeds
+        self.drafts: list[Draft] = []
+
+    async def saw(self, draft: Draft) -> None:
+        self.drafts.append(draft)
+        if draft.start + count(draft.ids) >= SOON:
+            for deed in self._deeds:
+                if deed.ident is None:
+                    deed.start()
+
+    def done(self) -> None:
+        for deed in self._deeds:
+            assert deed.ident is not None, "it ended before it was interrupted"
+            deed.join(300)
+            assert not deed.is_alive()
+
+
+def interrupted(engine: Engine, asked: Request, deed: "threading.Thread") -> Completion:
+    interruption = Interruption(deed)
+    (completion,) = drawn(engine, streamed(asked, interruption.saw, every=8))
+    interruption.done()
+    return completion
+
+
+def killed_and_started_again(server: Server) -> None:
+    server.kill()
+    server.start()
+
+
+def aborted(server: Server) -> None:
+    server.pause(abort=True)
+    server.resume()
+
+
+def assert_goes_on(engine: Engine, found: Completion, undisturbed: Completion, seam: int) -> None:
+    """Up to the seam it is the undisturbed one; after it too, where seeds go by position."""
+    assert_well_formed(found, max_tokens=LONG)
+    assert ids(found)[:seam] == ids(undisturbed)[:seam]
+    assert logprobs(found)[:seam] == pytest.approx(logprobs(undisturbed)[:seam], abs=CLOSE, rel=0)
+    if engine.can.seeds_by_position:
+        assert ids(found) == ids(undisturbed)
+        assert logprobs(found) == logprobs(undisturbed)
+        assert found.finish_reason == undisturbed.finish_reason
+
+
+# --- going on from what is durable
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_completion_goes_on_from_its_durable_tokens(engine: Engine, *, stream: bool) -> None:
+    asked, undisturbed = long_request(engine, tokens=64)
+    going_on = [after(asked, undisturbed, keep) for keep in (1, 20, 63)]
+    for one, keep in zip(
+        drawn(engine, *map(streamed, going_on) if stream else going_on), (1, 20, 63), strict=True
+    ):
+        assert_well_formed(one, max_tokens=64)
+        assert ids(one)[:keep] == ids(undisturbed)[:keep]
+        assert logprobs(one)[:keep] == logprobs(undisturbed)[:keep]
+        assert (one.versions[0].version, one.versions[0].end) == ("before", keep)
+        assert one.seams == (keep,)
+        if engine.can.seeds_by_position:
+            assert (ids(one), logprobs(one)) == (ids(undisturbed), logprobs(undisturbed))
+
+
+def test_what_is_complete_already_costs_no_request(engine: Engine) -> None:
+    asked, undisturbed = long_request(engine, tokens=16)
+    (completion,) = drawn(engine, after(asked, undisturbed, 16))
+    assert (ids(completion), completion.finish_reason) == (ids(undisturbed), "length")
+
+
+def test_a_stop_string_across_the_seam_is_found(engine: Engine) -> None:
+    asked = request(engine, 5, max_tokens=32)
+    (free,) = drawn(engine, asked)
+    tokens, decode = ids(free), engine.renderer.decode
+    # Two whole tokens of plain text, the first of which is durable.
+    at = next(at for at in range(2, len(tokens) - 2) if _is_plain(decode(tokens[at : at + 2])))
+    stop = decode(tokens[at : at + 2])
+    end = next(n for n in range(1, len(tokens)) if stop in decode(tokens[:n]))
+    sampling = msgspec.structs.replace(asked.sampling, stop=(stop,))
+    stopping = msgspec.structs.replace(asked, sampling=sampling, decode=decode)
+    going_on = after(stopping, free, end - 1)
+    if not engine.can.seeds_by_position:
+        # What follows is another draw: only that it is well-formed can be said.
+        for one in drawn(engine, going_on, streamed(going_on)):
+            assert_well_formed(one, max_tokens=32)
+        return
+    for one in drawn(engine, going_on, streamed(going_on)):
+        assert ids(one) == tokens[:end]
+        assert one.finish_reason == "stop"
+
+
+def _is_plain(text: str) -> bool:
+    return len(text) >= 2 and text.isascii() and text.isprintable() and "<" not in text
+
+
+# --- the engine is interrupted
+
+
+def test_an_engine_killed_in_mid_stream_and_started_again_is_gone_on_with(engine: Engine) -> None:
+    if not engine.can.starts_quickly and engine.named is not None:
+        pytest.skip("it takes a minute to start, and was killed once already")
+    asked, undisturbed = long_request(engine, LONG)
+    deed = threading.Thread(target=killed_and_started_again, args=(engine.server,))
+    completion = interrupted(engine, asked, deed)
+    assert completion.tries > 1
+    (seam,) = completion.seams
+    assert seam >= SOON
+    assert_goes_on(engine, completion, undisturbed, seam)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_what_the_engine_aborts_keeps_its_tokens_and_goes_on(
+    engine: Engine, *, stream: bool
+) -> None:
+    if not engine.can.pauses:
+        pytest.skip("it cannot be told to abort")
+    asked, undisturbed = long_request(engine, LONG)
+
+    async def aborting() -> Completion:
+        async with policy_for(engine) as policy:
+            call = asyncio.create_task(policy.sample(streamed(asked) if stream else asked))
+            await _until_under_way(engine.server)
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(aborted, engine.server)
+            return await call
+
+    completion = asyncio.run(aborting())
+    assert completion.tries == 2
+    (seam,) = completion.seams
+    assert 0 < seam < LONG
+    assert_goes_on(engine, completion, undisturbed, seam)
+
+
+async def _until_under_way(server: Server) -> None:
+    async with asyncio.timeout(30):
+        while not await asyncio.to_thread(server.under_way):
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_requests_wait_while_it_is_paused_and_are_answered_after(
+    engine: Engine, *, stream: bool
+) -> None:
+    if not engine.can.pauses:
+        pytest.skip("it cannot be paused")
+    asked, undisturbed = long_request(engine, LONG)
+    fresh = request(engine, 3, max_tokens=8)
+
+    async def pausing() -> tuple[Completion, Completion]:
+        async with policy_for(engine) as policy:
+            under_way = asyncio.create_task(policy.sample(streamed(asked) if stream else asked))
+            await _until_under_way(engine.server)
+            await asyncio.to_thread(engine.server.pause, abort=False)
+            try:
+                late = asyncio.create_task(policy.sample(streamed(fresh) if stream else fresh))
+                done, _ = await asyncio.wait([under_way, late], timeout=0.5)
+                assert not done
+            finally:
+                await asyncio.to_thread(engine.server.resume)
+            return await under_way, await late
+
+    completion, late = asyncio.run(pausing())
+    assert (completion.tries, completion.seams) == (1, ())
+    assert ids(completion) == ids(undisturbed)
+    assert logprobs(completion) == pytest.approx(logprobs(undisturbed), abs=CLOSE, rel=0)
+    assert_well_formed(late, max_tokens=8)
+
+
+# --- the client leaves
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_client_that_leaves_frees_the_engine(engine: Engine, *, stream: bool) -> None:
+    asked, _ = long_request(engine, LONG)
+    asked = msgspec.structs.replace(
+        asked, sampling=msgspec.structs.replace(asked.sampling, max_tokens=1900)
+    )
+
+    async def leaving() -> None:
+        async with policy_for(engine) as policy:
+            calls = [
+                asyncio.create_task(policy.sample(streamed(asked) if stream else asked))
+                for _ in range(4)
+            ]
+            await _until_under_way(engine.server)
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls)
+
+    began = time.monotonic()
+    asyncio.run(leaving())
+    wait_until_idle(engine.server)
+    left = time.monotonic() - began
+    whole = time.monotonic()
+    drawn(engine, asked)
+    # Not that it came to the end of what nobody wanted any more.
+    assert left < time.monotonic() - whole

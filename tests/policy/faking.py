@@ -1,0 +1,52 @@
+"""A policy in front of the fake engine."""
+
+import asyncio
+from array import array
+from collections.abc import Callable
+
+from holdfast.policy.dialect import Kind
+from holdfast.policy.gate import Gate
+from holdfast.policy.policy import Completion, Request
+from holdfast.policy.pool import EnginePolicy
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.sampling import Sampling
+from holdfast.testing import FakeEngine
+
+PROMPT = array("i", list(b"say something"))
+QUICK = RetryPolicy(tries=3, deadline=60, try_timeout=20, base=0.01, cap=0.02)
+
+
+def request(name: str = "r", *, prompt: "array[int]" = PROMPT, max_tokens: int = 64) -> Request:
+    return Request(prompt, Sampling(max_tokens), seed=7, id=name, stop_token_ids=(257,))
+
+
+async def sample(policy: EnginePolicy, asked: Request | None = None) -> Completion:
+    try:
+        return await policy.sample(asked or request())
+    finally:
+        await policy.aclose()
+
+
+def sample_now(
+    engine: FakeEngine,
+    asked: Request | None = None,
+    *,
+    kind: Kind = Kind.VLLM,
+    retry: RetryPolicy = QUICK,
+) -> Completion:
+    async def main() -> Completion:
+        policy = EnginePolicy(engine.url, engine.model, dialect=kind, retry=retry)
+        await policy.check()
+        return await sample(policy, asked)
+
+    return asyncio.run(main())
+
+
+def gate_of(policy: EnginePolicy) -> Gate:
+    return policy.endpoints[0].gate
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not true():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,277 @@
+"""What an engine is and can do is found out before any work, and kept to."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from asking import ONCE, QUICK, ids, policy_at, run
+from canned import Answer, Canned
+from keeping import Kept, draft_of
+from recordings import recorded
+from spoken import PATHS, TOKEN_KINDS, max_tokens_of, models, plain, request, streamed
+
+from holdfast.policy.dialect import Kind
+from holdfast.policy.policy import Completion, Request
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import (
+    ContextOverflow,
+    EndpointDown,
+    EngineUnavailable,
+    PolicyRefused,
+)
+from holdfast.records.message import user
+
+GENERATE = PATHS[Kind.VLLM_GENERATE]
+COMPLETIONS = PATHS[Kind.VLLM]
+REFUSED = Answer(400, {"error": {"message": "token_ids: field required", "code": 400}})
+
+
+def discovered(**said: Answer) -> tuple[Kind, int | None, list[str]]:
+    """The dialect and the longest context of an engine that says this at these paths."""
+
+    async def main() -> tuple[Kind, int | None, list[str]]:
+        async with Canned() as server, policy_at(server, kind=None) as policy:
+            for path, answer in said.items():
+                server.always("/" + path.replace("__", "/"), answer)
+            await policy.check()
+            endpoint = policy.endpoints[0]
+            assert policy.has_tokens == endpoint.dialect.has_tokens
+            return (
+                endpoint.dialect.kind,
+                endpoint.described.max_model_len,
+                [one.path for one in server.asked],
+            )
+
+    return run(main())
+
+
+# --- which engine it is
+
+
+def recorded_answer(name: str) -> Answer:
+    said = recorded(name)
+    answer = said["response"]
+    for model in answer.get("data", ()):
+        model["id"] = "m"
+    return Answer(said["status"], answer)
+
+
+def test_a_recorded_vllm_without_scale_out_is_asked_for_completions() -> None:
+    kind, longest, _ = discovered(
+        v1__models=recorded_answer("models"),
+        inference__v1__generate=recorded_answer("generate_disabled"),
+    )
+    assert (kind, longest) == (Kind.VLLM, 2048)
+
+
+@pytest.mark.parametrize("status", [404, 405, 500, 501])
+def test_an_older_vllm_is_asked_for_completions(status: int) -> None:
+    said = {"v1__models": models(), "inference__v1__generate": Answer(status)}
+    assert discovered(**said)[0] is Kind.VLLM
+
+
+@pytest.mark.parametrize("owner", ["vllm", "holdfast"])
+@pytest.mark.parametrize("status", [400, 422])
+def test_an_engine_with_scale_out_is_asked_token_in_token_out(owner: str, status: int) -> None:
+    kind, longest, asked = discovered(
+        v1__models=models(owned_by=owner, max_model_len=77),
+        inference__v1__generate=Answer(status, REFUSED.body),
+    )
+    assert (kind, longest) == (Kind.VLLM_GENERATE, 77)
+    assert asked == ["/v1/models", GENERATE]
+
+
+@pytest.mark.parametrize(
+    "info", [{"context_length": 4096}, {"context_length": None, "max_total_num_tokens": 4096}]
+)
+@pytest.mark.parametrize("owner", ["sglang", "someone"])
+def test_sglang_is_known_by_its_name_or_its_own_page(owner: str, info: dict[str, Any]) -> None:
+    kind, longest, _ = discovered(
+        v1__models=models(owned_by=owner),
+        get_model_info=Answer(body={"model_path": "/models/m"}),
+        get_server_info=Answer(body=info),
+    )
+    assert (kind, longest) == (Kind.SGLANG, 4096)
+
+
+def test_sglang_that_does_not_tell_its_context_has_none_that_we_know() -> None:
+    assert discovered(v1__models=models(owned_by="sglang"))[:2] == (Kind.SGLANG, None)
+
+
+@pytest.mark.parametrize("owner", ["fireworks", "accounts/fireworks"])
+def test_fireworks_is_known_by_its_name(owner: str) -> None:
+    assert discovered(v1__models=models(owned_by=owner))[0] is Kind.FIREWORKS
+
+
+def test_an_unknown_engine_that_gives_ids_and_logprobs_is_trainable() -> None:
+    kind, _, _ = discovered(
+        v1__models=models(owned_by="someone"), v1__completions=plain(Kind.VLLM, [5])
+    )
+    assert kind is Kind.VLLM
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(404),
+        Answer(500),
+        Answer(body=b"<html>"),
+        Answer(body={"model": "m", "choices": [{"finish_reason": "stop", "text": "x"}]}),
+        Answer(body={"error": {"message": "no prompts of ids", "code": 400}}),
+    ],
+)
+def test_an_unknown_engine_without_ids_is_for_evaluation_only(answer: Answer) -> None:
+    kind, _, _ = discovered(v1__models=models(owned_by="someone"), v1__completions=answer)
+    assert kind is Kind.CHAT
+
+
+def test_a_dialect_that_is_named_is_not_looked_for() -> None:
+    async def main() -> list[str]:
+        async with Canned() as server, policy_at(server, kind=Kind.FIREWORKS) as policy:
+            server.always("/v1/models", models(max_model_len=5))
+            await policy.check()
+            assert policy.endpoints[0].dialect.kind is Kind.FIREWORKS
+            return [one.path for one in server.asked]
+
+    assert run(main()) == ["/v1/models"]
+
+
+# --- what it serves
+
+
+def check(answer: Answer) -> None:
+    async def main() -> None:
+        async with Canned() as server, policy_at(server) as policy:
+            server.always("/v1/models", answer)
+            await policy.check()
+
+    run(main())
+
+
+def test_an_unknown_model_lists_the_served_ones() -> None:
+    served = {"data": [{"id": "a"}, {"id": "b"}]}
+    with pytest.raises(PolicyRefused, match="does not serve model 'm'; it serves: a, b"):
+        check(Answer(body=served))
+    with pytest.raises(PolicyRefused, match="it serves: none"):
+        check(Answer(body={"data": []}))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "says"),
+    [
+        (Answer(401), PolicyRefused, "401.*want a key"),
+        (Answer(404), PolicyRefused, "404.*no inference engine"),
+        (Answer(503), EndpointDown, "503.*start it"),
+        (Answer(body=b"<html>"), EndpointDown, "does not answer"),
+        (Answer(body={"data": "x"}), EndpointDown, "does not answer"),
+    ],
+)
+def test_an_address_that_is_no_engine_says_what_to_do(
+    answer: Answer, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        check(answer)
+
+
+# --- how long a prompt may be
+
+
+async def limited(
+    server: Canned, asked: Request, *, longest: int, kind: Kind = Kind.VLLM
+) -> Completion:
+    """Samples from an engine that says how long its context is."""
+    server.always("/v1/models", models(max_model_len=longest))
+    async with policy_at(server, kind=kind, retry=QUICK) as policy:
+        await policy.check()
+        return await policy.sample(asked)
+
+
+@pytest.mark.parametrize("kind", TOKEN_KINDS)
+@pytest.mark.parametrize(("longest", "wanted"), [(100, 8), (11, 8), (10, 7), (4, 1)])
+def test_no_more_is_asked_for_than_fits_the_context(kind: Kind, longest: int, wanted: int) -> None:
+    async def main() -> None:
+        async with Canned() as server:
+            server.always(PATHS[kind], plain(kind, [5]))
+            await limited(server, request(prompt=[1, 2, 3]), longest=longest, kind=kind)
+            assert max_tokens_of(kind, server.bodies(PATHS[kind])[0]) == wanted
+
+    run(main())
+
+
+@pytest.mark.parametrize("longest", [3, 2])
+def test_a_prompt_that_fills_the_context_is_an_outcome_without_a_request(longest: int) -> None:
+    async def main() -> None:
+        async with Canned() as server:
+            with pytest.raises(ContextOverflow, match=f"3 tokens; the model takes {longest}"):
+                await limited(server, request(prompt=[1, 2, 3]), longest=longest)
+            assert server.bodies(COMPLETIONS) == []
+
+    run(main())
+
+
+def test_a_completion_that_is_interrupted_where_the_context_ends_is_whole() -> None:
+    """As if it had not been: the engine would have said that its length is at its end."""
+
+    async def main() -> None:
+        async with Canned() as server:
+            server.says(COMPLETIONS, plain(Kind.VLLM, [4, 5], finish="abort"))
+            completion = await limited(server, request(prompt=[1, 2, 3]), longest=5)
+            assert (ids(completion), completion.finish_reason) == ([4, 5], "length")
+            drafted = request(prompt=[1, 2, 3], draft=draft_of([4, 5]))
+            again = await limited(server, drafted, longest=5)
+            assert (ids(again), again.finish_reason) == ([4, 5], "length")
+            assert len(server.bodies(COMPLETIONS)) == 1
+
+    run(main())
+
+
+def test_a_chat_is_not_measured_in_tokens_that_nobody_knows() -> None:
+    async def main() -> None:
+        async with Canned() as server:
+            said = {"message": {"content": "hi"}, "finish_reason": "stop"}
+            server.always(PATHS[Kind.CHAT], Answer(body={"choices": [said]}))
+            asked = request(prompt=[1] * 50, messages=(user("hello"),))
+            completion = await limited(server, asked, longest=10, kind=Kind.CHAT)
+            assert completion.message is not None
+            assert completion.message.content == "hi"
+            assert server.bodies(PATHS[Kind.CHAT])[0]["max_tokens"] == 8
+
+    run(main())
+
+
+# --- an engine that is paused takes a request and says nothing
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_request_that_hangs_until_the_pause_ends_succeeds(stream: bool) -> None:
+    async def main() -> None:
+        async with Canned() as server, policy_at(server, retry=ONCE) as policy:
+            resumed = asyncio.Event()
+            reply = streamed(Kind.VLLM, [5, 6]) if stream else plain(Kind.VLLM, [5, 6])
+            reply.before = resumed.wait
+            server.says(COMPLETIONS, reply)
+            call = asyncio.create_task(policy.sample(Kept().request() if stream else request()))
+            await asyncio.sleep(0.1)
+            assert not call.done()
+            resumed.set()
+            completion = await call
+            assert (ids(completion), completion.tries) == ([5, 6], 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("stream", "says"), [(False, "did not answer within"), (True, "sent nothing for")]
+)
+def test_a_pause_that_never_ends_is_the_engines_failure(stream: bool, says: str) -> None:
+    async def main() -> None:
+        retry = RetryPolicy(tries=2, try_timeout=0.1, stall_timeout=0.1, base=0.001)
+        async with Canned() as server, policy_at(server, retry=retry) as policy:
+            server.always(COMPLETIONS, Answer(before=asyncio.Event().wait))
+            with pytest.raises(EngineUnavailable, match=says) as caught:
+                await policy.sample(Kept().request() if stream else request())
+            assert caught.value.cause == "infrastructure"
+            assert caught.value.connected
+            assert len(server.bodies(COMPLETIONS)) == 2
+
+    run(main())

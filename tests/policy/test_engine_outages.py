@@ -1,0 +1,148 @@
+"""The client against an engine that goes away and comes back, over a real socket."""
+
+import asyncio
+
+import aiohttp
+import pytest
+from faking import QUICK, gate_of, request, sample, sample_now, until
+
+from holdfast.policy.dialect import Ask
+from holdfast.policy.policy import Completion
+from holdfast.policy.pool import EnginePolicy
+from holdfast.policy.retry import RetryPolicy
+from holdfast.policy.sampled import Sampled
+from holdfast.records.errors import (
+    EndpointDown,
+    EngineUnavailable,
+)
+from holdfast.testing import FakeEngine, Fault, FaultKind
+
+
+def test_a_call_waits_for_an_engine_that_was_killed_and_goes_on_when_it_is_back() -> None:
+    async def main(engine: FakeEngine) -> Completion:
+        policy = EnginePolicy(engine.url, engine.model, retry=QUICK)
+        call = asyncio.create_task(sample(policy))
+        await until(lambda: engine.stats().in_flight == 1)
+        engine.kill()
+        await until(lambda: gate_of(policy).outages == 1)
+        assert not call.done()
+        assert policy.seconds_down > 0
+        await asyncio.to_thread(engine.start)
+        return await call
+
+    with FakeEngine(delay=0.2) as engine:
+        clean = sample_now(engine)
+        assert asyncio.run(main(engine)).ids == clean.ids
+
+
+def test_a_call_without_retries_still_waits_through_an_outage() -> None:
+    async def main(engine: FakeEngine) -> Completion:
+        policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
+        call = asyncio.create_task(sample(policy))
+        await until(lambda: gate_of(policy).outages == 1)
+        await asyncio.to_thread(engine.start)
+        return await call
+
+    with FakeEngine() as engine:
+        engine.kill()
+        assert asyncio.run(main(engine)).tries == 2
+
+
+def test_an_outage_does_not_count_against_a_calls_deadline() -> None:
+    async def main(engine: FakeEngine) -> Completion:
+        retry = RetryPolicy(tries=3, deadline=0.5, base=0.001)
+        policy = EnginePolicy(engine.url, engine.model, retry=retry)
+        call = asyncio.create_task(sample(policy))
+        await until(lambda: policy.seconds_down > 0.5)
+        await asyncio.to_thread(engine.start)
+        return await call
+
+    with FakeEngine() as engine:
+        engine.kill()
+        asyncio.run(main(engine))
+
+
+def test_an_outage_longer_than_patience_ends_all_calls() -> None:
+    async def main(engine: FakeEngine) -> list[Completion | BaseException]:
+        policy = EnginePolicy(engine.url, engine.model, retry=QUICK, patience=0.3)
+        calls = [policy.sample(request(name)) for name in "abc"]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        with pytest.raises(EndpointDown):
+            await policy.ready()
+        await policy.aclose()
+        return found
+
+    with FakeEngine() as engine:
+        engine.kill()
+        for error in asyncio.run(main(engine)):
+            assert isinstance(error, EndpointDown)
+            assert not error.retryable
+            assert "start it again" in str(error)
+
+
+def test_a_call_that_brings_the_engine_down_every_time_is_given_up() -> None:
+    async def main(engine: FakeEngine) -> None:
+        policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
+        call = asyncio.create_task(sample(policy))
+        for outages in (1, 2):
+            await until(lambda: engine.stats().in_flight == 1)
+            engine.kill()
+            await until(lambda outages=outages: gate_of(policy).outages == outages)  # type: ignore[misc]
+            await asyncio.to_thread(engine.start)
+        with pytest.raises(EngineUnavailable, match="lost"):
+            await call
+
+    with FakeEngine(faults=[Fault(FaultKind.HANG, times=0)]) as engine:
+        asyncio.run(main(engine))
+
+
+def test_a_probe_does_not_queue_behind_calls_that_hold_all_connections(engine: FakeEngine) -> None:
+    engine.set_faults(Fault(FaultKind.HANG, times=0))
+
+    async def main() -> None:
+        policy = EnginePolicy(engine.url, engine.model, retry=QUICK, connections=1)
+        call = asyncio.create_task(sample(policy))
+        await until(lambda: engine.stats().in_flight == 1)
+        gate_of(policy).shut()
+        await policy.ready()
+        assert gate_of(policy).outages == 0
+        call.cancel()
+        await asyncio.wait({call})
+
+    asyncio.run(main())
+
+
+def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> None:
+    class Unreachable:
+        def post(self, *_: object, **__: object) -> object:
+            raise aiohttp.ConnectionTimeoutError
+
+        async def close(self) -> None:
+            """There is nothing to close."""
+
+    async def main() -> Completion:
+        policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
+        endpoint, asked = policy.endpoints[0], request()
+        ask = Ask(asked, engine.model, asked.prompt, 1, None, stream=False)
+        endpoint._session = Unreachable()  # type: ignore[assignment]
+        with pytest.raises(EngineUnavailable, match="took no connection") as caught:
+            await endpoint.answer(ask, Sampled(asked), before=lambda: None)
+        assert not caught.value.connected
+        endpoint._session = None
+        return await sample(policy)
+
+    assert asyncio.run(main()).tries == 1
+
+
+def test_a_cancelled_call_ends_on_both_sides(engine: FakeEngine) -> None:
+    engine.set_faults(Fault(FaultKind.HANG, times=0))
+
+    async def main() -> None:
+        call = asyncio.create_task(sample(EnginePolicy(engine.url, engine.model)))
+        await until(lambda: engine.stats().in_flight == 1)
+        call.cancel()
+        await asyncio.wait({call})
+        assert call.cancelled()
+        await until(lambda: engine.stats().in_flight == 0)
+
+    asyncio.run(main())

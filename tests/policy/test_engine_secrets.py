@@ -1,0 +1,94 @@
+"""No error of the client holds a secret, whatever the engine says."""
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+
+import pytest
+from faking import QUICK, request, sample
+
+from holdfast.policy.pool import EnginePolicy
+from holdfast.records.errors import (
+    EndpointDown,
+    HoldfastError,
+    PolicyRefused,
+    UsageError,
+)
+from holdfast.testing import FakeEngine, Fault, FaultKind
+from holdfast.testing.faults import HARMLESS
+
+KEY = "correct-horse-battery-staple"
+
+
+def told(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("kind", [*FaultKind])
+def test_the_api_key_is_in_no_error_of_a_faulty_engine(engine: FakeEngine, kind: FaultKind) -> None:
+    engine.set_faults(Fault(kind, times=0, seconds=0.01))
+    policy = EnginePolicy(engine.url, engine.model, api_key=KEY, retry=QUICK)
+    try:
+        asyncio.run(sample(policy))
+    except HoldfastError as error:
+        assert KEY not in told(error)  # noqa: PT017
+    else:
+        # This wire does not name the tokens of its logprobs.
+        assert kind in {*HARMLESS, FaultKind.WRONG_IDS}
+
+
+@asynccontextmanager
+async def parrot(status: int) -> AsyncIterator[str]:
+    """A server that repeats the whole request, credentials included, in its answer."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(said)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + said)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 422, 429, 500, 503])
+@pytest.mark.parametrize("method", ["sample", "check"])
+def test_the_api_key_is_in_no_error_even_if_the_engine_repeats_it(status: int, method: str) -> None:
+    async def main() -> None:
+        async with parrot(status) as url:
+            policy = EnginePolicy(url, "m", api_key=KEY, retry=QUICK, patience=0)
+            work: Coroutine[object, object, object]
+            work = policy.check() if method == "check" else policy.sample(request())
+            with pytest.raises(HoldfastError) as caught:
+                await work
+            await policy.aclose()
+            assert KEY not in told(caught.value)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_check_says_that_the_key_was_refused(status: int) -> None:
+    async def main() -> None:
+        async with parrot(status) as url:
+            with pytest.raises(PolicyRefused, match=str(status)):
+                await EnginePolicy(url, "m").check()
+
+    asyncio.run(main())
+
+
+def test_credentials_in_the_address_are_not_shown() -> None:
+    policy = EnginePolicy("http://me:hunter22@127.0.0.1:1", "m", retry=QUICK, patience=0)
+    with pytest.raises(EndpointDown) as down:
+        asyncio.run(sample(policy))
+    with pytest.raises(EndpointDown) as nobody:
+        asyncio.run(policy.check())
+    assert "hunter22" not in told(down.value) + told(nobody.value)
+
+
+def test_a_key_with_a_line_break_is_refused_before_any_work() -> None:
+    with pytest.raises(UsageError, match="line break") as caught:
+        EnginePolicy("http://127.0.0.1:1", "m", api_key=f"{KEY}\n")
+    assert KEY not in told(caught.value)

@@ -1,0 +1,248 @@
+"""Which replica gets which call."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from asking import ids, policy_at, run, until
+from canned import Answer, Canned, forever
+from spoken import PATHS, models, plain, request
+
+from holdfast.policy.dialect import Kind
+from holdfast.policy.endpoint import Endpoint
+from holdfast.policy.pool import SLACK, EnginePolicy
+from holdfast.records.errors import HoldfastError, UsageError
+
+COMPLETIONS = PATHS[Kind.VLLM]
+
+
+@asynccontextmanager
+async def replicas(count: int, **more: Any) -> AsyncIterator[tuple[EnginePolicy, list[Canned]]]:
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(Canned()) for _ in range(count)]
+        for server in servers:
+            server.always("/v1/models", models()).always(COMPLETIONS, plain(Kind.VLLM, [5]))
+        yield await stack.enter_async_context(policy_at(*servers, **more)), servers
+
+
+def asked(servers: list[Canned]) -> list[int]:
+    return [len(server.bodies(COMPLETIONS)) for server in servers]
+
+
+# --- affinity
+
+
+def test_one_home_stays_with_one_replica() -> None:
+    async def main() -> None:
+        async with replicas(4) as (policy, servers):
+            for turn in range(12):
+                await policy.sample(request(f"h/{turn}", home="h", family=f"f{turn}"))
+            assert sorted(asked(servers)) == [0, 0, 0, 12]
+
+    run(main())
+
+
+def test_one_family_begins_at_one_replica_and_many_at_all() -> None:
+    async def main() -> None:
+        async with replicas(4) as (policy, servers):
+            for sample in range(8):
+                await policy.sample(request(home=f"h{sample}", family="f"))
+            assert sorted(asked(servers)) == [0, 0, 0, 8]
+            for family in range(200):
+                await policy.sample(request(home=f"g{family}", family=f"g{family}"))
+            assert min(asked(servers)) >= 20
+
+    run(main())
+
+
+def test_a_family_finds_the_same_replica_in_another_process() -> None:
+    urls = [f"http://127.0.0.1:{port}" for port in range(1001, 1009)]
+
+    async def chosen(order: list[str]) -> list[str]:
+        policy = EnginePolicy(order, "m")
+        found = [(await policy.choose(request(family=f"f{at}"))).url for at in range(20)]
+        await policy.aclose()
+        return found
+
+    first, second = run(chosen(urls)), run(chosen(urls[::-1]))
+    assert first == second
+    assert len(set(first)) > 1
+
+
+def test_calls_at_once_spread_under_the_bound() -> None:
+    async def main() -> None:
+        async with replicas(4) as (policy, servers):
+            for server in servers:
+                server.always(COMPLETIONS, Answer(before=forever))
+            calls = [
+                asyncio.create_task(policy.sample(request(str(at), home=str(at), family="f")))
+                for at in range(40)
+            ]
+            await until(lambda: sum(asked(servers)) == 40)
+            running = [endpoint.running for endpoint in policy.endpoints]
+            assert sum(running) == 40
+            assert max(running) <= SLACK * 41 / 4 + 1
+            assert min(running) > 0
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls)
+            assert [endpoint.running for endpoint in policy.endpoints] == [0] * 4
+
+    run(main())
+
+
+def test_a_home_moves_when_its_replica_is_overloaded_and_stays_where_it_went() -> None:
+    async def main() -> None:
+        async with replicas(2) as (policy, _):
+            home = await policy.choose(request(home="h"))
+            home.running = 3
+            other = await policy.choose(request(home="h"))
+            assert other is not home
+            home.running = 0
+            assert await policy.choose(request(home="h")) is other
+
+    run(main())
+
+
+def test_a_request_without_a_home_is_not_remembered() -> None:
+    async def main() -> None:
+        async with replicas(2) as (policy, _):
+            first = await policy.choose(request(family="f"))
+            first.running = 3
+            assert await policy.choose(request(family="f")) is not first
+            first.running = 0
+            assert await policy.choose(request(family="f")) is first
+
+    run(main())
+
+
+def test_a_try_that_failed_goes_elsewhere() -> None:
+    async def main() -> None:
+        async with replicas(2) as (policy, servers):
+            first = await policy.choose(request(home="h"))
+            at = policy.endpoints.index(first)
+            servers[at].always(COMPLETIONS, Answer(500, {"error": {"message": "broken"}}))
+            completion = await policy.sample(request(home="h"))
+            assert (ids(completion), completion.tries) == ([5], 2)
+            assert asked(servers) == [1, 1]
+            assert (await policy.sample(request(home="h"))).tries == 1, "it has moved"
+
+    run(main())
+
+
+# --- draining
+
+
+def test_a_drained_replica_gets_nothing_until_it_is_admitted() -> None:
+    async def main() -> None:
+        async with replicas(2) as (policy, servers):
+            home = await policy.choose(request(home="h"))
+            assert await policy.drain(home.url + "/v1/", timeout=0)
+            for _ in range(5):
+                await policy.sample(request(home="h"))
+            drained = policy.endpoints.index(home)
+            assert asked(servers)[drained] == 0
+            assert asked(servers)[1 - drained] == 5
+            policy.admit(home.url)
+            used = [(await policy.choose(request(family=str(at)))).url for at in range(50)]
+            assert home.url in used
+
+    run(main())
+
+
+def test_draining_waits_for_what_runs_and_says_when_it_does_not_end() -> None:
+    async def main() -> None:
+        async with replicas(2) as (policy, servers):
+            finish = asyncio.Event()
+            for server in servers:
+                server.always(COMPLETIONS, _when(finish))
+            call = asyncio.create_task(policy.sample(request()))
+            await until(lambda: sum(asked(servers)) == 1)
+            busy = next(one for one in policy.endpoints if one.running)
+            assert not await policy.drain(busy.url, timeout=0.05)
+            waiting = asyncio.create_task(policy.drain(busy.url, timeout=30))
+            finish.set()
+            assert await waiting
+            assert ids(await call) == [5]
+
+    run(main())
+
+
+def _when(finish: asyncio.Event) -> Answer:
+    answer = plain(Kind.VLLM, [5])
+    answer.before = finish.wait
+    return answer
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_with_every_replica_drained_calls_wait(count: int) -> None:
+    async def main() -> None:
+        async with replicas(count) as (policy, servers):
+            for endpoint in policy.endpoints:
+                assert await policy.drain(endpoint.url, timeout=0)
+            call = asyncio.create_task(policy.sample(request()))
+            await asyncio.sleep(0.1)
+            assert sum(asked(servers)) == 0
+            policy.admit(policy.endpoints[0].url)
+            assert ids(await call) == [5]
+
+    run(main())
+
+
+def test_only_a_replica_can_be_drained() -> None:
+    policy = EnginePolicy(["http://127.0.0.1:1", "http://127.0.0.1:2"], "m")
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1:3 is no replica .*:1, .*:2"):
+        policy.admit("http://127.0.0.1:3")
+
+
+# --- what is refused before any work
+
+
+@pytest.mark.parametrize(
+    ("urls", "more", "says"),
+    [
+        ([], {}, "at least one address"),
+        (["http://a:1", "http://a:1/v1/"], {}, "same address twice"),
+        ("http://a:1", {"dialect": "klingon"}, "no dialect 'klingon'; there are: vllm, "),
+        ("a:1", {}, "looks like http://"),
+        (["http://a:1", "ftp://b"], {}, "looks like http://"),
+    ],
+)
+def test_nonsense_is_refused(urls: Any, more: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        EnginePolicy(urls, "m", **more)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_dialect_is_named_by_its_word(kind: Kind) -> None:
+    policy = EnginePolicy(["http://a:1", "http://b:1"], "m", dialect=kind.value)
+    assert {endpoint.dialect.kind for endpoint in policy.endpoints} == {kind}
+    assert policy.has_tokens == (kind is not Kind.CHAT)
+
+
+# --- the end
+
+
+def test_closing_closes_every_client_even_if_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    close = Endpoint.aclose
+
+    async def fails_for_one(endpoint: Endpoint) -> None:
+        await close(endpoint)
+        closed.append(endpoint.url)
+        if len(closed) == 1:
+            raise HoldfastError("cannot be closed")
+
+    async def main() -> None:
+        async with replicas(3) as (policy, _):
+            for at in range(30):
+                await policy.sample(request(family=str(at)))
+            monkeypatch.setattr(Endpoint, "aclose", fails_for_one)
+            with pytest.raises(HoldfastError, match="cannot be closed"):
+                await policy.aclose()
+            monkeypatch.undo()
+            assert sorted(closed) == sorted(endpoint.url for endpoint in policy.endpoints)
+
+    run(main())

@@ -1,0 +1,316 @@
+"""Replicas that go away, come back, lie, or come back with other weights."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from asking import QUICK, ids, policy_at, run, until
+from canned import Answer, Canned
+from spoken import PATHS, models, plain, request
+
+from holdfast.policy import gate as gates
+from holdfast.policy.dialect import Kind
+from holdfast.policy.endpoint import Endpoint
+from holdfast.policy.policy import Completion
+from holdfast.policy.pool import EnginePolicy
+from holdfast.records.errors import BadAnswer, EndpointDown, PolicyRefused, UsageError
+from holdfast.records.step import VersionSource, VersionSpan
+
+COMPLETIONS = PATHS[Kind.VLLM]
+LIE = Answer(body={"model": "m", "choices": []})
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "PROBE_BASE", 0.005)
+    monkeypatch.setattr(gates, "PROBE_CAP", 0.02)
+    monkeypatch.setattr(gates, "COOL_BASE", 0.1)
+
+
+class Two:
+    """Two replicas; `first` is the one that calls of family "f" go to."""
+
+    def __init__(self, policy: EnginePolicy, first: Endpoint, servers: dict[str, Canned]):
+        self.policy = policy
+        self.first = first
+        self.other = next(one for one in policy.endpoints if one is not first)
+        self.first_server = servers[first.url]
+        self.other_server = servers[self.other.url]
+
+    async def sample(self, name: str = "r", **more: Any) -> Completion:
+        return await self.policy.sample(request(name, family="f", **more))
+
+    async def sample_all(self, count: int = 12) -> list[Completion]:
+        calls = (self.sample(str(at), home=str(at)) for at in range(count))
+        return await asyncio.gather(*calls)
+
+    def asked(self) -> tuple[int, int]:
+        first, other = self.first_server, self.other_server
+        return len(first.bodies(COMPLETIONS)), len(other.bodies(COMPLETIONS))
+
+
+@asynccontextmanager
+async def two(**more: Any) -> AsyncIterator[Two]:
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(Canned()) for _ in range(2)]
+        for server in servers:
+            server.always("/v1/models", models()).always(COMPLETIONS, plain(Kind.VLLM, [5]))
+        policy = await stack.enter_async_context(policy_at(*servers, **more))
+        first = await policy.choose(request(family="f"))
+        yield Two(policy, first, {server.url: server for server in servers})
+
+
+# --- away and back
+
+
+def test_a_dead_replica_costs_no_call() -> None:
+    async def main() -> None:
+        async with two() as pair:
+            await pair.first_server.stop()
+            assert [ids(one) for one in await pair.sample_all()] == [[5]] * 12
+            await until(lambda: not pair.first.gate.is_open)
+            assert (await pair.sample()).tries == 1, "it is left out"
+            assert pair.policy.seconds_down == 0, "the policy as a whole was never down"
+
+    run(main())
+
+
+def test_a_dead_replica_is_back_after_its_probe() -> None:
+    async def main() -> None:
+        async with two() as pair:
+            await pair.first_server.stop()
+            await pair.sample_all()
+            await until(lambda: pair.first.gate.outages == 1)
+            before, _ = pair.asked()
+            await pair.first_server.start()
+            await until(lambda: pair.first.gate.is_open)
+            await pair.sample()
+            assert pair.asked()[0] == before + 1
+
+    run(main())
+
+
+def test_a_replica_that_no_longer_serves_the_model_is_not_back() -> None:
+    async def main() -> None:
+        async with two() as pair:
+            pair.first_server.always("/v1/models", models("another"))
+            pair.first.gate.shut()
+            await until(lambda: pair.first.gate.outages == 1)
+            await asyncio.sleep(0.05)
+            assert not pair.first.gate.is_open
+            pair.first_server.always("/v1/models", models())
+            await until(lambda: pair.first.gate.is_open)
+
+    run(main())
+
+
+# --- versions
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [(Kind.VLLM, "/weight_info"), (Kind.SGLANG, "/get_model_info")]
+)
+def test_a_replica_is_back_only_with_the_weights_that_were_acknowledged(
+    kind: Kind, path: str
+) -> None:
+    async def main() -> None:
+        async with two(kind=kind) as pair:
+            pair.policy.acknowledge("v2")
+            pair.first_server.always(path, Answer(body={"weight_version": "v1"}))
+            pair.first.gate.shut()
+            await until(lambda: pair.first.gate.outages == 1)
+            await asyncio.sleep(0.05)
+            assert not pair.first.gate.is_open
+            assert pair.other.gate.is_open
+            pair.first_server.always(path, Answer(body={"weight_version": "v2"}))
+            await until(lambda: pair.first.gate.is_open)
+
+    run(main())
+
+
+def test_a_replica_that_does_not_tell_its_weights_is_taken_at_its_word() -> None:
+    async def main() -> None:
+        async with two() as pair:
+            pair.policy.acknowledge("v2")
+            pair.first.gate.shut()
+            await until(lambda: pair.first.gate.is_open)
+            assert pair.first.gate.outages == 0
+
+    run(main())
+
+
+def test_what_was_acknowledged_is_the_version_of_what_is_sampled_then() -> None:
+    async def main() -> None:
+        async with two() as pair:
+            assert (await pair.sample()).versions == (VersionSpan("", 0, 1, VersionSource.UNKNOWN),)
+            pair.policy.acknowledge("v2")
+            assert (await pair.sample()).versions == (
+                VersionSpan("v2", 0, 1, VersionSource.ASSUMED),
+            )
+
+    run(main())
+
+
+def test_of_an_answer_in_one_piece_across_an_update_nobody_knows_the_version() -> None:
+    async def main() -> None:
+        async with two() as pair:
+            updated = asyncio.Event()
+            answer = plain(Kind.VLLM, [5])
+            answer.before = updated.wait
+            pair.first_server.says(COMPLETIONS, answer)
+            pair.policy.acknowledge("v1")
+            call = asyncio.create_task(pair.sample())
+            await until(lambda: pair.asked()[0] == 1)
+            pair.policy.acknowledge("v2")
+            updated.set()
+            assert (await call).versions == (VersionSpan("", 0, 1, VersionSource.UNKNOWN),)
+
+    run(main())
+
+
+# --- liars
+
+
+def test_a_liar_is_left_out_after_three_bad_answers_while_another_works() -> None:
+    async def main() -> None:
+        async with two() as pair:
+            pair.first_server.always(COMPLETIONS, LIE)
+            for at in range(3):
+                assert pair.first.gate.is_open
+                completion = await pair.sample(str(at), home=str(at))
+                assert (ids(completion), completion.tries) == ([5], 2)
+            assert not pair.first.gate.is_open
+            assert (await pair.sample()).tries == 1
+            assert pair.asked()[0] == 3
+            pair.first_server.always(COMPLETIONS, plain(Kind.VLLM, [6]))
+            await until(lambda: pair.first.gate.is_open)
+            assert ids(await pair.sample()) == [6], "it gets another chance"
+            assert pair.policy.seconds_down == 0
+
+    run(main())
+
+
+def test_a_lone_liar_is_not_left_out_and_each_call_fails_by_itself() -> None:
+    async def main() -> None:
+        async with Canned() as server, policy_at(server) as policy:
+            server.always("/v1/models", models()).always(COMPLETIONS, LIE)
+            for _ in range(2):
+                with pytest.raises(BadAnswer, match="0 choices"):
+                    await policy.sample(request())
+            assert policy.endpoints[0].gate.is_open
+            assert len(server.bodies(COMPLETIONS)) == 2 * QUICK.tries
+
+    run(main())
+
+
+# --- all of them
+
+
+def test_with_all_down_calls_wait_until_one_is_back() -> None:
+    async def main() -> None:
+        async with two() as pair:
+            await pair.first_server.stop()
+            await pair.other_server.stop()
+            calls = asyncio.create_task(pair.sample_all(4))
+            await until(lambda: pair.policy.seconds_down > 0.05)
+            assert not calls.done()
+            await pair.other_server.start()
+            assert [ids(one) for one in await calls] == [[5]] * 4
+            await until(lambda: pair.other.gate.is_open)
+            down = pair.policy.seconds_down
+            await asyncio.sleep(0.05)
+            assert pair.policy.seconds_down == down, "one is enough"
+            await pair.policy.ready()
+
+    run(main())
+
+
+def test_patience_with_all_of_them_ends_every_call() -> None:
+    async def main() -> None:
+        async with two(patience=0.1) as pair:
+            await pair.first_server.stop()
+            await pair.other_server.stop()
+            calls = (pair.sample(str(at)) for at in range(3))
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(one) for one in found] == [EndpointDown] * 3
+            with pytest.raises(EndpointDown, match="start it again"):
+                await pair.policy.ready()
+
+    run(main())
+
+
+def test_one_that_is_given_up_for_good_is_asked_no_more_while_the_other_goes_on() -> None:
+    async def main() -> None:
+        async with two(patience=0.05) as pair:
+            await pair.first_server.stop()
+            await pair.sample_all()
+            await until(lambda: pair.first.gate.is_given_up)
+            await pair.first_server.start()
+            before, _ = pair.asked()
+            for completion in await pair.sample_all():
+                assert completion.tries == 1
+            assert pair.asked()[0] == before
+            await pair.policy.ready()
+
+    run(main())
+
+
+def test_an_outage_of_the_last_one_is_downtime_when_the_other_was_given_up() -> None:
+    async def main() -> None:
+        async with two(patience=0.3) as pair:
+            await pair.first_server.stop()
+            pair.first.gate.shut()
+            await until(lambda: pair.first.gate.is_given_up)
+            assert pair.policy.seconds_down == 0
+            await pair.other_server.stop()
+            call = asyncio.create_task(pair.sample())
+            await until(lambda: pair.policy.seconds_down > 0.02)
+            await pair.other_server.start()
+            assert ids(await call) == [5]
+
+    run(main())
+
+
+# --- before the work
+
+
+def test_check_takes_the_replicas_that_are_up_and_leaves_the_others_for_later() -> None:
+    async def main() -> None:
+        async with two() as pair:
+            pair.other_server.always("/v1/models", models(max_model_len=99))
+            await pair.first_server.stop()
+            await pair.policy.check()
+            assert not pair.first.gate.is_open
+            assert pair.first.described.max_model_len == 99, "until it says otherwise"
+            assert ids(await pair.sample()) == [5]
+            await pair.first_server.start()
+            await until(lambda: pair.first.gate.is_open)
+
+    run(main())
+
+
+def test_check_says_that_nobody_is_there_when_nobody_is() -> None:
+    async def main() -> None:
+        async with two() as pair:
+            await pair.first_server.stop()
+            await pair.other_server.stop()
+            with pytest.raises(EndpointDown, match="does not answer"):
+                await pair.policy.check()
+
+    run(main())
+
+
+def test_check_refuses_replicas_that_serve_another_model_or_speak_without_tokens() -> None:
+    async def main() -> None:
+        async with two(kind=None) as pair:
+            pair.other_server.always("/v1/models", models(owned_by="someone"))
+            pair.other_server.always(COMPLETIONS, Answer(404))
+            with pytest.raises(UsageError, match=r"replicas differ: chat, vllm; name one"):
+                await pair.policy.check()
+            pair.other_server.always("/v1/models", models("another"))
+            with pytest.raises(PolicyRefused, match="it serves: another"):
+                await pair.policy.check()
+
+    run(main())
