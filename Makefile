@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check crash bench clean
+.PHONY: demo test check crash bench vllm clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -23,6 +23,10 @@ crash: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks
+
+# The conformance suite of engines against a real vLLM on the CPU, which is installed into .vllm/.
+vllm: $(VENV)/installed
+	PYTHON=$(PYTHON) PYTEST_PYTHON=$(BIN)/python scripts/vllm.sh
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -262,7 +262,7 @@ def test_new_and_accept_changes_exclude_each_other(recorded):
 def test_a_command_without_what_it_needs_says_what(lab):
     done = lab.holdfast("run", "agent.py")
     assert done.code == Exit.USAGE
-    assert "required: --tasks, --policy, --model, --run" in done.line
+    assert "required: --tasks, --run" in done.line
     assert "see `holdfast run --help`" in done.line
 
 

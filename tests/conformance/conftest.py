@@ -1,11 +1,20 @@
-"""Every engine, started once for all the tests that use it."""
+"""Every engine, started when the first test wants it and stopped after the last."""
 
+import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
-from engines import Engine, engines, wait_until_idle
+from engines import EmbeddedServer, Engine, RealVllm, endless, engines, wait_until_idle
 
 ENGINES = engines()
+
+
+def _marks(engine: Engine) -> list[pytest.MarkDecorator]:
+    if isinstance(engine.server, RealVllm):
+        return [pytest.mark.vllm]
+    missing = isinstance(engine.server, EmbeddedServer) and find_spec("torch") is None
+    return [pytest.mark.skipif(missing, reason="needs the extra `local`")]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,9 +22,13 @@ def _servers() -> Iterator[None]:
     yield
     for engine in ENGINES:
         engine.server.stop()
+    if endless.cache_info().currsize:
+        shutil.rmtree(endless().parent)
 
 
-@pytest.fixture(params=ENGINES, ids=lambda engine: engine.name)
+@pytest.fixture(
+    params=[pytest.param(one, marks=_marks(one), id=one.name) for one in ENGINES],
+)
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Running and idle."""
     found: Engine = request.param

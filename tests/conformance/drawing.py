@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -78,9 +79,10 @@ def after(asked: Request, completion: Completion, keep: int, version: str = "bef
     return msgspec.structs.replace(asked, draft=draft)
 
 
-def long_request(engine: Engine, tokens: int, seed: int = 1) -> tuple[Request, Completion]:
+@cache
+def long_request(engine: Engine, tokens: int) -> tuple[Request, Completion]:
     """A request that runs up to `tokens`, and what an undisturbed engine answers to it."""
-    asked = request(engine, seed, max_tokens=tokens, temperature=WILD)
+    asked = request(engine, 1, max_tokens=tokens, temperature=WILD)
     (undisturbed,) = drawn(engine, asked)
     assert undisturbed.finish_reason == "length"
     return asked, undisturbed

@@ -7,6 +7,7 @@ has one (`make vllm`).
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 import urllib.request
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import pytest
 from msgspec import Struct
 from vllm_server import VllmServer
 
@@ -84,6 +86,9 @@ class Abilities(Struct, frozen=True):
     takes_stop_ids: bool = True
     pauses: bool = True
     starts_quickly: bool = True
+    in_a_second: int = 200
+    """About how many tokens of one reply it samples in a second, or fewer: there must be time to
+    interrupt it."""
 
 
 class Engine:
@@ -105,6 +110,16 @@ class Engine:
         self.named = named
         self.can = can or Abilities()
         self.tokenizer = tokenizer
+
+    @property
+    def is_second(self) -> bool:
+        """Whether its server is spoken to in another way already."""
+        return self.named is not None
+
+    @property
+    def long(self) -> int:
+        """The length of a reply that can be interrupted."""
+        return self.can.in_a_second
 
     @property
     def renderer(self) -> Renderer:
@@ -222,8 +237,8 @@ class EmbeddedServer:
 
     def kill(self) -> None:
         assert self._process is not None, "started"
-        self._process.kill()
-        self._process = None
+        os.kill(self._process.pid, signal.SIGKILL)
+        self.stop()
 
     def under_way(self) -> int:
         return metrics(self.url, "holdfast_requests_running", "holdfast_requests_waiting")
@@ -275,7 +290,9 @@ def post(url: str, body: object = None) -> bytes:
 def metrics(url: str, *names: str) -> int:
     """The sum of some of its metrics; each must be there."""
     lines = _asked(urllib.request.Request(f"{url}/metrics")).decode().splitlines()
-    values = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if line[:1] != "#"}
+    values = {
+        line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if line[:1] != "#"
+    }
     return int(sum(values[name] for name in names))
 
 
@@ -294,6 +311,18 @@ def wait_until_idle(server: Server, *, within: float = 30.0) -> None:
 
 
 # --- all of them
+
+
+def once_for_each_server(engine: Engine) -> Engine:
+    """What costs seconds is done to each server once, but for HOLDFAST_EXHAUSTIVE=1."""
+    if engine.is_second:
+        skip_unless_exhaustive()
+    return engine
+
+
+def skip_unless_exhaustive() -> None:
+    if os.environ.get("HOLDFAST_EXHAUSTIVE") != "1":
+        pytest.skip("exhaustive: set HOLDFAST_EXHAUSTIVE=1")
 
 
 def engines() -> list[Engine]:
@@ -333,7 +362,7 @@ def _real_vllm() -> list[Engine]:
     if not python:
         return []
     server = RealVllm(Path(python), endless(), longest=LONGEST)
-    can = Abilities(seeds_by_position=False, starts_quickly=False)
+    can = Abilities(seeds_by_position=False, starts_quickly=False, in_a_second=1800)
     completions = msgspec.structs.replace(can, tells_versions=False)
     return [
         Engine("vllm", server, dialect=Kind.VLLM_GENERATE, can=can, tokenizer=TINY),

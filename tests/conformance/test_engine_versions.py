@@ -1,15 +1,14 @@
 """Every engine: which weights sampled which tokens, as the engine tells or as we know."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
 
 import pytest
 from drawing import assert_well_formed, drawn, long_request, policy_for, request, streamed
 from engines import FIRST, Engine
-from test_engine_interruptions import LONG, SOON, interrupted
+from test_engine_interruptions import SOON, TooLate, in_time, interrupted
 
-from holdfast.policy.policy import Completion, Draft
+from holdfast.policy.policy import Completion, Draft, Request
 from holdfast.records.step import VersionSource
 from holdfast.records.tokens import count
 
@@ -23,9 +22,7 @@ def steady(engine: Engine) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_each_token_has_the_version_that_its_engine_tells(
-    steady: Engine, *, stream: bool
-) -> None:
+def test_each_token_has_the_version_that_its_engine_tells(steady: Engine, *, stream: bool) -> None:
     asked = request(steady)
     (before,) = drawn(steady, streamed(asked) if stream else asked)
     steady.server.switch_weights("step-7")
@@ -33,9 +30,7 @@ def test_each_token_has_the_version_that_its_engine_tells(
     if not steady.can.tells_versions:
         assert [span.source for span in completion.versions] == [VersionSource.UNKNOWN]
         return
-    assert [(one.version, one.source) for one in before.versions] == [
-        (FIRST, VersionSource.ENGINE)
-    ]
+    assert [(one.version, one.source) for one in before.versions] == [(FIRST, VersionSource.ENGINE)]
     assert [(one.version, one.source) for one in completion.versions] == [
         ("step-7", VersionSource.ENGINE)
     ]
@@ -44,21 +39,28 @@ def test_each_token_has_the_version_that_its_engine_tells(
 def test_a_switch_in_mid_stream_splits_the_completion(steady: Engine) -> None:
     if not steady.can.tells_versions:
         pytest.skip("it does not tell versions")
-    asked, _ = long_request(steady, LONG)
-    deed = threading.Thread(target=steady.server.switch_weights, args=("step-8",))
-    completion = interrupted(steady, asked, deed)
-    assert_well_formed(completion, max_tokens=LONG)
+    asked, _ = long_request(steady, steady.long)
+    completion = in_time(lambda: _switched(steady, asked))
+    assert_well_formed(completion, max_tokens=steady.long)
     first, second = completion.versions
     assert (first.version, second.version) == (FIRST, "step-8")
-    assert SOON <= first.end < LONG
+    assert SOON <= first.end < steady.long
     assert {first.source, second.source} == {VersionSource.ENGINE}
+
+
+def _switched(engine: Engine, asked: Request) -> Completion:
+    engine.server.switch_weights(FIRST)
+    completion = interrupted(engine, asked, lambda: engine.server.switch_weights("step-8"))
+    if len(completion.versions) == 1:
+        raise TooLate
+    return completion
 
 
 def test_a_switch_that_only_we_know_of_splits_a_stream_where_it_was_told(steady: Engine) -> None:
     """From an engine that tells nothing, the acknowledged version is taken, and marked so."""
     if steady.can.tells_versions:
         pytest.skip("it tells versions itself")
-    asked, _ = long_request(steady, LONG)
+    asked, _ = long_request(steady, steady.long)
 
     async def main() -> Completion:
         async with policy_for(steady) as policy:

@@ -6,6 +6,7 @@ of them are killed together. Knows nothing of Holdfast.
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +28,7 @@ ENVIRONMENT = {
 OPTIONS = (
     *("--served-model-name", MODEL, "--host", "127.0.0.1", "--dtype", "float32"),
     *("--max-num-seqs", "64", "--enforce-eager", "--enable-scale-out"),
-    # A batch that is larger than this is sampled by code that refuses seeds on the CPU.
+    # With the default, a seeded request ends the server ("CPU Generator does not use offset").
     *("--max-num-batched-tokens", "32768"),
 )
 
@@ -42,7 +43,7 @@ class VllmServer:
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
         # Its working folder must hold no folder that is called like a package.
-        self._place = Path(tempfile.mkdtemp(prefix="holdfast-vllm-"))
+        self._place = Path(tempfile.gettempdir()) / f"holdfast-vllm-{os.getpid()}"
         self.url = f"http://127.0.0.1:{self._port}"
         self.model = MODEL
 
@@ -50,6 +51,7 @@ class VllmServer:
         """Returns when it is healthy; does nothing if it runs."""
         if self._process is not None:
             return
+        self._place.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command(),
@@ -78,6 +80,7 @@ class VllmServer:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(30)
         self.kill()
+        shutil.rmtree(self._place)
 
     def kill(self) -> None:
         process, self._process = self._process, None
@@ -102,7 +105,9 @@ class VllmServer:
             if (code := self._process.poll()) is not None:
                 raise AssertionError(f"vLLM ended with status {code}:\n{self._tail()}")
             if time.monotonic() > deadline:
-                raise AssertionError(f"vLLM is not ready after {READY_SECONDS:g} s:\n{self._tail()}")
+                raise AssertionError(
+                    f"vLLM is not ready after {READY_SECONDS:g} s:\n{self._tail()}"
+                )
             time.sleep(0.5)
 
     def _is_healthy(self) -> bool:

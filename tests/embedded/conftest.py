@@ -1,9 +1,13 @@
 """Tiny models, and one engine for the whole package of tests."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# The engine is made for the CPU; elsewhere its proof at start-up may refuse a model.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 pytest.importorskip("transformers", reason="needs the extra `local`")

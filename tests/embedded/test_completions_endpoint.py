@@ -68,7 +68,9 @@ def test_the_shape_of_a_stream_is_that_of_vllm(engine: Engine) -> None:
     asked = completion(max_tokens=4, logprobs=1, stream_options={"include_usage": True})
     ours = through(engine, lambda client: client.stream(PATHS[0], asked))
     assert ours[-1] == "[DONE]"
-    ours[-3]["choices"][0].pop("weight_versions")
+    for number, chunk in enumerate(ours[:-2], 1):
+        (choice,) = chunk["choices"]
+        assert choice.pop("weight_versions") == [{"version": "v1", "start": 0, "end": number}]
     assert [keys(one) for one in ours[:-1]] == theirs
 
 
@@ -121,6 +123,7 @@ def test_a_stream_says_what_the_whole_answer_says(engine: Engine, path: str, n: 
         assert [one["finish_reason"] for one in parts[:-1]] == [None] * (len(parts) - 1)
         assert parts[-1]["finish_reason"] == choice["finish_reason"]
         assert parts[-1]["weight_versions"] == choice["weight_versions"]
+        assert parts[0]["weight_versions"][0]["end"] == len(parts[0]["token_ids"])
         if path == PATHS[0]:
             assert "".join(one["text"] for one in parts) == choice["text"]
             assert parts[0]["prompt_token_ids"] == choice["prompt_token_ids"] == [5, 6, 7]
@@ -247,6 +250,8 @@ def test_models_health_and_metrics(engine: Engine) -> None:
     models, health, metrics = through(engine, ask)
     theirs = msgspec.json.decode((WIRE / "models.json").read_bytes())["response"]
     ours = msgspec.json.decode(models[1])
+    assert ours["data"][0].pop("seeds") == "position"
+    assert ours["data"][0].pop("renderer") == "template"
     assert keys(ours) == keys(theirs)
     assert ours["data"][0]["max_model_len"] == engine.model.max_length
     assert ours["data"][0]["root"] == str(engine.model.path)

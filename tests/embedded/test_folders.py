@@ -92,13 +92,35 @@ def test_end_tokens_come_from_the_generation_config_first(folder: Path, tmp_path
     assert load(folder).eos == {tiny_models.EOS}
 
 
-def test_a_model_without_this_kind_of_attention_is_refused(tmp_path: Path) -> None:
+def mamba() -> Any:
     from transformers import MambaConfig, MambaForCausalLM
 
     config = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
-    MambaForCausalLM(config).save_pretrained(tmp_path)
+    return MambaForCausalLM(config)
+
+
+def bloom() -> Any:
+    """Its positions are in the attention, and its attention is its own."""
+    from transformers import BloomConfig, BloomForCausalLM
+
+    return BloomForCausalLM(BloomConfig(vocab_size=512, hidden_size=32, n_layer=2, n_head=4))
+
+
+def falcon() -> Any:
+    from transformers import FalconConfig, FalconForCausalLM
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return FalconForCausalLM(FalconConfig(vocab_size=512, **sizes))
+
+
+@pytest.mark.parametrize("made", [mamba, bloom, falcon])
+def test_a_model_without_this_kind_of_attention_is_refused(
+    made: Callable[[], Any], tmp_path: Path
+) -> None:
+    made().save_pretrained(tmp_path)
     tiny_models.save_tokenizer(tmp_path)
-    with pytest.raises(UsageError, match=r"not a transformer decoder|cannot run|cannot be loaded"):
+    said = r"not a transformer decoder|layers use its attention|attention cannot be replaced"
+    with pytest.raises(UsageError, match=said):
         Engine(load(tmp_path), max_batch=2).start()
 
 
@@ -169,8 +191,8 @@ def test_the_package_is_imported_without_torch() -> None:
     import subprocess
 
     code = (
-        "import sys, holdfast, holdfast.embedded, holdfast.embedded.arguments, holdfast.cli.serve;"
-        "print([name for name in ('torch', 'transformers', 'numpy') if name in sys.modules])"
+        "import sys, holdfast.embedded, holdfast.embedded.arguments, holdfast.cli.serve;"
+        "print([name for name in ('torch', 'numpy', 'asyncio') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,7 +1,9 @@
 """The process: how it starts, says where it is, and ends."""
 
+import argparse
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,7 +17,9 @@ import aiohttp
 import pytest
 from desk import SECONDS, completion, until
 
-from holdfast.embedded import EmbeddedEngine, Settings, serve, serving
+from holdfast.cli.serve import add_serve
+from holdfast.cli.serve import serve as run_serve
+from holdfast.embedded import EmbeddedEngine, Settings, arguments, serve, serving
 from holdfast.embedded.engine import Engine
 from holdfast.embedded.process import EngineDidNotStart
 from holdfast.records.errors import UsageError
@@ -43,22 +47,44 @@ def run(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
     )  # fmt: skip
 
 
-def test_a_child_serves_and_stops_when_told(folder: Path, tmp_path: Path) -> None:
+def test_a_child_serves_and_answers_what_is_in_flight_when_stopped(
+    folder: Path, tmp_path: Path
+) -> None:
     log = tmp_path / "serve.log"
-    options = ("--served-model-name", "mine", "--version", "v7", "--max-model-len", "200")
-    with EmbeddedEngine(folder, log=log, options=options) as engine:
+    options = ("--served-model-name", "mine", "--version", "v7", "--max-model-len", "900")
+    engine = EmbeddedEngine(folder, log=log, options=options)
+    with engine:
         assert engine.model == "mine"
         assert engine.url.startswith("http://127.0.0.1:")
         assert engine.running
         os.kill(engine.pid, 0)
-        answer = asyncio.run(_complete(engine.url, model="mine"))
-        choice = answer["choices"][0]
-        assert choice["weight_versions"] == [{"version": "v7", "start": 0, "end": 8}]
         with urllib.request.urlopen(f"{engine.url}/v1/models") as response:
-            assert b'"max_model_len":200' in response.read()
-        assert engine.stop() == 0
-        assert not engine.running
+            assert b'"max_model_len":900' in response.read()
+        whole, cut = asyncio.run(_stopped_in_flight(engine))
+    assert whole["weight_versions"] == [{"version": "v7", "start": 0, "end": 8}]
+    assert cut["finish_reason"] == "abort"
+    assert cut["token_ids"][:8] == whole["token_ids"]
+    assert not engine.running
+    assert engine.stop() == 0
     assert log.read_text() == "", "nothing to complain about"
+
+
+async def _stopped_in_flight(engine: EmbeddedEngine) -> tuple[Any, Any]:
+    whole = await _complete(engine.url, model="mine", ignore_eos=True)
+    long = _complete(engine.url, model="mine", ignore_eos=True, max_tokens=890)
+    in_flight = asyncio.create_task(long)
+    while await _sampled(engine.url) < 8 + 8:
+        await asyncio.sleep(0.01)
+    await asyncio.to_thread(engine.stop)
+    return whole["choices"][0], (await in_flight)["choices"][0]
+
+
+async def _sampled(url: str) -> int:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
+        text = await response.text()
+    found = re.search(r"^holdfast_generation_tokens_total\S* (\d+)", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 async def _complete(url: str, **changes: Any) -> Any:
@@ -88,23 +114,6 @@ def test_it_ends_with_a_parent_that_is_killed(folder: Path, tmp_path: Path) -> N
     assert gone(pid)
 
 
-def test_a_signal_answers_what_is_in_flight_and_exits_0(folder: Path) -> None:
-    engine = EmbeddedEngine(folder)
-    engine.start()
-
-    async def main() -> Any:
-        body = {"max_tokens": 1000, "ignore_eos": True}
-        task = asyncio.create_task(_complete(engine.url, model=engine.model, **body))
-        await asyncio.sleep(0.2)
-        os.kill(engine.pid, signal.SIGTERM)
-        return await task
-
-    answer = asyncio.run(main())
-    assert answer["choices"][0]["finish_reason"] == "abort"
-    assert answer["choices"][0]["token_ids"]
-    assert engine.stop() == 0
-
-
 def test_a_child_that_refuses_its_folder_says_why(tmp_path: Path) -> None:
     engine = EmbeddedEngine(tmp_path)
     with pytest.raises(UsageError, match=r"did not start: holdfast: .* no config\.json"):
@@ -116,13 +125,6 @@ def test_a_child_that_is_not_ready_in_time_is_ended(folder: Path) -> None:
     engine = EmbeddedEngine(folder, ready_within=0.05)
     with pytest.raises(EngineDidNotStart, match=r"not ready within 0\.05 s"):
         engine.start()
-    assert not engine.running
-
-
-def test_a_killed_child_is_seen(folder: Path) -> None:
-    engine = EmbeddedEngine(folder)
-    engine.start()
-    engine.kill()
     assert not engine.running
 
 
@@ -149,6 +151,18 @@ def test_a_bad_command_line_is_one_line_and_2(words: list[str], said: str) -> No
     assert "Traceback" not in done.stderr
 
 
+def test_the_command_takes_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = argparse.ArgumentParser()
+    add_serve(parser.add_subparsers(dest="command"))
+    monkeypatch.setenv("A_KEY", "s3cret")
+    words = "serve --host 0.0.0.0 --model m --version v3 --threads 2 --api-key-env A_KEY"
+    assert arguments.settings(parser.parse_args(words.split())) == Settings(
+        host="0.0.0.0", model=Path("m"), version="v3", threads=2, api_key="s3cret"
+    )
+    with pytest.raises(UsageError, match="there is no folder /nowhere"):
+        run_serve(parser.parse_args(["serve", "--model", "/nowhere"]))
+
+
 def test_a_port_that_is_taken_is_said(own_engine: Engine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -158,13 +172,14 @@ def test_a_port_that_is_taken_is_said(own_engine: Engine) -> None:
             asyncio.run(serving._listen(own_engine, settings, name="tiny"))
 
 
-def test_sigint_ends_it_as_sigterm_does(
-    own_engine: Engine, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(
+    own_engine: Engine, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
     async def main() -> None:
         listening = asyncio.create_task(serving._listen(own_engine, Settings(port=0), name="tiny"))
         await until(lambda: "serving" in (said.append(capsys.readouterr().out) or "".join(said)))
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         await listening
 
     said: list[str] = []

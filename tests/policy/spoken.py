@@ -37,7 +37,8 @@ def logprobs_of(ids: Sequence[int]) -> list[float]:
 def said(kind: Kind, ids: Sequence[int], *, finish: str | None = "stop", **more: Any) -> Any:
     """A whole answer, or what an event of a stream says of its own tokens.
 
-    `more`: `logprobs`, `model`, `prompt`, `versions` as (version, start, end), `total`.
+    `more`: `logprobs`, `model`, `prompt`, `versions` as (version, start, end), `total`,
+    `prompt_tokens`.
     """
     more.setdefault("logprobs", logprobs_of(ids))
     return _SAID[kind](list(ids), finish, more)
@@ -89,6 +90,8 @@ def _sglang(ids: list[int], finish: str | None, more: dict[str, Any]) -> Any:
         "completion_tokens": more.get("total", len(ids)),
         "output_token_logprobs": [[logprob, one, None] for logprob, one in logprobs],
     }
+    if "prompt_tokens" in more:
+        meta["prompt_tokens"] = more["prompt_tokens"]
     if "version" in more:
         meta["weight_version"] = more["version"]
     return {"text": "", "output_ids": ids, "meta_info": meta}
@@ -125,7 +128,9 @@ def _versions(versions: Any) -> Any:
 
 
 def _usage(more: dict[str, Any]) -> dict[str, Any]:
-    return {"usage": {"completion_tokens": more["total"]}} if "total" in more else {}
+    names = {"total": "completion_tokens", "prompt_tokens": "prompt_tokens"}
+    usage = {names[one]: more[one] for one in names if one in more}
+    return {"usage": usage} if usage else {}
 
 
 def events(

@@ -16,7 +16,7 @@ WIRE = Path(__file__).parent.parent / "wire"
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[FakeEngine]:
-    with FakeEngine(model="tiny", max_model_len=2048) as engine:
+    with FakeEngine(model="tiny", max_model_len=2048, describes=False) as engine:
         yield engine
 
 

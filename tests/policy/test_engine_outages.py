@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 from faking import QUICK, gate_of, request, sample, sample_now, until
 
+from holdfast.policy import gate as gates
 from holdfast.policy.dialect import Ask
 from holdfast.policy.policy import Completion
 from holdfast.policy.pool import EnginePolicy
@@ -16,6 +17,12 @@ from holdfast.records.errors import (
     EngineUnavailable,
 )
 from holdfast.testing import FakeEngine, Fault, FaultKind
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "PROBE_BASE", 0.01)
+    monkeypatch.setattr(gates, "PROBE_CAP", 0.05)
 
 
 def test_a_call_waits_for_an_engine_that_was_killed_and_goes_on_when_it_is_back() -> None:

@@ -33,6 +33,12 @@ def test_the_data_of_several_lines_is_one() -> None:
     assert read(b"data: [1,\ndata: 2]\n\n") == [b"[1,\n2]"]
 
 
+@pytest.mark.parametrize("line", [b"\n", b"\r\n"])
+def test_a_line_end_that_is_cut_in_two_does_not_end_an_event(line: bytes) -> None:
+    raw = line.join([b"event: x", b"data: [1,", b"data: 2]", b"", b"data: b", b"", b""])
+    assert read(*(raw[at : at + 1] for at in range(len(raw)))) == [b"[1,\n2]", b"b"]
+
+
 def test_blank_lines_more_than_needed_say_nothing() -> None:
     assert read(b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n") == [b"a", b"b"]
 

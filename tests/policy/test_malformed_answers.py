@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ CASES: list[tuple[str, tuple[Kind, ...], dict[str, Any]]] = [
     ("finish_reason 'error'", TOKEN_KINDS, {"finish": "error"}),
     ("another prompt", NAMES_PROMPT, {"prompt": [1, 2, 4]}),
     ("another prompt", NAMES_PROMPT, {"prompt": [1, 2]}),
+    ("another prompt: of 4 tokens, and 3 were sent", TOKEN_KINDS, {"prompt_tokens": 4}),
     ("model 'n' answered, not 'm'", NAMES_PROMPT, {"model": "n"}),
     ("do not follow each other", HAS_SPANS, {"versions": [("a", 0, 1), ("b", 2, 3)]}),
     ("do not follow each other", HAS_SPANS, {"versions": [("a", 0, 2), ("b", 1, 3)]}),
@@ -173,7 +175,7 @@ JSON = st.recursive(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else ()
+    inner: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
     inner = enumerate(value) if isinstance(value, list) else inner
     return [path, *(one for key, item in inner for one in places(item, (*path, key)))]
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from asking import ONCE, ids, logprobs, sample
+from asking import ONCE, ids, logprobs, sample, until
 from canned import DONE, Answer, sse
 from keeping import Kept
 from spoken import (
@@ -125,7 +125,7 @@ def test_a_connection_that_breaks_after_the_end_takes_nothing_away(kind: Kind) -
 
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
 def test_tokens_after_the_end_are_an_error(kind: Kind) -> None:
-    late = {"total": 3} if kind is Kind.SGLANG else {}
+    late: dict[str, Any] = {"total": 3} if kind is Kind.SGLANG else {}
     with pytest.raises(BadAnswer, match="goes on after its finish_reason 'stop'"):
         read(*events(kind, [5, 6]), said(kind, [7], **late), kind=kind)
 
@@ -139,6 +139,19 @@ def test_an_event_without_text_still_has_its_tokens() -> None:
     completion = read(said(Kind.VLLM, [5], finish=None), silent, said(Kind.VLLM, [7]))
     assert ids(completion) == [5, 6, 7]
     assert logprobs(completion) == logprobs_of([5, 6, 7])
+
+
+@pytest.mark.parametrize("kind", TOKEN_KINDS)
+def test_an_event_whose_ids_are_missing_is_a_hole_in_the_middle(kind: Kind) -> None:
+    said_ = events(kind, [5, 6, 7])
+    holder = said_[1] if kind is Kind.SGLANG else said_[1]["choices"][0]
+    holder["output_ids" if kind is Kind.SGLANG else "token_ids"] = None
+    for one in (holder.get("logprobs") or {}).get("content", ()) if kind is Kind.FIREWORKS else ():
+        del one["token_id"]
+    if kind is Kind.VLLM:
+        holder["text"] = ""  # Nothing but the logprob tells that there was a token.
+    with pytest.raises(BadAnswer, match=r"no (tokens|output_ids)"):
+        read(*said_, kind=kind)
 
 
 def test_an_event_with_the_end_and_no_tokens_is_the_end() -> None:
@@ -163,7 +176,7 @@ def test_the_event_that_counts_the_tokens_is_believed_and_checked() -> None:
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
 def test_a_lie_in_mid_stream_takes_what_the_same_try_gave_with_it(kind: Kind) -> None:
     first = events(kind, [5, 6, 7], finish=None)
-    more = {"total": 4} if kind is Kind.SGLANG else {}
+    more: dict[str, Any] = {"total": 4} if kind is Kind.SGLANG else {}
     lie = Answer(chunks=sse(*first, said(kind, [8], logprobs=[2.0], **more), DONE))
     completion, bodies = sample(
         lie, streamed(kind, [1, 2]), asked=Kept().request(every=100), kind=kind
@@ -175,14 +188,16 @@ def test_a_lie_in_mid_stream_takes_what_the_same_try_gave_with_it(kind: Kind) ->
 
 def test_what_is_durable_before_a_lie_is_taken_back() -> None:
     kept, kind = Kept(), Kind.VLLM
-    chunks = sse(*events(kind, [5, 6, 7], finish=None), said(kind, [8], logprobs=[2.0]))
-    # Each chunk on its own, so that what came is saved before the lie is heard.
-    spaced = [part for chunk in chunks for part in (chunk, pause)]
+    truth, lie = events(kind, [5, 6, 7], finish=None), said(kind, [8], logprobs=[2.0])
     completion, bodies = sample(
-        Answer(chunks=spaced), streamed(kind, [1, 2]), asked=kept.request(every=1), kind=kind
+        Answer(chunks=[*sse(*truth), lambda: until(lambda: bool(kept.ids)), *sse(lie)]),
+        streamed(kind, [1, 2]),
+        asked=kept.request(every=1),
+        kind=kind,
     )
-    assert [len(kept.drafts), kept.drafts[-1].start, kept.drafts[-1].ids] == [3, 0, b""]
-    assert kept.ids == []
+    taken_back = [draft for draft in kept.drafts if not draft.ids]
+    assert [draft.start for draft in taken_back] == [0]
+    assert kept.ids in ([], [1])
     assert prompt_of_body(kind, bodies[1]) == PROMPT
     assert (ids(completion), completion.seams) == ([1, 2], ())
 

@@ -79,6 +79,7 @@ def test_a_recorded_abort_gives_the_tokens_to_go_on_from() -> None:
     rest = recorded("completions_ids_logprobs0")["response"]
     partial = aborted["choices"][0]["token_ids"]
     rest["choices"][0]["prompt_token_ids"] = [*PROMPT, *partial]
+    rest["usage"]["prompt_tokens"] = 9 + 118
     completion, bodies = sample(
         Answer(body=aborted), Answer(body=rest), asked=request(), model="tiny", retry=QUICK
     )
@@ -122,6 +123,7 @@ def test_a_recorded_switch_of_weights_splits_the_versions_where_it_happened() ->
 
 def test_the_versions_of_a_recorded_abort_stay_with_its_tokens() -> None:
     aborted, rest = filled("abort_generate"), recorded("generate")["response"]
+    rest["usage"]["prompt_tokens"] = 9 + 117
     completion, bodies = sample(
         Answer(body=aborted),
         Answer(body=rest),

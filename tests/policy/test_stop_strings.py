@@ -1,6 +1,7 @@
 """A stop string across a seam ends a completion where an engine that never stopped would."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from asking import ids, logprobs, sample
@@ -119,7 +120,7 @@ def test_a_stop_string_that_ended_before_the_seam_is_not_found_again() -> None:
 def test_a_stop_string_across_a_draft_and_its_rest_cuts_the_completion(stream: bool) -> None:
     draft = draft_of(tokens_of("one EN"))
     rest = tokens_of("D two")
-    more = {"draft": draft, "stop": ("END",), "decode": decode, "max_tokens": 50}
+    more: dict[str, Any] = {"draft": draft, "stop": ("END",), "decode": decode, "max_tokens": 50}
     asked = Kept(draft).request(**more) if stream else request(**more)
     reply = streamed(Kind.VLLM, rest) if stream else plain(Kind.VLLM, rest)
     completion, bodies = sample(reply, asked=asked)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from holdfast import __version__
 from holdfast.cli import options, printing
 from holdfast.cli.exit import Exit
+from holdfast.cli.serve import add_serve
 from holdfast.records import redaction
 
 
@@ -44,6 +45,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from holdfast.cli.journal import check
 
         return check(args)
+    if args.command == "serve":
+        from holdfast.cli.serve import serve
+
+        return serve(args)
     if args.command == "policy":
         from holdfast.cli.policy import check as check_policy
 
@@ -67,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     options.add_export(commands)
     options.add_journal(commands)
     options.add_policy(commands)
+    add_serve(commands)
     return parser
 
 

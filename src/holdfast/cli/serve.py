@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from holdfast.embedded import arguments, serving
+from holdfast.embedded import arguments
 
 
 def add_serve(commands: Any) -> None:
@@ -16,4 +16,6 @@ def add_serve(commands: Any) -> None:
 
 
 def serve(args: argparse.Namespace) -> int:
+    from holdfast.embedded import serving
+
     return serving.serve(arguments.settings(args))

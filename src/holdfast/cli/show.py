@@ -176,6 +176,11 @@ def _lines(view: TrajectoryView) -> list[str]:
             if message.role != "tool":
                 lines.append(f"{message.role}: {message.text}")
         lines += _step(path, step, view)
+    for path, draft in history.drafts.items():
+        lines.append(
+            f"[{path}] assistant, unfinished: {_many(count(draft.ids), 'durable token')}; it goes "
+            "on from there"
+        )
     for failure in (*history.failures, *history.scoring_failures):
         where = f" at step {failure.step}" if failure.step else ""
         lines.append(
@@ -189,6 +194,8 @@ def _step(path: str, step: Step, view: TrajectoryView) -> list[str]:
     match step:
         case Generated():
             broken = f", PREFIX BREAK: {step.prefix_break}" if step.prefix_break else ""
+            if step.seams:
+                broken = f", went on at token {', '.join(map(str, step.seams))}{broken}"
             return [
                 (
                     f"[{path}] assistant ({_many(count(step.ids), 'token')} after a prompt of "

@@ -62,9 +62,8 @@ class CompletionsShape:
             "stop_reason": one.stop_reason if delta.finish_reason else None,
             "prompt_token_ids": job.prompt(choice) if first else None,
             "token_ids": listed(delta.drawn) if ids else None,
+            "weight_versions": spans(delta),
         }
-        if delta.finish_reason:
-            said["weight_versions"] = spans(one)
         return [{**job.head("text_completion"), "choices": [said]}]
 
     def closing(self) -> dict[str, Any]:
@@ -120,12 +119,18 @@ class GenerateShape:
             "ec_transfer_params": None,
             "output_mode": "tokens",
             "choices": [
-                self._choice(i, one.drawn, one.finish_reason)
+                self._choice(i, one.drawn, one.finish_reason, spans(one))
                 for i, one in enumerate(job.generations)
             ],
         }
 
-    def _choice(self, index: int, drawn: Sequence[Drawn], finish: Finish | None) -> dict[str, Any]:
+    def _choice(
+        self,
+        index: int,
+        drawn: Sequence[Drawn],
+        finish: Finish | None,
+        told: list[dict[str, Any]],
+    ) -> dict[str, Any]:
         one = self._job.generations[index]
         return {
             "index": index,
@@ -134,8 +139,7 @@ class GenerateShape:
             "token_ids": listed(drawn),
             "routed_experts": None,
             "sampling_mask": None,
-            # For the whole output, and only once it is whole.
-            "weight_versions": spans(one) if finish else None,
+            "weight_versions": told,
             "logprobs": self._logprobs(drawn),
         }
 
@@ -148,7 +152,7 @@ class GenerateShape:
             said["prompt_token_ids"] = self._job.prompt(choice)
         self._begun = True
         said["output_mode"] = "tokens"
-        said["choices"] = [self._choice(choice, delta.drawn, delta.finish_reason)]
+        said["choices"] = [self._choice(choice, delta.drawn, delta.finish_reason, spans(delta))]
         return [said]
 
     def closing(self) -> dict[str, Any]:

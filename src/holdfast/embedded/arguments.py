@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from holdfast.embedded.serving import Settings
+from holdfast.embedded.settings import Settings
 from holdfast.records.errors import UsageError
 
 DESCRIPTION = (

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from msgspec import Struct
 
-from holdfast.embedded import attention
+from holdfast.embedded import attention, files
 from holdfast.records.errors import UsageError
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -44,7 +44,7 @@ class Model(Struct, frozen=True):
 
 def load(path: Path, *, max_length: int | None = None) -> Model:
     """Raises `UsageError` when the folder cannot be served."""
-    _checked_files(path)
+    files.check(path)
     attention.register()
     config = _config(path)
     _refuse_unfit(config, path)
@@ -65,18 +65,6 @@ def load(path: Path, *, max_length: int | None = None) -> Model:
         heads=int(getattr(text, "num_key_value_heads", None) or heads),
         head_size=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
     )
-
-
-def _checked_files(path: Path) -> None:
-    if not (path / "config.json").is_file():
-        raise UsageError(f"{path} is no model folder: it has no config.json")
-    if not any(path.glob("*.safetensors")):
-        raise UsageError(
-            f"{path} has no *.safetensors; other formats can run code when they are read, save the "
-            "model with save_pretrained"
-        )
-    if not (path / "tokenizer.json").is_file():
-        raise UsageError(f"{path} has no tokenizer.json; save its tokenizer as a fast one")
 
 
 def _config(path: Path) -> Any:
@@ -116,7 +104,9 @@ def _network(path: Path) -> Any:
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        raise UsageError(f"{path} cannot be loaded: {_first_line(error)}") from error
+        fixed = attention.NAME in str(error)
+        why = "its attention cannot be replaced by another" if fixed else _first_line(error)
+        raise UsageError(f"{path} cannot be loaded: {why}") from error
     missing = sorted(info["missing_keys"]) + sorted(str(one) for one in info["mismatched_keys"])
     if missing:
         raise UsageError(f"{path} lacks weights, or has them in another shape: {missing[:3]}")

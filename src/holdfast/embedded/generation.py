@@ -69,6 +69,8 @@ class Delta(Struct, frozen=True):
     drawn: tuple[Drawn, ...]
     text: str
     finish_reason: Finish | None
+    spans: "tuple[Span, ...]" = ()
+    """The versions of all tokens up to here: a stream that breaks off has told them."""
 
 
 Sink = Callable[["Generation", Delta], None]
@@ -125,13 +127,13 @@ class Generation:
         delta = self.text.push(drawn.token, last=self.finish_reason) if self.text else ""
         if self.text is not None and self.text.stopped_by is not None:
             self.finish_reason, self.stop_reason = Finish.STOP, self.text.stopped_by
-        return Delta((drawn,), delta, self.finish_reason)
+        return Delta((drawn,), delta, self.finish_reason, tuple(self.spans))
 
     def end(self, reason: Finish) -> Delta:
         """Ends it from outside, with the tokens that it has."""
         assert self.finish_reason is None, "a generation ends once"
         self.finish_reason = reason
-        return Delta((), self.text.flush() if self.text else "", reason)
+        return Delta((), self.text.flush() if self.text else "", reason, tuple(self.spans))
 
     def tell(self, delta: Delta) -> None:
         if self.stream or delta.finish_reason is not None:

@@ -3,14 +3,14 @@
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any, Protocol
 
-from holdfast import __version__
 from holdfast.embedded.asking import Asked
 from holdfast.embedded.folder import Model
 from holdfast.embedded.generation import Delta, Drawn, Generation
 
-FINGERPRINT = f"holdfast-{__version__}"
+FINGERPRINT = f"holdfast-{version('holdfast')}"
 _LEAST_LOGPROB = -9999.0
 """JSON has no infinity; this is what vLLM writes for a token outside of top_p."""
 
@@ -69,8 +69,8 @@ class Shape(Protocol):
         """The usage, after the last token."""
 
 
-def spans(one: Generation) -> list[dict[str, Any]]:
-    """Which weights sampled which tokens."""
+def spans(one: Generation | Delta) -> list[dict[str, Any]]:
+    """Which weights sampled which tokens, up to here."""
     return [{"version": s.version, "start": s.start, "end": s.end} for s in one.spans]
 
 

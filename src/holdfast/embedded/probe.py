@@ -35,10 +35,16 @@ def check(model: Model, passes: Passes) -> None:
     if not _equal(alone, _crowded(passes, ids, slots=narrow, width=narrow)):
         raise UsageError(
             f"on this machine {model.path} gives results that depend on the other requests in the "
-            f"batch ({torch.get_num_threads()} threads); try --threads 1 or another --max-batch"
+            f"batch; {_advice(alone[0].device)}"
         )
     good = [width for width in passes.other_widths if _tried(passes, ids, width, alone)]
     passes.widths = sorted((narrow, *good))
+
+
+def _advice(device: torch.device) -> str:
+    if device.type == "cpu":
+        return f"try --threads 1 (now {torch.get_num_threads()}) or another --max-batch"
+    return "run it on the CPU: set CUDA_VISIBLE_DEVICES to nothing"
 
 
 def _tried(passes: Passes, ids: list[int], width: int, alone: list[Tensor]) -> bool:

@@ -40,6 +40,7 @@ class EmbeddedEngine:
         self._options = options
         self._ready_within = ready_within
         self._child: subprocess.Popen[bytes] | None = None
+        self._port = 0
         self.url = ""
         """Like http://127.0.0.1:41234, once it is started."""
         self.model = ""
@@ -73,16 +74,18 @@ class EmbeddedEngine:
             self._ended()
             raise
 
+    def restart(self) -> None:
+        """Starts it again at the same address, after it ended."""
+        assert self._child is not None, "not started"
+        self._ended()
+        self._port = int(self.url.rpartition(":")[2])
+        self._child = None
+        self.start()
+
     def stop(self) -> int:
         """Ends it and waits; its exit status. Does nothing a second time."""
         assert self._child is not None, "not started"
         return self._ended()
-
-    def kill(self) -> None:
-        """SIGKILL, as an accident would."""
-        assert self._child is not None, "not started"
-        self._child.kill()
-        self._ended()
 
     def __enter__(self) -> "EmbeddedEngine":
         self.start()
@@ -92,7 +95,8 @@ class EmbeddedEngine:
         self.stop()
 
     def _command(self) -> list[str]:
-        command = [sys.executable, "-m", "holdfast.embedded", "--port", "0", "--until-stdin-closes"]
+        command = [sys.executable, "-m", "holdfast", "serve", "--port", str(self._port)]
+        command.append("--until-stdin-closes")
         if self._folder is not None:
             command += ["--model", str(self._folder)]
         return [*command, *self._options]

@@ -120,6 +120,9 @@ class Server:
             "parent": None,
             "max_model_len": model.max_length,
             "permission": [permission],
+            # Beyond vLLM: what a client needs to go on with a completion, and to render for it.
+            "seeds": "position",
+            "renderer": "template",
         }
         return json_response({"object": "list", "data": [card]})
 

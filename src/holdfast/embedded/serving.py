@@ -12,32 +12,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from msgspec import Struct
-
-from holdfast.embedded import extra
+from holdfast.embedded import extra, files
+from holdfast.embedded.settings import Settings
 from holdfast.records.errors import UsageError
 
 TINY = Path(__file__).parent / "tiny"
 """The model that is served when none is named."""
 _SHUTDOWN_SECONDS = 5.0
 _ORPHAN_SECONDS = 15.0
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """What `holdfast serve` was told."""
-
-    model: Path | None = None
-    host: str = "127.0.0.1"
-    port: int = 8000
-    name: str | None = None
-    """Default: the folder's own name."""
-    max_batch: int = 32
-    max_waiting: int = 1024
-    max_length: int | None = None
-    version: str = "default"
-    threads: int = 1
-    until_stdin_closes: bool = False
-    api_key: str | None = None
 
 
 def serve(settings: Settings) -> int:
@@ -135,6 +117,7 @@ def _path(settings: Settings) -> Path:
     if not path.is_dir():
         what = "--model" if settings.model else "the model that comes with holdfast"
         raise UsageError(f"{what}: there is no folder {path}")
+    files.check(path)
     return path
 
 

@@ -61,6 +61,8 @@ class RunReport(Struct):
     refills: int = 0
     forks: int = 0
     prefix_breaks: int = 0
+    seams: int = 0
+    """Replies that went on from their last durable token."""
     interrupted_calls: int = 0
     """Tool calls of which the model was told that they were interrupted."""
     truncations: dict[str, int] = {}
@@ -116,6 +118,7 @@ def _add(
     report.refills += history.life
     report.forks += len(history.forks)
     report.prefix_breaks += history.prefix_breaks
+    report.seams += history.seams
     report.interrupted_calls += history.interrupted_calls
     failed = history.status is Status.FAILED
     scored_away = failed and bool(history.scoring_failures)
@@ -184,6 +187,7 @@ def as_text(report: RunReport) -> str:
         "refills": report.refills,
         "forks on replay": report.forks,
         "prefix breaks": report.prefix_breaks,
+        "replies gone on with": report.seams,
         "tool calls interrupted": report.interrupted_calls,
     }
     if any(disturbances.values()):

@@ -30,7 +30,8 @@ def renderer_of(
     """The renderer of a checked policy's model: by the tokenizer that is named, else by the one
     that the engine says its model has."""
     if not isinstance(policy, EnginePolicy):
-        raise UsageError(f"{type(policy).__name__} does not say how its model renders; give renderer=…")
+        name = type(policy).__name__
+        raise UsageError(f"{name} does not say how its model renders; give renderer=…")
     if not policy.has_tokens:
         return MessagesOnly()
     described = policy.endpoints[0].described

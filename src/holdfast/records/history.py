@@ -143,6 +143,11 @@ class History:
         return sum(result.error == INTERRUPTED_CALL for result in self.results.values())
 
     @property
+    def seams(self) -> int:
+        """How often a reply went on after an interruption instead of being sampled anew."""
+        return sum(len(step.seams) for step in self.generations)
+
+    @property
     def prefix_breaks(self) -> int:
         return sum(bool(step.prefix_break) for step in self.generations)
 

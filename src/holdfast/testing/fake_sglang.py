@@ -1,9 +1,10 @@
 """SGLang's `/generate`, plain and streamed.
 
 Shapes as its sources have them (`io_struct`, `tokenizer_manager`, `http_server`); there is no
-recording of a real one. Each event of a stream repeats all that came before, unless the server was started with
-`--incremental-streaming-output`. The versions of the spans are in every event; older servers have
-the newest one alone. Refusals have vLLM's keys beside the message, which is all that SGLang gives.
+recording of a real one. Each event of a stream repeats all that came before, unless the server was
+started with `--incremental-streaming-output`. The versions of the spans are in every event; older
+servers have the newest one alone. Refusals have vLLM's keys beside the message, which is all that
+SGLang gives.
 """
 
 import time

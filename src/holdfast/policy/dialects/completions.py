@@ -30,6 +30,9 @@ class _Answer(Struct):
 
 
 _decoder = msgspec.json.Decoder(_Answer)
+# What a request leaves out, vLLM takes from the model's generation_config.json: tokens would then
+# be sampled from another distribution than the one that was asked for.
+_NEUTRAL: dict[str, object] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 class Completions:
@@ -45,11 +48,11 @@ class Completions:
             "prompt": ask.prompt.tolist(),
             "max_tokens": ask.max_tokens,
             "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            **_NEUTRAL,
             "logprobs": 0,
             "return_token_ids": True,
         }
-        if sampling.top_p != 1.0:
-            body["top_p"] = sampling.top_p
         if sampling.stop:
             body["stop"] = list(sampling.stop)
         if request.stop_token_ids:

@@ -1,0 +1,137 @@
+"""What each engine is asked, word for word."""
+
+import json
+from array import array
+from typing import Any
+
+import pytest
+from spoken import PROMPT
+
+from holdfast.policy.dialect import Ask, Kind, Unusable
+from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.policy import Request
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
+from holdfast.records.sampling import Sampling
+
+SAMPLING = Sampling(50, temperature=0.5, top_p=0.9, stop=("END",))
+TOOLS = ({"type": "function", "function": {"name": "add"}},)
+
+
+def body(kind: Kind, *, stream: bool = False, **more: Any) -> dict[str, object]:
+    request = Request(array("i", PROMPT), SAMPLING, 7, "r", stop_token_ids=(2,), **more)
+    return DIALECTS[kind].body(Ask(request, "m", array("i", [*PROMPT, 9]), 20, 11, stream))
+
+
+def test_every_kind_has_its_dialect() -> None:
+    assert {kind: dialect.kind for kind, dialect in DIALECTS.items()} == {one: one for one in Kind}
+
+
+def test_vllm_is_asked_for_ids_and_the_logprobs_of_the_sampled_tokens() -> None:
+    expected = {
+        "model": "m",
+        "prompt": [*PROMPT, 9],
+        "max_tokens": 20,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "stop": ["END"],
+        "stop_token_ids": [2],
+        "seed": 11,
+    }
+    found = body(Kind.VLLM)
+    assert found == found | expected
+    assert "stream" not in found
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    assert body(Kind.VLLM, stream=True) == found | streamed
+
+
+def test_generate_is_asked_to_look_at_text_only_for_stop_strings() -> None:
+    found = body(Kind.VLLM_GENERATE, stream=True)
+    params = found["sampling_params"]
+    assert isinstance(params, dict)
+    assert (found["token_ids"], found["stream"]) == ([*PROMPT, 9], True)
+    assert params == params | {
+        "max_tokens": 20,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "logprobs": 0,
+        "stop": ["END"],
+        "detokenize": True,
+        "stop_token_ids": [2],
+        "seed": 11,
+    }
+
+
+def test_sglang_is_asked_in_its_own_words() -> None:
+    found = body(Kind.SGLANG)
+    assert (found["input_ids"], found["return_logprob"]) == ([*PROMPT, 9], True)
+    params = found["sampling_params"]
+    assert isinstance(params, dict)
+    assert params == params | {
+        "max_new_tokens": 20,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["END"],
+        "stop_token_ids": [2],
+        "sampling_seed": 11,
+    }
+
+
+def test_fireworks_is_asked_for_ids() -> None:
+    found = body(Kind.FIREWORKS)
+    assert (found["prompt"], found["return_token_ids"], found["logprobs"]) == (
+        [*PROMPT, 9],
+        True,
+        True,
+    )
+    assert (found["max_tokens"], found["seed"], found["stop"]) == (20, 11, ["END"])
+
+
+def test_a_chat_is_asked_with_messages_as_every_server_takes_them() -> None:
+    call = ToolCall("c1", FunctionCall("add", '{"a": 1}'))
+    messages = (
+        system("be brief"),
+        user("1 + 1?"),
+        Message(Role.ASSISTANT, "", tool_calls=(call,), reasoning="hm"),
+        Message(Role.TOOL, "2", tool_call_id="c1"),
+        Message(Role.ASSISTANT, ""),
+    )
+    found = body(Kind.CHAT, messages=messages, tools=TOOLS)
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    assert found["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "1 + 1?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "content": "2", "tool_call_id": "c1"},
+        {"role": "assistant", "content": ""},
+    ]
+    assert found["tools"] == list(TOOLS)
+    assert "stream" not in found
+    assert "prompt" not in found
+
+
+def test_a_chat_is_never_streamed() -> None:
+    with pytest.raises(Unusable, match="never streamed"):
+        DIALECTS[Kind.CHAT].reader()
+
+
+@pytest.mark.parametrize(
+    ("said", "content", "reasoning"),
+    [
+        ({"content": "hi"}, "hi", None),
+        ({"content": None, "reasoning_content": "hm"}, "", "hm"),
+        ({"content": "hi", "reasoning": "hm"}, "hi", "hm"),
+    ],
+)
+def test_a_message_is_read_with_its_reasoning(
+    said: dict[str, Any], content: str, reasoning: str | None
+) -> None:
+    answer = {"choices": [{"message": said, "finish_reason": "tool_calls"}]}
+    piece = DIALECTS[Kind.CHAT].whole(json.dumps(answer).encode())
+    assert piece.finish_reason == "stop"
+    assert piece.message == Message(Role.ASSISTANT, content, reasoning=reasoning)

@@ -1,0 +1,153 @@
+"""Time counts as lost only while no replica at all is up."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from holdfast.policy.downtime import Downtime
+from holdfast.policy.gate import COOL_BASE, FAILURES_IN_A_ROW, Gate
+from holdfast.records.errors import EndpointDown
+from holdfast.testing import ManualClock
+
+
+class World:
+    """Some replicas, each up or down as it is told."""
+
+    def __init__(self, count: int, *, patience: float = 1_000.0):
+        self.clock = ManualClock()
+        self.up = [True] * count
+        self.gates = [
+            Gate(f"e{at}", self._probe(at), clock=self.clock, patience=patience)
+            for at in range(count)
+        ]
+        self.downtime = Downtime(self.gates, self.clock)
+
+    def _probe(self, at: int) -> Callable[[], Awaitable[str | None]]:
+        async def probe() -> str | None:
+            return None if self.up[at] else "refused"
+
+        return probe
+
+    async def fall(self, at: int) -> None:
+        self.up[at] = False
+        self.gates[at].shut()
+        await self.clock.advance(0)
+
+    async def rise(self, at: int) -> None:
+        """Its next probe is at most five seconds away."""
+        self.up[at] = True
+        while not self.gates[at].is_open:
+            await self.clock.advance(0.5)
+
+    async def close(self) -> None:
+        for gate in self.gates:
+            await gate.aclose()
+
+
+def test_nothing_is_lost_while_one_is_up() -> None:
+    async def main() -> None:
+        world = World(2)
+        await world.fall(0)
+        await world.clock.advance(50)
+        assert world.downtime.seconds == 0
+        await world.rise(0)
+        await world.fall(1)
+        await world.clock.advance(50)
+        assert world.downtime.seconds == 0
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_lost_begins_with_the_last_to_fall_and_ends_with_the_first_to_rise() -> None:
+    async def main() -> None:
+        world = World(3)
+        for at in range(3):
+            await world.fall(at)
+            await world.clock.advance(10)
+        assert world.downtime.seconds == 10
+        await world.clock.advance(7)
+        assert world.downtime.seconds == 17
+        began = world.clock.elapsed()
+        await world.rise(1)
+        lost = world.downtime.seconds
+        assert lost == 17 + world.clock.elapsed() - began
+        await world.clock.advance(100)
+        assert world.downtime.seconds == lost
+        await world.fall(1)
+        await world.clock.advance(5)
+        assert world.downtime.seconds == lost + 5, "once more"
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_one_that_was_given_up_counts_as_down_for_good() -> None:
+    async def main() -> None:
+        world = World(2, patience=30)
+        await world.fall(0)
+        await world.clock.advance(100)
+        assert world.gates[0].is_given_up
+        assert not world.gates[0].is_open, "no call passes it"
+        assert world.downtime.seconds == 0
+        await world.fall(1)
+        await world.clock.advance(10)
+        assert world.downtime.seconds == 10
+        await world.rise(1)
+        lost = world.downtime.seconds
+        await world.clock.advance(50)
+        assert world.downtime.seconds == lost
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_lost_any_more_when_all_are_given_up() -> None:
+    async def main() -> None:
+        world = World(2, patience=30)
+        await world.fall(0)
+        await world.fall(1)
+        await world.clock.advance(100)
+        assert all(gate.is_given_up for gate in world.gates)
+        lost = world.downtime.seconds
+        assert lost >= 30
+        await world.clock.advance(100)
+        assert world.downtime.seconds == lost
+        with pytest.raises(EndpointDown, match="e0 has been down"):
+            await world.gates[0].passed()
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_a_liar_that_cools_down_is_not_down_and_stays_away_longer_each_time() -> None:
+    async def main() -> None:
+        world = World(1)
+        gate = world.gates[0]
+        for round_ in range(3):
+            for _ in range(FAILURES_IN_A_ROW):
+                assert gate.is_open
+                gate.lied()
+            assert not gate.is_open
+            await world.clock.advance(COOL_BASE * 2**round_ - 0.1)
+            assert not gate.is_open
+            await world.clock.advance(0.2)
+            assert gate.is_open
+        assert world.downtime.seconds == 0
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_lies_that_are_not_in_a_row_are_forgiven() -> None:
+    async def main() -> None:
+        world = World(1)
+        for _ in range(5):
+            for _ in range(FAILURES_IN_A_ROW - 1):
+                world.gates[0].lied()
+            world.gates[0].succeeded()
+        assert world.gates[0].is_open
+        await world.close()
+
+    asyncio.run(main())
