@@ -108,3 +108,10 @@ def assert_well_formed(completion: Completion, *, max_tokens: int) -> None:
     ends = [0, *(span.end for span in completion.versions)]
     assert [span.start for span in completion.versions] == ends[:-1]
     assert ends[-1] == len(sampled)
+
+
+def is_plain(text: str) -> bool:
+    """Whether it is text and nothing else: engines look for stop strings in text without the names
+    of special tokens."""
+    names = "<|im_start|><|im_end|><|endoftext|><|open|><|end|>"
+    return len(text) > 1 and text.isascii() and text.isprintable() and text not in names

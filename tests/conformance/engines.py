@@ -34,6 +34,8 @@ VLLM_PYTHON = "HOLDFAST_VLLM_PYTHON"
 TINY = Path(holdfast.embedded.__file__).parent / "tiny"
 WILD = 2.0
 """The highest temperature that all of them take: hardly any token repeats by chance."""
+NOISE = array("i", [5, 6, 7, 8])
+"""A prompt that makes no sense to any of them, so that nothing is likely to follow it."""
 LONGEST = 2048
 """What every engine is started with as its longest context."""
 FIRST = "default"
@@ -150,7 +152,7 @@ class FakeServer:
     def __init__(self, dialect: Dialect):
         self._sglang = dialect == "sglang"
         self._engine = FakeEngine(
-            dialect=dialect, mean_length=0, token_delay=0.002, max_model_len=LONGEST
+            dialect=dialect, mean_length=0, token_delay=0.001, max_model_len=LONGEST
         )
         self._is_running = False
         self.model = self._engine.model
@@ -202,10 +204,9 @@ def endless() -> Path:
     """
     folder = Path(tempfile.mkdtemp(prefix="holdfast-conformance-")) / TINY.name
     shutil.copytree(TINY, folder)
-    for name in ("config.json", "tokenizer_config.json"):
-        said = msgspec.json.decode((folder / name).read_bytes())
-        said.pop("eos_token_id", None)
-        said.pop("eos_token", None)
+    # Left out, it would be the architecture's own default.
+    for name, ends in (("config.json", "eos_token_id"), ("tokenizer_config.json", "eos_token")):
+        said = msgspec.json.decode((folder / name).read_bytes()) | {ends: None}
         (folder / name).write_bytes(msgspec.json.encode(said))
     unasked = {"do_sample": True, "top_k": 3, "top_p": 0.8, "repetition_penalty": 1.1}
     (folder / "generation_config.json").write_bytes(msgspec.json.encode(unasked))
@@ -343,14 +344,15 @@ def engines() -> list[Engine]:
             can=Abilities(tells_versions=False, takes_stop_ids=False, pauses=False),
         ),
     ]
-    embedded = EmbeddedServer()
+    embedded, can = EmbeddedServer(), Abilities(in_a_second=100)
     found += [
-        Engine("embedded", embedded, dialect=Kind.VLLM_GENERATE, tokenizer=TINY),
+        Engine("embedded", embedded, dialect=Kind.VLLM_GENERATE, can=can, tokenizer=TINY),
         Engine(
             "embedded-completions",
             embedded,
             dialect=Kind.VLLM,
             named=Kind.VLLM,
+            can=can,
             tokenizer=TINY,
         ),
     ]

@@ -10,16 +10,20 @@ from drawing import (
     drawn,
     drawn_together,
     ids,
+    is_plain,
     logprobs,
     policy_for,
     request,
     streamed,
 )
-from engines import LONGEST, WILD, Engine
+from engines import LONGEST, NOISE, WILD, Engine
 
+from holdfast.policy.dialect import Ask, Kind
+from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.pool import EnginePolicy, only_model
 from holdfast.records.errors import ContextOverflow, PolicyRefused
+from holdfast.records.sampling import Sampling
 
 CLOSE = 1e-5
 """How far a logprob may be off when other requests are in the batch."""
@@ -76,14 +80,14 @@ def test_every_token_has_a_finite_logprob(engine: Engine) -> None:
 
 
 def test_a_seed_repeats_its_tokens_and_another_draws_others(engine: Engine) -> None:
-    asked = request(engine, 11, temperature=WILD)
+    asked = request(engine, 11, prompt=NOISE, temperature=WILD)
     first, again, other = drawn(engine, asked, asked, msgspec.structs.replace(asked, seed=12))
     assert same(first, again)
     assert ids(first) != ids(other)
 
 
 def test_without_a_seed_no_two_are_alike(engine: Engine) -> None:
-    asked = request(engine, None, temperature=WILD)
+    asked = request(engine, None, prompt=NOISE, temperature=WILD)
     assert len({tuple(ids(one)) for one in drawn(engine, asked, asked, asked)}) == 3
 
 
@@ -108,9 +112,18 @@ def test_a_stream_is_the_whole_reply(engine: Engine) -> None:
 
 def test_nothing_narrows_the_distribution_that_nobody_asked_for(engine: Engine) -> None:
     """Models bring top_k and the like in their generation_config.json, and engines heed it."""
-    asked = [request(engine, seed, max_tokens=1, temperature=WILD) for seed in range(MANY)]
+    asked = [
+        request(engine, seed, prompt=NOISE, max_tokens=1, temperature=WILD) for seed in range(MANY)
+    ]
     found = {ids(one)[0] for one in drawn_together(engine, *asked)}
     assert len(found) > MANY // 3
+
+
+def test_a_request_names_what_vllm_would_else_take_from_the_model() -> None:
+    asked = Request(NOISE, Sampling(8), 1, "r")
+    body = DIALECTS[Kind.VLLM].body(Ask(asked, "m", NOISE, 8, 1, stream=False))
+    neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert {name: body[name] for name in neutral} == neutral
 
 
 # --- where it ends
@@ -159,7 +172,7 @@ def _stop_string(text: str) -> str:
     """Three characters of plain text from the middle of it."""
     middle = len(text) // 2
     candidates = (text[at : at + 3] for at in (*range(middle, len(text) - 4), *range(1, middle)))
-    return next(one for one in candidates if one.isascii() and one.isprintable() and "<" not in one)
+    return next(one for one in candidates if is_plain(one))
 
 
 def test_a_prompt_that_is_too_long_is_an_overflow(engine: Engine) -> None:

@@ -28,6 +28,7 @@ from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
+from holdfast.policy import gate
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.redaction import redact
@@ -143,19 +144,21 @@ async def _in_journal(
         stop=stop,
         reopen_failed=args.retry_failed,
     )
+    ours = asyncio.all_tasks()
     with _prints_aside(args):
         async with displayed(progress, quiet=args.quiet or args.json):
             ending = await engine.work()
-        await _no_orphans()
+        await _no_orphans(ours)
     report = await build(journal, run)
     _tell(args, run, report, ending)
     return _code(args, report, ending, signals)
 
 
-async def _no_orphans() -> None:
+async def _no_orphans(ours: "set[asyncio.Task[object]]") -> None:
     """Ends tasks that user code started and forgot, and says so."""
-    current = asyncio.current_task()
-    left = [task for task in asyncio.all_tasks() if task is not current]
+    left = [
+        task for task in asyncio.all_tasks() - ours if not task.get_name().startswith(gate.PROBE)
+    ]
     for task in left:
         task.cancel()
     if left:

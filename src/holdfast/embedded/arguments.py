@@ -47,6 +47,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="end when stdin does, so that a parent that dies leaves nothing behind",
     )
     parser.add_argument(
+        "--log-requests",
+        action="store_true",
+        help="write the id of each request to stderr, as `request ID`",
+    )
+    parser.add_argument(
         "--api-key-env",
         default="",
         metavar="NAME",
@@ -67,6 +72,7 @@ def settings(args: argparse.Namespace) -> Settings:
         threads=args.threads,
         until_stdin_closes=args.until_stdin_closes,
         api_key=_key(args.api_key_env),
+        log_requests=args.log_requests,
     )
 
 

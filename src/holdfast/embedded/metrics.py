@@ -9,7 +9,7 @@ def text(engine: Engine, *, served: str) -> str:
     lines: list[str] = []
 
     def add(name: str, kind: str, value: float) -> None:
-        lines.extend((f"# TYPE holdfast_{name} {kind}", f"holdfast_{name}{label} {value:g}"))
+        lines.extend((f"# TYPE holdfast_{name} {kind}", f"holdfast_{name}{label} {value:.15g}"))
 
     add("requests_running", "gauge", engine.running)
     add("requests_waiting", "gauge", engine.waiting)

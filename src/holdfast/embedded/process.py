@@ -74,6 +74,12 @@ class EmbeddedEngine:
             self._ended()
             raise
 
+    def kill(self) -> None:
+        """SIGKILL, as an accident would."""
+        assert self._child is not None, "not started"
+        self._child.kill()
+        self._child.wait()
+
     def restart(self) -> None:
         """Starts it again at the same address, after it ended."""
         assert self._child is not None, "not started"

@@ -36,8 +36,17 @@ _encode = msgspec.json.encode
 class Server:
     """One engine behind HTTP. `application` is to be run in the event loop that made it."""
 
-    def __init__(self, engine: Engine, *, served: str, api_key: str | None = None):
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        served: str,
+        api_key: str | None = None,
+        log: Callable[[str], object] | None = None,
+    ):
+        """`log` is called with the id of each request that is taken."""
         self._engine = engine
+        self._log = log
         self._served = served
         self._api_key = api_key
         self._mail = Mail(asyncio.get_running_loop())
@@ -72,6 +81,8 @@ class Server:
         self, request: web.Request, asked: Asked, shaped: Callable[[Job], Shape], prefix: str
     ) -> web.StreamResponse:
         given = request.headers.get("X-Request-Id") or uuid.uuid4().hex[:16]
+        if self._log is not None:
+            self._log(given)
         job = Job(asked, self._engine.model, served=self._served, request_id=f"{prefix}-{given}")
         letters: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
         sinks = [self._mail.sink(letters, choice) for choice in range(job.choices)]

@@ -63,7 +63,8 @@ async def _listen(engine: Any, settings: Settings, *, name: str) -> None:
     engine.on_failure = lambda: loop.call_soon_threadsafe(stop.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = Server(engine, served=name, api_key=settings.api_key)
+    log = _log_request if settings.log_requests else None
+    server = Server(engine, served=name, api_key=settings.api_key, log=log)
     runner = web.AppRunner(
         server.application(),
         access_log=None,
@@ -81,6 +82,11 @@ async def _listen(engine: Any, settings: Settings, *, name: str) -> None:
         await asyncio.to_thread(engine.close)
     finally:
         await runner.cleanup()
+
+
+def _log_request(request_id: str) -> None:
+    # Ids are the client's words: on one line, whatever they hold.
+    print(f"request {request_id!r}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 async def _bound(site: Any, settings: Settings) -> None:

@@ -20,3 +20,4 @@ class Settings(Struct, frozen=True, kw_only=True):
     threads: int = 1
     until_stdin_closes: bool = False
     api_key: str | None = None
+    log_requests: bool = False

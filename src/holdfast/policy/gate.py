@@ -17,6 +17,8 @@ PROBE_BASE = 0.25
 PROBE_CAP = 5.0
 COOL_BASE = 1.0
 COOL_CAP = 30.0
+PROBE = "probe "
+"""How the names of a gate's tasks begin."""
 
 
 class Gate:
@@ -118,7 +120,7 @@ class Gate:
         """Stops everyone until a probe succeeds, the first one `after` seconds from now."""
         if self._open.is_set() and not self._down:
             self._open.clear()
-            self._prober = asyncio.create_task(self._reopen(after), name=f"probe {self._name}")
+            self._prober = asyncio.create_task(self._reopen(after), name=PROBE + self._name)
 
     async def _reopen(self, after: float) -> None:
         since, probes, why = self._clock.elapsed(), 0, None
