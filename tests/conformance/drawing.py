@@ -1,7 +1,8 @@
 """Drawing samples from an engine under test, with a client that is closed afterwards."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from holdfast.records.tokens import pack_ids, pack_logprobs, unpack_ids, unpack_
 
 RETRY = RetryPolicy(tries=5, deadline=300, try_timeout=120, stall_timeout=120, base=0.05, cap=0.5)
 MANY = 32
+_SPECIAL = re.compile("<.+>")
 Saw = Callable[[Draft], Awaitable[None]]
 
 
@@ -110,8 +112,16 @@ def assert_well_formed(completion: Completion, *, max_tokens: int) -> None:
     assert ends[-1] == len(sampled)
 
 
+def plain_text(engine: Engine, tokens: Sequence[int]) -> str:
+    """The text that engines look for stop strings in: special tokens are no part of it."""
+    decode = engine.renderer.decode
+    return decode([one for one in tokens if not _SPECIAL.fullmatch(decode([one]))])
+
+
+def tokens_until(engine: Engine, stop: str, tokens: Sequence[int]) -> int:
+    """How many tokens there are when `stop` is complete."""
+    return next(n for n in range(len(tokens) + 1) if stop in plain_text(engine, tokens[:n]))
+
+
 def is_plain(text: str) -> bool:
-    """Whether it is text and nothing else: engines look for stop strings in text without the names
-    of special tokens."""
-    names = "<|im_start|><|im_end|><|endoftext|><|open|><|end|>"
-    return len(text) > 1 and text.isascii() and text.isprintable() and text not in names
+    return len(text) > 1 and text.isascii() and text.isprintable() and "<" not in text

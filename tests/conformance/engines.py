@@ -83,6 +83,8 @@ class Abilities(Struct, frozen=True):
     """What not every engine can."""
 
     tells_versions: bool = True
+    tells_as_it_goes: bool = True
+    """Not only in the last event of a stream: what breaks off before that has no version."""
     seeds_by_position: bool = True
     """A completion that goes on from its tokens is the one that was never interrupted."""
     takes_stop_ids: bool = True
@@ -335,7 +337,12 @@ def engines() -> list[Engine]:
             dialect=Kind.VLLM,
             can=Abilities(tells_versions=False),
         ),
-        Engine("fake-vllm-generate", FakeServer("vllm-scale-out"), dialect=Kind.VLLM_GENERATE),
+        Engine(
+            "fake-vllm-generate",
+            FakeServer("vllm-scale-out"),
+            dialect=Kind.VLLM_GENERATE,
+            can=Abilities(tells_as_it_goes=False),
+        ),
         Engine("fake-sglang", FakeServer("sglang"), dialect=Kind.SGLANG),
         Engine(
             "fake-fireworks",
@@ -363,8 +370,10 @@ def _real_vllm() -> list[Engine]:
     python = os.environ.get(VLLM_PYTHON)
     if not python:
         return []
-    server = RealVllm(Path(python), endless(), longest=LONGEST)
-    can = Abilities(seeds_by_position=False, starts_quickly=False, in_a_second=1800)
+    server = RealVllm(Path(python), endless, longest=LONGEST)
+    can = Abilities(
+        tells_as_it_goes=False, seeds_by_position=False, starts_quickly=False, in_a_second=1800
+    )
     completions = msgspec.structs.replace(can, tells_versions=False)
     return [
         Engine("vllm", server, dialect=Kind.VLLM_GENERATE, can=can, tokenizer=TINY),

@@ -19,6 +19,7 @@ from drawing import (
     policy_for,
     request,
     streamed,
+    tokens_until,
 )
 from engines import WILD, Engine, Server, once_for_each_server, wait_until_idle
 
@@ -134,7 +135,7 @@ def test_a_stop_string_across_the_seam_is_found(engine: Engine) -> None:
     # Two whole tokens of plain text, the first of which is durable.
     at = next(at for at in range(2, len(tokens) - 2) if is_plain(decode(tokens[at : at + 2])))
     stop = decode(tokens[at : at + 2])
-    end = next(n for n in range(1, len(tokens)) if stop in decode(tokens[:n]))
+    end = tokens_until(engine, stop, tokens)
     sampling = msgspec.structs.replace(asked.sampling, stop=(stop,))
     stopping = msgspec.structs.replace(asked, sampling=sampling, decode=decode)
     going_on = after(stopping, free, end - 1)

@@ -12,9 +12,11 @@ from drawing import (
     ids,
     is_plain,
     logprobs,
+    plain_text,
     policy_for,
     request,
     streamed,
+    tokens_until,
 )
 from engines import LONGEST, NOISE, WILD, Engine
 
@@ -156,9 +158,9 @@ def test_a_stop_token_ends_it_and_belongs_to_it(engine: Engine) -> None:
 def test_a_stop_string_ends_it_with_the_token_that_completes_it(engine: Engine) -> None:
     asked = request(engine, 5, max_tokens=32)
     (free,) = drawn(engine, asked)
-    decode, tokens = engine.renderer.decode, ids(free)
-    stop = _stop_string(decode(tokens))
-    length = next(n for n in range(1, len(tokens) + 1) if stop in decode(tokens[:n]))
+    tokens = ids(free)
+    stop = _stop_string(plain_text(engine, tokens))
+    length = tokens_until(engine, stop, tokens)
     assert length < len(tokens)
     stopping = msgspec.structs.replace(
         asked, sampling=msgspec.structs.replace(asked.sampling, stop=(stop,))

@@ -14,6 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 READY_SECONDS = 300.0
@@ -36,7 +37,7 @@ OPTIONS = (
 class VllmServer:
     """Starting takes about a minute. The port stays the same for the life of this handle."""
 
-    def __init__(self, python: Path, folder: Path, *, longest: int):
+    def __init__(self, python: Path, folder: Callable[[], Path], *, longest: int):
         self._python = python
         self._folder = folder
         self._longest = longest
@@ -94,7 +95,7 @@ class VllmServer:
     def _command(self) -> list[str]:
         return [
             *(str(self._python), "-m", "vllm.entrypoints.openai.api_server"),
-            *("--model", str(self._folder), "--port", str(self._port)),
+            *("--model", str(self._folder()), "--port", str(self._port)),
             *("--max-model-len", str(self._longest), *OPTIONS),
         ]
 

@@ -27,6 +27,9 @@ from holdfast.testing.faults import Fault, FaultKind, FaultPlan
 MAX_BODY = 1 << 28
 
 
+PROBED = "/inference/v1/generate"
+
+
 class FakeServer:
     """One engine: its options, its fault plan, its schedule and its ledger."""
 
@@ -68,7 +71,7 @@ class FakeServer:
 
     def _endpoint(self, wire: Wire) -> connection.Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            if await request.read() == b"{}":
+            if request.path == PROBED and await request.read() == b"{}":
                 # Someone asks whether the endpoint is there: that is no call to sample.
                 wire.read(b"{}", "")
             request_id = await _id_of(request, wire)
