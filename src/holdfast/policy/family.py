@@ -110,8 +110,8 @@ class FamilyRenderer:
             end = ids[:-1] if ids and ids[-1] in self.stop_token_ids else ids
             return message(self.tokenizer.decode(end))
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(ids)
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=not special)
 
     def tail(self, prompt: Sequence[int]) -> list[int]:
         """The prompt from its last end of a turn on: all that the package reads of it."""

@@ -32,5 +32,5 @@ class MessagesOnly:
     ) -> Message:
         return Message(Role.ASSISTANT, "")
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
         return ""

@@ -47,8 +47,11 @@ class Renderer(Protocol):
         """
         ...
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens included: for people, never to be encoded again."""
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        """The text of ids, for people and for finding stop strings: never to be encoded again.
+
+        Engines look for stop strings in the text without its special tokens.
+        """
         ...
 
 
@@ -95,7 +98,7 @@ class ByteRenderer:
         rest, calls = hermes(text)
         return Message(Role.ASSISTANT, rest, tool_calls=calls)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
         return bytes(token for token in ids if token < 256).decode("utf-8", "replace")
 
     def _message(self, message: Message) -> list[int]:

@@ -85,8 +85,8 @@ class TemplateRenderer:
     ) -> Message:
         return self._parser.parse(completion, prompt=prompt)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(ids)
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=not special)
 
     def _closing(self, *, thinking: bool) -> list[int]:
         """What a completion that was cut by its length still lacks."""

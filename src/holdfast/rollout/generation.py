@@ -7,6 +7,7 @@ record then holds only the tokens that no draft holds.
 
 from array import array
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from msgspec import Struct, structs
 
@@ -49,7 +50,7 @@ async def sample(session: Session, voice: Voice, turn: Turn) -> Completion:
         family=key.task,
         draft=_durable(session, turn),
         partial=_partial(session, turn),
-        decode=voice.renderer.decode,
+        decode=partial(voice.renderer.decode, special=False),
     )
     if isinstance(voice.renderer, MessagesOnly):
         request = structs.replace(request, messages=turn.messages, tools=turn.tools)
