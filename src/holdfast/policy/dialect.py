@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from holdfast.policy.policy import Request
 from holdfast.records.message import Message
@@ -52,8 +52,8 @@ class Piece(Struct):
     logprobs: Sequence[float] | None = None
     finish_reason: str | None = None
     model: str | None = None
-    prompt: Sequence[int] | None = None
-    """The prompt that the engine says it answers."""
+    prompt: Sequence[int] | Raw | None = None
+    """The prompt that the engine says it answers; as it was sent, so that it need not be read."""
     versions: tuple[VersionSpan, ...] | None = None
     """Spans of everything that this try has sampled so far, counted from its first token."""
     message: Message | None = None

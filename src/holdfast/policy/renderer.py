@@ -99,7 +99,13 @@ class ByteRenderer:
         return Message(Role.ASSISTANT, rest, tool_calls=calls)
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
-        return bytes(token for token in ids if token < 256).decode("utf-8", "replace")
+        # Nearly always, only the last token is none of the bytes.
+        body = ids[:-1] if len(ids) and ids[-1] >= 256 else ids
+        try:
+            raw = bytes(list(body))
+        except ValueError:
+            raw = bytes(token for token in ids if token < 256)
+        return raw.decode("utf-8", "replace")
 
     def _message(self, message: Message) -> list[int]:
         text = message.text

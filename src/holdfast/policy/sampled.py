@@ -7,8 +7,12 @@ does not hold is an error that names it. Nothing is ever padded.
 
 import math
 from array import array
+from collections.abc import Sequence
 
-from holdfast.policy.dialect import Piece, Unusable
+import msgspec
+from msgspec import Raw
+
+from holdfast.policy.dialect import UNREADABLE, Piece, Unusable
 from holdfast.policy.policy import Completion, Draft, Request
 from holdfast.records.message import Message
 from holdfast.records.step import VersionSource, VersionSpan
@@ -24,6 +28,7 @@ from holdfast.records.tokens import (
 FINISHED = frozenset({"stop", "length"})
 ABORTED = "abort"
 _LOGPROB_SLACK = 1e-3
+_encoder = msgspec.json.Encoder()
 
 
 class Sampled:
@@ -85,6 +90,17 @@ class Sampled:
             self.message = piece.message
         self.finish_reason = piece.finish_reason or self.finish_reason
 
+    def _is_prompt(self, found: Sequence[int] | Raw) -> bool:
+        if not isinstance(found, Raw):
+            return packed(found) == self._prompt
+        # Reading a long prompt back takes many times what writing and comparing it does.
+        if bytes(found) == _encoder.encode(self._prompt.tolist()):
+            return True
+        try:
+            return packed(msgspec.json.decode(found, type=list[int])) == self._prompt
+        except UNREADABLE as error:
+            raise Unusable(f"the answer is malformed ({error})") from error
+
     def _checked_ids(self, ids: "list[int] | array[int] | object") -> "array[int]":
         checked = packed(ids)
         if min(checked) < 0:
@@ -96,7 +112,7 @@ class Sampled:
         return checked
 
     def _check_prompt(self, piece: Piece) -> None:
-        if piece.prompt is not None and packed(piece.prompt) != self._prompt:
+        if piece.prompt is not None and not self._is_prompt(piece.prompt):
             raise Unusable("it answers another prompt: prompt_token_ids are not those sent")
         if piece.prompt_tokens is not None and piece.prompt_tokens != len(self._prompt):
             sent = f"{len(self._prompt)} were sent"

@@ -1,10 +1,20 @@
 """`/v1/completions` with token-id prompts, as vLLM and the embedded engine speak it."""
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
-from holdfast.policy.dialects.reading import Span, Usage, counted, decoded, ended, only, spans
+from holdfast.policy.dialects.reading import (
+    NULL,
+    Span,
+    Usage,
+    counted,
+    decoded,
+    ended,
+    only,
+    spans,
+    unread,
+)
 
 
 class _Logprobs(Struct):
@@ -17,7 +27,7 @@ class _Choice(Struct):
     index: int = 0
     text: str | None = None
     token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: Raw = NULL
     logprobs: _Logprobs | None = None
     weight_versions: list[Span] | None = None
     """The embedded engine's: vLLM says it only on its own wire."""
@@ -89,7 +99,7 @@ def _read(answer: _Answer) -> Piece:
         logprobs=choice.logprobs.token_logprobs if choice.logprobs else None,
         finish_reason=choice.finish_reason,
         model=answer.model,
-        prompt=choice.prompt_token_ids,
+        prompt=unread(choice.prompt_token_ids),
         versions=spans(choice.weight_versions),
     )
     return counted(piece, answer.usage)

@@ -5,10 +5,19 @@ The logprob to train on is the one of the distribution that was sampled from
 """
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
-from holdfast.policy.dialects.reading import Usage, check_named, counted, decoded, ended, only
+from holdfast.policy.dialects.reading import (
+    NULL,
+    Usage,
+    check_named,
+    counted,
+    decoded,
+    ended,
+    only,
+    unread,
+)
 
 
 class _Token(Struct):
@@ -26,7 +35,7 @@ class _Choice(Struct):
     index: int = 0
     text: str | None = None
     token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: Raw = NULL
     logprobs: _Logprobs | None = None
 
 
@@ -100,7 +109,7 @@ def _read(answer: _Answer) -> Piece:
         logprobs=None if content is None else [_logprob(one) for one in content],
         finish_reason=choice.finish_reason,
         model=answer.model,
-        prompt=choice.prompt_token_ids,
+        prompt=unread(choice.prompt_token_ids),
     )
     return counted(piece, answer.usage)
 

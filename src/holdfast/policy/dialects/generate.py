@@ -4,10 +4,11 @@ In a stream only the last event has the spans, and they cover the whole of it.
 """
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
 from holdfast.policy.dialects.reading import (
+    NULL,
     Span,
     Usage,
     check_named,
@@ -16,6 +17,7 @@ from holdfast.policy.dialects.reading import (
     ended,
     only,
     spans,
+    unread,
 )
 
 
@@ -40,7 +42,7 @@ class _Answer(Struct):
     choices: list[_Choice]
     model: str | None = None
     usage: Usage | None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: Raw = NULL
 
 
 _decoder = msgspec.json.Decoder(_Answer)
@@ -105,7 +107,7 @@ def _read(answer: _Answer) -> Piece:
         logprobs=None if content is None else [one.logprob for one in content],
         finish_reason=choice.finish_reason,
         model=answer.model,
-        prompt=answer.prompt_token_ids,
+        prompt=unread(answer.prompt_token_ids),
         versions=spans(choice.weight_versions),
     )
     return counted(piece, answer.usage)

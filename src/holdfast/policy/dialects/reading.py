@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from holdfast.policy.dialect import UNREADABLE, EngineSays, Piece, Unusable
 from holdfast.records.step import VersionSpan
@@ -37,6 +37,9 @@ class Span(Struct):
     end: int
 
 
+NULL = Raw(b"null")
+
+
 class Usage(Struct):
     completion_tokens: int | None = None
     prompt_tokens: int | None = None
@@ -50,6 +53,11 @@ def counted(piece: Piece, usage: Usage | None) -> Piece:
     usage = usage or _UNCOUNTED
     piece.total, piece.prompt_tokens = usage.completion_tokens, usage.prompt_tokens
     return piece
+
+
+def unread(found: Raw) -> Raw | None:
+    """A field that is compared as it is; null where it is left out."""
+    return None if found == NULL else found
 
 
 def decoded(decoder: "msgspec.json.Decoder[Answer]", body: bytes) -> Answer:
