@@ -91,15 +91,19 @@ def _event(data: bytes) -> Piece:
 
 
 def _read(answer: _Answer) -> Piece:
-    choice = only(answer.choices)
-    if choice.text and choice.token_ids is None:
+    choice, usage = only(answer.choices), answer.usage
+    ids, prompt, versions = choice.token_ids, choice.prompt_token_ids, choice.weight_versions
+    if ids is None and choice.text:
         raise Unusable("it has text but no token_ids (return_token_ids was asked for)")
-    piece = Piece(
-        ids=choice.token_ids,
-        logprobs=choice.logprobs.token_logprobs if choice.logprobs else None,
-        finish_reason=choice.finish_reason,
-        model=answer.model,
-        prompt=unread(choice.prompt_token_ids),
-        versions=spans(choice.weight_versions),
+    # By place, and nothing called for nothing: this runs for each token of each stream.
+    return Piece(
+        ids,
+        choice.logprobs.token_logprobs if choice.logprobs else None,
+        choice.finish_reason,
+        answer.model,
+        None if prompt is NULL else unread(prompt),
+        None if versions is None else spans(versions),
+        None,
+        None if usage is None else usage.completion_tokens,
+        None if usage is None else usage.prompt_tokens,
     )
-    return counted(piece, answer.usage)
