@@ -200,7 +200,7 @@ def test_an_endpoint_that_is_down_at_the_start_is_told(recorded):
         port = unused.getsockname()[1]
     line = refused_anew(recorded, policy=f"http://127.0.0.1:{port}", code=Exit.STOPPED)
     assert "does not answer" in line
-    assert "start it, or correct --policy" in line
+    assert "start it, or correct the address" in line
 
 
 def test_an_endpoint_that_is_no_inference_engine_is_told_in_one_line(recorded):
@@ -385,7 +385,7 @@ def test_parquet_without_pyarrow_says_how_to_get_it(recorded):
         env={"PYTHONPATH": str(recorded.place)},
     )  # fmt: skip
     assert done.code == Exit.USAGE
-    assert "pip install 'holdfast[parquet]'" in done.line
+    assert "pip install '.[parquet]'" in done.line
     assert not (recorded.place / "o").exists()
 
 

@@ -217,3 +217,25 @@ def test_idempotency_keys_differ_between_lives():
 
     Yard("a").run(rollout, max_retry=0)
     assert len(set(keys)) == 2
+
+
+def test_a_scorer_sees_the_main_conversation_whatever_its_branches_say_last():
+    seen = []
+
+    async def rollout(t):
+        t.add(*t.task.messages)
+        await t.generate()
+
+        async def aside(branch):
+            branch.add("aside")
+            await branch.generate()
+
+        await t.branch(aside, aside)
+        await t.sub(aside)
+
+    def score(view):
+        seen.append((view.reply, len(view.messages)))
+        return 1.0
+
+    Yard("a", policy=Oracle(lambda request: f"said at {request.id}")).run(rollout, score)
+    assert seen == [("said at run/a/0/0", 2)]

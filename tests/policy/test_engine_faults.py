@@ -186,9 +186,11 @@ def test_a_prompt_that_is_too_long_is_an_outcome_not_an_accident(engine: FakeEng
     assert engine.stats().requests == 1
 
 
-def test_an_overflow_on_demand_is_the_same_outcome(engine: FakeEngine) -> None:
+def test_an_engine_that_calls_too_long_what_it_takes_is_out_of_order(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.CONTEXT_OVERFLOW))
-    with pytest.raises(ContextOverflow):
+    assert sample_now(engine).tries == 2
+    engine.set_faults(Fault(FaultKind.CONTEXT_OVERFLOW, times=0))
+    with pytest.raises(EngineUnavailable, match="though it takes 2048"):
         sample_now(engine)
 
 

@@ -192,4 +192,5 @@ def test_a_branch_resolves_its_messages_from_the_shared_beginning():
         return (await t.branch(aside))[0]
 
     _, history, messages = performed(rollout)
-    assert conversation(history, Play().task) == messages
+    assert conversation(history, Play().task, history.generations[-1]) == messages
+    assert conversation(history, Play().task) == messages[:2]

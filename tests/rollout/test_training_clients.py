@@ -14,7 +14,7 @@ from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
     BadRequest,
     EndpointDown,
-    EngineUnavailable,
+    RowEndpointDown,
     PolicyRefused,
     UsageError,
 )
@@ -139,12 +139,12 @@ def test_what_a_rows_own_endpoint_refuses_costs_that_row_alone(engine):
         row("down", base_url=NOWHERE, model="m"),
         row("nonsense", base_url="somewhere", model="m"),
     ]
-    processor = TrainingRolloutProcessor(retry=QUICK)
+    processor = TrainingRolloutProcessor(retry=QUICK, patience=0.1)
     fine, typo, down, nonsense = (end for end, _ in asyncio.run(through(processor, *tasks)))
     assert fine is None
     assert isinstance(typo, BadRequest)
-    assert isinstance(down, EngineUnavailable)
-    assert down.retryable
+    assert isinstance(down, RowEndpointDown)
+    assert not down.retryable
     assert isinstance(nonsense, UsageError)
 
 

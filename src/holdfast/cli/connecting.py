@@ -7,6 +7,7 @@ again should it die.
 import argparse
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,9 +17,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.cli.options import API_KEY
+from holdfast.cli.printing import one_line
 from holdfast.policy.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.redaction import redact
 
 if TYPE_CHECKING:
     from holdfast.embedded.process import EmbeddedEngine
@@ -44,6 +47,8 @@ async def connected(args: argparse.Namespace) -> AsyncIterator[Connection]:
 
     folder = None if args.model is None else Path(args.model)
     engine = EmbeddedEngine(folder)
+    if not (args.quiet or args.json):
+        _tell("starting the embedded engine")
     await asyncio.to_thread(engine.start)
     keeper = asyncio.create_task(_keep_alive(engine), name="keep the embedded engine alive")
     try:
@@ -60,7 +65,10 @@ async def _keep_alive(engine: "EmbeddedEngine") -> None:
     while True:
         await asyncio.sleep(WATCH_SECONDS)
         if not engine.running:
-            await asyncio.to_thread(engine.restart)
+            try:
+                await asyncio.to_thread(engine.restart)
+            except HoldfastError as error:
+                _tell(f"the embedded engine died, and cannot be started again yet: {error}")
 
 
 @asynccontextmanager
@@ -84,12 +92,17 @@ async def _policy(
             stall_timeout=args.stall_timeout,
         ),
         patience=args.patience,
+        tell=_tell,
     )
     try:
         await policy.check()
         yield policy
     finally:
         await policy.aclose()
+
+
+def _tell(line: str) -> None:
+    print(f"holdfast: {one_line(redact(line))}", file=sys.stderr, flush=True)
 
 
 def api_key(args: argparse.Namespace) -> str | None:
@@ -108,9 +121,6 @@ def _check_address(url: str) -> None:
 def _renderer(args: argparse.Namespace, policy: "EnginePolicy") -> Renderer:
     from holdfast.policy.choice import renderer_of
 
-    try:
-        return renderer_of(policy, tokenizer=args.tokenizer, family=args.renderer)
-    except UsageError as error:
-        if args.tokenizer:
-            raise
-        raise UsageError(f"{error}; name the folder of its tokenizer with --tokenizer") from error
+    if not policy.has_tokens:
+        _tell("this engine gives messages without token ids: good for evaluation, not for training")
+    return renderer_of(policy, tokenizer=args.tokenizer, family=args.renderer)

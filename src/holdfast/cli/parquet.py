@@ -13,7 +13,7 @@ try:
     import pyarrow.parquet as pq
 except ImportError as error:
     raise UsageError(
-        "parquet needs pyarrow: pip install 'holdfast[parquet]', or use --format jsonl"
+        "parquet needs pyarrow: pip install '.[parquet]' (in the clone), or use --format jsonl"
     ) from error
 
 OTHERS = "others"

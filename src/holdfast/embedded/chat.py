@@ -49,6 +49,10 @@ def _prompt(body: Body, model: Model, tools: list[Any]) -> list[int]:
     options = body.take("chat_template_kwargs") or {}
     if not isinstance(options, dict):
         raise malformed("chat_template_kwargs", "Input should be an object")
+    for name, value in options.items():
+        # Flags and words for the model's own template: never a template, or what it renders.
+        if name in _RESERVED or not isinstance(value, bool | int | float | str | None):
+            raise malformed("chat_template_kwargs", f"{name} cannot be given here")
     carry_on = body.flag("continue_final_message")
     text = _rendered(
         model,
@@ -60,6 +64,15 @@ def _prompt(body: Body, model: Model, tools: list[Any]) -> list[int]:
     )
     ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
     return [int(one) for one in ids]
+
+
+_RESERVED = frozenset(
+    {
+        "add_generation_prompt", "chat_template", "continue_final_message", "conversation",
+        "documents", "messages", "model", "padding", "return_dict", "return_tensors", "tokenize",
+        "tokenizer_kwargs", "tools", "truncation",
+    }
+)  # fmt: skip
 
 
 def _rendered(model: Model, messages: list[dict[str, Any]], **options: Any) -> str:

@@ -71,7 +71,7 @@ def _config(path: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(path, local_files_only=True)
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
         raise UsageError(f"{path}/config.json cannot be read: {_first_line(error)}") from error
 
@@ -98,6 +98,7 @@ def _network(path: Path) -> Any:
         network, info = AutoModelForCausalLM.from_pretrained(
             path,
             local_files_only=True,
+            trust_remote_code=False,
             use_safetensors=True,
             dtype=torch.float32,
             attn_implementation=attention.NAME,
@@ -119,7 +120,9 @@ def _tokenizer(path: Path) -> Any:
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=True, use_fast=True)
+        return AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False, use_fast=True
+        )
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{path} has no usable tokenizer: {_first_line(error)}") from error
 

@@ -124,7 +124,7 @@ def _path(settings: Settings) -> Path:
         what = "--model" if settings.model else "the model that comes with holdfast"
         raise UsageError(f"{what}: there is no folder {path}")
     files.check(path)
-    return path
+    return path.resolve()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

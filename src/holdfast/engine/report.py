@@ -225,7 +225,7 @@ def _rewards(report: RunReport) -> list[str]:
 def _cause(cause: RootCause) -> list[str]:
     head = f"\n[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message}"
     if not cause.permanent:
-        return [f"{head} (overcome; for instance in {cause.example})"]
+        return [f"{head} (none for good; for instance in {cause.example})"]
     lines = cause.traceback.rstrip().splitlines()
     return [
         f"{head} ({cause.permanent} for good; for instance in {cause.example})",

@@ -114,6 +114,7 @@ def _flat_row(
         name=f"{view.key}#{index}" if index else str(view.key),
         messages=conversation(history, view.task, steps[-1]) if branch else None,
         status=_status(view),
+        params=completion_params_of(steps[0].model, steps[0].sampling) if steps else {},
         execution=_execution(steps, usage),
         extra=flat_fields(view, branch, turn_traces=turn_traces),
     )

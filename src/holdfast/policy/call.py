@@ -29,6 +29,8 @@ from holdfast.records.redaction import redact
 
 SAVE_SECONDS = 5.0
 DEADLINE = "deadline"
+STILL_COMING = 10.0
+"""Seconds since the last token within which a reply at its deadline is still under way."""
 
 
 class Replicas(Protocol):
@@ -72,6 +74,10 @@ class Call:
         self._outages = 0
         self._last_save = self._started
         self._version: str | None = None
+        self._watch: StopWatch | None = None
+        self._fresh = 0
+        """Tokens of the present try when the last of them came."""
+        self._fresh_at = self._started
 
     async def complete(self) -> Completion:
         failed: Endpoint | None = None
@@ -103,6 +109,7 @@ class Call:
         sampled = self._sampled
         self._version = self._replicas.version_of(endpoint)
         sampled.begin(ask.prompt, version=self._version)
+        self._watch = StopWatch.at_seam(self._request, sampled)
         endpoint.running += 1
         try:
             if ask.stream:
@@ -111,7 +118,7 @@ class Call:
                 await self._receive(endpoint, ask)
             self._check_end()
         except PolicyError as error:
-            if isinstance(error, EngineUnavailable) and sampled.finish_reason in FINISHED:
+            if isinstance(error, EngineUnavailable) and self._is_complete():
                 return  # It broke off after it had said everything.
             await self._keep_after(error)
             raise
@@ -123,6 +130,12 @@ class Call:
             raise
         finally:
             endpoint.running -= 1
+
+    def _is_complete(self) -> bool:
+        """Whether what a broken try gave is a whole completion all the same."""
+        if self._watch is not None:
+            self._watch.found(self._sampled)
+        return self._sampled.finish_reason in FINISHED
 
     async def _keep_after(self, error: PolicyError) -> None:
         """Keeps what a failed try gave; of one that lied, nothing."""
@@ -178,24 +191,23 @@ class Call:
         return int.from_bytes(digest, "big") >> 1
 
     async def _receive(self, endpoint: Endpoint, ask: Ask) -> None:
-        watch = StopWatch.at_seam(self._request, self._sampled)
         await endpoint.answer(ask, self._sampled, before=lambda: self._note_version(endpoint))
-        if watch is not None:
-            watch.found(self._sampled)
+        if self._watch is not None:
+            self._watch.found(self._sampled)
 
     async def _follow(self, endpoint: Endpoint, ask: Ask) -> None:
         partial = self._request.partial
         assert partial is not None, "only what is kept in parts is streamed"
-        watch = StopWatch.at_seam(self._request, self._sampled)
         stream = endpoint.stream(ask, self._sampled)
+        self._fresh, self._fresh_at = 0, self._clock.elapsed()
         try:
             async for _ in stream:
                 self._note_version(endpoint)
-                if watch is not None and watch.found(self._sampled):
+                if self._watch is not None and self._watch.found(self._sampled):
                     return
                 if self._is_time_to_save(partial.every):
                     await self._save(hold=1)
-                if self._is_late():
+                if self._is_late(endpoint):
                     return
         finally:
             await stream.aclose()  # type: ignore[attr-defined]
@@ -209,12 +221,20 @@ class Call:
             whole = self._request.partial is None
             self._sampled.assume(None if whole else version)
 
-    def _is_late(self) -> bool:
-        """A deadline that comes while tokens still come ends the completion as it is."""
-        sampled = self._sampled
-        if sampled.finish_reason is None and len(sampled) and self._left() <= 0:
+    def _is_late(self, endpoint: Endpoint) -> bool:
+        """A deadline that comes while tokens still come ends the completion as it is. A stream that
+        sends other things than tokens has stalled, whatever it sends."""
+        sampled, now = self._sampled, self._clock.elapsed()
+        if sampled.finish_reason is not None:
+            return False
+        if sampled.fresh > self._fresh:
+            self._fresh, self._fresh_at = sampled.fresh, now
+        silence, late = now - self._fresh_at, self._left() <= 0
+        if silence > self._retry.stall_timeout or (late and silence > STILL_COMING):
+            raise EngineUnavailable(f"{endpoint.name} sent no token for {silence:.0f} s")
+        if late and len(sampled):
             sampled.finish_reason = DEADLINE
-        return sampled.finish_reason == DEADLINE
+        return late and len(sampled) > 0
 
     def _is_time_to_save(self, every: int) -> bool:
         """What has ended is about to be recorded as a whole: it is not drafted any more."""

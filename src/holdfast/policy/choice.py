@@ -35,14 +35,22 @@ def renderer_of(
     if not policy.has_tokens:
         return MessagesOnly()
     described = policy.endpoints[0].described
+    if family == BYTES and described.renderer not in (None, BYTES):
+        raise UsageError(
+            f"the bytes of --renderer {BYTES} are no tokens of {policy.model!r}; its engine says "
+            f"that it is rendered by its {described.renderer}"
+        )
     family = family or (None if tokenizer else described.renderer)
     source = tokenizer or described.root or policy.model
+    if tokenizer or family == BYTES or Path(source).is_dir():
+        return renderer_for(source, family=family)
     try:
         return renderer_for(source, family=family)
     except UsageError as error:
-        if tokenizer:
-            raise
-        raise UsageError(f"{error} (the engine says that its model is {source!r})") from error
+        raise UsageError(
+            f"{error} — the engine says that its model is {source!r}; if its tokenizer is in a "
+            "folder here, name that with --tokenizer"
+        ) from error
 
 
 def renderer_for(

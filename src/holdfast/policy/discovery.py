@@ -39,7 +39,7 @@ async def served_models(endpoint: Endpoint) -> list[Model]:
     except UNREACHABLE as error:
         raise EndpointDown(
             f"the policy at {endpoint.name} does not answer ({say(error)}); start it, or "
-            "correct --policy"
+            "correct the address"
         ) from error
 
 

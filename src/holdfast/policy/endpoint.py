@@ -45,7 +45,11 @@ from holdfast.records.redaction import hide, redact
 CONNECT_SECONDS = 10.0
 PROBE_SECONDS = 5.0
 _OUTAGE_STATUSES = frozenset({502, 503, 504})
-_TOO_LONG = re.compile(r"(?i)maximum context length|context.?length|too long|max_model_len")
+_TOO_LONG = re.compile(
+    r"(?i)maximum context length|context.?length|max_model_len|(?:prompt|input)[^.]{0,80}too long"
+)
+_MAX_ANSWER = 1 << 28
+_MAX_REFUSAL = 1 << 20
 UNREACHABLE = (OSError, aiohttp.ClientError, HoldfastError, *UNREADABLE)
 _MAX_SAID = 1_000
 _MAX_ID = 512
@@ -131,9 +135,11 @@ class Endpoint:
         headers = {} if data is None else {"Content-Type": "application/json"}
         async with (
             aiohttp.ClientSession(headers=self._headers(), timeout=timeout) as session,
-            session.request(method, self.url + path, data=data, headers=headers) as response,
+            session.request(
+                method, self.url + path, data=data, headers=headers, allow_redirects=False
+            ) as response,
         ):
-            raw = await response.read()
+            raw = await _bounded(response, _MAX_REFUSAL)
             if response.status != 200:
                 raise self._refusal(response.status, response.headers, raw)
             return raw
@@ -169,7 +175,7 @@ class Endpoint:
     async def answer(self, ask: Ask, sampled: Sampled, *, before: Callable[[], None]) -> None:
         """One request, one answer, all of it taken into `sampled`; `before` is called first."""
         async with self._post(ask) as response:
-            raw = await response.read()
+            raw = await _bounded(response, _MAX_ANSWER)
         before()
         try:
             sampled.take(self.dialect.whole(raw), model=self.model)
@@ -228,9 +234,14 @@ class Endpoint:
                 data=body,
                 headers=headers,
                 timeout=self._timeouts[ask.stream],
+                # Elsewhere is not what was asked: neither the prompt nor the answer goes there.
+                allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    raise self._refusal(response.status, response.headers, await response.read())
+                    raw = await _bounded(response, _MAX_REFUSAL)
+                    raise self._known_to_fit(
+                        self._refusal(response.status, response.headers, raw), ask
+                    )
                 yield response
         except aiohttp.ConnectionTimeoutError as error:
             raise EngineUnavailable(
@@ -244,6 +255,18 @@ class Endpoint:
             ) from error
         except aiohttp.ClientError as error:
             raise EngineUnavailable(f"{self.name}: {say(error)}") from error
+
+    def _known_to_fit(self, error: Exception, ask: Ask) -> Exception:
+        """An engine that calls too long what it has said it takes is out of order."""
+        longest = self.described.max_model_len
+        if not isinstance(error, ContextOverflow) or longest is None:
+            return error
+        tokens = len(ask.prompt) + ask.max_tokens
+        if tokens > longest or not self.dialect.has_tokens:
+            return error
+        return EngineUnavailable(
+            f"{self.name} refuses {tokens} tokens as too long, though it takes {longest}: {error}"
+        )
 
     def _too_slow(self, *, stream: bool) -> str:
         if stream:
@@ -260,7 +283,9 @@ class Endpoint:
     ) -> PolicyError | BadRequest | Truncated:
         """An error status as one of our errors: the only place that reads status codes."""
         where = f"{self.name} answered {status}: {said}"
-        if status in (401, 403, 404, 405):
+        if status in (404, 405):
+            return PolicyRefused(f"{where} (asked in the dialect {self.dialect.kind.value})")
+        if status in (401, 403) or 300 <= status < 400:
             return PolicyRefused(where)
         if status in (408, 409, 425, 429) or status >= 500:
             wait = retry_after({k.lower(): v for k, v in headers.items()}, now=self._clock.now())
@@ -289,6 +314,17 @@ class Endpoint:
             await self._session.close()
             # aiohttp closes its transports in the next turn of the loop.
             await asyncio.sleep(0)
+
+
+async def _bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The whole body; one that is larger than any answer is not read to its end."""
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise BadAnswer(f"the engine's answer is larger than {most:,} bytes")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def base_url(url: str) -> str:

@@ -2,7 +2,7 @@
 
 from holdfast.records.errors import BadAnswer
 
-MAX_EVENT = 1 << 26
+MAX_EVENT = 1 << 24
 END = b"[DONE]"
 
 

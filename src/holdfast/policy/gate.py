@@ -52,6 +52,8 @@ class Gate:
         """Outages that a failed probe confirmed."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when an outage begins or ends."""
+        self.tell: Callable[[str], None] = lambda line: None
+        """Called with a line for people when an outage is confirmed, and when it is over."""
         self._down_before = 0.0
         self._down_since: float | None = None
 
@@ -133,6 +135,7 @@ class Gate:
                     self.outages += 1
                     self._down_since = since
                     self.on_change()
+                    self.tell(f"{self._name} is down ({why}); waiting for it")
                 if self._clock.elapsed() - since > self._patience:
                     self._down = (
                         f"{self._name} has been down for {self._clock.elapsed() - since:.0f} s "
@@ -140,6 +143,8 @@ class Gate:
                     )
                     return
                 await self._clock.sleep(min(PROBE_CAP, PROBE_BASE * 2 ** min(probes, 10)))
+            if probes:
+                self.tell(f"{self._name} is back")
         finally:
             self._down_before, self._down_since = self.seconds_down, None
             self.on_change()

@@ -9,7 +9,7 @@ and admission wait until one is back or the run's patience is at its end.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.policy.call import Call
@@ -42,8 +42,11 @@ class EnginePolicy:
         patience: float = 900.0,
         connections: int = 1024,
         clock: Clock | None = None,
+        tell: Callable[[str], None] = lambda line: None,
     ):
+        """`tell` is called with a line for people when a replica goes down, and when it is back."""
         self.model = model
+        self._patience, self._connections, self._tell = patience, connections, tell
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
         self._dialect = None if dialect is None else _kind(dialect)
@@ -60,7 +63,7 @@ class EnginePolicy:
     def _endpoint(
         self, url: str, api_key: str | None, patience: float, connections: int
     ) -> Endpoint:
-        return Endpoint(
+        endpoint = Endpoint(
             url,
             self.model,
             api_key=api_key,
@@ -70,6 +73,34 @@ class EnginePolicy:
             clock=self._clock,
             dialect=DIALECTS[self._dialect or Kind.VLLM],
         )
+        endpoint.gate.tell = self._tell
+        return endpoint
+
+    def sibling(
+        self,
+        urls: Sequence[str],
+        model: str,
+        *,
+        api_key: str | None = None,
+        retry: RetryPolicy | None = None,
+        patience: float | None = None,
+    ) -> "EnginePolicy":
+        """A policy for another model or other replicas, as patient as this one."""
+        return EnginePolicy(
+            urls,
+            model,
+            api_key=api_key,
+            retry=retry or self._retry,
+            patience=self._patience if patience is None else patience,
+            connections=self._connections,
+            clock=self._clock,
+            tell=self._tell,
+        )
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which an outage is waited out."""
+        return self._patience
 
     # --- before the work
 

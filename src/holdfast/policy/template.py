@@ -46,6 +46,8 @@ class TemplateRenderer:
         self._parser = CompletionParser(
             tokenizer, template.source, tool_parser=parser, stops=self.stop_token_ids
         )
+        self.shows_tools = "tools" in template.source
+        """Whether the model ever sees the tools that it is offered."""
         self._developer = "developer" in template.source
         chosen = repr(sorted((options or {}).items()))
         digest = tokenizer.digest(template.text, chosen, self._parser.name)

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.records.errors import UsageError
 
-INSTALL = "pip install 'holdfast[renderers]'"
+INSTALL = "pip install '.[renderers]' (in the clone)"
 FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

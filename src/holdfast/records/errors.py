@@ -102,6 +102,12 @@ class EndpointDown(PolicyError):
     retryable = False
 
 
+class RowEndpointDown(PolicyError):
+    """An endpoint that only some rows name stayed unreachable: it costs those rows, not the run."""
+
+    retryable = False
+
+
 class BadRequest(HoldfastError):
     """The engine says that the request itself is wrong: the rollout asked for it."""
 

@@ -164,6 +164,7 @@ def longer(draft: Drafted | None, more: Drafted) -> Drafted:
         draft.ids[:kept] + more.ids,
         draft.logprobs[:kept] + more.logprobs,
         more.versions,
+        more.model,
     )
 
 
@@ -235,9 +236,13 @@ def tool_message(history: History, path: str) -> Message:
 def conversation(history: History, task: Task, last: Generated | None = None) -> list[Message]:
     """The messages of a branch, from its beginning to its last reply and tool results.
 
-    Without `last`, it is the branch of the last generation.
+    Without `last`, it is the main conversation; where nothing was said in that, the branch or
+    sub-rollout of the last generation.
     """
-    last = last or next((step for step in reversed(history.generations)), None)
+    if last is None:
+        said = history.generations
+        main = [step for step in said if "." not in step.path]
+        last = next(reversed(main or said), None)
     if last is None:
         return list(task.messages)
     chain: list[Generated] = []

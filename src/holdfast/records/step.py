@@ -197,6 +197,8 @@ class Drafted(_Record, frozen=True, tag=14):
     ids: bytes
     logprobs: bytes
     versions: tuple[VersionSpan, ...]
+    model: str = ""
+    """Who sampled them: another model does not go on with them."""
 
 
 Record = (

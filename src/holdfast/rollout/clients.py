@@ -6,6 +6,7 @@ closes all of them, also when closing one fails.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,16 @@ from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
     BadRequest,
     EndpointDown,
-    EngineUnavailable,
     PolicyRefused,
+    RowEndpointDown,
     UsageError,
 )
 
 if TYPE_CHECKING:
     from holdfast.policy.pool import EnginePolicy
+
+
+CHECK_AGAIN = 1.0
 
 
 class Client:
@@ -30,13 +34,31 @@ class Client:
         self.policy = policy
         self.model = policy.model
         self._checking = asyncio.Lock()
+        self._finding = asyncio.Lock()
         self._checked = False
+        self._gone: EndpointDown | None = None
 
     async def check(self) -> None:
         async with self._checking:
             if not self._checked:
                 await self.policy.check()
                 self._checked = True
+
+    async def found(self) -> None:
+        """Like `check`, but an engine that is down is waited for, as long as by the run itself;
+        all rows that name it wait together, and are told together."""
+        async with self._finding:
+            started = time.monotonic()
+            while not self._checked and self._gone is None:
+                try:
+                    await self.check()
+                except EndpointDown as error:
+                    if time.monotonic() - started > self.policy.patience:
+                        self._gone = error
+                    else:
+                        await asyncio.sleep(CHECK_AGAIN)
+        if self._gone is not None:
+            raise self._gone
 
     async def ready(self) -> None:
         await self.policy.ready()
@@ -82,11 +104,12 @@ class RowClient:
 
     async def sample(self, request: Request) -> Completion:
         try:
+            await self._client.found()
             return await self._client.sample(request)
         except PolicyRefused as error:
             raise BadRequest(str(error)) from error
         except EndpointDown as error:
-            raise EngineUnavailable(str(error), connected=False) from error
+            raise RowEndpointDown(str(error)) from error
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -96,10 +119,15 @@ class Clients:
     """Every client by its (addresses, model)."""
 
     def __init__(
-        self, *, api_keys: Mapping[str, str] | None = None, retry: RetryPolicy | None = None
+        self,
+        *,
+        api_keys: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+        patience: float | None = None,
     ):
         self._api_keys = dict(api_keys or {})
         self._retry = retry
+        self._patience = patience
         self._open: dict[tuple[tuple[str, ...], str], Client] = {}
 
     def other_than(self, own: Policy, urls: Sequence[str] | None, model: str) -> Client | None:
@@ -117,9 +145,10 @@ class Clients:
                 f"model {model!r} is not the run's ({own.model!r}), and the run's policy has no "
                 "address to look for it; give 'base_url'"
             )
-        return self.of(theirs if urls is None else urls, model)
+        return self.of(theirs if urls is None else urls, model, own=own)
 
-    def of(self, urls: Sequence[str], model: str) -> Client:
+    def of(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
+        """`own` is the run's policy: its patience and retries hold for all."""
         from holdfast.policy.endpoint import base_url
         from holdfast.policy.pool import EnginePolicy
 
@@ -129,7 +158,10 @@ class Clients:
             wanted = {keys.get(address) for address in addresses}
             if len(wanted) > 1:
                 raise UsageError("replicas of one model share one key; give each the same")
-            policy = EnginePolicy(addresses, model, api_key=wanted.pop(), retry=self._retry)
+            like = own if isinstance(own, EnginePolicy) else EnginePolicy(addresses, model)
+            policy = like.sibling(
+                addresses, model, api_key=wanted.pop(), retry=self._retry, patience=self._patience
+            )
             self._open[addresses, model] = Client(policy)
         return self._open[addresses, model]
 

@@ -96,6 +96,11 @@ class Rollout:
             session.sampling, max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop
         )
         schemas = schemas_of(tools)
+        if schemas and not getattr(voice.renderer, "shows_tools", True):
+            raise UsageError(
+                "the model's chat template does not show tools to it: describe them in a message "
+                "and call generate without tools, or use a template that has them"
+            )
         prompt = self._stream.next_prompt(
             self.messages, schemas, renderer=voice.renderer, sampling=sampling
         )

@@ -48,8 +48,8 @@ async def sample(session: Session, voice: Voice, turn: Turn) -> Completion:
         stop_token_ids=voice.renderer.stop_token_ids,
         home=session.name,
         family=key.task,
-        draft=_durable(session, turn),
-        partial=_partial(session, turn),
+        draft=_durable(session, voice, turn),
+        partial=_partial(session, voice, turn),
         decode=partial(voice.renderer.decode, special=False),
     )
     if isinstance(voice.renderer, MessagesOnly):
@@ -57,20 +57,22 @@ async def sample(session: Session, voice: Voice, turn: Turn) -> Completion:
     return await voice.policy.sample(request)
 
 
-def _durable(session: Session, turn: Turn) -> Draft:
+def _durable(session: Session, voice: Voice, turn: Turn) -> Draft:
     draft = session.history.drafts.get(turn.path)
     if draft is None or draft.fingerprint != turn.prompt.fingerprint:
+        return Draft()
+    if draft.model != voice.policy.model:
         return Draft()
     return Draft(0, draft.ids, draft.logprobs, draft.versions)
 
 
-def _partial(session: Session, turn: Turn) -> Partial | None:
+def _partial(session: Session, voice: Voice, turn: Turn) -> Partial | None:
     if not session.partial_tokens:
         return None
-    return Partial(_saver(session, turn), session.partial_tokens)
+    return Partial(_saver(session, voice, turn), session.partial_tokens)
 
 
-def _saver(session: Session, turn: Turn) -> Callable[[Draft], Awaitable[None]]:
+def _saver(session: Session, voice: Voice, turn: Turn) -> Callable[[Draft], Awaitable[None]]:
     async def save(draft: Draft) -> None:
         await session.append(
             Drafted(
@@ -80,6 +82,7 @@ def _saver(session: Session, turn: Turn) -> Callable[[Draft], Awaitable[None]]:
                 draft.ids,
                 draft.logprobs,
                 draft.versions,
+                voice.policy.model,
             )
         )
 
@@ -116,7 +119,7 @@ def generated(session: Session, voice: Voice, turn: Turn, completion: Completion
 def without_drafted(session: Session, step: Generated) -> Generated:
     """The step as it is recorded: tokens that a draft holds are not stored again."""
     draft = session.history.drafts.get(step.path)
-    if draft is None or draft.fingerprint != step.fingerprint:
+    if draft is None or (draft.fingerprint, draft.model) != (step.fingerprint, step.model):
         return step
     kept = len(draft.ids)
     assert step.ids[:kept] == draft.ids, "a completion begins with what is durable of it"

@@ -67,15 +67,17 @@ class TrainingRolloutProcessor(RolloutProcessor):
         renderer: Renderer | None = None,
         api_keys: Mapping[str, str] | None = None,
         retry: RetryPolicy | None = None,
+        patience: float | None = None,
     ):
-        """`renderer`, `api_keys` and `retry` are for endpoints and models other than the run's.
+        """All but the first two are for endpoints and models other than the run's; `retry` and
+        `patience` are the run's own when they are left out.
 
         Keys go by address: a row can name any, and must not be able to send a key there.
         """
         self.drop_trailing_assistant_messages = drop_trailing_assistant_messages
         self._own = {} if completion_params is None else dict(completion_params)
         self._renderer = renderer
-        self._clients = Clients(api_keys=api_keys, retry=retry)
+        self._clients = Clients(api_keys=api_keys, retry=retry, patience=patience)
         params = read_params(self._own, where="completion_params")
         if completion_params is not None and params.model is None:
             raise ValueError("completion_params name no model; give 'model'")
