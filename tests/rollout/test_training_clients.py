@@ -14,8 +14,8 @@ from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
     BadRequest,
     EndpointDown,
-    RowEndpointDown,
     PolicyRefused,
+    RowEndpointDown,
     UsageError,
 )
 from holdfast.records.history import History
