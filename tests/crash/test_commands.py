@@ -1,8 +1,10 @@
 """The crash suite through the command line: random kills, frozen workers, two at once."""
 
+import contextlib
 import os
 import random
 import signal
+import sqlite3
 import time
 
 import pytest
@@ -80,7 +82,7 @@ def test_a_worker_that_was_frozen_past_its_lease_can_write_nothing(tmp_path, eng
     frozen = holdfast(*words, env=env)
     while engine.stats().requests < 10:
         time.sleep(0.01)
-    frozen.send_signal(signal.SIGSTOP)
+    _freeze(frozen, tmp_path / "journal.db")
     try:
         time.sleep(1.5)
         code, _, err = finished(holdfast(*words, env=env))
@@ -96,6 +98,22 @@ def test_a_worker_that_was_frozen_past_its_lease_can_write_nothing(tmp_path, eng
     report = check(tmp_path / "journal.db")
     assert report.records == records, "the frozen worker wrote something"
     assert not report.findings
+
+
+def _freeze(process, journal) -> None:
+    """Between two of its commits: frozen within one, it would hold the file's lock, and whoever
+    comes after could only wait for it."""
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        with contextlib.closing(sqlite3.connect(journal, timeout=0.2)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                process.send_signal(signal.SIGCONT)
+                time.sleep(0.01)
+            else:
+                connection.rollback()
+                return
 
 
 def test_a_second_driver_is_refused_and_the_first_goes_on(tmp_path, engine):
