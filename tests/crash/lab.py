@@ -192,6 +192,19 @@ def undisturbed(lab: Lab) -> Baseline:
     )
 
 
+def kill_and_resume(lab: Lab, baseline: Baseline, plan: str) -> bool:
+    """False when the run ended before the crash point was reached."""
+    place = lab.fresh(plan.replace(":", "-"))
+    code = lab.drive(place, crash=plan)
+    if code == 0:
+        return False
+    assert code == SIGKILLED, plan
+    before = lab.world(place)
+    assert lab.drive(place) == 0, plan
+    verify(baseline, before, lab.world(place), place)
+    return True
+
+
 def read_samples(path: Path) -> dict[str, str]:
     """Lines by trajectory, as they are in the file: equal strings are equal bytes."""
     found: dict[str, str] = {}

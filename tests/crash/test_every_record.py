@@ -1,7 +1,7 @@
 """SIGKILL at every journal record boundary, before and after the commit; resume; compare."""
 
 import pytest
-from lab import SIGKILLED, Lab, undisturbed, verify
+from lab import SIGKILLED, Lab, kill_and_resume, undisturbed
 
 FAST_POINTS = 14
 
@@ -15,19 +15,6 @@ def lab(tmp_path_factory):
 @pytest.fixture(scope="module")
 def baseline(lab):
     return undisturbed(lab)
-
-
-def kill_and_resume(lab, baseline, plan: str) -> bool:
-    """False when the run ended before the crash point was reached."""
-    place = lab.fresh(plan.replace(":", "-"))
-    code = lab.drive(place, crash=plan)
-    if code == 0:
-        return False
-    assert code == SIGKILLED, plan
-    before = lab.world(place)
-    assert lab.drive(place) == 0, plan
-    verify(baseline, before, lab.world(place), place)
-    return True
 
 
 def test_two_undisturbed_runs_give_the_same_bytes(lab, baseline):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from command import export_samples, finished, holdfast, run_words, write_tasks
-from lab import FAULTS, SIGKILLED, Lab, undisturbed, verify
+from lab import FAULTS, Lab, kill_and_resume, undisturbed
 
 from holdfast.journal.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
@@ -40,20 +40,6 @@ def lab(tmp_path_factory):
 @pytest.fixture(scope="module")
 def baseline(lab):
     return undisturbed(lab)
-
-
-def kill_and_resume(lab, baseline, plan: str) -> bool:
-    """False when the run ended before the crash point was reached."""
-    place = lab.fresh(plan.replace(":", "-"))
-    code = lab.drive(place, crash=plan)
-    if code == 0:
-        return False
-    assert code == SIGKILLED, plan
-    before = lab.world(place)
-    assert lab.drive(place) == 0, plan
-    after = lab.world(place)
-    verify(baseline, before, after, place)
-    return True
 
 
 def test_a_run_in_drafts_gives_the_bytes_of_one_in_whole_replies(lab, baseline, tmp_path):

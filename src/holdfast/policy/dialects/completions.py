@@ -3,14 +3,12 @@
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
+from holdfast.policy.dialect import Ask, Kind, Piece, Unusable
+from holdfast.policy.dialects.choices import Choices
 from holdfast.policy.dialects.reading import (
     NULL,
     Span,
     Usage,
-    counted,
-    decoded,
-    ended,
     only,
     spans,
     unread,
@@ -45,10 +43,13 @@ _decoder = msgspec.json.Decoder(_Answer)
 _NEUTRAL: dict[str, object] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-class Completions:
+class Completions(Choices[_Answer]):
     kind = Kind.VLLM
     path = "/v1/completions"
     has_tokens = True
+
+    def __init__(self) -> None:
+        super().__init__(_decoder, _read)
 
     def body(self, ask: Ask) -> dict[str, object]:
         request = ask.request
@@ -72,22 +73,6 @@ class Completions:
         if ask.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return body
-
-    def whole(self, body: bytes) -> Piece:
-        piece = _read(decoded(_decoder, body))
-        if piece.ids is None:
-            raise Unusable("it has no token_ids (return_token_ids was asked for)")
-        return ended(piece)
-
-    def reader(self) -> Reader:
-        return _event
-
-
-def _event(data: bytes) -> Piece:
-    answer = decoded(_decoder, data)
-    if not answer.choices:  # The last event of a stream tells the usage and nothing else.
-        return counted(Piece(), answer.usage)
-    return _read(answer)
 
 
 def _read(answer: _Answer) -> Piece:

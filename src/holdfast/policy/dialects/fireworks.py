@@ -7,14 +7,13 @@ The logprob to train on is the one of the distribution that was sampled from
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
+from holdfast.policy.dialect import Ask, Kind, Piece, Unusable
+from holdfast.policy.dialects.choices import Choices
 from holdfast.policy.dialects.reading import (
     NULL,
     Usage,
     check_named,
     counted,
-    decoded,
-    ended,
     only,
     unread,
 )
@@ -48,10 +47,13 @@ class _Answer(Struct):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
-class Fireworks:
+class Fireworks(Choices[_Answer]):
     kind = Kind.FIREWORKS
     path = "/v1/completions"
     has_tokens = True
+
+    def __init__(self) -> None:
+        super().__init__(_decoder, _read)
 
     def body(self, ask: Ask) -> dict[str, object]:
         request = ask.request
@@ -72,22 +74,6 @@ class Fireworks:
         if ask.seed is not None:
             body["seed"] = ask.seed
         return body
-
-    def whole(self, body: bytes) -> Piece:
-        piece = _read(decoded(_decoder, body))
-        if piece.ids is None:
-            raise Unusable("it has no token ids (return_token_ids was asked for)")
-        return ended(piece)
-
-    def reader(self) -> Reader:
-        return _event
-
-
-def _event(data: bytes) -> Piece:
-    answer = decoded(_decoder, data)
-    if not answer.choices:  # The last event of a stream tells the usage and nothing else.
-        return counted(Piece(), answer.usage)
-    return _read(answer)
 
 
 def _read(answer: _Answer) -> Piece:

@@ -6,15 +6,14 @@ In a stream only the last event has the spans, and they cover the whole of it.
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
+from holdfast.policy.dialect import Ask, Kind, Piece
+from holdfast.policy.dialects.choices import Choices
 from holdfast.policy.dialects.reading import (
     NULL,
     Span,
     Usage,
     check_named,
     counted,
-    decoded,
-    ended,
     only,
     spans,
     unread,
@@ -48,10 +47,13 @@ class _Answer(Struct):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
-class Generate:
+class Generate(Choices[_Answer]):
     kind = Kind.VLLM_GENERATE
     path = "/inference/v1/generate"
     has_tokens = True
+
+    def __init__(self) -> None:
+        super().__init__(_decoder, _read)
 
     def body(self, ask: Ask) -> dict[str, object]:
         request = ask.request
@@ -78,22 +80,6 @@ class Generate:
         if ask.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return body
-
-    def whole(self, body: bytes) -> Piece:
-        piece = _read(decoded(_decoder, body))
-        if piece.ids is None:
-            raise Unusable("it has no token_ids")
-        return ended(piece)
-
-    def reader(self) -> Reader:
-        return _event
-
-
-def _event(data: bytes) -> Piece:
-    answer = decoded(_decoder, data)
-    if not answer.choices:  # The last event of a stream tells the usage and nothing else.
-        return counted(Piece(), answer.usage)
-    return _read(answer)
 
 
 def _read(answer: _Answer) -> Piece:

@@ -1,0 +1,43 @@
+"""What the wires have in common whose answers are a list of choices and a usage."""
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.policy.dialect import Piece, Reader, Unusable
+from holdfast.policy.dialects.reading import Usage, counted, decoded, ended
+
+
+class Answer(Protocol):
+    @property
+    def choices(self) -> Sequence[object]: ...
+
+    @property
+    def usage(self) -> Usage | None: ...
+
+
+Kind = TypeVar("Kind", bound=Answer)
+
+
+class Choices(Generic[Kind]):
+    """Reads whole answers and events alike; `read` knows the names of the fields."""
+
+    def __init__(self, decoder: "msgspec.json.Decoder[Kind]", read: Callable[[Kind], Piece]):
+        self._decoder = decoder
+        self._read = read
+
+    def whole(self, body: bytes) -> Piece:
+        piece = self._read(decoded(self._decoder, body))
+        if piece.ids is None:
+            raise Unusable("it has no token_ids (return_token_ids was asked for)")
+        return ended(piece)
+
+    def event(self, data: bytes) -> Piece:
+        answer = decoded(self._decoder, data)
+        if not answer.choices:  # The last event of a stream tells the usage and nothing else.
+            return counted(Piece(), answer.usage)
+        return self._read(answer)
+
+    def reader(self) -> Reader:
+        return self.event
