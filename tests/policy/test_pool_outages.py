@@ -17,6 +17,7 @@ from holdfast.policy.policy import Completion
 from holdfast.policy.pool import EnginePolicy
 from holdfast.records.errors import BadAnswer, EndpointDown, PolicyRefused, UsageError
 from holdfast.records.step import VersionSource, VersionSpan
+from holdfast.testing import FakeEngine
 
 COMPLETIONS = PATHS[Kind.VLLM]
 LIE = Answer(body={"model": "m", "choices": []})
@@ -314,3 +315,22 @@ def test_check_refuses_replicas_that_serve_another_model_or_speak_without_tokens
                 await pair.policy.check()
 
     run(main())
+
+
+def test_a_replica_that_was_down_at_the_start_is_found_out_about_when_it_is_up() -> None:
+    with FakeEngine(max_model_len=500) as up, FakeEngine(max_model_len=700) as late:
+        late.kill()
+
+        async def meet() -> tuple[int | None, int | None]:
+            policy = EnginePolicy([up.url, late.url], up.model, retry=QUICK)
+            try:
+                await policy.check()
+                assert not policy.endpoints[1].gate.is_open
+                await asyncio.to_thread(late.start)
+                await until(lambda: policy.endpoints[1].gate.is_open)
+                one, two = (endpoint.described.max_model_len for endpoint in policy.endpoints)
+                return one, two
+            finally:
+                await policy.aclose()
+
+        assert asyncio.run(meet()) == (500, 700)

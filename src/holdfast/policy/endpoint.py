@@ -7,7 +7,7 @@ and socket errors. It does not retry and does not wait; `call` does. What it kno
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import quote, urlsplit
 
@@ -100,6 +100,8 @@ class Endpoint:
         """Calls under way."""
         self.draining = False
         """Whether it gets no new calls."""
+        self.introduce: Callable[[], Awaitable[str | None]] | None = None
+        """Of a replica that nobody has seen up: finds out what it is, or why it is of no use."""
         self.expected_version: str | None = None
         """The weights that it must have to be given work again after an outage."""
         self._api_key = _checked(api_key)
@@ -151,6 +153,10 @@ class Endpoint:
             return say(error)
         if self.model not in served:
             return f"it no longer serves {self.model!r}"
+        if self.introduce is not None:
+            if (why := await self.introduce()) is not None:
+                return why
+            self.introduce = None
         return await self._wrong_version()
 
     async def _wrong_version(self) -> str | None:

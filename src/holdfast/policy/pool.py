@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.policy.call import Call
@@ -20,7 +21,7 @@ from holdfast.policy.downtime import Downtime
 from holdfast.policy.endpoint import Endpoint
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import EndpointDown, UsageError
+from holdfast.records.errors import EndpointDown, HoldfastError, UsageError
 
 MAX_HOMES = 100_000
 SLACK = 1.25
@@ -115,8 +116,20 @@ class EnginePolicy:
                 raise error
         for endpoint, outcome in zip(self.endpoints, found, strict=True):
             if outcome is not None:
+                endpoint.introduce = partial(self._introduce, endpoint)
                 endpoint.gate.shut()
         self._agree()
+
+    async def _introduce(self, endpoint: Endpoint) -> str | None:
+        """A replica that was down at the start, seen for the first time."""
+        like = next(one for one in self.endpoints if one.introduce is None)
+        try:
+            await discover(endpoint, self._dialect)
+        except HoldfastError as error:
+            return str(error)
+        if endpoint.dialect.has_tokens != like.dialect.has_tokens:
+            return f"it speaks {endpoint.dialect.kind.value}, the others {like.dialect.kind.value}"
+        return None
 
     def _agree(self) -> None:
         """All replicas speak one dialect: a rollout either has tokens or has none."""
