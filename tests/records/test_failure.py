@@ -17,6 +17,7 @@ from holdfast.records.failure import (
     redact,
     root_of,
 )
+from holdfast.records.redaction import redact
 
 CANARY = "CANARY7f3a9b2c5d8e1f40"
 
@@ -151,3 +152,11 @@ def test_what_only_looks_like_a_secret_is_left(text: str) -> None:
 @given(st.text(max_size=200))
 def test_redacting_twice_changes_nothing_more(text: str) -> None:
     assert redact(redact(text)) == redact(text)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://SECRET1@host", "HTTP://SECRET1@host:1", "http://u:p@SECRET1@host/path"]
+)
+def test_what_stands_before_the_host_of_an_address_is_taken_out(address: str) -> None:
+    assert "SECRET1" not in redact(f"cannot reach {address}: no")
+    assert "host" in redact(address)

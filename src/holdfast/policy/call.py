@@ -232,9 +232,9 @@ class Call:
         silence, late = now - self._fresh_at, self._left() <= 0
         if silence > self._retry.stall_timeout or (late and silence > STILL_COMING):
             raise EngineUnavailable(f"{endpoint.name} sent no token for {silence:.0f} s")
-        if late and len(sampled):
+        if late and sampled.fresh:
             sampled.finish_reason = DEADLINE
-        return late and len(sampled) > 0
+        return late and sampled.fresh > 0
 
     def _is_time_to_save(self, every: int) -> bool:
         """What has ended is about to be recorded as a whole: it is not drafted any more."""

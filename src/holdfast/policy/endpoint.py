@@ -46,7 +46,8 @@ CONNECT_SECONDS = 10.0
 PROBE_SECONDS = 5.0
 _OUTAGE_STATUSES = frozenset({502, 503, 504})
 _TOO_LONG = re.compile(
-    r"(?i)maximum context length|context.?length|max_model_len|(?:prompt|input)[^.]{0,80}too long"
+    r"(?i)maximum context length|context.?length|max_model_len"
+    r"|(?:prompt|input)[^.]{0,80}\bis too long"
 )
 _MAX_ANSWER = 1 << 28
 _MAX_REFUSAL = 1 << 20
@@ -186,7 +187,7 @@ class Endpoint:
         try:
             sampled.take(self.dialect.whole(raw), model=self.model)
         except (Unusable, EngineSays) as error:
-            raise self._bad(error, raw) from error
+            raise self._known_to_fit(self._bad(error, raw), ask) from error
 
     async def stream(self, ask: Ask, sampled: Sampled) -> AsyncIterator[None]:
         """Yields whenever something new was taken into `sampled`, until the stream ends."""
@@ -194,12 +195,12 @@ class Endpoint:
         async with self._post(ask) as response:
             async for chunk in response.content.iter_any():
                 found = events.feed(chunk)
-                self._take_events(found, read, sampled)
+                self._take_events(found, read, sampled, ask)
                 yield  # Also at the end: whoever follows has not seen what came with it.
                 if found and found[-1] == END:
                     return
 
-    def _take_events(self, events: list[bytes], read: Reader, sampled: Sampled) -> None:
+    def _take_events(self, events: list[bytes], read: Reader, sampled: Sampled, ask: Ask) -> None:
         """Takes what came together; a run of events that only bring tokens is checked as one."""
         run, data = Tokens(), b""
         died: EngineSays | None = None
@@ -219,7 +220,7 @@ class Endpoint:
         except Unusable as error:
             raise self._bad(error, error.evidence or data) from error
         if died is not None:
-            raise self._bad(died, data) from died
+            raise self._known_to_fit(self._bad(died, data), ask) from died
 
     def _bad(
         self, error: Unusable | EngineSays, raw: bytes
@@ -341,9 +342,11 @@ def base_url(url: str) -> str:
     except ValueError:  # A port or an IPv6 address that is none.
         usable = False
     if not usable:
+        # One with an @ may hold a password in a shape that nobody can tell.
+        shown = "what was given" if "@" in url else repr(redact(url))
         raise UsageError(
             "an inference engine's address (--policy) looks like http://127.0.0.1:8000, not "
-            f"{redact(url)!r}"
+            f"{shown}"
         )
     return url.rstrip("/").removesuffix("/v1")
 

@@ -15,7 +15,7 @@ _CREDENTIALS = (
         r"(?i)(\b[a-z0-9_-]*(?:api[_-]?key|authorization|token|secret|password)"
         r"[\"']?\s*[:=]\s*[\"']?(?!bearer\b)(?=[^\s\"',;\d]|\d*[a-z]))[^\s\"',;)}\]]{6,}"
     ),
-    re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@]+(?=@)"),
+    re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s\"',;]+(?=@)"),
     re.compile(r"(\b)(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{8,}"),
 )
 _hidden: set[str] = set()
