@@ -17,7 +17,6 @@ from holdfast.records.failure import (
     redact,
     root_of,
 )
-from holdfast.records.redaction import redact
 
 CANARY = "CANARY7f3a9b2c5d8e1f40"
 
