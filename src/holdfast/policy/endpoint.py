@@ -43,7 +43,9 @@ from holdfast.records.errors import (
 from holdfast.records.redaction import hide, redact
 
 CONNECT_SECONDS = 10.0
-PROBE_SECONDS = 5.0
+PROBE_CONNECT_SECONDS = 5.0
+PROBE_SECONDS = 20.0
+"""An engine under full load takes many seconds for the smallest answer, and is not down."""
 _OUTAGE_STATUSES = frozenset({502, 503, 504})
 _TOO_LONG = re.compile(
     r"(?i)maximum context length|context.?length|max_model_len"
@@ -133,7 +135,7 @@ class Endpoint:
     async def ask(self, method: str, path: str, body: object = None) -> bytes:
         """One small request; a status other than 200 is raised."""
         # Not through the pool: a probe that queues behind running calls would report an outage.
-        timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS, sock_connect=PROBE_CONNECT_SECONDS)
         data = None if body is None else _encoder.encode(body)
         headers = {} if data is None else {"Content-Type": "application/json"}
         async with (
