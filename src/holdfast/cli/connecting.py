@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -77,8 +76,6 @@ async def _policy(
 ) -> "AsyncIterator[EnginePolicy]":
     from holdfast.policy.pool import EnginePolicy, only_model  # Bad input is told without it.
 
-    for url in urls:
-        _check_address(url)
     key = api_key(args)
     policy = EnginePolicy(
         urls,
@@ -109,13 +106,6 @@ def api_key(args: argparse.Namespace) -> str | None:
     if args.api_key_env != API_KEY and args.api_key_env not in os.environ:
         raise UsageError(f"the environment has no {args.api_key_env}, which --api-key-env names")
     return os.environ.get(args.api_key_env)
-
-
-def _check_address(url: str) -> None:
-    try:
-        urlsplit(url)
-    except ValueError as error:
-        raise UsageError(f"--policy {url!r} is no address: {error}") from error
 
 
 def _renderer(args: argparse.Namespace, policy: "EnginePolicy") -> Renderer:

@@ -14,7 +14,7 @@ from typing import Protocol
 from holdfast.clock import Clock
 from holdfast.policy.dialect import Ask
 from holdfast.policy.endpoint import Endpoint
-from holdfast.policy.policy import Completion, Request
+from holdfast.policy.policy import DEADLINE, Completion, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.policy.sampled import ABORTED, FINISHED, Sampled
 from holdfast.policy.stop_strings import StopWatch
@@ -28,7 +28,6 @@ from holdfast.records.errors import (
 from holdfast.records.redaction import redact
 
 SAVE_SECONDS = 5.0
-DEADLINE = "deadline"
 STILL_COMING = 10.0
 """Seconds since the last token within which a reply at its deadline is still under way."""
 

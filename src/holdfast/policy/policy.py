@@ -10,6 +10,9 @@ from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
 
+DEADLINE = "deadline"
+"""The finish reason of a completion whose deadline came while its tokens still came."""
+
 
 class Draft(Struct, frozen=True):
     """Tokens of a completion that is not finished, from its token `start` on.

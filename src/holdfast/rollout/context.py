@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 import msgspec
 
+from holdfast.policy.policy import DEADLINE
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.history import tool_message
 from holdfast.records.message import Message, ToolCall, user
@@ -115,7 +116,7 @@ class Rollout:
         self._stream.advance(step, self.messages, schemas)
         self._remember(step.message, f"reply:{path}")
         self.last = Reply(step)
-        if step.finish_reason == generation.DEADLINE:
+        if step.finish_reason == DEADLINE:
             self.truncate(Truncation.GENERATION_DEADLINE)
         return self.last
 

@@ -21,9 +21,6 @@ from holdfast.rollout.prompt import Prompt
 from holdfast.rollout.session import Session
 from holdfast.rollout.voice import Voice
 
-DEADLINE = "deadline"
-"""The finish reason of a generation whose deadline came while its tokens still came."""
-
 
 class Turn(Struct, frozen=True):
     """A generation about to run."""
