@@ -27,8 +27,16 @@ if TYPE_CHECKING:
     from holdfast.records.task import Task as Task
     from holdfast.records.trajectory import Status as Status
     from holdfast.records.view import TrajectoryView as TrajectoryView
+    from holdfast.rollout.agent import AgentRolloutProcessor as AgentRolloutProcessor
+    from holdfast.rollout.agent import EnvironmentRolloutProcessor as EnvironmentRolloutProcessor
+    from holdfast.rollout.budget import Limits as Limits
     from holdfast.rollout.context import Reply as Reply
     from holdfast.rollout.context import Rollout as Rollout
+    from holdfast.rollout.dialogue import DialogueRolloutProcessor as DialogueRolloutProcessor
+    from holdfast.rollout.environment import Environment as Environment
+    from holdfast.rollout.environment import Observation as Observation
+    from holdfast.rollout.environment import Recovery as Recovery
+    from holdfast.rollout.episode import Episode as Episode
     from holdfast.rollout.processor import RolloutConfig as RolloutConfig
     from holdfast.rollout.processor import RolloutProcessor as RolloutProcessor
     from holdfast.rollout.processor import SingleTurnRolloutProcessor as SingleTurnRolloutProcessor
@@ -40,12 +48,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "AgentRolloutProcessor": "holdfast.rollout.agent",
     "Contract": "holdfast.records.step",
+    "DialogueRolloutProcessor": "holdfast.rollout.dialogue",
     "EnginePolicy": "holdfast.policy.pool",
+    "Environment": "holdfast.rollout.environment",
     "EnvironmentBroken": "holdfast.records.errors",
+    "EnvironmentRolloutProcessor": "holdfast.rollout.agent",
+    "Episode": "holdfast.rollout.episode",
     "GroupPolicy": "holdfast.records.group",
     "HoldfastError": "holdfast.records.errors",
+    "Limits": "holdfast.rollout.budget",
     "Message": "holdfast.records.message",
+    "Observation": "holdfast.rollout.environment",
+    "Recovery": "holdfast.rollout.environment",
     "Reply": "holdfast.rollout.context",
     "Rollout": "holdfast.rollout.context",
     "RolloutConfig": "holdfast.rollout.processor",
@@ -71,12 +87,20 @@ _WHERE = {
     "tool": "holdfast.rollout.tool",
 }
 __all__ = [
+    "AgentRolloutProcessor",
     "Contract",
+    "DialogueRolloutProcessor",
     "EnginePolicy",
+    "Environment",
     "EnvironmentBroken",
+    "EnvironmentRolloutProcessor",
+    "Episode",
     "GroupPolicy",
     "HoldfastError",
+    "Limits",
     "Message",
+    "Observation",
+    "Recovery",
     "Reply",
     "Rollout",
     "RolloutConfig",

@@ -123,7 +123,7 @@ def test_a_trajectory_as_json_has_stable_keys(ran):
     assert set(told) == {
         *("trajectory", "task", "sample", "status", "reason", "reward", "metrics", "reasons"),
         *("messages", "turns", "tools", "sampled_tokens", "attempts", "failures", "refills"),
-        *("forks", "prefix_breaks", "attempt_records", "failure_records"),
+        *("forks", "prefix_breaks", "attempt_records", "failure_records", "environment_steps"),
     }
     assert told["status"] == "FAILED"
     assert told["reward"] is None

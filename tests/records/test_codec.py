@@ -65,6 +65,7 @@ BY_TYPE: dict[type, st.SearchStrategy[object]] = {
     tuple[int, ...]: st.lists(count, max_size=3).map(tuple),
     tuple[str, ...]: st.lists(paths, max_size=3).map(tuple),
     float | None: st.none() | number,  # type: ignore[dict-item]
+    int | None: st.none() | count,  # type: ignore[dict-item]
     Failure: failures,
     Message: messages,
     Sampling: samplings,
@@ -112,6 +113,8 @@ def test_the_numbers_of_the_kinds_never_change() -> None:
         12: "Reopened",
         13: "Refilled",
         14: "Drafted",
+        15: "Snapshotted",
+        16: "CloseFailed",
     }
 
 

@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Callable
 
 from builders import joined
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.journal.journal import Journal, Lease
 from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.policy import Completion, Request
@@ -104,8 +104,9 @@ class Play:
         sample: int = 0,
         sampling: Sampling | None = None,
         partial_tokens: int = 0,
+        clock: Clock | None = None,
     ) -> Session:
-        history, clock = await self.history(sample), SystemClock()
+        history, clock = await self.history(sample), clock or SystemClock()
         return Session(
             task=self.task,
             lease=await self.lease(sample),
@@ -125,7 +126,10 @@ class Play:
     async def perform(self, rollout, **options) -> object:
         session = await self.session(**options)
         await session.restart_if_interrupted()
-        return await rollout(Rollout(session))
+        try:
+            return await rollout(Rollout(session))
+        finally:
+            await session.close_episodes()
 
 
 def call(name: str, arguments: str = "{}", *, call_id: str = "call_1") -> ToolCall:

@@ -15,7 +15,14 @@ from holdfast.engine.report import as_text, build
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
-from holdfast.records.step import AttemptStarted, Generated, Step, ToolIntent, ValueRecorded
+from holdfast.records.step import (
+    AttemptStarted,
+    EnvironmentStepped,
+    Generated,
+    Step,
+    ToolIntent,
+    ValueRecorded,
+)
 from holdfast.records.tokens import count
 from holdfast.records.view import TrajectoryView
 
@@ -181,6 +188,9 @@ def _lines(view: TrajectoryView) -> list[str]:
             f"[{path}] assistant, unfinished: {_many(count(draft.ids), 'durable token')}; it goes "
             "on from there"
         )
+    for failure in history.close_failures:
+        words = f"{failure.type}: {failure.message}"
+        lines.append(f"\nthe environment of step {failure.step} could not be closed: {words}")
     for failure in (*history.failures, *history.scoring_failures):
         where = f" at step {failure.step}" if failure.step else ""
         lines.append(
@@ -211,8 +221,13 @@ def _step(path: str, step: Step, view: TrajectoryView) -> list[str]:
             return [f"[{path}] tool {step.name}({step.arguments}) {told}: {content}"]
         case ValueRecorded():
             return [f"[{path}] value {step.name}: {msgspec.msgpack.decode(step.value)!r}"]
-        case _:
-            return [f"[{path}] environment {step.action}: {step.observation} ({step.reward:g})"]
+        case EnvironmentStepped() if step.is_opening:
+            return [f"[{path}] environment opened with seed {step.action}: {step.observation}"]
+        case EnvironmentStepped():
+            told = f"{step.error}: " if step.error else ""
+            ends = ", done" if step.done else ", truncated" if step.truncated else ""
+            answer = f"{told}{step.observation} (reward {step.reward:g}{ends})"
+            return [f"[{path}] environment {step.action!r}: {answer}"]
 
 
 def _versions(step: Generated) -> str:

@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.clock import Clock
 from holdfast.engine.settings import Settings
@@ -25,6 +25,7 @@ from holdfast.records.errors import (
     JournalCorrupt,
     JournalError,
     PolicyRefused,
+    Rewound,
     RunStopped,
     Truncated,
     UsageError,
@@ -44,6 +45,7 @@ from holdfast.records.trajectory import Status, Truncation
 from holdfast.rollout.containment import as_exception, end
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processor import (
+    Returned,
     Reward,
     RolloutConfig,
     RolloutProcessor,
@@ -62,6 +64,7 @@ class Outcome(Struct, frozen=True):
     status: Status
     reason: str
     reward: Reward
+    turns_used: int | None = None
 
 
 class Workbench(Struct, frozen=True):
@@ -98,13 +101,18 @@ async def load(bench: Workbench, lease: Lease) -> History:
 
 async def drive(bench: Workbench, lease: Lease, task: Task, history: History) -> History:
     """Works until the trajectory is finished. Raises only what is fatal to the run."""
+    rewound = False
     while history.finished is None:
-        session = _session(bench, lease, task, history)
+        session = _session(bench, lease, task, history, goes_on=rewound)
+        rewound = False
         try:
             await session.restart_if_interrupted()
             outcome = await _outcome(bench, session, task)
         except (*FATAL, RunStopped):
             raise
+        except Rewound:
+            # No failure: the same attempt begins again before the steps that are history now.
+            rewound, history = True, await load(bench, lease)
         except Exception as error:
             await _failed(bench, session, error)
             # Read again: an append whose waiter was cancelled may have become durable.
@@ -116,7 +124,9 @@ async def drive(bench: Workbench, lease: Lease, task: Task, history: History) ->
     return history
 
 
-def _session(bench: Workbench, lease: Lease, task: Task, history: History) -> Session:
+def _session(
+    bench: Workbench, lease: Lease, task: Task, history: History, *, goes_on: bool = False
+) -> Session:
     started = AttemptStarted(len(history.attempts) + 1, bench.worker, bench.clock.now())
     return Session(
         task=own(task),
@@ -131,7 +141,7 @@ def _session(bench: Workbench, lease: Lease, task: Task, history: History) -> Se
         on_divergence=bench.settings.on_divergence,
         stopping=bench.stopping,
         on_live=bench.on_record,
-        prelude=(started,),
+        prelude=() if goes_on else (started,),
         partial_tokens=bench.settings.partial_tokens,
     )
 
@@ -139,7 +149,7 @@ def _session(bench: Workbench, lease: Lease, task: Task, history: History) -> Se
 async def _outcome(bench: Workbench, session: Session, task: Task) -> Outcome:
     """What the rollout came to. Raises what is no outcome."""
     try:
-        reward = await _perform(bench, session, task)
+        found = await _perform(bench, session, task)
     except HoldfastError as error:
         if error.cause is not Cause.POLICY:
             raise
@@ -147,14 +157,22 @@ async def _outcome(bench: Workbench, session: Session, task: Task) -> Outcome:
         reason = error.reason if isinstance(error, Truncated) else type(error).__name__
         outcome = Outcome(Status.TRUNCATED, reason, None)
     else:
-        outcome = Outcome(Status.COMPLETED, "", reward)
+        outcome = Outcome(Status.COMPLETED, "", *_returned(found))
     await session.cut_unvisited()
     if outcome.status is Status.COMPLETED and _was_cut_short(session.history):
-        outcome = Outcome(Status.TRUNCATED, Truncation.MAX_TOKENS, outcome.reward)
+        outcome = structs.replace(outcome, status=Status.TRUNCATED, reason=Truncation.MAX_TOKENS)
+    if outcome.reward is None:
+        outcome = structs.replace(outcome, reward=_environments_reward(session.history))
     return outcome
 
 
-async def _perform(bench: Workbench, session: Session, task: Task) -> Reward:
+def _environments_reward(history: History) -> Reward:
+    """The reward of a rollout that names none, if it took steps in an environment: their sum."""
+    steps = history.environment_steps
+    return math.fsum(step.reward for step in steps) if steps else None
+
+
+async def _perform(bench: Workbench, session: Session, task: Task) -> object:
     """Runs the rollout once, as a task of its own that never outlives this call."""
     job = await _start(bench, session, task)
     error: BaseException | None
@@ -164,15 +182,17 @@ async def _perform(bench: Workbench, session: Session, task: Task) -> Reward:
         error = late
     else:
         error = _error_of(job)
+    finally:
+        await session.close_episodes()
     # A rollout that hides an accident behind another error, or a result, does not change it.
     if session.broken is not None and not isinstance(error, (*FATAL, RunStopped)):
         error = session.broken
     if error is not None:
         raise error
-    return _reward(job.result())
+    return job.result()
 
 
-async def _start(bench: Workbench, session: Session, task: Task) -> "asyncio.Task[Reward]":
+async def _start(bench: Workbench, session: Session, task: Task) -> "asyncio.Task[Returned]":
     spec = bench.spec
     params = completion_params_of(spec.model, spec.sampling, n=spec.samples)
     config = RolloutConfig(spec.model, spec.sampling, lambda row: Rollout(session), params)
@@ -187,14 +207,16 @@ async def _start(bench: Workbench, session: Session, task: Task) -> "asyncio.Tas
     )
 
 
-def _error_of(job: "asyncio.Task[Reward]") -> Exception | None:
+def _error_of(job: "asyncio.Task[Returned]") -> Exception | None:
     if job.cancelled():
         return RuntimeError("the rollout cancelled itself")
     error = job.exception()
     return None if error is None else as_exception(error)
 
 
-async def _within_deadline(bench: Workbench, session: Session, job: "asyncio.Task[Reward]") -> None:
+async def _within_deadline(
+    bench: Workbench, session: Session, job: "asyncio.Task[Returned]"
+) -> None:
     """Waits for the job. Time during which the endpoint was down is not counted."""
     left, down = bench.settings.attempt_deadline, bench.policy.seconds_down
     try:
@@ -210,14 +232,21 @@ async def _within_deadline(bench: Workbench, session: Session, job: "asyncio.Tas
         await end(job)
 
 
-def _reward(found: object) -> Reward:
-    if found is None:
-        return None
-    if not isinstance(found, int | float):
-        raise TypeError(f"a rollout returns None or its reward, not {found!r}")
-    if not math.isfinite(found):
-        raise ValueError(f"a rollout returned {found}, which is no reward")
-    return float(found)
+def _returned(found: object) -> tuple[Reward, int | None]:
+    """What a rollout may return: nothing, its reward, or (turns used, reward)."""
+    turns: int | None = None
+    match found:
+        case (int(used), int() | float() | None as reward) if used >= 0:
+            turns = used
+        case None | int() | float() as reward:
+            pass
+        case _:
+            raise TypeError(
+                f"a rollout returns None, its reward, or (turns_used, reward), not {found!r:.200}"
+            )
+    if reward is not None and not math.isfinite(reward):
+        raise ValueError(f"a rollout returned {reward}, which is no reward")
+    return (None if reward is None else float(reward)), turns
 
 
 def _was_cut_short(history: History) -> bool:
@@ -233,6 +262,7 @@ async def _finish(bench: Workbench, session: Session, outcome: Outcome) -> None:
         outcome.reward,
         bench.clock.now(),
         tuple(session.unseen),
+        outcome.turns_used,
     )
     await session.conclude(finished, status=outcome.status, settled=bench.settles)
 

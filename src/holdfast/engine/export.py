@@ -123,6 +123,18 @@ def trajectory_row(view: TrajectoryView) -> Row:
             }
             for use in view.tool_uses
         ],
+        "environment_steps": [
+            {
+                "step": step.path,
+                "action": step.action,
+                "observation": step.observation,
+                "reward": step.reward,
+                "done": step.done,
+                "truncated": step.truncated,
+                "error": step.error,
+            }
+            for step in history.environment_steps
+        ],
         "sampled_tokens": history.sampled_tokens,
         "attempts": len(history.attempts),
         "failures": len(history.failures),

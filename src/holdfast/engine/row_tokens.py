@@ -61,9 +61,11 @@ def branches_of(view: TrajectoryView) -> list[Branch]:
     key = view.key
     samples = samples_of(view.history, task=key.task, group=key.task, sample=key.sample)
     lanes = _lanes(view.history)
-    for sample, turns in zip(samples, lanes, strict=True):
-        assert turns[-1].end == len(sample.token_ids), "turns and tokens of a branch agree"
-    return [Branch(sample, turns) for sample, turns in zip(samples, lanes, strict=True)]
+    branches = [Branch(sample, lanes[sample.branch]) for sample in samples]
+    for branch in branches:
+        whole = len(branch.sample.token_ids)
+        assert branch.turns[-1].end == whole, "turns and tokens of a branch agree"
+    return branches
 
 
 def _lanes(history: History) -> list[list[Turn]]:
@@ -123,6 +125,7 @@ def flat_fields(view: TrajectoryView, branch: Branch | None, *, turn_traces: boo
         "rewards": [view.reward],
         "samples": [view.key.sample],
         "branch": branch.sample.branch if branch else 0,
+        **({"step_rewards": view.step_rewards} if view.step_rewards else {}),
     }
 
 

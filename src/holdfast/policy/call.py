@@ -96,7 +96,7 @@ class Call:
                 return self._sampled.completion(
                     model=self._model,
                     tries=self._tries,
-                    seconds=self._clock.elapsed() - self._started,
+                    seconds=self._taken(),
                 )
 
     # --- one try
@@ -228,7 +228,7 @@ class Call:
             return False
         if sampled.fresh > self._fresh:
             self._fresh, self._fresh_at = sampled.fresh, now
-        silence, late = now - self._fresh_at, self._left() <= 0
+        silence, late = now - self._fresh_at, self._left() <= 0 or self._is_over_budget()
         if silence > self._retry.stall_timeout or (late and silence > STILL_COMING):
             raise EngineUnavailable(f"{endpoint.name} sent no token for {silence:.0f} s")
         if late and sampled.fresh:
@@ -278,9 +278,16 @@ class Call:
         await self._pause(endpoint, error, left)
 
     def _left(self) -> float:
-        """Seconds until the deadline, the endpoint's outages not counted."""
+        """Seconds until the deadline."""
+        return self._retry.deadline - self._taken()
+
+    def _taken(self) -> float:
+        """Seconds since the call began, the endpoint's outages not counted."""
         down = self._replicas.seconds_down - self._down
-        return self._retry.deadline - (self._clock.elapsed() - self._started - down)
+        return max(0.0, self._clock.elapsed() - self._started - down)
+
+    def _is_over_budget(self) -> bool:
+        return self._request.seconds is not None and self._taken() >= self._request.seconds
 
     async def _was_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
         """Whether the endpoint was down since this try began; waits while no replica is up."""

@@ -54,6 +54,8 @@ class Request(Struct, frozen=True):
     messages: tuple[Message, ...] = ()
     """For engines that take no tokens."""
     tools: tuple[dict[str, object], ...] = ()
+    seconds: float | None = None
+    """How long a completion that comes in parts may take, outages aside; then it is truncated."""
 
 
 class Completion(Struct, frozen=True):

@@ -145,6 +145,14 @@ class EnvironmentBroken(HoldfastError):
     retryable = True
 
 
+class Rewound(HoldfastError):
+    """The world of an earlier attempt is gone, or came back another: the steps that depend on it
+    are history now, and the rollout begins again before them."""
+
+    cause = Cause.ENVIRONMENT
+    retryable = True
+
+
 class ToolSaysNo(HoldfastError):
     """Raised by a tool to refuse a call: the model is shown the message and goes on."""
 

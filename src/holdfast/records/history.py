@@ -6,16 +6,18 @@ attempts.
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 
 from msgspec import Struct, structs
 
 from holdfast.records.failure import Failure
-from holdfast.records.message import Message, Role
+from holdfast.records.message import Message, Role, user
 from holdfast.records.step import (
     INTERRUPTED_CALL,
     AttemptFailed,
     AttemptStarted,
+    CloseFailed,
     Drafted,
     EnvironmentStepped,
     Finished,
@@ -26,6 +28,7 @@ from holdfast.records.step import (
     Reopened,
     Scored,
     ScoringFailed,
+    Snapshotted,
     Step,
     ToolIntent,
     ToolResult,
@@ -37,6 +40,29 @@ from holdfast.records.task import Task
 from holdfast.records.tokens import count, unpack_ids
 from holdfast.records.trajectory import Status
 
+CAME_BACK_DIFFERENT = "the environment came back different"
+"""The reason of a fork where replayed actions gave other observations than the recorded ones."""
+
+
+class World:
+    """What was done to one environment since its opening, and what was kept of it."""
+
+    __slots__ = ("actions", "snapshots")
+
+    def __init__(self) -> None:
+        self.actions: list[str] = []
+        """The paths of steps and tool calls, in the order in which they took effect."""
+        self.snapshots: list[tuple[int, bytes]] = []
+        """(after how many actions, the digest of the blob), oldest first."""
+
+    def cut(self, path: str) -> None:
+        first = next((n for n, one in enumerate(self.actions) if is_cut_by(one, path)), None)
+        if first is None:
+            return
+        # What came before the first one that is gone is as it was; later states are not.
+        self.snapshots = [kept for kept in self.snapshots if kept[0] <= first]
+        self.actions = [one for one in self.actions if not is_cut_by(one, path)]
+
 
 class History:
     """The present state of one trajectory, and what led to it."""
@@ -46,6 +72,13 @@ class History:
         self.results: dict[str, ToolResult] = {}
         self.drafts: dict[str, Drafted] = {}
         """Generations that are not finished: all of their durable tokens in one."""
+        self.worlds: dict[str, World] = {}
+        """What was done to each environment, by the path of its opening."""
+        self.close_failures: list[Failure] = []
+        self.interruptions: Counter[str] = Counter()
+        """How many attempts ended, without a failure of their own, while a tool call ran."""
+        self._running: set[str] = set()
+        self._failed = False
         self.attempts: list[AttemptStarted] = []
         self.failures: list[Failure] = []
         self.scoring_failures: list[Failure] = []
@@ -53,6 +86,8 @@ class History:
         self.life = 0
         self.spent = 0
         """Attempts that failed since the last refill or reopening."""
+        self.rewinds = 0
+        """How often, in this life, an environment came back other than it was."""
         self.finished: Finished | None = None
         self.scored: Scored | None = None
         self.records = 0
@@ -67,26 +102,57 @@ class History:
                 self.steps[record.path] = joined(record, self.drafts.pop(record.path, None))
             case Drafted():
                 self.drafts[record.path] = longer(self.drafts.get(record.path), record)
-            case ToolIntent() | EnvironmentStepped() | ValueRecorded():
+            case ToolIntent():
                 self.steps[record.path] = record
+                self._running.add(record.path)
+            case ValueRecorded():
+                self.steps[record.path] = record
+            case EnvironmentStepped():
+                self.steps[record.path] = record
+                self._acted(record.environment, record.path)
             case ToolResult():
                 self.results[record.path] = record
+                self._running.discard(record.path)
+                intent = self.steps.get(record.path)
+                if isinstance(intent, ToolIntent) and intent.environment:
+                    self._acted(intent.environment, record.path)
             case AttemptStarted():
                 self.attempts.append(record)
+                if not self._failed:
+                    self.interruptions.update(self._running)
+                self._failed = False
             case _:
                 self._turn(record)
+
+    def _acted(self, environment: str, path: str) -> None:
+        if path == environment:
+            self.worlds[path] = World()
+        elif environment in self.worlds:
+            self.worlds[environment].actions.append(path)
 
     def _turn(self, record: Record) -> None:
         match record:
             case AttemptFailed():
                 self.failures.append(record.failure)
                 self.spent += 1
+                self._failed = True
             case Forked():
                 self.forks.append(record)
+                self.rewinds += record.reason == CAME_BACK_DIFFERENT
                 self.cut(record.path)
             case Refilled():
-                self.life, self.spent = record.life, 0
+                self.life, self.spent, self.rewinds = record.life, 0, 0
                 self.cut("0")
+            case Snapshotted() if record.environment in self.worlds:
+                world = self.worlds[record.environment]
+                world.snapshots.append((record.applied, record.snapshot))
+            case CloseFailed():
+                self.close_failures.append(record.failure)
+            case _:
+                self._end(record)
+
+    def _end(self, record: Record) -> None:
+        match record:
             case Finished():
                 self.finished = record
                 for path in record.unseen:
@@ -108,8 +174,15 @@ class History:
         for gone in [step for step in self.steps if is_cut_by(step, path)]:
             del self.steps[gone]
             self.results.pop(gone, None)
+            self.interruptions.pop(gone, None)
+            self._running.discard(gone)
         for gone in [draft for draft in self.drafts if is_cut_by(draft, path)]:
             del self.drafts[gone]
+        for environment, world in list(self.worlds.items()):
+            if is_cut_by(environment, path):
+                del self.worlds[environment]
+            else:
+                world.cut(path)
 
     @property
     def status(self) -> Status:
@@ -146,6 +219,15 @@ class History:
     def seams(self) -> int:
         """How often a reply went on after an interruption instead of being sampled anew."""
         return sum(len(step.seams) for step in self.generations)
+
+    @property
+    def environment_steps(self) -> list[EnvironmentStepped]:
+        """What was done in environments through `step`, openings aside."""
+        return [
+            step
+            for step in self.in_order
+            if isinstance(step, EnvironmentStepped) and not step.is_opening
+        ]
 
     @property
     def prefix_breaks(self) -> int:
@@ -216,10 +298,14 @@ def added_messages(history: History, task: Task, step: Generated) -> tuple[Messa
 
 
 def resolve(history: History, task: Task, reference: str) -> Message:
-    """A message that is recorded elsewhere: `task:2`, `tool:5` or `reply:4`."""
+    """A message that is recorded elsewhere: `task:2`, `tool:5`, `reply:4` or `env:6`."""
     kind, _, where = reference.partition(":")
     if kind == "task":
         return task.messages[int(where)]
+    if kind == "env":
+        seen = history.steps[where]
+        assert isinstance(seen, EnvironmentStepped), "an observation is always an environment's"
+        return user(seen.observation)
     if kind == "reply":
         step = history.steps[where]
         assert isinstance(step, Generated), "a reply is always a generation's"

@@ -82,7 +82,7 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
             "`holdfast policy check URL` finds fit for training"
         )
     reason = history.finished.reason
-    return [
+    samples = [
         Sample(
             task=task,
             group=group,
@@ -98,6 +98,8 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
         )
         for index, branch in enumerate(_branches(history))
     ]
+    # A conversation in which nothing is trained, such as a simulated user's own, is no sample.
+    return [one for one in samples if any(one.loss_mask)] or samples
 
 
 def _branches(history: History) -> list[_Branch]:

@@ -102,6 +102,8 @@ class ToolIntent(_Record, frozen=True, tag=3):
     call_id: str
     contract: Contract
     idempotency_key: str
+    environment: str = ""
+    """The episode whose world the call changes, by the path of its opening; "" for none."""
 
 
 class ToolResult(_Record, frozen=True, tag=4):
@@ -113,6 +115,9 @@ class ToolResult(_Record, frozen=True, tag=4):
 
 
 class EnvironmentStepped(_Record, frozen=True, tag=5):
+    """One action and what the environment answered. The opening of an episode is one, too: its
+    action is the seed."""
+
     path: str
     fingerprint: bytes
     action: str
@@ -120,7 +125,20 @@ class EnvironmentStepped(_Record, frozen=True, tag=5):
     reward: float
     done: bool
     snapshot: bytes = b""
-    """The digest of a blob, or nothing."""
+    """The digest of a blob, or nothing. Written by no present version: see `Snapshotted`."""
+    environment: str = ""
+    """The episode that it belongs to, by the path of its opening."""
+    truncated: bool = False
+    """The environment's own limit ended the episode."""
+    error: str = ""
+    """Why the policy is told no; the action then had no effect."""
+    info: bytes = b""
+    """msgpack, or nothing"""
+    seconds: float = 0.0
+
+    @property
+    def is_opening(self) -> bool:
+        return self.path == self.environment
 
 
 class ValueRecorded(_Record, frozen=True, tag=6):
@@ -153,6 +171,8 @@ class Finished(_Record, frozen=True, tag=9):
     at: float
     unseen: tuple[str, ...] = ()
     """Generations that became durable after the rollout had given up on them: no part of it."""
+    turns_used: int | None = None
+    """What the rollout itself said about it, if it did."""
 
 
 class Scored(_Record, frozen=True, tag=10):
@@ -201,6 +221,23 @@ class Drafted(_Record, frozen=True, tag=14):
     """Who sampled them: another model does not go on with them."""
 
 
+class Snapshotted(_Record, frozen=True, tag=15):
+    """What an environment was after its first `applied` actions: a blob that it can restore."""
+
+    environment: str
+    applied: int
+    snapshot: bytes
+    """The digest of the blob."""
+
+
+class CloseFailed(_Record, frozen=True, tag=16):
+    """An environment could not be closed. What was done in it stands."""
+
+    environment: str
+    failure: Failure
+    at: float
+
+
 Record = (
     AttemptStarted
     | Generated
@@ -216,6 +253,8 @@ Record = (
     | Reopened
     | Refilled
     | Drafted
+    | Snapshotted
+    | CloseFailed
 )
 Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
 

@@ -37,6 +37,10 @@ class Truncation(StrEnum):
     MAX_TOKENS = "max_tokens"
     CONTEXT_OVERFLOW = "context_overflow"
     GENERATION_DEADLINE = "generation_deadline"
+    MAX_TURNS = "max_turns"
+    TOKEN_BUDGET = "token_budget"  # noqa: S105
+    TIME_BUDGET = "time_budget"
+    ENVIRONMENT_LIMIT = "environment_limit"
 
 
 class TrajectoryKey(Struct, frozen=True, order=True):

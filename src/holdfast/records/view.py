@@ -55,6 +55,18 @@ class TrajectoryView:
         ]
 
     @property
+    def step_rewards(self) -> list[float]:
+        """The reward of each step that was taken in an environment."""
+        return [step.reward for step in self.history.environment_steps]
+
+    @property
+    def turns_used(self) -> int:
+        """What the rollout said about it, else how often the policy spoke."""
+        told = self.history.finished.turns_used if self.history.finished else None
+        trained = [step for step in self.history.generations if step.trainable or not step.ids]
+        return len(trained) if told is None else told
+
+    @property
     def reply(self) -> str:
         """The last thing that the assistant said."""
         said = [one for one in self.messages if one.role is Role.ASSISTANT]

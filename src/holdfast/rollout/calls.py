@@ -7,31 +7,75 @@ finds the intent.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Coroutine, Sequence
 
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo
 from holdfast.records.message import ToolCall
 from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent, ToolResult
 from holdfast.rollout import difference
-from holdfast.rollout.containment import as_exception, contained
+from holdfast.rollout.containment import as_exception, end
+from holdfast.rollout.episode import BoundTool
 from holdfast.rollout.prompt import fingerprint
 from holdfast.rollout.session import Session
-from holdfast.rollout.threads import DaemonThreads
 from holdfast.rollout.tool import KEY_PARAMETER, Function, Tool, as_tool, result_text
 
 INTERRUPTED = "This call was interrupted; it is unknown whether it took effect. It is not repeated."
-_threads = DaemonThreads("tool calls")
+MAX_INTERRUPTIONS = 5
+"""How often the process may die, or be stopped, while an idempotent call runs."""
 
 
 class UnknownTool(ToolSaysNo):
     """The model called a tool that it was not given."""
 
 
+async def run_calls(
+    session: Session,
+    paths: Sequence[str],
+    calls: Sequence[ToolCall],
+    tools: "Sequence[Tool | Function]",
+) -> tuple[list[ToolResult], float]:
+    """Results in the order of the calls, and how long they took.
+
+    Calls run side by side, but those that act in one environment one after the other. If one
+    breaks, the others are let finish first: what they did is recorded.
+    """
+    known = [as_tool(one) for one in tools]
+    queues: dict[str, list[int]] = {}
+    for index, call in enumerate(calls):
+        tool = next((one for one in known if one.name == call.name), None)
+        alone = f"call {index}"
+        queue = tool.episode.path if isinstance(tool, BoundTool) else alone
+        queues.setdefault(queue, []).append(index)
+    results: dict[int, ToolResult] = {}
+
+    async def work(queue: list[int]) -> float:
+        for index in queue:
+            results[index] = await run_call(session, paths[index], calls[index], known)
+        return sum(results[index].seconds for index in queue)
+
+    taken = await _all([work(queue) for queue in queues.values()])
+    return [results[index] for index in range(len(calls))], max(taken, default=0.0)
+
+
+async def _all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
+    """Waits for every one of them; then raises the first error, in the order given."""
+    if len(works) == 1:
+        return [await works[0]]
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        if tasks:
+            await asyncio.wait(tasks)
+    finally:
+        for task in tasks:
+            await end(task)
+    return [task.result() for task in tasks]
+
+
 async def run_call(
-    session: Session, path: str, call: ToolCall, tools: "tuple[Tool | Function, ...]"
+    session: Session, path: str, call: ToolCall, tools: Sequence[Tool]
 ) -> ToolResult:
     """The recorded result, or a live one; durable when it is returned."""
-    tool = next((one for one in map(as_tool, tools) if one.name == call.name), None)
+    tool = next((one for one in tools if one.name == call.name), None)
     intent = await session.match(
         path,
         ToolIntent,
@@ -49,7 +93,7 @@ async def _first_call(
     path: str,
     call: ToolCall,
     tool: Tool | None,
-    tools: "tuple[Tool | Function, ...]",
+    tools: Sequence[Tool],
 ) -> ToolResult:
     intent = ToolIntent(
         path=path,
@@ -59,6 +103,7 @@ async def _first_call(
         call_id=call.id,
         contract=tool.contract if tool else Contract.IDEMPOTENT,
         idempotency_key=_key(session, path, call),
+        environment=tool.episode.path if isinstance(tool, BoundTool) else "",
     )
     refused = _refusal(call, tool, tools)
     if refused is not None:
@@ -74,6 +119,12 @@ async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | N
     """An intent without a result: the tool's contract decides."""
     session.check_running()
     if intent.contract is Contract.IDEMPOTENT and tool is not None:
+        deaths = session.history.interruptions[intent.path]
+        if deaths >= MAX_INTERRUPTIONS:
+            words = f"tool {tool.name} was interrupted {deaths} times; it is not run again"
+            raise session.failed(EnvironmentBroken(words), intent.path)
+        # Durable before it runs: should it kill this process again, that is counted.
+        await session.append()
         return await _run(session, intent, tool)
     result = ToolResult(intent.path, INTERRUPTED, error=INTERRUPTED_CALL)
     await session.append(result)
@@ -81,13 +132,20 @@ async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | N
 
 
 async def _run(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
+    if not isinstance(tool, BoundTool):
+        return await _run_once(session, intent, tool)
+    async with tool.episode.acting(intent.path):
+        return await _run_once(session, intent, tool)
+
+
+async def _run_once(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
     started = session.clock.elapsed()
     try:
         arguments = tool.bind(intent.arguments)
         if tool.wants_key:
             arguments[KEY_PARAMETER] = intent.idempotency_key
         async with asyncio.timeout(tool.timeout) as deadline:
-            content, error = result_text(await _call(tool, arguments)), ""
+            content, error = tool.shown(await tool.invoke(arguments)), ""
     except ToolSaysNo as refusal:
         content, error = result_text(str(refusal)), type(refusal).__name__
     except Exception as broken:
@@ -96,14 +154,6 @@ async def _run(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
     result = ToolResult(intent.path, content, error, session.clock.elapsed() - started)
     await session.append(result)
     return result
-
-
-async def _call(tool: Tool, arguments: dict[str, object]) -> object:
-    if tool.is_async:
-        found = tool.function(**arguments)
-    else:
-        found = await _threads.run(lambda: tool.function(**arguments))
-    return await contained(found) if isinstance(found, Awaitable) else found
 
 
 def _fingerprint(call: ToolCall) -> bytes:
@@ -124,11 +174,9 @@ def _broken(tool: Tool, error: Exception, *, late: bool) -> EnvironmentBroken:
     return EnvironmentBroken(f"tool {tool.name} broke: {type(root).__name__}: {root}")
 
 
-def _refusal(
-    call: ToolCall, tool: Tool | None, tools: "tuple[Tool | Function, ...]"
-) -> ToolSaysNo | None:
+def _refusal(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSaysNo | None:
     if tool is None:
-        names = ", ".join(sorted(as_tool(one).name for one in tools)) or "none"
+        names = ", ".join(sorted(one.name for one in tools)) or "none"
         return UnknownTool(f"there is no tool {call.name!r}; the tools are: {names}")
     try:
         tool.bind(call.arguments)

@@ -21,8 +21,11 @@ from holdfast.records.step import Generated, ValueRecorded
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey, Truncation
 from holdfast.rollout import difference, generation
-from holdfast.rollout.calls import run_call
+from holdfast.rollout.budget import Budget, Limits, Spent
+from holdfast.rollout.calls import run_calls
 from holdfast.rollout.containment import contained
+from holdfast.rollout.environment import Environment, Observation
+from holdfast.rollout.episode import Episode
 from holdfast.rollout.generation import Turn
 from holdfast.rollout.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.reply import Reply, ToolReply
@@ -53,6 +56,7 @@ class Rollout:
             for index, message in enumerate(session.task.messages)
         }
         self.last: Reply | None = None
+        self.budget = Budget()
         self._sampling = False
 
     @property
@@ -62,13 +66,35 @@ class Rollout:
 
     # --- the conversation
 
-    def add(self, *messages: Message | str) -> None:
-        """Adds messages to the conversation; a string is what the user says."""
-        self.messages += [user(one) if isinstance(one, str) else one for one in messages]
+    def add(self, *messages: Message | str | Observation) -> None:
+        """Adds messages to the conversation; a string, or an observation, is what the user says."""
+        for one in messages:
+            if isinstance(one, Observation):
+                self._see(one)
+            else:
+                self.messages.append(user(one) if isinstance(one, str) else one)
 
     def truncate(self, reason: str) -> NoReturn:
         """Ends the trajectory at a limit: an outcome, kept and scored."""
         raise Truncated(str(reason))
+
+    def limit(
+        self,
+        *,
+        turns: int | None = None,
+        tokens: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """Bounds what the policy may use; the turn after that ends the trajectory, truncated.
+
+        Counted are recorded steps: a resumed rollout has spent what it had before, no more.
+        """
+        self.budget.limits = Limits(turns, tokens, seconds)
+
+    @property
+    def spent(self) -> Spent:
+        """What of the limits was used so far."""
+        return self.budget.copy().spent
 
     # --- steps
 
@@ -92,10 +118,14 @@ class Rollout:
             )
         session = self._session
         voice = voice or session.voice
-        path = self._next_path()
-        sampling = _override(
+        asked = _override(
             session.sampling, max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop
         )
+        # What is not trained is the world's: it costs the policy nothing.
+        budget = self.budget if voice.trained else Budget()
+        budget.check()
+        sampling = budget.fitted(asked)
+        path = self._next_path()
         schemas = schemas_of(tools)
         if schemas and not getattr(voice.renderer, "shows_tools", True):
             raise UsageError(
@@ -112,12 +142,17 @@ class Rollout:
             lambda recorded: difference.of_generate(recorded, prompt, sampling, voice.renderer),
         )
         if step is None:
-            step = await self._live(voice, self._turn(path, prompt, sampling, schemas))
+            await session.keep_worlds()
+            turn = self._turn(path, prompt, sampling, schemas)
+            step = await self._live(voice, turn, seconds=budget.seconds_left)
         self._stream.advance(step, self.messages, schemas)
         self._remember(step.message, f"reply:{path}")
         self.last = Reply(step)
+        budget.take(step)
+        budget.check_after(step, asked=asked)
         if step.finish_reason == DEADLINE:
-            self.truncate(Truncation.GENERATION_DEADLINE)
+            late = Truncation.TIME_BUDGET if budget.is_out_of_time else None
+            self.truncate(late or Truncation.GENERATION_DEADLINE)
         return self.last
 
     async def tool(self, call: ToolCall, *tools: "Tool | Function") -> ToolReply:
@@ -125,11 +160,39 @@ class Rollout:
 
         The intent is durable before the tool runs, the result before anyone sees it.
         """
-        path = self._next_path()
-        result = await run_call(self._session, path, call, tools)
-        if call.id:
-            self._remember(tool_message(self._session.history, path), f"tool:{path}")
-        return ToolReply(result.content, result.error)
+        (reply,) = await self.tools((call,), *tools)
+        return reply
+
+    async def tools(self, calls: Sequence[ToolCall], *tools: "Tool | Function") -> list[ToolReply]:
+        """Runs all calls of a turn side by side, and adds their results in the order of the calls.
+
+        Those that act in one environment run one after the other. If one breaks, the others are
+        let finish first: what they did is recorded.
+        """
+        paths = [self._next_path() for _ in calls]
+        results, taken = await run_calls(self._session, paths, calls, tools)
+        self.budget.take_seconds(taken)
+        for path, call in zip(paths, calls, strict=True):
+            if call.id:
+                self._remember(tool_message(self._session.history, path), f"tool:{path}")
+        return [ToolReply(result.content, result.error) for result in results]
+
+    async def env(self, environment: Environment, *, seed: int | None = None) -> Episode:
+        """Opens an environment: an episode begins, with its first observation.
+
+        The seed is derived from the run's, or drawn, and recorded. What is left open is closed at
+        the end of the attempt.
+        """
+        episode = Episode(self._session, environment, self._next_path(), self.act)
+        await episode.open(seed)
+        self.budget.take_seconds(episode.seconds)
+        return episode
+
+    async def act(self, episode: Episode, action: str) -> Observation:
+        """What `episode.step` does, from another branch than the one that opened the episode."""
+        seen = await episode.act(self._next_path(), action)
+        self.budget.take_seconds(episode.seconds)
+        return seen
 
     async def value(
         self, function: "Callable[[], Awaitable[Value] | Value]", *, name: str | None = None
@@ -172,19 +235,27 @@ class Rollout:
             first = errors.exceptions[0]
             self._session.cut_short(f"{path}.")
         else:
+            self.budget.join([child.budget for child in children])
             return [task.result() for task in tasks]
         # Outside the `except`: the error keeps its own cause, and does not get the group's.
         raise first
 
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
         """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
-        child = Rollout(self._session, scope=f"{self._next_path()}.0.")
+        child = self.beside()
+        child.budget = self.budget
         return await rollout(child)
+
+    def beside(self) -> "Rollout":
+        """A second conversation with a key space and a budget of its own, which goes on beside this
+        one: the other side of a dialogue, a judge that is asked again and again."""
+        return Rollout(self._session, scope=f"{self._next_path()}.0.")
 
     def _child(self, scope: str) -> "Rollout":
         child = Rollout(self._session, scope=scope, stream=self._stream.copy())
         child.messages = list(self.messages)
         child._sources = dict(self._sources)
+        child.budget = self.budget.copy()
         return child
 
     # --- how steps run
@@ -211,11 +282,11 @@ class Rollout:
             added=self._added(prompt),
         )
 
-    async def _live(self, voice: Voice, turn: Turn) -> Generated:
+    async def _live(self, voice: Voice, turn: Turn, *, seconds: float | None) -> Generated:
         session = self._session
         self._sampling = True
         try:
-            completion = await self._guarded(generation.sample(session, voice, turn))
+            completion = await self._guarded(generation.sample(session, voice, turn, seconds))
             step = generation.generated(session, voice, turn, completion)
             await session.append(generation.without_drafted(session, step))
         finally:
@@ -234,6 +305,13 @@ class Rollout:
     def _added(self, prompt: Prompt) -> tuple[Message | str, ...]:
         added = self._stream.added(self.messages, anew=prompt.prefix_break != "")
         return tuple(self._reference(one) for one in added)
+
+    def _see(self, observation: Observation) -> None:
+        message = user(observation.text)
+        if observation.path:
+            self._remember(message, f"env:{observation.path}")
+        else:
+            self.messages.append(message)
 
     def _remember(self, message: Message, reference: str) -> None:
         self.messages.append(message)

@@ -37,6 +37,16 @@ def of_value(recorded: Step, name: str) -> str:
     return f"recorded {name_of(recorded)}, now value {name!r}"
 
 
+def of_environment(recorded: Step, now: str) -> str:
+    if not isinstance(recorded, EnvironmentStepped):
+        return f"recorded {name_of(recorded)}, now {now}"
+    return f"recorded {name_of(recorded)} of the environment at {recorded.environment}, now {now}"
+
+
+def of_observations(recorded: str, now: str) -> str:
+    return _diff(recorded, now)
+
+
 def name_of(step: Step) -> str:
     match step:
         case Generated():

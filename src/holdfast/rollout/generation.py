@@ -35,7 +35,9 @@ class Turn(Struct, frozen=True):
     added: tuple[Message | str, ...]
 
 
-async def sample(session: Session, voice: Voice, turn: Turn) -> Completion:
+async def sample(
+    session: Session, voice: Voice, turn: Turn, seconds: float | None = None
+) -> Completion:
     key = session.lease.key
     request = Request(
         prompt=turn.ids,
@@ -48,6 +50,7 @@ async def sample(session: Session, voice: Voice, turn: Turn) -> Completion:
         draft=_durable(session, voice, turn),
         partial=_partial(session, voice, turn),
         decode=partial(voice.renderer.decode, special=False),
+        seconds=seconds,
     )
     if isinstance(voice.renderer, MessagesOnly):
         request = structs.replace(request, messages=turn.messages, tools=turn.tools)

@@ -19,7 +19,9 @@ from holdfast.rollout.containment import contained
 from holdfast.rollout.context import Rollout
 
 Reward = float | None
-RolloutFunction = Callable[[Rollout], Awaitable[Reward]]
+Returned = Reward | tuple[int, Reward]
+"""What a rollout returns: nothing, its reward, or (turns used, reward)."""
+RolloutFunction = Callable[[Rollout], Awaitable[Returned]]
 
 
 @dataclass(frozen=True)
@@ -67,20 +69,20 @@ class RolloutProcessor:
     async def setup(self) -> None:
         """Called once, before the first row."""
 
-    async def rollout(self, t: Rollout) -> Reward:
-        """Makes one trajectory; may return its reward."""
+    async def rollout(self, t: Rollout) -> Returned:
+        """Makes one trajectory; may return its reward, or (turns used, reward)."""
         raise UsageError(f"{type(self).__name__} defines no `async def rollout(self, t)`")
 
     def __call__(
         self, tasks: Sequence[Task], config: RolloutConfig
-    ) -> "list[asyncio.Task[Reward]]":
+    ) -> "list[asyncio.Task[Returned]]":
         """Starts the rows; asyncio task i belongs to row i. The caller owns the tasks."""
         return [
             asyncio.create_task(self._row(config.open(task)), name=f"rollout {task.id}")
             for task in tasks
         ]
 
-    async def _row(self, t: Rollout) -> Reward:
+    async def _row(self, t: Rollout) -> Returned:
         # The coroutine is made in its task: one that is cancelled before it began leaves none.
         return await contained(self.rollout(t))
 
@@ -94,14 +96,14 @@ class FunctionProcessor(RolloutProcessor):
     def __init__(self, function: RolloutFunction):
         self.function = function
 
-    async def rollout(self, t: Rollout) -> Reward:
+    async def rollout(self, t: Rollout) -> Returned:
         return await self.function(t)
 
 
 class SingleTurnRolloutProcessor(RolloutProcessor):
     """The task's messages, one reply."""
 
-    async def rollout(self, t: Rollout) -> Reward:
+    async def rollout(self, t: Rollout) -> Returned:
         t.add(*t.task.messages)
         await t.generate()
         return None

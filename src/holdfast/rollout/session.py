@@ -6,15 +6,22 @@ cannot turn an accident into an outcome (I5).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.journal.journal import Journal, Lease
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
-from holdfast.records.errors import Cause, Diverged, HoldfastError, JournalError, RunStopped
+from holdfast.records.errors import (
+    Cause,
+    Diverged,
+    HoldfastError,
+    JournalError,
+    Rewound,
+    RunStopped,
+)
 from holdfast.records.history import History
 from holdfast.records.run import seed_for
 from holdfast.records.sampling import Sampling
@@ -22,6 +29,9 @@ from holdfast.records.step import Contract, Forked, Generated, Record, Step, Too
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.rollout.voice import Voice
+
+if TYPE_CHECKING:
+    from holdfast.rollout.episode import Episode
 
 Recorded = TypeVar("Recorded", bound=Step)
 
@@ -67,14 +77,22 @@ class Session:
         """Whether a cancelled append may have become durable without our history knowing."""
         self.unseen: list[str] = []
         """Generations that the rollout gave up on, and that may be durable all the same."""
-        self._step = ""
+        self.episodes: list[Episode] = []
+        """Environments of this attempt, in the order of their opening."""
+        self.afterwards: list[Record] = []
+        """What happened on clearing up; written with the attempt's last record."""
+        self.blobs = journal
+        self.on_divergence = on_divergence
+        self.step = ""
+        """The step that was begun last."""
+        self._is_live = False
+        self._going_live = asyncio.Lock()
         self._blamed: list[tuple[BaseException, str]] = []
         self._visited: set[str] = set()
         self._over = False
         self._cut_short: list[str] = []
         self._journal = journal
         self._seed = seed
-        self._on_divergence = on_divergence
         self._stopping = stopping
         self._on_live = on_live
         # Written together with the first record of the attempt: one commit less for each.
@@ -96,7 +114,7 @@ class Session:
     ) -> None:
         """The attempt's last append: a task that the rollout left behind adds nothing to it."""
         self._over = True
-        await self._write(records, status=status, settled=settled)
+        await self._write((*self.afterwards, *records), status=status, settled=settled)
 
     async def _write(
         self, records: tuple[Record, ...], *, status: Status | None, settled: bool | None
@@ -132,17 +150,46 @@ class Session:
         self._check_open()
         if self.broken is not None:
             raise self.broken
-        self._step = path
+        self.step = path
         self._visited.add(path)
         recorded = self.history.steps.get(path)
         if recorded is None:
             self.check_running()
+            await self._go_live()
             return None
         if isinstance(recorded, kind) and recorded.fingerprint == fingerprint:
             return recorded
         self.check_running()
         await self._diverge(path, difference(recorded))
+        await self._go_live()
         return None
+
+    async def _go_live(self) -> None:
+        """Before the first step that is not replayed: the worlds of the replayed ones come back."""
+        if self._is_live:
+            return
+        async with self._going_live:
+            if not self._is_live:
+                for episode in self.episodes:
+                    await episode.revive()
+                self._is_live = True
+
+    async def keep_worlds(self) -> None:
+        """Between turns: what environments are now becomes durable, where they can be restored."""
+        for episode in self.episodes:
+            await episode.keep()
+
+    async def close_episodes(self) -> None:
+        """The attempt is over, however it ended: nothing of it stays open."""
+        for episode in reversed(self.episodes):
+            await episode.close()
+
+    async def rewind(self, paths: Sequence[str], reason: str, difference: str) -> BaseException:
+        """Makes the steps at `paths`, and what follows them in their scopes, history. The error
+        to raise: the rollout has to begin again."""
+        now = self.clock.now()
+        await self.append(*(Forked(path, reason, difference, now) for path in paths))
+        return self.failed(Rewound(f"{reason}: {difference}" if difference else reason))
 
     def cut_short(self, scope: str) -> None:
         """Branches under `scope` were cancelled: how far they came on replay is a matter of
@@ -156,7 +203,7 @@ class Session:
                 await self._diverge(path, "recorded, but the rollout ends without it")
 
     async def _diverge(self, path: str, difference: str) -> None:
-        if self._on_divergence is OnDivergence.FAIL:
+        if self.on_divergence is OnDivergence.FAIL:
             raise self.failed(
                 Diverged(
                     f"at step {path} the rollout no longer does what is recorded: {difference}"
@@ -198,7 +245,7 @@ class Session:
 
     def step_of(self, error: BaseException) -> str:
         """The step that `error` came from: the blamed one, else the last that was begun."""
-        return next((path for one, path in self._blamed if one is error), self._step)
+        return next((path for one, path in self._blamed if one is error), self.step)
 
     @property
     def has_prelude(self) -> bool:

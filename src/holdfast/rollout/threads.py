@@ -39,9 +39,9 @@ class DaemonThreads:
             try:
                 result = context.run(function)
             except BaseException as error:
-                _tell(loop, _set_exception, future, error)
+                tell(loop, set_exception, future, error)
             else:
-                _tell(loop, _set_result, future, result)
+                tell(loop, set_result, future, result)
 
         thread = threading.Thread(target=work, name=f"holdfast-{self._what}", daemon=True)
         thread.start()
@@ -52,17 +52,17 @@ class DaemonThreads:
             raise
 
 
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
+def tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
     with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
         loop.call_soon_threadsafe(callback, *args)
 
 
-def _set_result(future: "asyncio.Future[Result]", result: Result) -> None:
+def set_result(future: "asyncio.Future[Result]", result: Result) -> None:
     if not future.done():
         future.set_result(result)
 
 
-def _set_exception(future: "asyncio.Future[object]", error: BaseException) -> None:
+def set_exception(future: "asyncio.Future[object]", error: BaseException) -> None:
     if future.done():
         return
     if isinstance(error, StopIteration):

@@ -6,20 +6,48 @@ default is the careful one: it is not run again, and the model is told.
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, get_type_hints, overload
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import overload
 
 import msgspec
 
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.step import Contract
+from holdfast.rollout.containment import contained
+from holdfast.rollout.isolated import Isolated
+from holdfast.rollout.threads import DaemonThreads
+from holdfast.rollout.tool_result import MAX_RESULT, cut, result_text
+from holdfast.rollout.tool_schema import (
+    KEY_PARAMETER,
+    Parameters,
+    ReadySchema,
+    Signature,
+    name_of,
+)
+
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "KEY_PARAMETER",
+    "MAX_RESULT",
+    "Function",
+    "InvalidArguments",
+    "Tool",
+    "as_tool",
+    "result_text",
+    "schemas_of",
+    "tool",
+]
 
 DEFAULT_TIMEOUT = 600.0
-KEY_PARAMETER = "idempotency_key"
-MAX_RESULT = 64 * 1024 * 1024
+MAX_SHOWN = 100_000
+"""Characters of a result that a model is shown."""
+NAMES = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What chat templates and inference engines take."""
 
 Function = Callable[..., "Awaitable[object] | object"]
+_threads = DaemonThreads("tool calls")
 
 
 class InvalidArguments(ToolSaysNo):
@@ -29,8 +57,11 @@ class InvalidArguments(ToolSaysNo):
 class Tool:
     """A function with a name, a schema, a contract and a deadline.
 
-    A parameter called `idempotency_key` is not shown to the model: it gets a key that is the same
-    whenever the same call is run again.
+    - A parameter called `idempotency_key` is not shown to the model: it gets a key that is the
+      same whenever the same call is run again.
+    - `timeout` is in seconds; `max_result` in characters, beyond which a result is cut.
+    - An `isolated` one runs in a process of its own, which is killed at the deadline.
+    - `takes` says what its arguments are, where the function itself does not.
     """
 
     def __init__(
@@ -40,43 +71,130 @@ class Tool:
         contract: Contract | str = Contract.AT_MOST_ONCE,
         timeout: float = DEFAULT_TIMEOUT,
         name: str | None = None,
+        max_result: int = MAX_SHOWN,
+        isolated: bool = False,
+        takes: Parameters | None = None,
     ):
+        self.name = _checked_name(name if name is not None else name_of(function))
+        self._set_up(function, takes or Signature(function, self.name))
+        self._set_limits(contract, timeout=timeout, max_result=max_result)
+        self._isolated = Isolated(function, self.name) if isolated else None
+
+    @classmethod
+    def from_schema(
+        cls,
+        name: str,
+        description: str,
+        parameters: Mapping[str, object],
+        function: Function,
+        *,
+        contract: Contract | str = Contract.AT_MOST_ONCE,
+        timeout: float = DEFAULT_TIMEOUT,
+        max_result: int = MAX_SHOWN,
+    ) -> "Tool":
+        """A tool from a ready JSON schema: `function(**arguments)` gets the decoded object.
+
+        What of the schema is checked before the function is called: see `tool_arguments`.
+        """
+        takes = ReadySchema(function, name=name, description=description, parameters=parameters)
+        return cls(
+            function,
+            contract=contract,
+            timeout=timeout,
+            name=name,
+            max_result=max_result,
+            takes=takes,
+        )
+
+    def _set_up(self, function: Function, parameters: Parameters) -> None:
         self.function = function
-        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
-        self.contract = Contract(contract)
-        self.timeout = timeout
-        self.is_async = inspect.iscoroutinefunction(function)
-        self._arguments, self.wants_key = _arguments_of(function, self.name)
+        self.is_async = _is_async(function)
+        self.wants_key = parameters.wants_key
+        self._parameters = parameters
         self.schema: dict[str, object] = {
             "type": "function",
             "function": {
                 "name": self.name,
-                "description": inspect.getdoc(function) or "",
-                "parameters": _json_schema(self._arguments),
+                "description": parameters.description,
+                "parameters": parameters.schema,
             },
         }
+
+    def _set_limits(self, contract: Contract | str, *, timeout: float, max_result: int) -> None:
+        if not timeout > 0:
+            raise UsageError(f"tool {self.name}: timeout={timeout} has to be more than 0 seconds")
+        if max_result < 1:
+            raise UsageError(f"tool {self.name}: max_result={max_result} has to be at least 1")
+        if contract not in list(Contract):
+            known = ", ".join(Contract)
+            raise UsageError(f"tool {self.name}: contract={contract!r} is none of {known}")
+        self.contract = Contract(contract)
+        self.timeout = timeout
+        self.max_result = max_result
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         return self.function(*args, **kwargs)
 
     def call(self, **arguments: object) -> ToolCall:
         """A call by the rollout itself rather than by the model."""
-        return ToolCall("", FunctionCall(self.name, json.dumps(arguments)))
+        written = json.dumps(arguments, default=msgspec.to_builtins)
+        return ToolCall("", FunctionCall(self.name, written))
 
     def bind(self, arguments: str) -> dict[str, object]:
         """The validated arguments, or `InvalidArguments` with words for the model."""
         try:
-            bound = msgspec.json.decode(arguments or "{}", type=self._arguments)
-        except msgspec.MsgspecError as error:
+            return self._parameters.decode(arguments or "{}")
+        except RecursionError as error:
+            raise InvalidArguments(
+                f"invalid arguments for {self.name}: too deeply nested"
+            ) from error
+        except (msgspec.MsgspecError, UnicodeError) as error:
             raise InvalidArguments(f"invalid arguments for {self.name}: {error}") from error
-        return {field: getattr(bound, field) for field in self._arguments.__struct_fields__}
+
+    @property
+    def isolated(self) -> bool:
+        return self._isolated is not None
+
+    @property
+    def patience(self) -> float | None:
+        """The deadline that the caller of `invoke` holds; None where `invoke` holds it itself.
+
+        An isolated call's time does not count before its process is there and ready.
+        """
+        return None if self.isolated else self.timeout
+
+    async def invoke(self, arguments: dict[str, object]) -> object:
+        """Runs the function: plain ones in a thread, so that they never block the loop.
+
+        Cancelling ends the wait; an isolated function is also ended itself.
+        """
+        if self._isolated is not None:
+            given = {name: one for name, one in arguments.items() if name != KEY_PARAMETER}
+            key = arguments.get(KEY_PARAMETER) if self.wants_key else None
+            return await self._isolated.run(
+                given, key=None if key is None else str(key), timeout=self.timeout
+            )
+        if self.is_async:
+            found = self.function(**arguments)
+        else:
+            found = await _threads.run(lambda: self.function(**arguments))
+        return await contained(found) if isinstance(found, Awaitable) else found
+
+    def shown(self, value: object) -> str:
+        """What the model is shown of a result, and what is recorded."""
+        return cut(result_text(value), self.max_result)
 
 
 @overload
 def tool(function: Function, /) -> Tool: ...
 @overload
 def tool(
-    *, contract: Contract | str = ..., timeout: float = ..., name: str | None = ...
+    *,
+    contract: Contract | str = ...,
+    timeout: float = ...,
+    name: str | None = ...,
+    max_result: int = ...,
+    isolated: bool = ...,
 ) -> Callable[[Function], Tool]: ...
 def tool(
     function: Function | None = None,
@@ -85,11 +203,20 @@ def tool(
     contract: Contract | str = Contract.AT_MOST_ONCE,
     timeout: float = DEFAULT_TIMEOUT,
     name: str | None = None,
+    max_result: int = MAX_SHOWN,
+    isolated: bool = False,
 ) -> Tool | Callable[[Function], Tool]:
     """Makes a tool: `@tool`, or `@tool(contract="idempotent", timeout=30)`."""
 
     def make(function: Function) -> Tool:
-        return Tool(function, contract=contract, timeout=timeout, name=name)
+        return Tool(
+            function,
+            contract=contract,
+            timeout=timeout,
+            name=name,
+            max_result=max_result,
+            isolated=isolated,
+        )
 
     return make if function is None else make(function)
 
@@ -105,52 +232,15 @@ def schemas_of(
     return tuple(one if isinstance(one, dict) else as_tool(one).schema for one in tools)
 
 
-def _arguments_of(function: Function, name: str) -> tuple[type[msgspec.Struct], bool]:
-    # A callable object has its hints on its class.
-    hints = get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
-    fields: list[Any] = []
-    wants_key = False
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name == KEY_PARAMETER:
-            wants_key = True
-            continue
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            raise UsageError(f"tool {name}: *{parameter.name} cannot be shown to a model")
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise UsageError(f"tool {name}: {parameter.name} cannot be given by name")
-        hint = hints.get(parameter.name, Any)
-        if parameter.default is parameter.empty:
-            fields.append((parameter.name, hint))
-        else:
-            fields.append((parameter.name, hint, parameter.default))
-    struct = msgspec.defstruct(name, fields, forbid_unknown_fields=True, kw_only=True)
-    return struct, wants_key
+def _checked_name(name: str) -> str:
+    if not NAMES.fullmatch(name):
+        raise UsageError(
+            f"tool name {name!r}: models and engines take 1 to 64 letters, digits, _ and -; "
+            'give another, as in Tool(function, name="search")'
+        )
+    return name
 
 
-def _json_schema(struct: type[msgspec.Struct]) -> dict[str, object]:
-    (schema,), components = msgspec.json.schema_components([struct])
-    flat = components.pop(struct.__name__, schema)
-    flat.pop("title", None)
-    if components:
-        flat["$defs"] = components
-    return dict(flat)
-
-
-def result_text(value: object) -> str:
-    """What the model sees of a tool's return value: always text that can be recorded."""
-    text = _text(value).encode("utf-8", "backslashreplace")
-    if len(text) > MAX_RESULT:
-        # A record that no journal takes would stop the run, not this trajectory.
-        raise ValueError(f"it returned {len(text):,} bytes; the limit is {MAX_RESULT:,}")
-    return text.decode()
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    try:
-        return msgspec.json.encode(value, enc_hook=repr).decode()
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)
+def _is_async(function: Function) -> bool:
+    call = type(function).__call__ if not inspect.isroutine(function) else function
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -19,7 +19,7 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.rollout.clients import Clients
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processor import Reward, RolloutConfig, RolloutProcessor
+from holdfast.rollout.processor import Returned, RolloutConfig, RolloutProcessor
 from holdfast.rollout.voice import Voice
 
 _SAMPLED = ("max_tokens", "temperature", "top_p", "stop")
@@ -102,13 +102,13 @@ class TrainingRolloutProcessor(RolloutProcessor):
 
     def __call__(
         self, tasks: Sequence[Task], config: RolloutConfig
-    ) -> "list[asyncio.Task[Reward]]":
+    ) -> "list[asyncio.Task[Returned]]":
         return [
             asyncio.create_task(self._checked(task, config), name=f"rollout {task.id}")
             for task in tasks
         ]
 
-    async def _checked(self, task: Task, config: RolloutConfig) -> Reward:
+    async def _checked(self, task: Task, config: RolloutConfig) -> Returned:
         """A row whose params cannot be met fails alone, and before anything is sampled."""
         theirs = {**config.completion_params, **self._own}
         params = read_params({**theirs, **row_params(task)}, where=f"task {task.id!r}")
@@ -122,7 +122,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
             )
         return await self._row(config.open(task))
 
-    async def rollout(self, t: Rollout) -> Reward:
+    async def rollout(self, t: Rollout) -> Returned:
         row = row_params(t.task)
         params = read_params({**self._own, **row}, where=f"task {t.task.id!r}")
         t.add(*self._prompt(t.task))

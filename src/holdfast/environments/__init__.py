@@ -1,0 +1,39 @@
+"""Environments: adapters from worlds that exist to `holdfast.Environment`.
+
+Each needs its own extra (`pip install 'holdfast[gym]'`, `[mcp]`, `[openenv]`) and is imported when
+first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.environments.gym import GymEnvironment as GymEnvironment
+    from holdfast.environments.mcp import McpServer as McpServer
+    from holdfast.environments.openenv import OpenEnvEnvironment as OpenEnvEnvironment
+    from holdfast.environments.remote import HttpEnvironment as HttpEnvironment
+    from holdfast.environments.serving import EnvironmentServer as EnvironmentServer
+    from holdfast.environments.workspace import Workspace as Workspace
+
+_WHERE = {
+    "EnvironmentServer": "serving",
+    "GymEnvironment": "gym",
+    "HttpEnvironment": "remote",
+    "McpServer": "mcp",
+    "OpenEnvEnvironment": "openenv",
+    "Workspace": "workspace",
+}
+__all__ = [
+    "EnvironmentServer",
+    "GymEnvironment",
+    "HttpEnvironment",
+    "McpServer",
+    "OpenEnvEnvironment",
+    "Workspace",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'holdfast.environments' has no attribute {name!r}")
+    return getattr(import_module(f"holdfast.environments.{_WHERE[name]}"), name)

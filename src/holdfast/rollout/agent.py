@@ -1,0 +1,116 @@
+"""AgentRolloutProcessor and EnvironmentRolloutProcessor: the two loops that most agents are.
+
+An agent is asked until it calls no more tools. A player is shown what its environment answers, and
+what it replies is the next action, until the episode is over. Limits end both, as a truncation with
+its reason; neither contains a line about crashes.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from holdfast.records.message import Message, system
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Truncation
+from holdfast.rollout.budget import Limits
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.environment import Environment
+from holdfast.rollout.episode import Episode
+from holdfast.rollout.processor import Returned, RolloutProcessor
+from holdfast.rollout.reply import Reply
+from holdfast.rollout.tool import Function, Tool
+
+MakeEnvironment = Callable[[Task], Environment]
+"""Makes a task's environment, a new one for each attempt."""
+Finish = Callable[[Rollout, Sequence[Episode]], Awaitable[Returned]]
+
+DEFAULT_TURNS = 50
+
+
+class AgentRolloutProcessor(RolloutProcessor):
+    """Turns until the model calls no more tools.
+
+    Its tools are those given and those of its environments (MCP servers, workspaces, games). Calls
+    of one turn run side by side. `finish` is awaited after the last turn, while the environments
+    are still there; what it returns is the reward.
+    """
+
+    def __init__(
+        self,
+        tools: "Sequence[Tool | Function]" = (),
+        *,
+        environments: Sequence[MakeEnvironment] = (),
+        system_prompt: str | None = None,
+        max_turns: int | None = DEFAULT_TURNS,
+        max_tokens: int | None = None,
+        max_seconds: float | None = None,
+        finish: Finish | None = None,
+    ):
+        """`max_tokens` and `max_seconds` bound the whole trajectory, not one reply."""
+        self.tools = tuple(tools)
+        self.environments = tuple(environments)
+        self.system_prompt = system_prompt
+        self.limits = Limits(max_turns, max_tokens, max_seconds)
+        self.finish = finish
+
+    @property
+    def identity(self) -> str:
+        """Another prompt, limit or tool makes another run."""
+        names = [str(getattr(tool, "name", None) or tool) for tool in self.tools]
+        return f"{self.system_prompt!r} {self.limits!r} {names!r}"
+
+    async def rollout(self, t: Rollout) -> Returned:
+        limits = self.limits
+        t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
+        episodes = [await t.env(make(t.task)) for make in self.environments]
+        tools = [*self.tools, *(tool for episode in episodes for tool in episode.tools)]
+        t.add(*opening(t.task, self.system_prompt))
+        t.add(*(one.observation for one in episodes if one.observation.text))
+        while True:
+            reply = await t.generate(tools=tools)
+            if not reply.tool_calls:
+                break
+            await t.tools(reply.tool_calls, *tools)
+        return None if self.finish is None else await self.finish(t, episodes)
+
+
+class EnvironmentRolloutProcessor(RolloutProcessor):
+    """Observation, reply, action, until the episode is over. The reward is the sum of its steps'.
+
+    `action` reads the action out of a reply; by default it is the reply's text.
+    """
+
+    def __init__(
+        self,
+        environment: MakeEnvironment,
+        *,
+        action: Callable[[Reply], str] | None = None,
+        system_prompt: str | None = None,
+        max_turns: int | None = DEFAULT_TURNS,
+        max_tokens: int | None = None,
+        max_seconds: float | None = None,
+    ):
+        self.environment = environment
+        self.action = action or (lambda reply: reply.text)
+        self.system_prompt = system_prompt
+        self.limits = Limits(max_turns, max_tokens, max_seconds)
+
+    @property
+    def identity(self) -> str:
+        return f"{self.system_prompt!r} {self.limits!r}"
+
+    async def rollout(self, t: Rollout) -> Returned:
+        limits = self.limits
+        t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
+        episode = await t.env(self.environment(t.task))
+        t.add(*opening(t.task, self.system_prompt), episode.observation)
+        while not episode.over:
+            reply = await t.generate()
+            t.add(await episode.step(self.action(reply)))
+        if episode.observation.truncated:
+            t.truncate(Truncation.ENVIRONMENT_LIMIT)
+        return None
+
+
+def opening(task: Task, system_prompt: str | None) -> list[Message]:
+    """The task's messages, after the system prompt if there is one."""
+    said = list(task.messages)
+    return said if system_prompt is None else [system(system_prompt), *said]

@@ -1,0 +1,104 @@
+"""Budgets: how much one trajectory may use, in turns, tokens and time.
+
+What was spent is added up from the recorded steps, so that a resumed rollout has spent exactly what
+it had before, and the time in between costs nothing. A limit that is reached is the policy's doing:
+a truncation with its reason.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+
+from holdfast.records.errors import Truncated, UsageError
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import Generated
+from holdfast.records.tokens import count
+from holdfast.records.trajectory import Truncation
+
+
+class Limits(Struct, frozen=True):
+    """None: as much as it likes."""
+
+    turns: int | None = None
+    """Replies of the policy."""
+    tokens: int | None = None
+    """Tokens that the policy samples, in all of its turns."""
+    seconds: float | None = None
+    """Time that its steps took: generations, tools and environments; outages do not count."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            given = getattr(self, name)
+            if given is not None and not given > 0:
+                raise UsageError(f"a limit of {name} must be more than 0, not {given!r}")
+
+
+class Spent(Struct):
+    turns: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class Budget:
+    """What one conversation may spend, and has spent."""
+
+    __slots__ = ("limits", "spent")
+
+    def __init__(self, limits: Limits | None = None, spent: Spent | None = None):
+        self.limits = limits or Limits()
+        self.spent = spent or Spent()
+
+    def check(self) -> None:
+        """Called before a turn: raises `Truncated` when there is nothing left for it."""
+        limits, spent = self.limits, self.spent
+        if limits.turns is not None and spent.turns >= limits.turns:
+            raise Truncated(Truncation.MAX_TURNS, f"{spent.turns} turns")
+        if limits.tokens is not None and spent.tokens >= limits.tokens:
+            raise Truncated(Truncation.TOKEN_BUDGET, f"{spent.tokens} tokens")
+        if self.is_out_of_time:
+            raise Truncated(Truncation.TIME_BUDGET, f"{spent.seconds:.1f} seconds")
+
+    def fitted(self, sampling: Sampling) -> Sampling:
+        """The sampling of the next turn: it ends where the budget does."""
+        if self.limits.tokens is None:
+            return sampling
+        left = self.limits.tokens - self.spent.tokens
+        if sampling.max_tokens <= left:
+            return sampling
+        return structs.replace(sampling, max_tokens=left)
+
+    def take(self, step: Generated) -> None:
+        self.spent.turns += 1
+        self.spent.tokens += count(step.ids)
+        self.spent.seconds += step.seconds
+
+    def take_seconds(self, seconds: float) -> None:
+        self.spent.seconds += seconds
+
+    def check_after(self, step: Generated, *, asked: Sampling) -> None:
+        """A reply that was cut where the budget ends is cut by the budget."""
+        if step.finish_reason == "length" and step.sampling.max_tokens < asked.max_tokens:
+            raise Truncated(Truncation.TOKEN_BUDGET, f"{self.spent.tokens} tokens")
+
+    @property
+    def is_out_of_time(self) -> bool:
+        return self.limits.seconds is not None and self.spent.seconds >= self.limits.seconds
+
+    @property
+    def seconds_left(self) -> float | None:
+        if self.limits.seconds is None:
+            return None
+        return max(0.0, self.limits.seconds - self.spent.seconds)
+
+    def copy(self) -> "Budget":
+        """For a branch, which spends on its own."""
+        return Budget(self.limits, structs.replace(self.spent))
+
+    def join(self, branches: "Sequence[Budget]") -> None:
+        """Branches ran side by side: they add up, but for the time, which passed for all."""
+        before = structs.replace(self.spent)
+        for branch in branches:
+            self.spent.turns += branch.spent.turns - before.turns
+            self.spent.tokens += branch.spent.tokens - before.tokens
+        taken = [branch.spent.seconds - before.seconds for branch in branches]
+        self.spent.seconds += max(taken, default=0.0)

@@ -1,0 +1,123 @@
+"""Environment: a world that a policy acts in, and how it comes back after a crash.
+
+A user's environment is a class with `reset`, `step` and `close`, each either plain or async. Plain
+ones run in a thread that belongs to the environment, always the same one, so that they never block
+the run and may hold what is bound to a thread.
+"""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.records.errors import UsageError
+from holdfast.rollout.tool import Function, Tool
+
+DEFAULT_TIMEOUT = 600.0
+
+
+class Recovery(StrEnum):
+    """How an environment comes back when the process that held it is gone."""
+
+    SNAPSHOT = "snapshot"
+    """The last snapshot is restored, and what was done since is done again and compared."""
+    REPLAY = "replay"
+    """It is reset with the same seed, everything is done again, and every answer is compared with
+    the recorded one."""
+    STATELESS = "stateless"
+    """There is nothing to bring back: it is only reset."""
+    RESTART = "restart"
+    """It cannot come back: the trajectory starts anew."""
+
+
+class Observation(Struct, frozen=True):
+    """What an environment answers. It is recorded before anyone sees it."""
+
+    text: str
+    """What the policy is shown."""
+    reward: float = 0.0
+    done: bool = False
+    """The episode is over."""
+    truncated: bool = False
+    """A limit of the environment's own ended it."""
+    info: Mapping[str, object] = {}
+    """Whatever else a rollout wants to know: numbers, strings, bytes, lists, dicts."""
+    error: str = ""
+    """Why the policy was told no (see `ToolSaysNo`); set by Holdfast."""
+    path: str = ""
+    """The step that it was recorded as; set by Holdfast."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+    @property
+    def over(self) -> bool:
+        return self.done or self.truncated
+
+
+class Blobs(Protocol):
+    """Where large parts of snapshots are kept, each content once."""
+
+    async def put_blob(self, body: bytes) -> bytes:
+        """Durable when it returns; the digest by which `get_blob` finds it."""
+        ...
+
+    async def get_blob(self, digest: bytes) -> bytes: ...
+
+
+Seen = Observation | str
+"""A string is an observation without a reward."""
+
+
+class Environment:
+    """Override `reset` and `step` (plain or async), and what else is needed.
+
+    - An instance serves one attempt of one trajectory. Making one is cheap and opens nothing: on
+      replay it may never be reset.
+    - `reset` and `restore` may come at any time, and begin anew.
+    - What `step` or a tool raises: `ToolSaysNo` tells the policy no, and nothing happened;
+      anything else means that the environment broke, and the attempt is tried again.
+    - `close` is called exactly once if anything was opened, also after a failure.
+    """
+
+    recovery: Recovery | str = Recovery.REPLAY
+    timeout: float = DEFAULT_TIMEOUT
+    """Seconds that any one call may take."""
+    blobs: Blobs
+    """Set before anything is called."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def identity(self) -> str:
+        """Settings that make it another environment: with others, its steps are not replayed."""
+        return ""
+
+    @property
+    def tools(self) -> Sequence[Tool | Function]:
+        """Tools that act in this environment; known before it is reset."""
+        return ()
+
+    def reset(self, *, seed: int) -> Seen | Awaitable[Seen]:
+        """Begins an episode. The same seed begins the same one."""
+        raise UsageError(f"{type(self).__name__} defines no `reset(self, *, seed)`")
+
+    def step(self, action: str) -> Seen | Awaitable[Seen]:
+        """Does what the policy said."""
+        raise UsageError(f"{type(self).__name__} defines no `step(self, action)`")
+
+    def close(self) -> Awaitable[None] | None:
+        """Lets go of everything."""
+        return None
+
+    def snapshot(self) -> bytes | Awaitable[bytes]:
+        """All of its state, in an encoding of its own. Asked for between turns."""
+        raise UsageError(f"{type(self).__name__} recovers by snapshot, but defines no `snapshot`")
+
+    def restore(self, state: bytes) -> Awaitable[None] | None:
+        """Called instead of `reset`: it is again as it was when `state` was taken."""
+        raise UsageError(f"{type(self).__name__} recovers by snapshot, but defines no `restore`")

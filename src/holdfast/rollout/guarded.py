@@ -1,0 +1,136 @@
+"""A user's environment, called with care: each call has its deadline and its thread, what it raises
+is classified once, and what it returns can be recorded."""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo, UsageError
+from holdfast.rollout.containment import as_exception, contained
+from holdfast.rollout.environment import Environment, Observation, Recovery
+from holdfast.rollout.own_thread import OwnThread
+from holdfast.rollout.session import Session, is_accident
+from holdfast.rollout.tool import result_text
+
+
+class GuardedEnvironment:
+    """Whatever goes wrong in here is remembered by the session: no rollout can swallow it."""
+
+    def __init__(self, session: Session, environment: Environment):
+        self.opened = False
+        """Whether there is anything to close."""
+        self.thread = OwnThread(f"environment {environment.name}")
+        self._session = session
+        self._environment = environment
+
+    async def reset(self, seed: int) -> Observation:
+        self.opened = True
+        seen = await self._must("reset", self._environment.reset, seed=seed)
+        return self._checked("reset", seen)
+
+    async def step(self, action: str) -> Observation:
+        try:
+            seen = await self._call("step", self._environment.step, action)
+        except ToolSaysNo as no:
+            return Observation(result_text(str(no)), error=type(no).__name__)
+        return self._checked("step", seen)
+
+    async def snapshot(self) -> bytes:
+        state = await self._must("snapshot", self._environment.snapshot)
+        if not isinstance(state, bytes):
+            error = TypeError(f"it wants to return bytes, not {type(state).__name__}")
+            raise self.broke("snapshot", error)
+        return state
+
+    async def restore(self, state: bytes) -> None:
+        self.opened = True
+        await self._must("restore", self._environment.restore, state)
+
+    async def close(self) -> None:
+        """Its error is the caller's to tell: what was done in the environment stands."""
+        await self._within_timeout("close", self._environment.close)
+
+    def broke(self, what: str, error: Exception) -> BaseException:
+        if isinstance(error, HoldfastError) and not isinstance(error, ToolSaysNo):
+            return self._session.failed(error)
+        root = as_exception(error)
+        words = f"{self._environment.name}.{what} broke: {type(root).__name__}: {root}"
+        return self._session.failed(EnvironmentBroken(words), self._session.step)
+
+    async def _must(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        """Calls what cannot say no."""
+        try:
+            return await self._call(what, method, *args, **kw)
+        except ToolSaysNo as no:
+            raise self.broke(what, no) from no
+
+    async def _call(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        try:
+            return await self._within_timeout(what, method, *args, **kw)
+        except ToolSaysNo:
+            raise
+        except HoldfastError as error:
+            if is_accident(error):
+                self._session.failed(error)
+            raise
+        except Exception as error:
+            raise self.broke(what, error) from error
+
+    async def _within_timeout(
+        self, what: str, method: Callable[..., Any], *args: Any, **kw: Any
+    ) -> Any:
+        limit = self._environment.timeout
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                if inspect.iscoroutinefunction(method):
+                    return await contained(method(*args, **kw))
+                found = await self.thread.run(lambda: method(*args, **kw))
+                return await contained(found) if isinstance(found, Awaitable) else found
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise EnvironmentBroken(
+                f"{self._environment.name}.{what} was not done within {limit:g} s"
+            ) from error
+
+    def _checked(self, what: str, seen: object) -> Observation:
+        try:
+            return _readable(seen)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise self._session.failed(
+                TypeError(f"{self._environment.name}.{what}: {error}"), self._session.step
+            ) from error
+
+
+def recovery_of(environment: Environment) -> Recovery:
+    try:
+        return Recovery(environment.recovery)
+    except ValueError:
+        raise UsageError(
+            f"{environment.name}: {environment.recovery!r} is no recovery level; there are "
+            + ", ".join(Recovery)
+        ) from None
+
+
+def _readable(seen: object) -> Observation:
+    if isinstance(seen, str):
+        seen = Observation(seen)
+    if not isinstance(seen, Observation):
+        raise TypeError(f"it wants to return an Observation or a string, not {seen!r:.200}")
+    reward = float(seen.reward)
+    if not math.isfinite(reward):
+        raise ValueError(f"{reward} is no reward")
+    msgspec.msgpack.decode(msgspec.msgpack.encode(seen.info))
+    return structs.replace(
+        seen,
+        text=result_text(seen.text),
+        reward=reward,
+        done=bool(seen.done),
+        truncated=bool(seen.truncated),
+        error="",
+    )

@@ -1,0 +1,97 @@
+"""Isolated tools: functions that run in a process of their own, which may die or hang alone.
+
+The process imports the function from its module by name; arguments travel as JSON, results as
+text. A call that is cancelled, or that runs into its deadline, has its process killed.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
+from holdfast.rollout.isolated_pool import Call
+from holdfast.rollout.isolated_process import RemoteTraceback
+from holdfast.rollout.isolated_wire import Broken, Home, Refusal, Request, Result
+from holdfast.rollout.threads import DaemonThreads
+
+_threads = DaemonThreads("isolated tool calls")
+_imports: list[str] = []
+
+
+class Isolated:
+    """A module-level function, as another process finds it. Nothing is started before a call."""
+
+    def __init__(self, function: Callable[..., object], tool: str):
+        self._name, self._home = _place(function, tool)
+
+    async def run(self, arguments: dict[str, object], *, key: str | None, timeout: float) -> str:
+        """The text of the result. `timeout` counts from when the process is there and ready."""
+        if _imports:
+            raise UsageError(
+                f"{_imports[-1]} calls an isolated tool while it is imported: what it runs has to "
+                'be under `if __name__ == "__main__":`'
+            )
+        written = msgspec.json.encode(arguments).decode()
+        call = Call(Request(self._name, written, key), timeout)
+        try:
+            answer = await _threads.run(lambda: call.run(self._home))
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        if isinstance(answer, Result):
+            return answer.text
+        if isinstance(answer, Refusal):
+            raise _refusal(answer)
+        assert isinstance(answer, Broken), "a process says once that it is ready"
+        raise EnvironmentBroken(f"{answer.kind}: {answer.message}") from RemoteTraceback(
+            answer.traceback
+        )
+
+
+@contextlib.contextmanager
+def importing(home: Home) -> Iterator[None]:
+    """While a worker imports a module, which must not start another that does the same."""
+    _imports.append(home.file)
+    try:
+        yield
+    finally:
+        _imports.pop()
+
+
+def _refusal(answer: Refusal) -> ToolSaysNo:
+    """Under its own name, by which it is recorded, although its class is not known here."""
+    if answer.kind == ToolSaysNo.__name__:
+        return ToolSaysNo(answer.message)
+    kind: type[ToolSaysNo] = type(answer.kind, (ToolSaysNo,), {})
+    return kind(answer.message)
+
+
+def _place(function: Callable[..., object], tool: str) -> tuple[str, Home]:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    if not inspect.isfunction(function) or not name.isidentifier():
+        raise UsageError(
+            f"tool {tool}: {name} cannot be isolated, since another process has to import it; "
+            "define it with `def` at the top level of a module"
+        )
+    module = sys.modules.get(function.__module__)
+    file = getattr(module, "__file__", None) or function.__code__.co_filename
+    if not os.path.exists(file):
+        raise UsageError(
+            f"tool {tool}: {name} cannot be isolated, since it is in no file that another process "
+            "could import; put it into a module"
+        )
+    return name, Home(_module_name(function.__module__, file), os.path.abspath(file))
+
+
+def _module_name(name: str, file: str) -> str:
+    """By which it can be imported: a script is `__main__` in its own process alone."""
+    if name != "__main__":
+        return name
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if spec is not None else Path(file).stem

@@ -1,0 +1,62 @@
+"""A thread that belongs to one environment: all of its blocking calls run there, one by one.
+
+Python cannot stop a thread. A call that hangs leaves its thread behind (a daemon, so the process
+can still end); nothing more is run on it.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeVar
+
+from holdfast.records.errors import EnvironmentBroken
+from holdfast.rollout.threads import set_exception, set_result, tell
+
+Result = TypeVar("Result")
+Work = Callable[[], None]
+
+
+class OwnThread:
+    """Started by its first call. `stop` ends it after the call that it is in."""
+
+    def __init__(self, what: str):
+        self._what = what
+        self._work: SimpleQueue[Work | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._hangs = False
+
+    async def run(self, function: Callable[[], Result]) -> Result:
+        if self._hangs:
+            raise EnvironmentBroken(f"an earlier call of {self._what} still hangs")
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_serve, args=(self._work,), name=f"holdfast-{self._what}", daemon=True
+            )
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = function()
+            except BaseException as error:
+                tell(loop, set_exception, future, error)
+            else:
+                tell(loop, set_result, future, result)
+
+        self._work.put(work)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # Whoever waited is gone; the call itself may go on for ever.
+            self._hangs = True
+            raise
+
+    def stop(self) -> None:
+        self._work.put(None)
+
+
+def _serve(work: "SimpleQueue[Work | None]") -> None:
+    while (one := work.get()) is not None:
+        one()

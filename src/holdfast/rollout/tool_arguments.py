@@ -1,0 +1,196 @@
+"""Arguments against a ready-made JSON schema, in words that a model can act on.
+
+Knows the part of JSON Schema that tools are described with: types, enum, const, required,
+properties, additionalProperties, items, prefixItems, bounds, anyOf, oneOf, allOf and local `$ref`.
+What it does not know (pattern, format, not, if, …) passes: the tool itself has the last word, and
+a call is never refused for a rule that was not understood.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+
+Schema = Mapping[str, object]
+Bound = tuple[str, Callable[[float, float], bool], str]
+
+_TYPES: dict[str, Callable[[object], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: _is_number(value) and value == value // 1,  # type: ignore[operator]
+    "number": lambda value: _is_number(value),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+_VALUE: tuple[Bound, ...] = (
+    ("minimum", lambda value, bound: value >= bound, "must be at least"),
+    ("maximum", lambda value, bound: value <= bound, "must be at most"),
+    ("exclusiveMinimum", lambda value, bound: value > bound, "must be more than"),
+    ("exclusiveMaximum", lambda value, bound: value < bound, "must be less than"),
+)
+_LENGTHS: tuple[tuple[type, str, str], ...] = (
+    (str, "Length", "characters"),
+    (list, "Items", "items"),
+    (dict, "Properties", "properties"),
+)
+
+
+def problem(value: object, schema: object) -> str:
+    """The first thing that is wrong, with its place; "" when nothing is."""
+    return next(_problems(value, schema, _Place(schema)), "")
+
+
+class _Place:
+    """Where in the value: `$.items[3].name`, and by which references it was reached."""
+
+    def __init__(self, root: object, path: str = "$", followed: frozenset[str] = frozenset()):
+        self.root = root
+        self.path = path
+        self.followed = followed
+        """Of this very value: a schema may refer to itself in vain."""
+
+    def inside(self, part: str) -> "_Place":
+        return _Place(self.root, self.path + part)
+
+    def by(self, reference: str) -> "_Place":
+        return _Place(self.root, self.path, self.followed | {reference})
+
+    def says(self, what: str) -> str:
+        return f"`{self.path}` {what}"
+
+
+def _problems(value: object, schema: object, place: _Place) -> Iterator[str]:
+    if schema is False:
+        yield place.says("is not allowed")
+    if not isinstance(schema, Mapping):
+        return
+    yield from chain(
+        _of_reference(value, schema, place),
+        _of_type(value, schema, place),
+        _of_choice(value, schema, place),
+        _of_bounds(value, schema, place),
+        _of_alternatives(value, schema, place),
+        _of_object(value, schema, place),
+        _of_array(value, schema, place),
+    )
+
+
+def _of_reference(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+    reference = schema.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return
+    if reference not in place.followed:
+        yield from _problems(value, _resolve(reference, place.root), place.by(reference))
+
+
+def _resolve(reference: str, root: object) -> object:
+    """What a local reference means; one that leads nowhere allows everything."""
+    found = root
+    for part in reference.lstrip("#").strip("/").split("/"):
+        if not part:
+            continue
+        if not isinstance(found, Mapping):
+            return True
+        found = found.get(part.replace("~1", "/").replace("~0", "~"), True)
+    return found
+
+
+def _of_type(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+    wanted = schema.get("type")
+    names = [wanted] if isinstance(wanted, str) else _list(wanted)
+    checks = [_TYPES.get(str(name)) for name in names]
+    if checks and all(check is not None and not check(value) for check in checks):
+        expected = " or ".join(str(name) for name in names)
+        yield place.says(f"must be {expected}, not {_kind(value)}")
+
+
+def _of_choice(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+    choices = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
+    if choices and not any(_same(value, choice) for choice in choices):
+        shown = ", ".join(_json(choice) for choice in choices)
+        yield place.says(f"must be {'one of ' if len(choices) > 1 else ''}{shown}")
+
+
+def _of_bounds(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+    if _is_number(value):
+        for keyword, fits, words in _VALUE:
+            bound = schema.get(keyword)
+            if _is_number(bound) and not fits(value, bound):  # type: ignore[arg-type]
+                yield place.says(f"{words} {_json(bound)}")
+    for kind, suffix, noun in _LENGTHS:
+        if isinstance(value, kind):
+            size = len(value)  # type: ignore[arg-type]
+            least, most = schema.get(f"min{suffix}"), schema.get(f"max{suffix}")
+            if isinstance(least, int) and size < least:
+                yield place.says(f"must have at least {least} {noun}")
+            if isinstance(most, int) and size > most:
+                yield place.says(f"must have at most {most} {noun}")
+
+
+def _of_alternatives(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+    for part in _list(schema.get("allOf")):
+        yield from _problems(value, part, place)
+    # Of oneOf too, one that fits is enough: rules that are not understood may be what tells
+    # the alternatives apart.
+    for keyword in ("anyOf", "oneOf"):
+        ways = _list(schema.get(keyword))
+        first = [next(_problems(value, way, place), "") for way in ways]
+        if ways and all(first):
+            yield place.says("fits none of the alternatives: " + "; ".join(dict.fromkeys(first)))
+
+
+def _of_object(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+    if not isinstance(value, dict):
+        return
+    known = schema.get("properties")
+    properties: Mapping[str, object] = known if isinstance(known, Mapping) else {}
+    for name in _list(schema.get("required")):
+        if name not in value:
+            yield place.says(f"lacks the required `{name}`")
+    others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
+    for name, one in value.items():
+        if name in properties:
+            yield from _problems(one, properties[name], place.inside(f".{name}"))
+        elif others is False:
+            names = ", ".join(f"`{known}`" for known in properties) or "none"
+            yield place.says(f"has an unknown `{name}`; allowed: {names}")
+        else:
+            yield from _problems(one, others, place.inside(f".{name}"))
+
+
+def _of_array(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+    if not isinstance(value, list):
+        return
+    first = _list(schema.get("prefixItems"))
+    rest = schema.get("items", True)
+    for index, one in enumerate(value):
+        wanted = first[index] if index < len(first) else rest
+        yield from _problems(one, wanted, place.inside(f"[{index}]"))
+
+
+def _list(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _kind(value: object) -> str:
+    # "integer" is also a number: the narrower word comes first.
+    return next(name for name, check in _TYPES.items() if check(value))
+
+
+def _same(one: object, other: object) -> bool:
+    """Equality of JSON, in which true is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return one == other
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=repr)

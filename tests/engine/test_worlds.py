@@ -1,0 +1,232 @@
+"""Environments in a run: lost worlds, worlds that come back different, and rewards."""
+
+import asyncio
+
+import pytest
+import worlds
+from stage import Oracle
+from worlds import Broken, Counter, Fickle
+from yard import Yard
+
+from holdfast.engine.export import What
+from holdfast.records.errors import EngineUnavailable
+from holdfast.records.history import CAME_BACK_DIFFERENT
+from holdfast.rollout.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
+from holdfast.rollout.environment import Observation
+from holdfast.rollout.session import OnDivergence
+
+
+@pytest.fixture(autouse=True)
+def calls():
+    worlds.CALLS.clear()
+    return worlds.CALLS
+
+
+class Flaky:
+    """Answers "1", but its answer number `fails_at` is an accident."""
+
+    def __init__(self, fails_at: int):
+        self.answers = 0
+        self.fails_at = fails_at
+
+    def __call__(self, request):
+        self.answers += 1
+        return EngineUnavailable("gone") if self.answers == self.fails_at else "1"
+
+
+def playing(make, **options):
+    return EnvironmentRolloutProcessor(lambda task: make(), **options)
+
+
+def test_the_reward_is_the_sum_of_the_steps():
+    yard = Yard(policy=Oracle(lambda request: "25"))
+    yard.run(playing(Counter))
+    history = yard.history()
+    assert history.status.name == "COMPLETED"
+    assert history.reward == 25.0 * len(history.environment_steps)
+    (row,) = yard.rows(What.TRAJECTORIES)
+    assert [step["reward"] for step in row["environment_steps"]] == [25.0] * 4
+
+
+def test_a_limit_keeps_the_reward_so_far():
+    yard = Yard(policy=Oracle(lambda request: "1"))
+    yard.run(playing(Counter, max_turns=3))
+    history = yard.history()
+    assert (history.status.name, history.finished.reason) == ("TRUNCATED", "max_turns")
+    assert history.reward == 3.0
+
+
+def test_an_environments_own_limit_is_a_truncation():
+    class Short(Counter):
+        def step(self, action):
+            seen = super().step(action)
+            return Observation(seen.text, seen.reward, truncated=True)
+
+    yard = Yard(policy=Oracle(lambda request: "4"))
+    yard.run(playing(Short))
+    history = yard.history()
+    assert (history.status.name, history.finished.reason) == ("TRUNCATED", "environment_limit")
+    assert history.reward == 4.0
+
+
+def test_a_failed_attempt_goes_on_in_the_same_world(calls):
+    yard = Yard(policy=Oracle(Flaky(3)))
+    yard.run(playing(Counter, max_turns=4))
+    history = yard.history()
+    assert history.finished.reason == "max_turns"
+    assert [step.action for step in history.environment_steps] == ["1"] * 4
+    assert calls == [
+        *("reset", "step 1", "step 1", "close"),
+        *("reset", "step 1", "step 1", "step 1", "step 1", "close"),
+    ]
+
+
+def test_a_world_that_cannot_come_back_starts_the_trajectory_anew(calls):
+    yard = Yard(policy=Oracle(Flaky(3)))
+    yard.run(playing(lambda: Counter("restart"), max_turns=4))
+    history = yard.history()
+    assert history.finished.reason == "max_turns"
+    (fork,) = history.forks
+    assert "Counter cannot come back" in fork.reason
+    assert history.spent == 1
+    assert calls.count("step 1") == 2 + 4
+    assert len(yard.rows()) == 1
+
+
+def test_a_world_that_came_back_different_forks_where_it_differs():
+    class Changed(Counter):
+        """The second instance of it answers the second step in other words."""
+
+        instances = 0
+
+        def __init__(self):
+            super().__init__()
+            Changed.instances += 1
+            self.mine, self.steps = Changed.instances, 0
+
+        def step(self, action):
+            seen = super().step(action)
+            self.steps += 1
+            if self.mine > 1 and self.steps == 2:
+                return Observation("elsewhere", seen.reward)
+            return seen
+
+    yard = Yard(policy=Oracle(Flaky(4)))
+    yard.run(playing(Changed, max_turns=5))
+    history = yard.history()
+    assert history.finished.reason == "max_turns"
+    (fork,) = history.forks
+    assert fork.reason == CAME_BACK_DIFFERENT
+    assert "elsewhere" in fork.difference
+    assert fork.path == "4"
+    assert [step.observation for step in history.environment_steps][1] == "elsewhere"
+    assert len(history.failures) == 1
+
+
+def test_a_world_that_never_comes_back_the_same_fails_in_the_end():
+    yard = Yard(policy=Oracle(lambda request: "1"))
+
+    class Dropped(Fickle):
+        drops = 0
+
+        def step(self, action):
+            seen = super().step(action)
+            if worlds.CALLS.count("step 1") % 3 == 0:
+                raise ConnectionError("dropped")
+            return seen
+
+    yard.run(playing(Dropped, max_turns=50), max_retry=3)
+    history = yard.history()
+    assert history.status.name in ("FAILED", "TRUNCATED")
+    assert len(history.failures) <= 8
+
+
+def test_a_mismatch_fails_the_trajectory_where_divergence_does():
+    yard = Yard(policy=Oracle(Flaky(3)))
+    yard.run(playing(Fickle, max_turns=5), on_divergence=OnDivergence.FAIL)
+    history = yard.history()
+    assert history.status.name == "FAILED"
+    assert history.failures[-1].type == "Diverged"
+    assert CAME_BACK_DIFFERENT in history.failures[-1].message
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_a_broken_environment_fails_its_own_trajectory_only(where):
+    yard = Yard("good", "bad", policy=Oracle(lambda request: "50"))
+    make = {"good": Counter, "bad": lambda: Broken(where)}
+    yard.run(EnvironmentRolloutProcessor(lambda task: make[task.id]()), max_retry=1)
+    assert yard.statuses() == {"good/0": ("COMPLETED", True), "bad/0": ("FAILED", True)}
+    failure = yard.history("bad/0").failures[0]
+    assert failure.cause == "environment"
+    assert f"Broken.{where} broke: RuntimeError: a fault in {where}" in failure.message
+
+
+def test_an_environment_that_cannot_be_closed_costs_nothing():
+    yard = Yard(policy=Oracle(lambda request: "50"))
+    yard.run(playing(lambda: Broken("close")))
+    history = yard.history()
+    assert history.status.name == "COMPLETED"
+    assert history.reward == 100.0
+    assert [failure.message for failure in history.close_failures] == ["a fault in close"]
+
+
+def test_an_agent_calls_tools_until_it_stops():
+    def lookup(word: str) -> str:
+        """Looks a word up."""
+        return word.upper()
+
+    yard = Yard(policy=Oracle(lambda request: "done"))
+    yard.run(AgentRolloutProcessor([lookup], system_prompt="be brief", max_turns=3))
+    history = yard.history()
+    assert history.status.name == "COMPLETED"
+    assert len(history.generations) == 1
+
+
+def test_what_finish_returns_is_the_reward():
+    async def finish(t, episodes):
+        (episode,) = episodes
+        await episode.step("7")
+        return 0.25
+
+    yard = Yard(policy=Oracle(lambda request: "done"))
+    yard.run(AgentRolloutProcessor(environments=[lambda task: Counter()], finish=finish))
+    history = yard.history()
+    assert history.reward == 0.25
+    assert [step.action for step in history.environment_steps] == ["7"]
+
+
+def test_a_rollout_may_return_its_turns_and_its_reward():
+    async def solve(t):
+        await t.generate()
+        return 3, 0.5
+
+    yard = Yard()
+    yard.run(solve)
+    assert yard.history().reward == 0.5
+    assert yard.history().finished.turns_used == 3
+
+
+@pytest.mark.parametrize("found", ["won", (1, "x"), (-1, 0.5), (1, 2, 3)])
+def test_anything_else_is_refused_in_words(found):
+    async def solve(t):
+        await t.generate()
+        return found
+
+    yard = Yard()
+    yard.run(solve, max_retry=0)
+    (failure,) = yard.history().failures
+    assert "a rollout returns None, its reward, or (turns_used, reward)" in failure.message
+
+
+def test_a_stopped_run_closes_its_environments(calls):
+    yard = Yard(policy=Oracle(lambda request: "1"))
+
+    class Stopping(Counter):
+        def step(self, action):
+            yard.stop.request("enough")
+            return super().step(action)
+
+    yard.run(playing(Stopping, max_turns=3))
+    assert calls == ["reset", "step 1", "close"]
+    assert yard.statuses()["a/0"] == ("RUNNING", False)
+    asyncio.run(asyncio.sleep(0))

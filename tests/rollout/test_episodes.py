@@ -1,0 +1,463 @@
+"""What an environment is asked, what is recorded of it, and how it comes back."""
+
+import asyncio
+import threading
+
+import pytest
+import worlds
+from stage import Oracle, Play, call
+from worlds import AsyncCounter, Broken, Counter
+
+from holdfast.records.errors import EnvironmentBroken, RunStopped, Truncated, UsageError
+from holdfast.records.step import EnvironmentStepped, Snapshotted, ToolIntent
+from holdfast.rollout.environment import Environment, Observation
+from holdfast.testing.clock import ManualClock
+
+
+@pytest.fixture(autouse=True)
+def calls():
+    worlds.CALLS.clear()
+    return worlds.CALLS
+
+
+def killed_after(steps: int):
+    """Stops the run after so many live steps, as a kill would."""
+    count = iter(range(steps))
+    return lambda: next(count, None) is None
+
+
+async def play_three(t, make=Counter):
+    episode = await t.env(make())
+    for action in ("1", "2", "3"):
+        await episode.step(action)
+    return episode
+
+
+def perform(play: Play, rollout, **options):
+    return asyncio.run(play.perform(rollout, **options))
+
+
+def test_an_episode_tells_what_the_environment_answers():
+    async def rollout(t):
+        episode = await play_three(t)
+        first = episode.observation
+        assert (first.reward, first.done, first.ok) == (3.0, False, True)
+        return episode
+
+    episode = perform(Play(), rollout)
+    assert episode.rewards == [1.0, 2.0, 3.0]
+    assert episode.total_reward == 6.0
+
+
+def test_every_answer_is_recorded_with_its_reward(calls):
+    play = Play()
+    perform(play, play_three)
+    history = asyncio.run(play.history())
+    opening, *steps = [s for s in history.in_order if isinstance(s, EnvironmentStepped)]
+    assert opening.is_opening
+    assert opening.environment == "0"
+    assert [(s.action, s.reward, s.environment) for s in steps] == [
+        ("1", 1.0, "0"),
+        ("2", 2.0, "0"),
+        ("3", 3.0, "0"),
+    ]
+    assert calls == ["reset", "step 1", "step 2", "step 3", "close"]
+
+
+def test_on_replay_nothing_of_the_environment_is_called(calls):
+    play = Play()
+    first = perform(play, play_three)
+    calls.clear()
+    again = perform(play, play_three)
+    assert again.observation == first.observation
+    assert again.rewards == first.rewards
+    assert calls == []
+
+
+def test_a_stopped_episode_comes_back_by_replay(calls):
+    play = Play()
+    with pytest.raises(RunStopped):
+        perform(play, play_three, stopping=killed_after(3))
+    calls.clear()
+    episode = perform(play, play_three)
+    assert calls == ["reset", "step 1", "step 2", "step 3", "close"]
+    assert episode.rewards == [1.0, 2.0, 3.0]
+
+
+def snapshotting(t_count: int = 3):
+    async def rollout(t):
+        episode = await t.env(Counter("snapshot"))
+        for n in range(1, t_count + 1):
+            t.add(episode.observation)
+            await t.generate()
+            await episode.step(str(n))
+        return episode
+
+    return rollout
+
+
+def test_a_snapshot_is_taken_between_turns_and_restored(calls):
+    play = Play()
+    with pytest.raises(RunStopped):
+        perform(play, snapshotting(), stopping=killed_after(6))
+    assert "snapshot" in calls
+    calls.clear()
+    episode = perform(play, snapshotting())
+    restored = [one for one in calls if one.startswith("restore")]
+    assert len(restored) == 1
+    assert "reset" not in calls
+    assert calls[0] == restored[0]
+    assert episode.rewards == [1.0, 2.0, 3.0]
+
+
+def test_what_was_done_after_the_last_snapshot_is_done_again(calls):
+    async def rollout(t):
+        episode = await t.env(Counter("snapshot"))
+        await episode.step("1")
+        await t.generate()
+        await episode.step("2")
+        await episode.step("3")
+        await episode.step("4")
+        return episode.observation
+
+    play = Play()
+    with pytest.raises(RunStopped):
+        perform(play, rollout, stopping=killed_after(5))
+    calls.clear()
+    seen = perform(play, rollout)
+    assert [one.split()[0] for one in calls] == ["restore", "step", "step", "step", "close"]
+    assert calls[1:4] == ["step 2", "step 3", "step 4"]
+    assert seen.text == perform(Play(), rollout).text
+
+
+def test_an_unchanged_environment_is_not_snapshotted_again(calls):
+    async def rollout(t):
+        episode = await t.env(Counter("snapshot"))
+        await episode.step("1")
+        await t.generate()
+        await t.generate()
+        await t.generate()
+
+    play = Play()
+    perform(play, rollout)
+    assert calls.count("snapshot") == 1
+    records = asyncio.run(_records(play))
+    assert sum(isinstance(one, Snapshotted) for one in records) == 1
+
+
+async def _records(play):
+    return await play.journal.history((await play.lease()).id)
+
+
+def test_a_stateless_environment_is_only_reset(calls):
+    async def rollout(t):
+        return await play_three(t, lambda: Counter("stateless"))
+
+    play = Play()
+    with pytest.raises(RunStopped):
+        perform(play, rollout, stopping=killed_after(3))
+    calls.clear()
+    perform(play, rollout)
+    assert calls == ["reset", "step 3", "close"]
+
+
+def test_a_refused_action_is_shown_and_has_no_reward():
+    async def rollout(t):
+        episode = await t.env(Counter())
+        no = await episode.step("seven")
+        yes = await episode.step("7")
+        return no, yes, episode.rewards
+
+    play = Play()
+    no, yes, rewards = perform(play, rollout)
+    assert (no.text, no.error, no.ok) == ("say a number", "ToolSaysNo", False)
+    assert yes.ok
+    assert rewards == [0.0, 7.0]
+    assert perform(play, rollout)[0] == no
+
+
+def test_the_seed_is_recorded_and_used_again():
+    seeds = []
+
+    class Seeded(Counter):
+        def reset(self, *, seed):
+            seeds.append(seed)
+            return super().reset(seed=seed)
+
+    play = Play(seed=None)
+
+    async def rollout(t):
+        episode = await t.env(Seeded())
+        await episode.step("1")
+        await episode.step("2")
+
+    with pytest.raises(RunStopped):
+        perform(play, rollout, stopping=killed_after(2))
+    perform(play, rollout)
+    assert len(seeds) == 2
+    assert seeds[0] == seeds[1]
+
+
+def test_the_runs_seed_gives_the_same_episode_and_samples_differ():
+    async def rollout(t):
+        return (await t.env(Counter())).observation.info["seed"]
+
+    assert perform(Play(seed=3), rollout) == perform(Play(seed=3), rollout)
+    play = Play(seed=3, samples=2)
+    assert perform(play, rollout, sample=0) != perform(play, rollout, sample=1)
+
+
+def test_a_given_seed_is_used():
+    async def rollout(t):
+        return (await t.env(Counter(), seed=1234)).observation.info["seed"]
+
+    assert perform(Play(), rollout) == 1234
+
+
+def test_an_observation_in_the_conversation_is_stored_once():
+    async def rollout(t):
+        episode = await t.env(Counter())
+        t.add(episode.observation)
+        await t.generate()
+
+    play = Play()
+    perform(play, rollout)
+    history = asyncio.run(play.history())
+    assert history.generations[0].added == ("env:0",)
+    again = Play()
+    assert perform(again, rollout) is None
+
+
+@pytest.mark.parametrize("make", [Counter, AsyncCounter])
+def test_tools_of_an_environment_act_in_it(make, calls):
+    async def rollout(t):
+        episode = await t.env(make())
+        await t.tools(
+            [
+                call("add", '{"amount": 1}', call_id="a"),
+                call("add", '{"amount": 2}', call_id="b"),
+                call("add", '{"amount": -1}', call_id="c"),
+            ],
+            *episode.tools,
+        )
+        return [one.text for one in t.messages]
+
+    play = Play()
+    first = perform(play, rollout)
+    assert calls == ["reset", "add 1", "add 2", "add -1", "close"]
+    assert first[2] == "only forward"
+    assert perform(play, rollout) == first
+
+
+def test_tool_calls_are_done_again_in_order_to_bring_an_environment_back(calls):
+    async def rollout(t):
+        episode = await t.env(Counter())
+        for n in (1, 2, 3):
+            await t.tool(call("add", f'{{"amount": {n}}}', call_id=f"c{n}"), *episode.tools)
+        return t.messages[-1].text
+
+    undisturbed = perform(Play(), rollout)
+    play = Play()
+    with pytest.raises(RunStopped):
+        perform(play, rollout, stopping=killed_after(3))
+    calls.clear()
+    assert perform(play, rollout) == undisturbed
+    assert calls == ["reset", "add 1", "add 2", "add 3", "close"]
+
+
+def test_an_interrupted_call_runs_again_in_the_world_before_it(calls):
+    """The tool's own contract is at most once; in a world that is put back, that does not bind."""
+
+    class Dies(Counter):
+        def add(self, amount: int) -> str:
+            """Adds an amount."""
+            found = super().add(amount)
+            if calls.count("add 2") == 1 and amount == 2:
+                raise SystemExit("killed")
+            return found
+
+    async def rollout(t):
+        episode = await t.env(Dies())
+        for n in (1, 2):
+            await t.tool(call("add", f'{{"amount": {n}}}', call_id=f"c{n}"), *episode.tools)
+        return t.messages[-1].text
+
+    play = Play()
+    with pytest.raises(EnvironmentBroken):
+        perform(play, rollout)
+    history = asyncio.run(play.history())
+    assert isinstance(history.steps["2"], ToolIntent)
+    assert "2" not in history.results
+    found = perform(play, rollout)
+    assert calls[-4:] == ["reset", "add 1", "add 2", "close"]
+    assert found == f"now {history.worlds and int(history.steps['0'].action) % 10 + 3}"
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_an_environment_that_raises_is_broken_and_closed(where, calls):
+    with pytest.raises(EnvironmentBroken, match=rf"Broken\.{where} broke: RuntimeError"):
+        perform(Play(), lambda t: play_three(t, lambda: Broken(where)))
+    assert calls[-1] == "close"
+
+
+def test_an_environment_that_cannot_be_closed_is_recorded_and_harms_nothing():
+    play = Play()
+
+    async def rollout(t):
+        episode = await play_three(t, lambda: Broken("close"))
+        await episode.close()
+        return episode.total_reward, t._session.afterwards
+
+    reward, (failed,) = perform(play, rollout)
+    assert reward == 6.0
+    assert failed.failure.message == "a fault in close"
+
+
+def test_a_hanging_step_is_broken_at_its_timeout():
+    class Hangs(Counter):
+        timeout = 0.05
+
+        def step(self, action):
+            threading.Event().wait(5)
+
+        async def close(self):
+            pass
+
+    with pytest.raises(EnvironmentBroken, match=r"Hangs.step was not done within 0.05 s"):
+        perform(Play(), lambda t: play_three(t, Hangs))
+
+
+def test_all_blocking_calls_run_in_one_thread_of_the_environments_own():
+    names = set()
+
+    class Bound(Counter):
+        def reset(self, *, seed):
+            names.add(threading.current_thread())
+            return super().reset(seed=seed)
+
+        def add(self, amount: int) -> str:
+            """Adds an amount."""
+            names.add(threading.current_thread())
+            return super().add(amount)
+
+    async def rollout(t):
+        episode = await t.env(Bound())
+        await t.tool(call("add", '{"amount": 1}'), *episode.tools)
+
+    perform(Play(), rollout)
+    assert len(names) == 1
+    assert threading.main_thread() not in names
+
+
+def test_an_instance_in_use_is_refused():
+    shared = Counter()
+
+    async def rollout(t):
+        await t.env(shared)
+        await t.env(shared)
+
+    with pytest.raises(UsageError, match="in use already: make a new instance"):
+        perform(Play(), rollout)
+
+
+def test_a_step_after_the_end_is_refused():
+    async def rollout(t):
+        episode = await t.env(Counter(goal=1))
+        await episode.step("5")
+        assert episode.over
+        await episode.step("5")
+
+    with pytest.raises(UsageError, match="is over"):
+        perform(Play(), rollout)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (7, "wants to return an Observation or a string, not 7"),
+        (Observation("x", reward=float("nan")), "nan is no reward"),
+        (Observation("x", info={"x": object()}), "object"),
+    ],
+)
+def test_an_answer_that_cannot_be_recorded_is_a_bug_and_says_so(answer, words):
+    class Odd(Counter):
+        def step(self, action):
+            return answer
+
+    with pytest.raises(TypeError, match=words):
+        perform(Play(), lambda t: play_three(t, Odd))
+
+
+def test_a_recovery_level_that_does_not_exist_is_refused():
+    with pytest.raises(
+        UsageError, match="'magic' is no recovery level; there are snapshot, replay"
+    ):
+        perform(Play(), lambda t: play_three(t, lambda: Counter("magic")))
+
+
+def test_an_environment_that_defines_nothing_says_what_it_lacks():
+    with pytest.raises(UsageError, match=r"defines no `reset\(self, \*, seed\)`"):
+        perform(Play(), lambda t: play_three(t, Environment))
+
+
+def test_turns_end_at_their_limit():
+    async def rollout(t):
+        t.limit(turns=2)
+        while True:
+            await t.generate()
+
+    play = Play()
+    with pytest.raises(Truncated, match="max_turns"):
+        perform(play, rollout)
+    assert len(play.oracle.requests) == 2
+    with pytest.raises(Truncated, match="max_turns"):
+        perform(play, rollout)
+    assert len(play.oracle.requests) == 2
+
+
+def test_the_last_reply_ends_where_the_token_budget_does():
+    async def rollout(t):
+        t.limit(tokens=15)
+        await t.generate()
+        await t.generate()
+        await t.generate()
+
+    play = Play(Oracle(lambda request: "0123456789"))
+    with pytest.raises(Truncated, match="token_budget"):
+        perform(play, rollout)
+    assert [request.sampling.max_tokens for request in play.oracle.requests] == [15, 4]
+
+
+def test_time_is_added_up_from_recorded_steps_and_survives_a_resume():
+    clock = ManualClock()
+
+    class Slow(AsyncCounter):
+        async def step(self, action):
+            await clock.advance(60)
+            return await super().step(action)
+
+    async def rollout(t):
+        t.limit(seconds=100)
+        episode = await t.env(Slow())
+        for n in range(5):
+            await t.generate()
+            await episode.step(str(n))
+
+    play = Play()
+    with pytest.raises(RunStopped):
+        perform(play, rollout, stopping=killed_after(4), clock=clock)
+    asyncio.run(clock.advance(10_000))  # Downtime is not counted.
+    with pytest.raises(Truncated, match="time_budget"):
+        perform(play, rollout, clock=clock)
+    assert len(asyncio.run(play.history()).environment_steps) == 2
+    with pytest.raises(Truncated, match="time_budget"):
+        perform(play, rollout, clock=clock)
+
+
+@pytest.mark.parametrize("limit", [{"turns": 0}, {"tokens": -1}, {"seconds": 0}])
+def test_a_limit_of_nothing_is_refused(limit):
+    async def rollout(t):
+        t.limit(**limit)
+
+    with pytest.raises(UsageError, match="must be more than 0"):
+        perform(Play(), rollout)
