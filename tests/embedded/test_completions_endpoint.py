@@ -252,6 +252,7 @@ def test_models_health_and_metrics(engine: Engine) -> None:
     ours = msgspec.json.decode(models[1])
     assert ours["data"][0].pop("seeds") == "position"
     assert ours["data"][0].pop("renderer") == "template"
+    assert ours["data"][0].pop("solo") is None
     assert keys(ours) == keys(theirs)
     assert ours["data"][0]["max_model_len"] == engine.model.max_length
     assert ours["data"][0]["root"] == str(engine.model.path)

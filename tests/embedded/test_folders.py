@@ -61,13 +61,9 @@ def lacking(path: Path) -> None:
         (lambda path: (path / "config.json").write_text("{"), "config.json cannot be read"),
         (configured(model_type="nonesuch"), "config.json cannot be read"),
         (configured(is_encoder_decoder=True), "encoder-decoder"),
-        (configured(num_experts=8), "mixture of experts"),
         (pickled, "no \\*.safetensors"),
         (lacking, "lacks weights"),
         (without_tokenizer, "tokenizer"),
-        (configured(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0,
-                                     "original_max_position_embeddings": 256}),
-         "--max-model-len 256"),
     ],
 )  # fmt: skip
 def test_a_folder_that_cannot_be_served_says_why(
@@ -92,38 +88,6 @@ def test_end_tokens_come_from_the_generation_config_first(folder: Path, tmp_path
     assert load(folder).eos == {tiny_models.EOS}
 
 
-def mamba() -> Any:
-    from transformers import MambaConfig, MambaForCausalLM
-
-    config = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
-    return MambaForCausalLM(config)
-
-
-def bloom() -> Any:
-    """Its positions are in the attention, and its attention is its own."""
-    from transformers import BloomConfig, BloomForCausalLM
-
-    return BloomForCausalLM(BloomConfig(vocab_size=512, hidden_size=32, n_layer=2, n_head=4))
-
-
-def falcon() -> Any:
-    from transformers import FalconConfig, FalconForCausalLM
-
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    return FalconForCausalLM(FalconConfig(vocab_size=512, **sizes))
-
-
-@pytest.mark.parametrize("made", [mamba, bloom, falcon])
-def test_a_model_without_this_kind_of_attention_is_refused(
-    made: Callable[[], Any], tmp_path: Path
-) -> None:
-    made().save_pretrained(tmp_path)
-    tiny_models.save_tokenizer(tmp_path)
-    said = r"not a transformer decoder|layers use its attention|attention cannot be replaced"
-    with pytest.raises(UsageError, match=said):
-        Engine(load(tmp_path), max_batch=2).start()
-
-
 def test_a_sliding_window_is_kept(tmp_path: Path) -> None:
     """Also where it ends inside a block; the proof compares it with transformers' own."""
     from transformers import MistralConfig, MistralForCausalLM
@@ -144,11 +108,16 @@ def neighbours_show(module: Any, given: Any, result: torch.Tensor) -> torch.Tens
     return result * (1 + 1e-6 * torch.tanh(result.mean()))
 
 
-def test_results_that_depend_on_the_batch_are_refused(folder: Path) -> None:
+def test_a_model_whose_results_depend_on_the_batch_is_run_alone(folder: Path) -> None:
     model = load(folder)
     model.network.model.layers[1].mlp.register_forward_hook(neighbours_show)
-    with pytest.raises(UsageError, match="depend on the other requests"):
-        Engine(model, max_batch=8).start()
+    with Engine(model, max_batch=8) as engine:
+        assert "depend on the other requests" in engine.model.why_solo
+        alone = ask(engine, list(range(3, 40))).result
+        others = [ask(engine, list(range(9, 9 + n))) for n in (5, 30)]
+        assert ask(engine, list(range(3, 40))).result == alone
+        for other in others:
+            other.wait()
 
 
 def test_a_width_whose_bits_differ_is_not_used(folder: Path) -> None:
@@ -163,7 +132,7 @@ def test_a_width_whose_bits_differ_is_not_used(folder: Path) -> None:
         assert ask(engine, list(range(3, 300))).wait().finish_reason == "length"
 
 
-def test_attention_that_is_not_the_models_is_refused(folder: Path) -> None:
+def test_attention_that_is_not_the_models_is_not_used(folder: Path) -> None:
     model = load(folder)
     for layer in model.network.model.layers:
         layer.self_attn.scaling *= 1.5
@@ -176,8 +145,9 @@ def test_attention_that_is_not_the_models_is_refused(folder: Path) -> None:
         original(name)
 
     model.network.set_attn_implementation = rescaled
-    with pytest.raises(UsageError, match="logprobs are off by"):
-        engine.start()
+    with engine:
+        assert "logprobs are off by" in engine.model.why_solo
+        assert model.network.config._attn_implementation == "eager"
 
 
 def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from desk import Client, completion, serving
+from desk import NAME, Client, completion, serving
 from test_completions_endpoint import body_for, through
 
 from holdfast.embedded import server
@@ -54,6 +54,7 @@ def test_too_long_is_told_as_vllm_tells_it(engine: Engine) -> None:
         ({"n": 10_000}, "n"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": "hot"}, "body.temperature"),
+        ({"temperature": 1e-320}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"top_p": 1.01}, "top_p"),
         ({"max_tokens": 0}, "max_tokens"),
@@ -95,6 +96,26 @@ def test_a_bad_parameter_is_named(engine: Engine, changes: dict[str, Any], param
     status, answer = through(engine, lambda c: c.post(PATH, completion(**changes)))
     assert (status, answer["error"]["param"], answer["error"]["code"]) == (400, param, 400)
     assert engine.running == engine.waiting == 0
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize("name", ["temperature", "top_p", "n", "max_tokens", "seed"])
+def test_a_number_beyond_all_bounds_is_refused(
+    engine: Engine, name: str, sign: str, digits: int
+) -> None:
+    rest = msgspec.json.encode(completion(**{name: ...}))
+    raw = rest[:-1] + f', "{name}": {sign}1{"0" * digits}}}'.encode()
+    status, answer = through(engine, lambda client: client.post(PATH, raw))
+    assert (status, answer["error"]["code"]) == (400, 400)
+
+
+@pytest.mark.parametrize("calls", [3, True, {"a": 1}, "x", [3], [{"function": 3}]], ids=str)
+def test_tool_calls_that_are_none_are_refused(engine: Engine, calls: Any) -> None:
+    said = {"role": "assistant", "content": "", "tool_calls": calls}
+    body = {"model": NAME, "messages": [said]}
+    status, answer = through(engine, lambda c: c.post("/v1/chat/completions", body))
+    assert (status, answer["error"]["param"]) == (400, "body.messages.tool_calls")
 
 
 def test_parameters_that_say_nothing_are_accepted(engine: Engine) -> None:

@@ -16,6 +16,8 @@ from holdfast.embedded.text import Text
 MAX_LOGPROBS = 20
 _DEFAULT_MAX_TOKENS = 16
 _MAX_CHOICES = 1024
+_LEAST_TEMPERATURE = 1e-200
+"""Logits divided by less are no numbers any more."""
 
 
 class Asked(Struct, kw_only=True):
@@ -93,6 +95,8 @@ def sampled(body: Body, model: Model) -> dict[str, Any]:
     temperature = body.number("temperature", 1.0)
     if temperature < 0:
         raise bad("temperature", "non-negative", temperature)
+    if 0 < temperature < _LEAST_TEMPERATURE:
+        raise bad("temperature", f"0 or at least {_LEAST_TEMPERATURE}", temperature)
     top_p = body.number("top_p", 1.0)
     if not 0 < top_p <= 1:
         raise bad("top_p", "in (0, 1]", top_p)

@@ -21,7 +21,6 @@ from msgspec import Struct
 from torch import Tensor
 
 from holdfast.embedded.cache import BLOCK, Cache
-from holdfast.records.errors import UsageError
 
 NAME = "holdfast"
 _UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
@@ -142,7 +141,7 @@ def attend(
     """As transformers calls it: query [1, heads, rows, size], the result [1, rows, heads, size]."""
     for name in _UNKNOWN_ARGUMENTS:
         if others.get(name) is not None:
-            raise UsageError(f"the model's attention uses {name}, which this engine does not have")
+            raise ValueError(f"its attention uses {name}, which this engine's does not have")
     batch: Batch = _current.batch
     rows, layer = batch.rows, module.layer_idx
     batch.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))

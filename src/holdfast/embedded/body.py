@@ -81,9 +81,13 @@ class Body:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(name, "a number")
-        if not math.isfinite(value):
-            raise bad(name, "finite", value)
-        return float(value)
+        try:
+            found = float(value)
+        except OverflowError as error:  # JSON's integers have no end
+            raise bad(name, "finite", "an integer beyond every float") from error
+        if not math.isfinite(found):
+            raise bad(name, "finite", found)
+        return found
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         value = self.take(name)

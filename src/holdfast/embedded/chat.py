@@ -96,6 +96,8 @@ def _plain(message: Any) -> dict[str, Any]:
     elif content is None:
         plain["content"] = ""
     if calls := plain.get("tool_calls"):
+        if not isinstance(calls, list):
+            raise malformed("messages.tool_calls", "Input should be a valid list")
         plain["tool_calls"] = [_call(call) for call in calls]
     return plain
 
@@ -111,6 +113,6 @@ def _call(call: Any) -> dict[str, Any]:
         function = dict(call["function"])
         if isinstance(function.get("arguments"), str):
             function["arguments"] = json.loads(function["arguments"] or "{}")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise malformed("messages.tool_calls", f"Input should be tool calls: {error}") from error
     return {**call, "function": function}

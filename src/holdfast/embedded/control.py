@@ -47,7 +47,8 @@ class Control:
     def _apply(self, path: Path, version: str, *, reset: bool) -> None:
         try:
             with self._updating:
-                self._engine.update_weights(weights.read(path), version, reset_cache=reset)
+                state = weights.converted(self._engine.model.network, path)
+                self._engine.update_weights(state, version, reset_cache=reset)
         except UsageError as error:
             raise Refused(400, str(error), param="path") from error
         except EngineStopped as error:

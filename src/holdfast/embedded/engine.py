@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from holdfast.embedded import probe, sampler, weights
+from holdfast.embedded import sampler, start, weights
 from holdfast.embedded.folder import Model
 from holdfast.embedded.generation import Delta, Finish, Generation, Statistics
-from holdfast.embedded.passes import Passes, Row
+from holdfast.embedded.passes import Row
 from holdfast.embedded.sharing import Sharing
 from holdfast.embedded.slots import Slots
 from holdfast.records.errors import HoldfastError, UsageError
@@ -68,7 +68,7 @@ class Engine:
         self.on_failure: Callable[[], None] = lambda: None
         """Called in the engine's thread when it dies."""
         self._max_waiting = max_waiting
-        self._passes = Passes(model, slots=max_batch)
+        self._passes = start.passes(model, slots=max_batch)
         self._slots = Slots(max_batch)
         self._sharing = Sharing(self._passes.cache)
         self._running: list[Generation] = []
@@ -83,9 +83,10 @@ class Engine:
     # --- for any thread
 
     def start(self) -> None:
-        """Proves on this machine that rows do not see each other, then begins to work. Raises
-        `UsageError` for a model of which this is not true."""
-        proved = self._do(lambda: probe.check(self.model, self._passes))
+        """Proves on this machine that sequences do not see each other, then begins to work. A model
+        whose rows do is run one sequence at a time; `model.why_solo` says so from then on. Raises
+        `UsageError` for one that gives nothing to rely on even so."""
+        proved = self._do(self._prove)
         self._thread.start()
         try:
             proved.result()
@@ -210,6 +211,10 @@ class Engine:
         finally:
             for work in self._inbox:  # Nothing is added any more that somebody waits for.
                 work()
+
+    def _prove(self) -> None:
+        self.model, self._passes = start.proved(self.model, self._passes)
+        self._sharing = Sharing(self._passes.cache)
 
     def _next(self) -> bool:
         """Waits for something to do, does what others asked; False when it is over."""

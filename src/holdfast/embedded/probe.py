@@ -3,7 +3,7 @@
 How a matrix product is computed is the business of the machine's libraries; no standard says that a
 row's bits are independent of its place. So it is tried: the same tokens alone and beside others, in
 other slots, decoded one by one and read in at once, in passes of every width. A width that differs
-is not used; if the main one does, the model is refused.
+is not used; if the main one does, the model is `Unfit` to share its passes.
 """
 
 import random
@@ -12,20 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.embedded import attention
+from holdfast.embedded import attention, solo_probe
 from holdfast.embedded.cache import BLOCK
 from holdfast.embedded.folder import Model
 from holdfast.embedded.passes import Passes, Row
-from holdfast.records.errors import HoldfastError, UsageError
+from holdfast.records.errors import HoldfastError
 
 _LENGTH = BLOCK + 6
 _DECODED = 8
 _TOLERANCE = 2e-3
 
 
+class Unfit(HoldfastError):
+    """The model's sequences must not share a pass; the message says why."""
+
+
 def check(model: Model, passes: Passes) -> None:
-    """Raises `UsageError` for a model that cannot be served; adds the good ones of
-    `passes.other_widths` to `passes.widths`."""
+    """Raises `Unfit`; adds the good ones of `passes.other_widths` to `passes.widths`."""
     chance = random.Random(0)
     length = min(_LENGTH, model.max_length)
     ids = [chance.randrange(model.vocabulary) for _ in range(length)]
@@ -33,9 +36,9 @@ def check(model: Model, passes: Passes) -> None:
     alone = _runnable(model, passes, ids)
     _check_reference(model, alone[0], ids[: _prompt(ids)])
     if not _equal(alone, _crowded(passes, ids, slots=narrow, width=narrow)):
-        raise UsageError(
-            f"on this machine {model.path} gives results that depend on the other requests in the "
-            f"batch; {_advice(alone[0].device)}"
+        raise Unfit(
+            "on this machine its results depend on the other requests in the batch; "
+            f"{_advice(alone[0].device)}"
         )
     good = [width for width in passes.other_widths if _tried(passes, ids, width, alone)]
     passes.widths = sorted((narrow, *good))
@@ -63,12 +66,10 @@ def _runnable(model: Model, passes: Passes, ids: list[int]) -> list[Tensor]:
     """The sequence on its own: logits after the prompt and after each further token."""
     try:
         found = _crowded(passes, ids, slots=1, width=passes.narrow)
-    except HoldfastError:
-        raise
     except Exception as error:
-        raise _unfit(model, f"{type(error).__name__}: {error}".splitlines()[0]) from error
+        raise _unfit(f"{type(error).__name__}: {error}".splitlines()[0]) from error
     if passes.layers_seen != model.layers:
-        raise _unfit(model, f"{passes.layers_seen} of {model.layers} layers use its attention")
+        raise _unfit(f"{passes.layers_seen} of {model.layers} layers use it")
     return found[0]
 
 
@@ -97,20 +98,22 @@ def _equal(alone: list[Tensor], crowded: list[list[Tensor]]) -> bool:
 
 
 def _check_reference(model: Model, ours: Tensor, ids: list[int]) -> None:
-    """Against the attention that transformers itself would use."""
+    """Against the attention that transformers itself would use, which must not look ahead."""
     network: Any = model.network
+    half = len(ids) // 2
     network.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
-            given = torch.tensor([ids], device=ours.device)
-            theirs = network(input_ids=given, use_cache=False).logits[0, -1]
+            given = torch.tensor([ids, [*ids[:half], *reversed(ids[half:])]], device=ours.device)
+            theirs, ahead = network(input_ids=given, use_cache=False).logits
     finally:
         network.set_attn_implementation(attention.NAME)
-    difference = float((ours.log_softmax(-1) - theirs.log_softmax(-1)).abs().max())
+    difference = float((ours.log_softmax(-1) - theirs[-1].log_softmax(-1)).abs().max())
     if not difference < _TOLERANCE:
-        raise _unfit(model, f"its logprobs are off by {difference:.3g}")
+        raise _unfit(f"its logprobs are off by {difference:.3g}")
+    if half and solo_probe.later_shows(theirs[:half], ahead[:half]):
+        raise _unfit("its own looks at later tokens")
 
 
-def _unfit(model: Model, why: str) -> UsageError:
-    kind = getattr(model.network.config, "model_type", "?")
-    return UsageError(f"{model.path} ({kind}) cannot run with this engine's attention: {why}")
+def _unfit(why: str) -> Unfit:
+    return Unfit(f"it cannot run with this engine's attention: {why}")

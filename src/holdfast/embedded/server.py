@@ -8,9 +8,7 @@ import asyncio
 import hmac
 import time
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -22,14 +20,14 @@ from holdfast.embedded.body import Body
 from holdfast.embedded.chat_answers import ChatShape
 from holdfast.embedded.control import Control
 from holdfast.embedded.engine import Engine, EngineStopped, QueueFull
-from holdfast.embedded.generation import Delta, Finish, Generation
+from holdfast.embedded.generation import Finish
 from holdfast.embedded.job import Job, Shape
+from holdfast.embedded.mail import Letters, Mail
 from holdfast.embedded.refusal import Refused
 
 MAX_BODY = 64 << 20
 _OPEN_PATHS = ("/health",)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_Post = tuple["asyncio.Queue[tuple[int, Delta]]", int, Delta]
 _encode = msgspec.json.encode
 
 
@@ -84,7 +82,7 @@ class Server:
         if self._log is not None:
             self._log(given)
         job = Job(asked, self._engine.model, served=self._served, request_id=f"{prefix}-{given}")
-        letters: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
+        letters = Letters(request)
         sinks = [self._mail.sink(letters, choice) for choice in range(job.choices)]
         job.generations = asked.generations(self._engine.model, sinks)
         self._submit(job)
@@ -134,6 +132,8 @@ class Server:
             # Beyond vLLM: what a client needs to go on with a completion, and to render for it.
             "seeds": "position",
             "renderer": "template",
+            # Why its sequences are run one at a time, and slower for it; null when they are not.
+            "solo": model.why_solo or None,
         }
         return json_response({"object": "list", "data": [card]})
 
@@ -166,39 +166,7 @@ class Server:
             raise Refused(401, "Unauthorized", kind="AuthenticationError")
 
 
-class Mail:
-    """From the engine's thread to the event loop, with one wake-up for all that a step gave.
-
-    What waits here is bounded by the requests in flight and their max_tokens.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop):
-        self._loop = loop
-        self._post: deque[_Post] = deque()
-        self._called = False
-
-    def sink(
-        self, letters: "asyncio.Queue[tuple[int, Delta]]", choice: int
-    ) -> Callable[[Generation, Delta], None]:
-        def send(_: Generation, delta: Delta) -> None:
-            self._post.append((letters, choice, delta))
-            if not self._called:
-                self._called = True
-                self._loop.call_soon_threadsafe(self._deliver)
-
-        return send
-
-    def _deliver(self) -> None:
-        # First the flag, then the post: what comes in between may call in vain, but is not lost.
-        self._called = False
-        while self._post:
-            letters, choice, delta = self._post.popleft()
-            letters.put_nowait((choice, delta))
-
-
-async def _whole(
-    job: Job, shape: Shape, letters: "asyncio.Queue[tuple[int, Delta]]"
-) -> web.Response:
+async def _whole(job: Job, shape: Shape, letters: Letters) -> web.Response:
     for _ in range(job.choices):
         _, delta = await letters.get()
         if delta.finish_reason is Finish.ERROR:
@@ -207,33 +175,27 @@ async def _whole(
 
 
 async def _stream(
-    request: web.Request, job: Job, shape: Shape, letters: "asyncio.Queue[tuple[int, Delta]]"
+    request: web.Request, job: Job, shape: Shape, letters: Letters
 ) -> web.StreamResponse:
     response = web.StreamResponse()
     response.content_type = "text/event-stream"
     response.charset = "utf-8"
     await response.prepare(request)
     try:
-        await _events(response, shape.opening())
+        await letters.send(response, shape.opening())
         left = job.choices
         while left:
             choice, delta = await letters.get()
             if delta.finish_reason is Finish.ERROR:
                 raise refusal.broken()
-            await _events(response, shape.chunks(choice, delta))
+            await letters.send(response, shape.chunks(choice, delta))
             left -= delta.finish_reason is not None
         if job.asked.usage:
-            await _events(response, [shape.closing()])
+            await letters.send(response, [shape.closing()])
     except Refused as refused:
-        await _events(response, [{"error": refused.error}])
-    await response.write(b"data: [DONE]\n\n")
-    await response.write_eof()
+        await letters.send(response, [{"error": refused.error}])
+    await letters.close(response)
     return response
-
-
-async def _events(response: web.StreamResponse, chunks: list[dict[str, Any]]) -> None:
-    for chunk in chunks:
-        await response.write(b"data: " + _encode(chunk) + b"\n\n")
 
 
 async def _body(request: web.Request) -> Body:

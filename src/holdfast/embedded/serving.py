@@ -46,7 +46,10 @@ def serve(settings: Settings) -> int:
         version=settings.version,
     )
     with engine:
-        asyncio.run(_listen(engine, settings, name=settings.name or path.resolve().name))
+        name = settings.name or path.resolve().name
+        if engine.model.solo:
+            _note(f"{name} runs one sequence at a time, and slower for it: {engine.model.why_solo}")
+        asyncio.run(_listen(engine, settings, name=name))
     if engine.failure is not None:
         traceback.print_exception(engine.failure)
         return 1
@@ -82,6 +85,10 @@ async def _listen(engine: Any, settings: Settings, *, name: str) -> None:
         await asyncio.to_thread(engine.close)
     finally:
         await runner.cleanup()
+
+
+def _note(said: str) -> None:
+    print(f"holdfast: {said}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _log_request(request_id: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from holdfast.embedded.cache import Cache
 from holdfast.embedded.generation import Generation
 from holdfast.embedded.slots import agreeing
+from holdfast.embedded.solo import TokenCache
 
 WORTH = 32
 """Tokens from which a copy is worth the wait."""
@@ -20,7 +21,7 @@ WORTH = 32
 class Sharing:
     """Who follows whom. Used in the engine's thread."""
 
-    def __init__(self, cache: Cache):
+    def __init__(self, cache: Cache | TokenCache):
         self._cache = cache
         self._following: dict[Generation, tuple[Generation, int]] = {}
 

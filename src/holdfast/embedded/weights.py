@@ -1,6 +1,7 @@
 """New weights for a running model: checked as a whole before the first number is changed."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,36 @@ def read(folder: Path) -> dict[str, Tensor]:
     return state
 
 
+def converted(network: Any, folder: Path) -> dict[str, Tensor]:
+    """The same under the names that the model has in memory, where transformers writes others: the
+    experts of a mixture are many tensors in a file and one in the model. Raises `UsageError`."""
+    state = read(folder)
+    if not set(state) - set(network.state_dict()):
+        return state
+    try:
+        loaded, info = type(network).from_pretrained(
+            folder,
+            config=copy.deepcopy(network.config),
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{folder} does not fit the model: {error}".splitlines()[0]) from error
+    _refuse(unknown=info["unexpected_keys"], missing=info["missing_keys"])
+    if wrong := sorted(str(one) for one in info["mismatched_keys"]):
+        raise UsageError(f"weights of another shape than the model's: {', '.join(wrong[:_NAMED])}")
+    return dict(loaded.state_dict())
+
+
 def plan(network: Any, state: Mapping[str, Tensor]) -> Plan:
     """What to copy where. Raises `UsageError` unless names, shapes and numbers are all right.
 
     Tied tensors have several names; any of them will do, and all that are given must agree.
     """
     targets: dict[str, Tensor] = network.state_dict()
-    if unknown := sorted(set(state) - set(targets)):
-        raise UsageError(f"the model has no weights called {', '.join(unknown[:_NAMED])}")
+    _refuse(unknown=set(state) - set(targets))
     steps: dict[int, tuple[str, Tensor, Tensor]] = {}
     for name, source in state.items():
         target = targets[name]
@@ -46,9 +69,7 @@ def plan(network: Any, state: Mapping[str, Tensor]) -> Plan:
         before = steps.setdefault(target.data_ptr(), (name, target, source))
         if before[2] is not source and not torch.equal(before[2], source):
             raise UsageError(f"{before[0]} and {name} are one tensor in the model, and differ")
-    missing = [name for name, target in targets.items() if target.data_ptr() not in steps]
-    if missing:
-        raise UsageError(f"the new weights lack {', '.join(missing[:_NAMED])}")
+    _refuse(missing=[name for name, one in targets.items() if one.data_ptr() not in steps])
     return [(target, source) for _, target, source in steps.values()]
 
 
@@ -56,6 +77,13 @@ def apply(steps: Plan) -> None:
     with torch.no_grad():
         for target, source in steps:
             target.copy_(source)
+
+
+def _refuse(*, unknown: Collection[str] = (), missing: Collection[str] = ()) -> None:
+    if unknown:
+        raise UsageError(f"the model has no weights called {', '.join(sorted(unknown)[:_NAMED])}")
+    if missing:
+        raise UsageError(f"the new weights lack {', '.join(list(missing)[:_NAMED])}")
 
 
 def _check(name: str, source: Tensor, target: Tensor) -> None:
