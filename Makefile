@@ -9,6 +9,7 @@ demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/installed
+	scripts/system.sh
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 check: $(VENV)/installed
@@ -30,7 +31,7 @@ vllm: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,local,parquet,renderers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,local,parquet,renderers,gym,mcp,openenv]'
 	touch $@
 
 clean:

@@ -58,8 +58,13 @@ class Lab:
         concurrency: int = 8,
         partial_tokens: int = 0,
         faults=FAULTS,
+        workload: str = "workload",
+        replies: tuple[str, ...] = (),
+        max_tokens: int = 64,
     ):
         self.folder = folder
+        self.workload = workload
+        self.max_tokens = max_tokens
         self.partial_tokens = partial_tokens
         self.faults = faults
         self.samples = samples
@@ -68,13 +73,13 @@ class Lab:
         self.tasks.write_text(
             "".join(json.dumps({"id": name, "prompt": f"do {name}"}) + "\n" for name in names)
         )
-        self.engine = FakeEngine(mean_length=16, faults=faults)
+        self.engine = FakeEngine(mean_length=16, faults=faults, replies=replies)
         self.zygote: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "Lab":
         self.engine.start()
         self.zygote = subprocess.Popen(
-            [sys.executable, str(HERE / "zygote.py")],
+            [sys.executable, str(HERE / "zygote.py"), self.workload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -108,6 +113,7 @@ class Lab:
             "samples": self.samples,
             "concurrency": self.concurrency,
             "partial_tokens": self.partial_tokens,
+            "max_tokens": self.max_tokens,
             "url": self.engine.url,
             "journal": str(place / "journal.db"),
             "effects": str(place / "effects"),
@@ -249,7 +255,7 @@ def _nothing_generated_twice(baseline: Baseline, before: World, after: World) ->
         f"{name}/{path}"
         for name, paths in before.steps.items()
         # A world that is gone takes its steps with it: that is what `restart` means.
-        if before.dangling.get(name) is not Contract.RESTART
+        if before.dangling.get(name) is not Contract.RESTART and name not in after.restarts
         for path in paths
     }
     again = durable.intersection(live)

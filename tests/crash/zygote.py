@@ -7,6 +7,7 @@ driver's wait status.
 
 import asyncio
 import faulthandler
+import importlib
 import json
 import os
 import sys
@@ -16,7 +17,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import aiohttp  # noqa: F401
-import workload
 
 from holdfast.cli.export import _write
 from holdfast.engine.engine import Engine
@@ -36,6 +36,7 @@ from holdfast.rollout.processor import as_processor
 from holdfast.testing import crash
 from holdfast.testing.faulty import FaultyConnections
 
+workload = importlib.import_module(sys.argv[1])
 HANGS_AFTER = 60.0
 RETRY = RetryPolicy(tries=5, deadline=60, try_timeout=20, base=0.01, cap=0.05)
 
@@ -46,7 +47,7 @@ async def drive(order: dict) -> None:
         name="crash",
         samples=order["samples"],
         model="fake",
-        sampling=Sampling(max_tokens=64),
+        sampling=Sampling(max_tokens=order["max_tokens"]),
         seed=7,
         rollout="solve",
         scorer="score",

@@ -162,5 +162,8 @@ def _messages(row: _Row, *, where: str) -> tuple[Message, ...]:
     if row.prompt is not None:
         return (user(row.prompt),)
     if row.messages is None:
-        raise UsageError(f"{where}: needs 'messages' (a list) or 'prompt' (a string)")
+        raise UsageError(
+            f"{where}: needs 'messages' (a list; empty where an environment speaks first) or "
+            "'prompt' (a string)"
+        )
     return row.messages

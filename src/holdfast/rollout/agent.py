@@ -14,7 +14,7 @@ from holdfast.rollout.budget import Limits
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.environment import Environment
 from holdfast.rollout.episode import Episode
-from holdfast.rollout.processor import Returned, RolloutProcessor
+from holdfast.rollout.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.reply import Reply
 from holdfast.rollout.tool import Function, Tool
 
@@ -54,8 +54,8 @@ class AgentRolloutProcessor(RolloutProcessor):
     @property
     def identity(self) -> str:
         """Another prompt, limit or tool makes another run."""
-        names = [str(getattr(tool, "name", None) or tool) for tool in self.tools]
-        return f"{self.system_prompt!r} {self.limits!r} {names!r}"
+        given = code_of(*self.tools, *self.environments, self.finish)
+        return f"{self.system_prompt!r} {self.limits!r} {given}"
 
     async def rollout(self, t: Rollout) -> Returned:
         limits = self.limits
@@ -95,7 +95,8 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        return f"{self.system_prompt!r} {self.limits!r}"
+        given = code_of(self.environment, self.action)
+        return f"{self.system_prompt!r} {self.limits!r} {given}"
 
     async def rollout(self, t: Rollout) -> Returned:
         limits = self.limits

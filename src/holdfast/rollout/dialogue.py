@@ -13,7 +13,7 @@ from holdfast.records.task import Task
 from holdfast.rollout.agent import opening
 from holdfast.rollout.budget import Limits
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processor import Returned, RolloutProcessor
+from holdfast.rollout.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.tool import Function, Tool
 from holdfast.rollout.voice import Voice
 
@@ -58,9 +58,9 @@ class DialogueRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        names = [str(getattr(tool, "name", None) or tool) for tool in self.tools]
+        given = code_of(*self.tools, self.user_prompt)
         model = self.user_policy.model if self.user_policy else ""
-        return f"{self.system_prompt!r} {self.stop!r} {self.limits!r} {names!r} {model}"
+        return f"{self.system_prompt!r} {self.stop!r} {self.limits!r} {given} {model}"
 
     async def rollout(self, t: Rollout) -> Returned:
         limits = self.limits

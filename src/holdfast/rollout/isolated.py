@@ -79,9 +79,9 @@ def _place(function: Callable[..., object], tool: str) -> tuple[str, Home]:
             f"tool {tool}: {name} cannot be isolated, since another process has to import it; "
             "define it with `def` at the top level of a module"
         )
-    module = sys.modules.get(function.__module__)
-    file = getattr(module, "__file__", None) or function.__code__.co_filename
-    if not os.path.exists(file):
+    # Not what `sys.modules` has under the module's name: that may be another.
+    file = inspect.unwrap(function).__globals__.get("__file__")
+    if not isinstance(file, str) or not os.path.exists(file):
         raise UsageError(
             f"tool {tool}: {name} cannot be isolated, since it is in no file that another process "
             "could import; put it into a module"

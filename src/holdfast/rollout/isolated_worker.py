@@ -15,6 +15,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Awaitable
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import msgspec
@@ -78,26 +79,31 @@ def _serve(talk: socket.socket, runner: asyncio.Runner) -> None:
 
 def _imported(home: Home) -> ModuleType:
     sys.argv[:] = [home.file]
+    found = _found(home.module)
     with isolated.importing(home):
-        if _is_importable(home):
+        if found is not None and _is_at(found, home.file):
             return importlib.import_module(home.module)
-        spec = importlib.util.spec_from_file_location(home.module, home.file)
+        # Under its own name, unless that is another module's.
+        name = home.module if found is None else f"isolated_{home.module}"
+        spec = importlib.util.spec_from_file_location(name, home.file)
         if spec is None or spec.loader is None:
             raise ImportError(f"{home.file} is no Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[home.module] = module
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
 
 
-def _is_importable(home: Home) -> bool:
-    """By its name; another module of that name is not meant."""
+def _found(module: str) -> ModuleSpec | None:
+    """What would be imported by this name."""
     try:
-        spec = importlib.util.find_spec(home.module)
+        return importlib.util.find_spec(module)
     except (ImportError, ValueError):
-        return False
-    origin = spec.origin if spec is not None else None
-    return origin is not None and os.path.exists(origin) and os.path.samefile(origin, home.file)
+        return None
+
+
+def _is_at(spec: ModuleSpec, file: str) -> bool:
+    origin = spec.origin
+    return origin is not None and os.path.exists(origin) and os.path.samefile(origin, file)
 
 
 def _answer(module: ModuleType, request: Request, runner: asyncio.Runner) -> Answer:

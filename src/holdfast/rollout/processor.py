@@ -128,19 +128,37 @@ def fingerprint_of(candidate: object) -> str:
     processor also its `identity`."""
     if isinstance(candidate, FunctionProcessor):
         candidate = candidate.function
+    subject = _subject(candidate)
+    name = getattr(subject, "__name__", type(candidate).__name__)
+    source = _source(subject)
+    if isinstance(candidate, RolloutProcessor):
+        source += candidate.identity.encode()
+    return f"{name}@{hashlib.sha256(source).hexdigest()[:12]}"
+
+
+def code_of(*candidates: object) -> str:
+    """A digest of the files that define them: for the `identity` of a processor that is given
+    functions of the user's."""
+    digest = hashlib.sha256()
+    for candidate in candidates:
+        digest.update(_source(_subject(candidate)))
+    return digest.hexdigest()[:12]
+
+
+def _subject(candidate: object) -> object:
+    """What of it has a file: the function under partials and wrappers, or the class."""
+    candidate = getattr(candidate, "function", candidate)
     while isinstance(candidate, functools.partial):
         candidate = candidate.func
     if callable(candidate):
         candidate = inspect.unwrap(candidate)
-    subject = (
-        candidate if callable(candidate) and hasattr(candidate, "__name__") else type(candidate)
-    )
-    name = getattr(subject, "__name__", type(candidate).__name__)
+    named = callable(candidate) and hasattr(candidate, "__name__")
+    return candidate if named else type(candidate)
+
+
+def _source(subject: object) -> bytes:
     try:
-        source = Path(inspect.getfile(subject)).read_bytes()
+        return Path(inspect.getfile(subject)).read_bytes()  # type: ignore[arg-type]
     except (TypeError, OSError):
         code = getattr(subject, "__code__", None)
-        source = code.co_code if code is not None else b""
-    if isinstance(candidate, RolloutProcessor):
-        source += candidate.identity.encode()
-    return f"{name}@{hashlib.sha256(source).hexdigest()[:12]}"
+        return code.co_code if code is not None else b""

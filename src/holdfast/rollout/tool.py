@@ -6,6 +6,7 @@ default is the careful one: it is not run again, and the model is told.
 
 import inspect
 import json
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import overload
@@ -121,7 +122,7 @@ class Tool:
         }
 
     def _set_limits(self, contract: Contract | str, *, timeout: float, max_result: int) -> None:
-        if not timeout > 0:
+        if not 0 < timeout < math.inf:
             raise UsageError(f"tool {self.name}: timeout={timeout} has to be more than 0 seconds")
         if max_result < 1:
             raise UsageError(f"tool {self.name}: max_result={max_result} has to be at least 1")

@@ -8,7 +8,8 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Optional, Protocol, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -73,7 +74,7 @@ class Signature:
             self._check_kind(one)
             if one.default is None and one.name in hints:
                 # `limit: int = None` means that None may be given.
-                hints[one.name] = hints[one.name] | None
+                hints[one.name] = Optional[hints[one.name]]  # noqa: UP045  (of any hint)
             self._check_hint(one, hints)
         return shown
 
@@ -224,14 +225,21 @@ def _complete(
 
 def _annotated(hint: object) -> str:
     """The words of `Annotated[int, "words"]`."""
-    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    texts = (getattr(one, "documentation", one) for one in metadata)
+    texts = (getattr(one, "documentation", one) for one in _metadata(hint))
     return next((text for text in texts if isinstance(text, str)), "")
 
 
 def _has_description(hint: object) -> bool:
-    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return any(isinstance(one, msgspec.Meta) and one.description for one in metadata)
+    return any(isinstance(one, msgspec.Meta) and one.description for one in _metadata(hint))
+
+
+def _metadata(hint: object) -> list[object]:
+    """Of `Annotated`, also where None is allowed as well."""
+    if get_origin(hint) is Annotated:
+        return list(get_args(hint)[1:])
+    if get_origin(hint) in (Union, UnionType):
+        return [found for one in get_args(hint) for found in _metadata(one)]
+    return []
 
 
 def _name(hint: object) -> str:

@@ -1,0 +1,140 @@
+"""One side of the environment benchmark, in a process of its own."""
+
+import asyncio
+import json
+import sys
+import time
+from array import array
+from pathlib import Path
+
+# Imported before the clock starts: what is measured is the work.
+import holdfast.engine.run
+import holdfast.policy.pool
+import holdfast.rollout.agent
+from holdfast.policy.policy import Request
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.records.message import user
+from holdfast.records.tokens import unpack_ids
+
+TURNS = 8
+TRAJECTORIES = 512
+CONCURRENCY = 256
+TOKENS = 256
+LONG = 1_000
+WINDOWS = (100, 200, 900, 1_000)
+
+
+class Ledger(holdfast.Environment):
+    """A small world with a state: it answers a line of text, as text games do."""
+
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+        self.done = 0
+
+    def reset(self, *, seed: int) -> holdfast.Observation:
+        self.done = 0
+        return holdfast.Observation(f"Ledger {seed % 1000} is open. Say what to write down.")
+
+    def step(self, action: str) -> holdfast.Observation:
+        self.done += 1
+        words = f"Line {self.done:04} holds {len(action):04} letters. What comes next?"
+        return holdfast.Observation(words, reward=0.5, done=self.done == self.turns)
+
+
+async def bare(url: str, turns: int, trajectories: int, ticks: list[float]) -> None:
+    """What one would write by hand over the same client: nothing is kept."""
+    renderer, sampling = ByteRenderer(), holdfast.Sampling(max_tokens=TOKENS)
+    policy = holdfast.EnginePolicy(url, "fake", connections=CONCURRENCY)
+    slots = asyncio.Semaphore(CONCURRENCY)
+
+    async def trajectory(number: int) -> None:
+        async with slots:
+            environment = Ledger(turns)
+            seen = environment.reset(seed=number)
+            ids = array("i", renderer.render([user(seen.text)], ()))
+            for turn in range(turns):
+                _tick(ticks, turn)
+                request = Request(
+                    prompt=ids, sampling=sampling, seed=number * turns + turn, id=f"{number}/{turn}",
+                    stop_token_ids=renderer.stop_token_ids,
+                )  # fmt: skip
+                answer = unpack_ids((await policy.sample(request)).ids)
+                seen = environment.step(renderer.decode(answer))
+                ids = ids + answer
+                ids.extend(renderer.bridge(ids, answer, [user(seen.text)], ()) or ())
+            _tick(ticks, turns)
+
+    try:
+        await asyncio.gather(*(trajectory(number) for number in range(trajectories)))
+    finally:
+        await policy.aclose()
+
+
+async def durable(
+    url: str, folder: str, turns: int, trajectories: int, ticks: list[float], sizes: list[int]
+) -> None:
+    path = Path(folder) / "journal.db"
+
+    class Ticking(holdfast.EnvironmentRolloutProcessor):
+        async def rollout(self, t: holdfast.Rollout) -> None:
+            episode = await t.env(self.environment(t.task))
+            t.add(episode.observation)
+            for turn in range(turns):
+                if _tick(ticks, turn):
+                    sizes.append(_bytes(path))
+                reply = await t.generate()
+                t.add(await episode.step(reply.text))
+            if _tick(ticks, turns):
+                sizes.append(_bytes(path))
+
+    journal = holdfast.open_journal(path)
+    policy = holdfast.EnginePolicy(url, "fake", connections=CONCURRENCY)
+    try:
+        _, report = await holdfast.run(
+            Ticking(lambda task: Ledger(turns)),
+            tasks=[{"id": str(number), "prompt": ""} for number in range(trajectories)],
+            policy=policy, journal=journal, name="bench", seed=1,
+            sampling=holdfast.Sampling(max_tokens=TOKENS),
+            settings=holdfast.Settings(concurrency=CONCURRENCY),
+        )  # fmt: skip
+        assert report.turns == turns * trajectories, report
+    finally:
+        await policy.aclose()
+        await journal.close()
+
+
+def _tick(ticks: list[float], turn: int) -> bool:
+    if ticks is LONG_TICKS and turn in WINDOWS:
+        ticks.append(time.process_time())
+        return True
+    return False
+
+
+def _bytes(path: Path) -> int:
+    return sum(one.stat().st_size for one in path.parent.iterdir())
+
+
+LONG_TICKS: list[float] = []
+
+
+def main() -> None:
+    mode, url, folder = sys.argv[1:]
+    sizes: list[int] = []
+    if mode.endswith("long"):
+        ticks, shape = LONG_TICKS, (LONG, 1)
+    else:
+        ticks, shape = [], (TURNS, TRAJECTORIES)
+    cpu = time.process_time()
+    if mode.startswith("bare"):
+        asyncio.run(bare(url, *shape, ticks))
+    else:
+        asyncio.run(durable(url, folder, *shape, ticks, sizes))
+    found = {"turn": (time.process_time() - cpu) / (shape[0] * shape[1])}
+    if ticks:
+        found |= {"early": (ticks[1] - ticks[0]) / 100, "late": (ticks[3] - ticks[2]) / 100}
+    if sizes:
+        found |= {"bytes_early": sizes[1] - sizes[0], "bytes_late": sizes[3] - sizes[2]}
+    print(json.dumps(found))
+
+
+main()

@@ -1,0 +1,57 @@
+"""SIGKILL at record boundaries of every built-in processor, with worlds of every recovery level."""
+
+import pytest
+from lab import Lab, kill_and_resume, undisturbed
+from worlds_workload import REPLIES
+
+LEVELS = ("snapshot", "replay", "stateless", "restart")
+NAMES = (
+    *(f"player-{level}0" for level in LEVELS),
+    *(f"agent-{level}0" for level in LEVELS),
+    "buyer-0",
+    "dialogue-0",
+)
+FAST_POINTS = 10
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with Lab(
+        tmp_path_factory.mktemp("worlds"),
+        names=NAMES,
+        samples=2,
+        workload="worlds_workload",
+        replies=REPLIES,
+        max_tokens=300,
+        faults=(),
+    ) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def baseline(lab):
+    return undisturbed(lab)
+
+
+def test_two_undisturbed_runs_give_the_same_bytes(lab, baseline):
+    assert undisturbed(lab).samples == baseline.samples
+    assert len(baseline.samples) == 2 * len(NAMES)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("part", range(FAST_POINTS))
+def test_a_kill_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
+    position = (part + (0.25 if when == "after" else 0.75)) / FAST_POINTS
+    plan = f"{when}:{max(1, round(position * baseline.records))}"
+    assert kill_and_resume(lab, baseline, plan), plan
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_every_record_boundary_changes_nothing(lab, baseline, when):
+    boundary = 1
+    while kill_and_resume(lab, baseline, f"{when}:{boundary}"):
+        boundary += 1
+    assert boundary > baseline.records
+    print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
