@@ -67,7 +67,7 @@ def test_what_is_refused_before_a_journal_is_there_is_refused_beside_one_too(rec
     [
         ('{"prompt": "a"}\n{"prompt": \n', "tasks.jsonl:2: not JSON"),
         ('{"prompt": "a"}\n\n[1]\n', "tasks.jsonl:3: wants a JSON object, found list"),
-        ('{"id": "a"}\n', "tasks.jsonl:1: needs 'messages' (a list) or 'prompt' (a string)"),
+        ('{"id": "a"}\n', "tasks.jsonl:1: needs 'messages' (a list; empty"),
         ('{"messages": [{"role": "king"}]}\n', "tasks.jsonl:1: Invalid enum value 'king'"),
         ('{"prompt": "a", "messages": []}\n', "give 'messages' or 'prompt', not both"),
         ('{"id": 1.5, "prompt": "a"}\n', "tasks.jsonl:1: Expected `int | str | null`, got `float`"),

@@ -13,7 +13,7 @@ from msgspec import structs
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo, UsageError
 from holdfast.rollout.containment import as_exception, contained
 from holdfast.rollout.environment import Environment, Observation, Recovery
-from holdfast.rollout.own_thread import OwnThread
+from holdfast.rollout.own_thread import CallTimedOut, OwnThread
 from holdfast.rollout.session import Session, is_accident
 from holdfast.rollout.tool import result_text
 
@@ -85,18 +85,25 @@ class GuardedEnvironment:
         self, what: str, method: Callable[..., Any], *args: Any, **kw: Any
     ) -> Any:
         limit = self._environment.timeout
+        late = f"{self._environment.name}.{what} was not done within {limit:g} s"
+        if not inspect.iscoroutinefunction(method):
+            try:
+                found = await self.thread.run(lambda: method(*args, **kw), timeout=limit)
+            except CallTimedOut as error:
+                raise EnvironmentBroken(late) from error
+            if not isinstance(found, Awaitable):
+                return found
+            return await self._awaited(found, limit, late)
+        return await self._awaited(method(*args, **kw), limit, late)
+
+    async def _awaited(self, found: Awaitable[Any], limit: float, late: str) -> Any:
         try:
             async with asyncio.timeout(limit) as deadline:
-                if inspect.iscoroutinefunction(method):
-                    return await contained(method(*args, **kw))
-                found = await self.thread.run(lambda: method(*args, **kw))
-                return await contained(found) if isinstance(found, Awaitable) else found
+                return await contained(found)
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            raise EnvironmentBroken(
-                f"{self._environment.name}.{what} was not done within {limit:g} s"
-            ) from error
+            raise EnvironmentBroken(late) from error
 
     def _checked(self, what: str, seen: object) -> Observation:
         try:
@@ -125,7 +132,8 @@ def _readable(seen: object) -> Observation:
     reward = float(seen.reward)
     if not math.isfinite(reward):
         raise ValueError(f"{reward} is no reward")
-    msgspec.msgpack.decode(msgspec.msgpack.encode(seen.info))
+    if seen.info:
+        msgspec.msgpack.decode(msgspec.msgpack.encode(seen.info))
     return structs.replace(
         seen,
         text=result_text(seen.text),

@@ -17,6 +17,10 @@ Result = TypeVar("Result")
 Work = Callable[[], None]
 
 
+class CallTimedOut(Exception):
+    """The call did not come back in time."""
+
+
 class OwnThread:
     """Started by its first call. `stop` ends it after the call that it is in."""
 
@@ -26,7 +30,8 @@ class OwnThread:
         self._thread: threading.Thread | None = None
         self._hangs = False
 
-    async def run(self, function: Callable[[], Result]) -> Result:
+    async def run(self, function: Callable[[], Result], *, timeout: float | None = None) -> Result:
+        """What `function` returns, or `CallTimedOut`; what comes after that is not looked at."""
         if self._hangs:
             raise EnvironmentBroken(f"an earlier call of {self._what} still hangs")
         if self._thread is None:
@@ -46,12 +51,19 @@ class OwnThread:
                 tell(loop, set_result, future, result)
 
         self._work.put(work)
+        # Cheaper than asyncio.timeout, which wants to cancel the task.
+        alarm = None
+        if timeout is not None:
+            alarm = loop.call_later(timeout, lambda: set_exception(future, CallTimedOut()))
         try:
             return await future
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, CallTimedOut):
             # Whoever waited is gone; the call itself may go on for ever.
             self._hangs = True
             raise
+        finally:
+            if alarm is not None:
+                alarm.cancel()
 
     def stop(self) -> None:
         self._work.put(None)

@@ -62,7 +62,7 @@ def set_result(future: "asyncio.Future[Result]", result: Result) -> None:
         future.set_result(result)
 
 
-def set_exception(future: "asyncio.Future[object]", error: BaseException) -> None:
+def set_exception(future: "asyncio.Future[Result]", error: BaseException) -> None:
     if future.done():
         return
     if isinstance(error, StopIteration):
