@@ -121,6 +121,7 @@ def test_a_world_that_came_back_different_forks_where_it_differs():
     assert fork.path == "4"
     assert [step.observation for step in history.environment_steps][1] == "elsewhere"
     assert len(history.failures) == 1
+    assert yard.report().worlds_changed == 1
 
 
 def test_a_world_that_never_comes_back_the_same_fails_in_the_end():
@@ -168,6 +169,9 @@ def test_an_environment_that_cannot_be_closed_costs_nothing():
     assert history.status.name == "COMPLETED"
     assert history.reward == 100.0
     assert [failure.message for failure in history.close_failures] == ["a fault in close"]
+    report = yard.report()
+    assert report.closes_failed == 1
+    assert [(one.phase, one.permanent) for one in report.causes] == [("close", 0)]
 
 
 def test_an_agent_calls_tools_until_it_stops():

@@ -13,7 +13,7 @@ from holdfast.journal.journal import Journal
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import Failure
 from holdfast.records.group import valid_members
-from holdfast.records.history import History
+from holdfast.records.history import CAME_BACK_DIFFERENT, History
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
 
@@ -65,6 +65,10 @@ class RunReport(Struct):
     """Replies that went on from their last durable token."""
     interrupted_calls: int = 0
     """Tool calls of which the model was told that they were interrupted."""
+    worlds_changed: int = 0
+    """How often an environment came back other than it was."""
+    closes_failed: int = 0
+    """Environments that could not be closed; what was done in them stands."""
     truncations: dict[str, int] = {}
     causes: list[RootCause] = []
     groups: int = 0
@@ -120,6 +124,8 @@ def _add(
     report.prefix_breaks += history.prefix_breaks
     report.seams += history.seams
     report.interrupted_calls += history.interrupted_calls
+    report.worlds_changed += sum(one.reason == CAME_BACK_DIFFERENT for one in history.forks)
+    report.closes_failed += len(history.close_failures)
     failed = history.status is Status.FAILED
     scored_away = failed and bool(history.scoring_failures)
     retried = len(history.failures) - (1 if failed and not scored_away else 0)
@@ -127,6 +133,8 @@ def _add(
     for failure in history.failures:
         last = failed and not scored_away and failure is history.failures[-1]
         _add_cause(causes, failure, name, permanent=last)
+    for failure in history.close_failures:
+        _add_cause(causes, failure, name, permanent=False)
     for failure in history.scoring_failures:
         last = scored_away and failure is history.scoring_failures[-1]
         _add_cause(causes, failure, name, permanent=last)
@@ -189,6 +197,8 @@ def as_text(report: RunReport) -> str:
         "prefix breaks": report.prefix_breaks,
         "replies gone on with": report.seams,
         "tool calls interrupted": report.interrupted_calls,
+        "environments that came back different": report.worlds_changed,
+        "environments not closed": report.closes_failed,
     }
     if any(disturbances.values()):
         told = ", ".join(f"{total} {name}" for name, total in disturbances.items() if total)
