@@ -233,15 +233,13 @@ class Opaque:
 def test_whatever_a_tool_returns_becomes_text_that_is_the_same_on_replay(returned, shown):
     play = Play()
 
-    def gives():
-        return returned
-
+    gives = Tool(lambda: returned, name="gives", max_result=10_000_000)
     assert use(play, gives).content == shown
     assert use(play, gives).content == shown
 
 
 def test_a_result_that_no_journal_takes_breaks_the_call_and_not_the_run(monkeypatch):
-    monkeypatch.setattr("holdfast.rollout.tool.MAX_RESULT", 100)
+    monkeypatch.setattr("holdfast.rollout.tool_result.MAX_RESULT", 100)
     with pytest.raises(EnvironmentBroken, match="101 bytes"):
         use(Play(), Tool(lambda: "x" * 101, name="big"))
 

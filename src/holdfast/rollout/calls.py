@@ -17,7 +17,7 @@ from holdfast.rollout.containment import as_exception, end
 from holdfast.rollout.episode import BoundTool
 from holdfast.rollout.prompt import fingerprint
 from holdfast.rollout.session import Session
-from holdfast.rollout.tool import KEY_PARAMETER, Function, Tool, as_tool, result_text
+from holdfast.rollout.tool import KEY_PARAMETER, Function, Tool, as_tool
 
 INTERRUPTED = "This call was interrupted; it is unknown whether it took effect. It is not repeated."
 MAX_INTERRUPTIONS = 5
@@ -144,10 +144,10 @@ async def _run_once(session: Session, intent: ToolIntent, tool: Tool) -> ToolRes
         arguments = tool.bind(intent.arguments)
         if tool.wants_key:
             arguments[KEY_PARAMETER] = intent.idempotency_key
-        async with asyncio.timeout(tool.timeout) as deadline:
+        async with asyncio.timeout(tool.caller_timeout) as deadline:
             content, error = tool.shown(await tool.invoke(arguments)), ""
     except ToolSaysNo as refusal:
-        content, error = result_text(str(refusal)), type(refusal).__name__
+        content, error = tool.shown(str(refusal)), type(refusal).__name__
     except Exception as broken:
         late = isinstance(broken, TimeoutError) and deadline.expired()
         raise session.failed(_broken(tool, broken, late=late), intent.path) from broken
@@ -157,7 +157,8 @@ async def _run_once(session: Session, intent: ToolIntent, tool: Tool) -> ToolRes
 
 
 def _fingerprint(call: ToolCall) -> bytes:
-    return fingerprint(call.name.encode(), call.arguments.encode(), call.id.encode())
+    parts = (call.name, call.arguments, call.id)
+    return fingerprint(*(part.encode("utf-8", "surrogatepass") for part in parts))
 
 
 def _key(session: Session, path: str, call: ToolCall) -> str:
@@ -171,7 +172,8 @@ def _broken(tool: Tool, error: Exception, *, late: bool) -> EnvironmentBroken:
     if late:
         return EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
     root = as_exception(error)
-    return EnvironmentBroken(f"tool {tool.name} broke: {type(root).__name__}: {root}")
+    said = str(root) if isinstance(root, EnvironmentBroken) else f"{type(root).__name__}: {root}"
+    return EnvironmentBroken(f"tool {tool.name} broke: {said}")
 
 
 def _refusal(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSaysNo | None:

@@ -99,8 +99,13 @@ class Environment:
 
     @property
     def tools(self) -> Sequence[Tool | Function]:
-        """Tools that act in this environment; known before it is reset."""
+        """Tools that act in this environment; read once it is prepared, and before it is reset."""
         return ()
+
+    def prepare(self) -> Awaitable[None] | None:
+        """Called before `tools` is read, on replay, too: finds out what there is, and opens
+        nothing that has to be closed."""
+        return None
 
     def reset(self, *, seed: int) -> Seen | Awaitable[Seen]:
         """Begins an episode. The same seed begins the same one."""

@@ -38,7 +38,7 @@ from holdfast.rollout.guarded import GuardedEnvironment, recovery_of
 from holdfast.rollout.own_thread import OwnThread
 from holdfast.rollout.prompt import fingerprint
 from holdfast.rollout.session import OnDivergence, Session
-from holdfast.rollout.tool import KEY_PARAMETER, Tool, as_tool, result_text
+from holdfast.rollout.tool import KEY_PARAMETER, Tool, as_tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,7 +93,7 @@ class Episode:
         self._kept = 0
         """After how many actions the last snapshot was taken."""
         self._closed = False
-        self._tools = tuple(BoundTool(as_tool(one), self) for one in environment.tools)
+        self._tools: tuple[BoundTool, ...] = ()
 
     @property
     def thread(self) -> OwnThread:
@@ -136,6 +136,8 @@ class Episode:
                 f"{environment.name} is in use already: make a new instance for each trajectory"
             )
         environment.blobs = session.blobs
+        await self._guarded.prepare()
+        self._tools = tuple(BoundTool(as_tool(one), self) for one in environment.tools)
         asked = "" if seed is None else str(seed)
         mark = fingerprint(environment.name.encode(), environment.identity.encode(), asked.encode())
         step = await session.match(
@@ -282,10 +284,10 @@ class Episode:
             arguments = tool.bind(intent.arguments)
             if tool.wants_key:
                 arguments[KEY_PARAMETER] = intent.idempotency_key
-            async with asyncio.timeout(tool.timeout):
+            async with asyncio.timeout(tool.caller_timeout):
                 return Observation(tool.shown(await tool.invoke(arguments)))
         except ToolSaysNo as no:
-            return Observation(result_text(str(no)), error=type(no).__name__)
+            return Observation(tool.shown(str(no)), error=type(no).__name__)
         except Exception as error:
             raise self._guarded.broke(f"tool {tool.name}", error) from error
 

@@ -28,6 +28,10 @@ class GuardedEnvironment:
         self._session = session
         self._environment = environment
 
+    async def prepare(self) -> None:
+        if type(self._environment).prepare is not Environment.prepare:
+            await self._must("prepare", self._environment.prepare)
+
     async def reset(self, seed: int) -> Observation:
         self.opened = True
         seen = await self._must("reset", self._environment.reset, seed=seed)

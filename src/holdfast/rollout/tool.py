@@ -4,6 +4,7 @@ A tool says what may happen to a call of which nobody knows whether it ran (`Con
 default is the careful one: it is not run again, and the model is told.
 """
 
+import functools
 import inspect
 import json
 import math
@@ -48,7 +49,6 @@ NAMES = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What chat templates and inference engines take."""
 
 Function = Callable[..., "Awaitable[object] | object"]
-_threads = DaemonThreads("tool calls")
 
 
 class InvalidArguments(ToolSaysNo):
@@ -80,6 +80,8 @@ class Tool:
         self._set_up(function, takes or Signature(function, self.name))
         self._set_limits(contract, timeout=timeout, max_result=max_result)
         self._isolated = Isolated(function, self.name) if isolated else None
+        # Its own: one that hangs uses up what is allowed to hang, and no other tool's share.
+        self._threads = DaemonThreads(f"calls of tool {self.name}")
 
     @classmethod
     def from_schema(
@@ -157,7 +159,7 @@ class Tool:
         return self._isolated is not None
 
     @property
-    def patience(self) -> float | None:
+    def caller_timeout(self) -> float | None:
         """The deadline that the caller of `invoke` holds; None where `invoke` holds it itself.
 
         An isolated call's time does not count before its process is there and ready.
@@ -178,7 +180,7 @@ class Tool:
         if self.is_async:
             found = self.function(**arguments)
         else:
-            found = await _threads.run(lambda: self.function(**arguments))
+            found = await self._threads.run(lambda: self.function(**arguments))
         return await contained(found) if isinstance(found, Awaitable) else found
 
     def shown(self, value: object) -> str:
@@ -223,14 +225,35 @@ def tool(
 
 
 def as_tool(candidate: "Tool | Function") -> Tool:
-    return candidate if isinstance(candidate, Tool) else Tool(candidate)
+    if isinstance(candidate, Tool):
+        return candidate
+    # Its schema is asked for at every turn. A method's would keep its object alive.
+    return _tool_of(candidate) if inspect.isfunction(candidate) else Tool(candidate)
+
+
+@functools.lru_cache(maxsize=256)
+def _tool_of(function: Function) -> Tool:
+    return Tool(function)
 
 
 def schemas_of(
     tools: "Sequence[Tool | Function | dict[str, object]]",
 ) -> tuple[dict[str, object], ...]:
     """What is shown to the model, from tools, plain functions or ready-made schemas."""
-    return tuple(one if isinstance(one, dict) else as_tool(one).schema for one in tools)
+    found = tuple(one if isinstance(one, dict) else as_tool(one).schema for one in tools)
+    names = [_name_in(schema) for schema in found]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(
+            f"two tools are called {twice!r}, and the model could only call one of them; rename "
+            "one (a server's tools can be given a prefix)"
+        )
+    return found
+
+
+def _name_in(schema: dict[str, object]) -> object:
+    function = schema.get("function")
+    return function.get("name") if isinstance(function, dict) else schema.get("name", id(schema))
 
 
 def _checked_name(name: str) -> str:

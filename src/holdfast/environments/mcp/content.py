@@ -1,0 +1,51 @@
+"""What a tool of an MCP server answered, as text for a model."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from mcp_types import BlobResourceContents, CallToolResult, ContentBlock
+
+
+def text_of(result: "CallToolResult") -> str:
+    """Texts, line by line; a placeholder for each thing that is none; and the structured content
+    as JSON, where there is no text."""
+    lines = [_shown(block) for block in result.content]
+    has_text = any(_text(block) is not None for block in result.content)
+    if result.structured_content is not None and not has_text:
+        lines.append(msgspec.json.encode(result.structured_content).decode())
+    return "\n".join(lines)
+
+
+def _shown(block: "ContentBlock") -> str:
+    text = _text(block)
+    return _placeholder(block) if text is None else text
+
+
+def _text(block: "ContentBlock") -> str | None:
+    if block.type == "text":
+        return block.text
+    if block.type == "resource":
+        # A resource that is text was put into the answer to be read.
+        return getattr(block.resource, "text", None)
+    return None
+
+
+def _placeholder(block: "ContentBlock") -> str:
+    match block.type:
+        case "image" | "audio":
+            return f"[{block.type}: {block.mime_type}, {_size(block.data)} bytes]"
+        case "resource_link":
+            size = "" if block.size is None else f", {block.size} bytes"
+            return f"[resource: {block.uri}, {block.mime_type or 'unknown type'}{size}]"
+        case "resource":
+            resource: BlobResourceContents = block.resource  # type: ignore[assignment]
+            kind = resource.mime_type or "unknown type"
+            return f"[resource: {resource.uri}, {kind}, {_size(resource.blob)} bytes]"
+        case _:
+            return f"[{block.type}]"
+
+
+def _size(base64: str) -> int:
+    return len(base64.rstrip("=")) * 3 // 4

@@ -1,0 +1,242 @@
+"""MCP servers in real rollouts: what dies comes back by its recovery level."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mcp_servers.keeping import ListeningBank, call, others, stdio
+from stage import Oracle, Play
+from yard import Yard
+
+from holdfast.environments.mcp import McpServer
+from holdfast.policy.policy import Request
+from holdfast.records.errors import EnvironmentBroken
+from holdfast.rollout.agent import AgentRolloutProcessor
+from holdfast.rollout.calls import INTERRUPTED
+
+
+async def ask(t, episode, name, /, **arguments) -> str:
+    tool = next(one for one in episode.tools if one.name == name)
+    return (await t.tool(tool.call(**arguments), *episode.tools)).content
+
+
+def banking(server: McpServer, flag: Path, heard: list[list[str]]):
+    """Deposits, has the server killed the first time, and looks at what is left."""
+
+    async def rollout(t) -> None:
+        await server.tools()
+        episode = await t.env(server.environment())
+        said = [await ask(t, episode, "deposit", name="ann", amount=7)]
+        t.add("go")
+        await t.generate()
+        said.append(await ask(t, episode, "withdraw", name="ann", amount=9))
+        said.append(await ask(t, episode, "rob", flag=str(flag)))
+        said.append(await ask(t, episode, "deposit", name="ann", amount=1))
+        heard.append(said)
+
+    return rollout
+
+
+BANK = stdio("bank", recovery="replay")
+
+
+@pytest.fixture(scope="module")
+def bank() -> Iterator[ListeningBank]:
+    with ListeningBank() as listening:
+        yield listening
+
+
+@pytest.fixture
+def flag(tmp_path) -> Path:
+    return tmp_path / "robbed"
+
+
+EXPECTED = [
+    "ann has 7",
+    "Error executing tool withdraw: ann has only 7",
+    "the safe was empty",
+    "ann has 8",
+]
+
+
+def test_a_server_with_state_that_dies_in_a_call_is_brought_back_by_replay(flag):
+    heard: list[list[str]] = []
+    yard = Yard()
+    yard.run(banking(BANK, flag, heard))
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    assert heard == [EXPECTED]
+    assert len(yard.history().attempts) == 2
+    assert flag.exists()
+
+
+def test_a_server_with_state_that_cannot_come_back_starts_the_trajectory_anew(flag):
+    server, heard = stdio("bare", recovery="restart"), []
+
+    async def rollout(t) -> None:
+        await server.tools()
+        episode = await t.env(server.environment())
+        said = [await ask(t, episode, "add_one") for _ in range(2)]
+        said.append(await ask(t, episode, "kill_once", flag=str(flag)))
+        heard.append([*said, await ask(t, episode, "add_one")])
+
+    yard = Yard()
+    yard.run(rollout)
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    assert heard == [["1", "2", "survived", "3"]]
+
+
+def test_over_http_a_server_that_was_killed_and_started_again_is_brought_back_by_replay(bank, flag):
+    server, heard = McpServer.http(bank.url, recovery="replay", timeout=60), []
+
+    async def rollout(t) -> None:
+        await server.tools()
+        episode = await t.env(server.environment())
+        heard.append(await ask(t, episode, "deposit", name="ann", amount=7))
+        if not flag.exists():
+            flag.touch()
+            bank.kill()
+            bank.start()
+        heard.append(await ask(t, episode, "deposit", name="ann", amount=1))
+
+    yard = Yard()
+    yard.run(rollout)
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    assert heard == ["ann has 7", "ann has 7", "ann has 8"]
+
+
+def test_trajectories_with_sessions_of_their_own_do_not_see_each_other_over_http(bank):
+    async def played() -> list[str]:
+        server = McpServer.http(bank.url, recovery="replay", timeout=60)
+        first, second = server.environment(), server.environment()
+        await first.reset(seed=1)
+        await second.reset(seed=1)
+        said = [
+            await call(first, "deposit", name="ann", amount=7),
+            await call(second, "deposit", name="ann", amount=1),
+            await call(first, "deposit", name="ann", amount=1),
+        ]
+        tool = next(one for one in first.tools if one.name == "recite")
+        assert await tool.invoke({"size": 10_000_000}) == "x" * 10_000_000
+        await first.close()
+        await second.close()
+        assert not others()
+        return said
+
+    assert asyncio.run(played()) == ["ann has 7", "ann has 1", "ann has 8"]
+
+
+def test_a_shared_server_that_dies_and_is_unreachable_for_a_while_is_found_again(bank, flag):
+    async def played() -> str:
+        async with McpServer.http(bank.url, shared=True, timeout=60) as server:
+            environment = server.environment()
+            await environment.reset(seed=1)
+            assert await call(environment, "seed") == "none"
+            with pytest.raises(EnvironmentBroken, match="was lost while it ran rob"):
+                await call(environment, "rob", flag=str(flag))
+            bank.kill()
+            with pytest.raises(EnvironmentBroken, match=r"did not begin.*ConnectError"):
+                await call(environment, "seed")
+            bank.start()
+            said = await call(environment, "seed")
+            await environment.close()
+        assert not others()
+        return said
+
+    assert asyncio.run(played()) == "none"
+
+
+def test_a_resumed_trajectory_replays_without_the_server_and_goes_on_with_it(monkeypatch):
+    play, server, heard = Play(), stdio("bare", recovery="replay"), []
+
+    async def refuse(seed: int | None = None) -> None:
+        raise AssertionError("what is recorded is not asked for again")
+
+    def counting(turns: int):
+        async def rollout(t) -> None:
+            await server.tools()
+            episode = await t.env(server.environment())
+            heard.append([await ask(t, episode, "add_one") for _ in range(turns)])
+            await episode.close()
+
+        return rollout
+
+    async def again_and_again() -> None:
+        await play.perform(counting(1))
+        with monkeypatch.context() as without:
+            without.setattr(server, "begin", refuse)
+            await play.perform(counting(1))
+        await play.perform(counting(3))
+        assert not others()
+
+    asyncio.run(again_and_again())
+    assert heard == [["1"], ["1"], ["1", "2", "3"]]
+
+
+@pytest.mark.parametrize(
+    ("contract", "seen"), [(None, INTERRUPTED), ({"kill_once": "idempotent"}, "survived")]
+)
+def test_an_interrupted_call_of_a_stateless_server_is_resolved_by_its_contract(
+    contract, seen, flag
+):
+    server, heard = stdio("bare", contract=contract), []
+
+    async def rollout(t) -> None:
+        await server.tools()
+        episode = await t.env(server.environment())
+        heard.append(await ask(t, episode, "kill_once", flag=str(flag)))
+
+    yard = Yard()
+    yard.run(rollout)
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    assert heard == [seen]
+
+
+def test_an_agent_has_the_tools_of_its_servers():
+    count, rune = stdio("bare", recovery="replay"), stdio("bare", shared=True, prefix="other_")
+    calls = ["add_one", "add_one", "other_rune", "no_such_tool"]
+
+    class Agent(AgentRolloutProcessor):
+        async def setup(self) -> None:
+            await asyncio.gather(count.open(), rune.open())
+
+        async def acleanup(self) -> None:
+            await asyncio.gather(count.aclose(), rune.aclose())
+
+    def answer(request: Request) -> str:
+        turn = len(heard)
+        heard.append(request)
+        if turn >= len(calls):
+            return "done"
+        return f'<tool_call>{{"name": "{calls[turn]}", "arguments": {{}}}}</tool_call>'
+
+    heard: list[Request] = []
+    yard = Yard(policy=Oracle(answer))
+    yard.run(
+        Agent(environments=[lambda task: count.environment(), lambda task: rune.environment()])
+    )
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    said = [result.content for result in yard.history().results.values()]
+    assert said[:3] == ["1", "2", "? \ufffd ?"]
+    assert said[3].startswith("there is no tool 'no_such_tool'; the tools are: add_one, hang")
+
+
+def test_trajectories_that_share_a_server_all_end_well_though_one_of_them_kills_it(flag):
+    server = stdio("bare", shared=True, contract="idempotent")
+    names = [f"task{index}" for index in range(20)]
+
+    heard: dict[str, list[str]] = {}
+
+    async def rollout(t) -> None:
+        await server.tools()
+        episode = await t.env(server.environment())
+        said = [await ask(t, episode, "rune") for _ in range(3)]
+        if t.task.id == "task5":
+            said.append(await ask(t, episode, "kill_once", flag=str(flag)))
+        heard[t.task.id] = said
+
+    yard = Yard(*names)
+    yard.run(rollout)
+    assert yard.statuses() == {f"{name}/0": ("COMPLETED", True) for name in names}
+    assert heard.pop("task5") == ["? \ufffd ?"] * 3 + ["survived"]
+    assert list(heard.values()) == [["? \ufffd ?"] * 3] * 19

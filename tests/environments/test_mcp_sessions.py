@@ -1,0 +1,199 @@
+"""Sessions of MCP servers that do not work: what is said, and that nothing is left behind."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+from subprocess import DEVNULL
+
+import pytest
+from mcp_servers.keeping import HERE, call, is_running, others, stdio
+
+from holdfast.environments.mcp import McpServer, process
+from holdfast.records.errors import EnvironmentBroken, UsageError
+
+
+def refused(server: McpServer) -> str:
+    """What `tools()` raises; nothing of the server is left then."""
+
+    async def said() -> str:
+        with pytest.raises((EnvironmentBroken, UsageError)) as caught:
+            await server.tools()
+        assert not others()
+        return f"{type(caught.value).__name__}: {caught.value}"
+
+    return asyncio.run(said())
+
+
+def gone(pid: int) -> bool:
+    """Whether it ends soon."""
+    deadline = time.monotonic() + 60
+    while is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not is_running(pid)
+
+
+def pids_in(path: Path) -> list[int]:
+    return [int(word) for word in path.read_text().split()]
+
+
+def test_a_command_that_does_not_exist_is_named():
+    assert refused(McpServer.stdio("no-such-server", "--stdio")) == (
+        "UsageError: MCP server `no-such-server --stdio`: there is no command no-such-server: "
+        "install it, or give its path"
+    )
+    assert "there is no folder /nowhere" in refused(stdio("toolbox", cwd="/nowhere"))
+
+
+def test_a_server_that_ends_at_once_is_named_with_its_status_and_its_last_words():
+    said = refused(stdio("broken", "leaving", "the-sea"))
+    assert said.startswith("EnvironmentBroken: MCP server `")
+    assert "broken.py leaving the-sea` did not begin a session" in said
+    assert "it ended with exit status 3; its last words:\n  | no database at ['the-sea']" in said
+
+
+def test_secrets_are_not_among_the_last_words():
+    server = stdio("broken", "leaving", "--api-key", "s3same-0pen", env={"BANK_KEY": "qwertyuiop"})
+    said = refused(server)
+    assert "for key [redacted]" in said
+    assert "--api-key" in said
+    for told in (said, repr(server), server.described, server.identity):
+        assert "s3same" not in told
+        assert "qwertyuiop" not in told
+
+
+def test_a_server_that_never_begins_a_session_is_given_up():
+    said = refused(stdio("broken", "silent", timeout=1.0))
+    assert "did not begin a session within 1 s; its last words:\n  | I am listening" in said
+
+
+def test_a_server_that_ends_for_nobody_is_killed_with_its_children(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "PATIENCE", 0.2)
+    told = tmp_path / "pids"
+    assert "within 3 s" in refused(stdio("broken", "stubborn", str(told), timeout=3.0))
+    server, child = pids_in(told)
+    assert gone(server)
+    assert gone(child)
+
+
+def test_cancelling_who_opens_a_session_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "PATIENCE", 0.2)
+    told = tmp_path / "pids"
+
+    async def cancelled() -> None:
+        opening = asyncio.create_task(stdio("broken", "stubborn", str(told)).tools())
+        while not told.exists() or not told.read_text():
+            await asyncio.sleep(0.01)
+        opening.cancel()
+        await asyncio.sleep(0.05)
+        opening.cancel()
+        await asyncio.wait({opening})
+        assert opening.cancelled()
+        assert not others()
+
+    asyncio.run(cancelled())
+    assert not any(map(is_running, pids_in(told)))
+
+
+def test_the_end_of_the_loop_ends_a_server_that_nobody_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "PATIENCE", 0.2)
+    told = tmp_path / "pids"
+
+    async def forgotten() -> None:
+        environment = stdio("broken", "stubborn", str(told)).environment()
+        waiting = asyncio.create_task(environment.reset(seed=1))
+        while not told.exists() or not told.read_text():
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
+
+    asyncio.run(forgotten())
+    assert all(map(gone, pids_in(told)))
+
+
+@pytest.mark.skipif(not process._dying_with_parent(), reason="no setpriv --pdeathsig here")
+def test_a_server_does_not_outlive_a_driver_that_is_killed(tmp_path):
+    told = tmp_path / "pids"
+    command = [sys.executable, str(HERE / "orphan.py"), str(HERE / "broken.py"), "stubborn"]
+    with subprocess.Popen([*command, str(told)], stdout=subprocess.PIPE) as driver:
+        assert driver.stdout.readline() == b"ready\n"
+        server, child = pids_in(told)
+        assert is_running(server)
+        driver.kill()
+    try:
+        # This one ignores the end of its input; only the kernel can tell it.
+        assert gone(server)
+    finally:
+        subprocess.run(["kill", "-KILL", str(child), str(server)], check=False, stderr=DEVNULL)
+
+
+def test_a_server_that_knows_only_the_handshake_works_and_its_odd_bytes_are_replaced():
+    async def played() -> str:
+        environment = stdio("bare").environment()
+        await environment.reset(seed=1)
+        try:
+            return await call(environment, "rune")
+        finally:
+            await environment.close()
+
+    assert asyncio.run(played()) == "? \ufffd ?"
+
+
+def test_a_server_that_dies_in_a_call_breaks_that_call_and_takes_no_more():
+    async def played() -> None:
+        environment = stdio("toolbox").environment()
+        await environment.reset(seed=1)
+        pid = int(await call(environment, "pid"))
+        with pytest.raises(EnvironmentBroken, match="ended by SIGKILL") as caught:
+            await call(environment, "die")
+        assert "was lost while it ran die" in str(caught.value)
+        assert "the last that I say" in str(caught.value)
+        with pytest.raises(EnvironmentBroken, match="is gone, and echo was not called"):
+            await call(environment, "echo", text="x")
+        assert not is_running(pid)
+        await environment.close()
+        assert not others()
+
+    asyncio.run(played())
+
+
+def test_a_reset_begins_anew_with_another_process():
+    async def played() -> list[str]:
+        environment = stdio("bare").environment()
+        said = []
+        for seed in range(2):
+            await environment.reset(seed=seed)
+            said += [await call(environment, "add_one"), await call(environment, "add_one")]
+        await environment.close()
+        assert not others()
+        return said
+
+    assert asyncio.run(played()) == ["1", "2"] * 2
+
+
+def test_a_call_that_takes_too_long_breaks_and_is_no_answer():
+    async def played() -> None:
+        server = stdio("pages", timeout=20)
+        environment = server.environment()
+        await environment.reset(seed=1)
+        environment._session._timeout = 0.2
+        with pytest.raises(EnvironmentBroken, match="did not answer second within"):
+            await call(environment, "second", x=600)
+        await environment.close()
+        assert not others()
+
+    asyncio.run(played())
+
+
+def test_tools_are_listed_over_all_pages_and_called_by_the_server_s_names():
+    async def played() -> list[str]:
+        server = stdio("pages", prefix="my.")
+        environment = server.environment()
+        await environment.reset(seed=1)
+        try:
+            names = [tool.name for tool in environment.tools]
+            return [*names, *[await call(environment, name) for name in names]]
+        finally:
+            await environment.close()
+
+    assert asyncio.run(played()) == ["my_first", "my_second", "first ran", "second ran"]
