@@ -1,0 +1,240 @@
+"""Gymnasium environments in durable rollouts: killed, broken, dishonest, and back again."""
+
+import asyncio
+import json
+
+import pytest
+from gym_games import (
+    Dropped,
+    Trouble,
+    attempt,
+    cell,
+    keep,
+    lake,
+    last_seen,
+    next_move,
+    player,
+    put_back,
+    walker,
+)
+from stage import Oracle, Play
+from yard import Yard
+
+from holdfast.environments.gym import GymEnvironment
+from holdfast.records.errors import Rewound
+from holdfast.records.history import CAME_BACK_DIFFERENT
+from holdfast.rollout.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
+from holdfast.rollout.session import OnDivergence
+
+
+def slippery() -> GymEnvironment:
+    return lake(is_slippery=True)
+
+
+def blackjack() -> GymEnvironment:
+    return GymEnvironment("Blackjack-v1", actions={"stick": 0, "hit": 1})
+
+
+def card_player() -> Oracle:
+    def bet(request) -> str:
+        said = last_seen(request)
+        return "hit" if int(said[1 : said.index(",")]) < 17 else "stick"
+
+    return Oracle(bet)
+
+
+def steps_of(history) -> list[tuple[object, ...]]:
+    return [
+        (step.action, step.observation, step.reward, step.done, step.truncated)
+        for step in history.environment_steps
+    ]
+
+
+def test_the_goal_is_reached_and_the_reward_is_the_sum_of_the_steps():
+    yard = Yard(policy=walker())
+    yard.run(EnvironmentRolloutProcessor(lambda task: lake()))
+    history = yard.history()
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    assert [step.reward for step in history.environment_steps] == [0, 0, 0, 0, 0, 1]
+    assert history.finished.reward == 1.0
+
+
+def test_a_run_with_the_same_seed_plays_the_same_games():
+    def games(seed: int) -> dict[str, object]:
+        yard = Yard(policy=walker(), samples=4, seed=seed)
+        yard.run(EnvironmentRolloutProcessor(lambda task: slippery()))
+        return {name: steps_of(history) for name, history in yard.histories().items()}
+
+    one = games(1)
+    assert one == games(1)
+    assert one != games(2)
+    assert len({json.dumps(steps) for steps in one.values()}) > 1, "samples differ"
+
+
+@pytest.mark.parametrize(
+    ("make", "policy", "seed"),
+    [(lake, walker, 1), (slippery, walker, 1), (blackjack, card_player, 15)],
+)
+@pytest.mark.parametrize("dropped_after", [0, 1, 2])
+def test_a_dropped_episode_comes_back_by_replay(make, policy, seed, dropped_after):
+    undisturbed, killed = Play(policy(), seed=seed), Play(policy(), seed=seed)
+    expected, seen = [], []
+
+    async def scenario():
+        await attempt(undisturbed, player(make, seen=expected))
+        for _ in range(2):
+            with pytest.raises(Dropped):
+                await attempt(killed, player(make, dropped_after=dropped_after))
+        await attempt(killed, player(make, seen=seen))
+        return await undisturbed.history(), await killed.history()
+
+    one, two = asyncio.run(scenario())
+    assert len(one.environment_steps) > dropped_after
+    assert steps_of(one) == steps_of(two)
+    assert seen == expected
+    assert killed.oracle.asked == undisturbed.oracle.asked, "no turn was generated again"
+    assert not two.forks
+
+
+def test_a_finished_episode_is_replayed_without_its_environment():
+    trouble, play, policy = Trouble(), None, Oracle(lambda request: "1")
+
+    async def scenario():
+        nonlocal play
+        play = Play(policy)
+        await attempt(play, player(trouble.environment))
+        await attempt(play, player(trouble.environment))
+
+    asyncio.run(scenario())
+    assert trouble.calls == {"reset": 1, "step": 4, "close": 1}
+
+
+def test_what_comes_back_different_is_noticed_and_begun_anew():
+    trouble, play = Trouble(is_unseeded=True), Play(Oracle(lambda request: "1"))
+
+    async def scenario():
+        with pytest.raises(Dropped):
+            await attempt(play, player(trouble.environment, dropped_after=2))
+        with pytest.raises(Rewound, match=CAME_BACK_DIFFERENT):
+            await attempt(play, player(trouble.environment))
+        await attempt(play, player(trouble.environment))
+        return await play.history()
+
+    history = asyncio.run(scenario())
+    assert [fork.reason for fork in history.forks] == [CAME_BACK_DIFFERENT]
+    assert len(history.environment_steps) == 4
+
+
+def test_where_divergence_fails_it_fails():
+    trouble, play = Trouble(is_unseeded=True), Play(Oracle(lambda request: "1"))
+
+    async def scenario():
+        with pytest.raises(Dropped):
+            await attempt(play, player(trouble.environment, dropped_after=2))
+        await attempt(play, player(trouble.environment), on_divergence=OnDivergence.FAIL)
+
+    with pytest.raises(Exception, match=CAME_BACK_DIFFERENT):
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_an_environment_that_breaks_once_costs_an_attempt_and_nothing_else(where):
+    trouble = Trouble(where, times=1)
+    yard = Yard(policy=Oracle(lambda request: "1"))
+    yard.run(EnvironmentRolloutProcessor(lambda task: trouble.environment()))
+    history = yard.history()
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    (failure,) = history.failures
+    assert (failure.cause, f"no {where} today" in failure.message) == ("environment", True)
+    assert [step.reward for step in history.environment_steps] == [0.25] * 4
+    assert trouble.calls["close"] == 2
+
+
+def test_an_environment_that_always_breaks_fails_alone():
+    broken, sound = Trouble("step", times=10**6), Trouble()
+    yard = Yard("bad", "good", policy=Oracle(lambda request: "1"))
+    yard.run(
+        EnvironmentRolloutProcessor(
+            lambda task: (broken if task.id == "bad" else sound).environment()
+        )
+    )
+    assert {name: status for name, (status, _) in yard.statuses().items()} == {
+        "bad/0": "FAILED",
+        "good/0": "COMPLETED",
+    }
+    assert yard.history("bad/0").failures[-1].cause == "environment"
+    assert broken.calls["close"] == broken.calls["reset"], "each that was opened was closed"
+
+
+def test_an_environment_that_cannot_be_closed_harms_nothing():
+    trouble = Trouble("close", times=10**6)
+    yard = Yard(policy=Oracle(lambda request: "1"))
+    yard.run(EnvironmentRolloutProcessor(lambda task: trouble.environment()))
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    assert not yard.history().failures
+    assert ["no close today" in one.message for one in yard.history().close_failures] == [True]
+
+
+def test_nonsense_is_told_to_the_policy_and_stays_in_the_trajectory():
+    def answer(request) -> str:
+        said = last_seen(request)
+        return "down" if "Possible are: left, down, right, up" in said else "swim"
+
+    yard = Yard(policy=Oracle(answer))
+    yard.run(EnvironmentRolloutProcessor(lambda task: lake(), max_turns=4))
+    steps = yard.history().environment_steps
+    assert [(step.action, bool(step.error)) for step in steps] == [
+        ("swim", True),
+        ("down", False),
+        ("swim", True),
+        ("down", False),
+    ]
+    assert cell(steps[-1].observation) == 8
+    assert yard.statuses() == {"a/0": ("TRUNCATED", True)}
+
+
+def test_a_snapshot_spares_doing_everything_again():
+    counted = []
+
+    def render(env, where, info) -> str:
+        counted.append(where)
+        return f"on {where}"
+
+    def make() -> GymEnvironment:
+        return lake(is_slippery=True, render=render, snapshot=keep, restore=put_back)
+
+    def left(request) -> str:
+        return "left"
+
+    async def scenario():
+        play = Play(Oracle(left), seed=3)
+        with pytest.raises(Dropped):
+            await attempt(play, player(make, dropped_after=5))
+        before = len(counted)
+        with pytest.raises(Dropped):
+            await attempt(play, player(make, dropped_after=7))
+        undisturbed, after = Play(Oracle(left), seed=3), len(counted)
+        with pytest.raises(Dropped):
+            await attempt(undisturbed, player(make, dropped_after=7))
+        return after - before, await play.history(), await undisturbed.history()
+
+    live, killed, undisturbed = asyncio.run(scenario())
+    # The last snapshot was taken before the fifth turn: one step again, and two new ones.
+    assert live == 3
+    assert steps_of(killed) == steps_of(undisturbed)
+
+
+def test_a_model_that_calls_tools_can_play():
+    def answer(request) -> str:
+        said = last_seen(request)
+        if "over" in said:
+            return "I am done."
+        arguments = json.dumps({"action": next_move(said)})
+        return f'<tool_call>{{"name": "move", "arguments": {arguments}}}</tool_call>'
+
+    yard = Yard(policy=Oracle(answer))
+    yard.run(AgentRolloutProcessor(environments=[lambda task: lake(as_tool="move")]))
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    results = list(yard.history().results.values())
+    assert len(results) == 6
+    assert results[-1].content.endswith("HFF[G]\nReward: 1.\nThe episode is over.")

@@ -1,0 +1,274 @@
+"""OpenEnv: its own client against its own server, in a process that can be killed.
+
+openenv is imported in the tests, not for all of the suite: it takes seconds.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+from gym_games import Dropped, attempt, player
+from openenv_games import SESSIONS, Host, Server, guesser
+from stage import Play
+from yard import Yard
+
+from holdfast.records.errors import EnvironmentBroken, Rewound, ToolSaysNo, UsageError
+from holdfast.records.history import CAME_BACK_DIFFERENT
+from holdfast.rollout.agent import EnvironmentRolloutProcessor
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    host = Host()
+    import holdfast.environments.openenv  # noqa: F401 (while the host does the same)
+
+    yield host
+    host.close()
+
+
+@pytest.fixture(scope="module")
+def shared(host: Host) -> Server:
+    return host.serve()
+
+
+@pytest.fixture
+def server(host: Host) -> Iterator[Server]:
+    server = host.serve()
+    yield server
+    server.kill()
+
+
+def openenv(*args: object, **options: object):
+    from holdfast.environments import OpenEnvEnvironment
+
+    return OpenEnvEnvironment(*args, **options)
+
+
+def guess(number: object) -> str:
+    return json.dumps({"number": number})
+
+
+def test_actions_and_observations_are_json_by_default(shared):
+    async def scenario():
+        environment = openenv(shared.url, instructions='Say {"number": …}.')
+        first = await environment.reset(seed=7)
+        seen = [await environment.step(guess(number)) for number in range(100)]
+        await environment.close()
+        return first, seen
+
+    first, seen = asyncio.run(scenario())
+    assert first.text == '{"hint":"up to 99","tries":0}\n\nSay {"number": …}.'
+    assert (first.reward, first.done) == (0.0, False), "no reward is none"
+    (hit,) = [one for one in seen if one.done]
+    assert (json.loads(hit.text)["hint"], hit.reward) == ("yes", 1.0)
+    assert {one.reward for one in seen if not one.done} == {0.0}
+
+
+def test_a_typed_client_reads_and_shows_what_it_is_told_to(shared):
+    from openenv_client import Guess, GuessClient
+
+    def environment(client):
+        return openenv(
+            shared.url,
+            client=client,
+            action=lambda reply: Guess(number=reply),
+            observe=lambda hint: f"{hint.hint}, after {hint.tries}",
+        )
+
+    async def scenario(client):
+        one = environment(client)
+        texts = [(await one.reset(seed=7)).text, (await one.step("-5")).text]
+        with pytest.raises(ToolSaysNo, match="unable to parse string as an integer"):
+            await one.step("many")
+        await one.close()
+        return texts
+
+    for client in (GuessClient, lambda base_url: GuessClient(base_url).sync()):
+        assert asyncio.run(scenario(client)) == ["up to 99, after 0", "higher, after 1"]
+
+
+def test_a_typed_observation_is_json_by_default(shared):
+    from openenv_client import GuessClient, typed
+
+    async def scenario():
+        environment = openenv(shared.url, client=GuessClient, action=typed)
+        await environment.reset(seed=7)
+        seen = await environment.step("-5")
+        await environment.close()
+        return seen.text
+
+    assert asyncio.run(scenario()) == '{"hint":"higher","tries":1}'
+
+
+@pytest.mark.parametrize("reply", ["no idea", guess("many"), '{"letter": 3}'])
+def test_a_refused_action_is_told_and_the_session_goes_on(shared, reply):
+    async def scenario():
+        environment = openenv(shared.url)
+        await environment.reset(seed=7)
+        with pytest.raises(ToolSaysNo, match="Nothing happened"):
+            await environment.step(reply)
+        seen = await environment.step(guess(-5))
+        await environment.close()
+        return seen.text
+
+    assert json.loads(asyncio.run(scenario()))["tries"] == 1
+
+
+def test_an_exception_in_the_server_breaks_the_environment(shared):
+    async def scenario():
+        environment = openenv(shared.url)
+        await environment.reset(seed=7)
+        with pytest.raises(RuntimeError, match="the dice are lost"):
+            await environment.step(guess(-1))
+        with pytest.raises(EnvironmentBroken, match="no session"):
+            await environment.step(guess(1))
+        await environment.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_late_answer_is_never_taken_for_the_next_one(shared):
+    async def scenario():
+        environment = openenv(shared.url, timeout=0.2)
+        await environment.reset(seed=7)
+        with pytest.raises(TimeoutError):
+            await environment.step(guess(-2))
+        with pytest.raises(EnvironmentBroken, match="no session"):
+            await environment.step(guess(1))
+        await environment.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_server_is_waited_for(server):
+    async def scenario():
+        holders = [openenv(server.url) for _ in range(SESSIONS)]
+        for holder in holders:
+            await holder.reset(seed=1)
+        late = openenv(server.url)
+        waiting = asyncio.create_task(late.reset(seed=1))
+        impatient = openenv(server.url, patience=0.3)
+        with pytest.raises(EnvironmentBroken, match=f"no session at {server.url}"):
+            await impatient.reset(seed=1)
+        assert not waiting.done()
+        await holders[0].close()
+        seen = await waiting
+        for one in (*holders, late, impatient):
+            await one.close()
+        return seen.text
+
+    assert json.loads(asyncio.run(scenario()))["tries"] == 0
+
+
+def test_a_server_that_is_not_there_breaks_the_environment(server):
+    server.kill()
+
+    async def scenario():
+        environment = openenv(server.url, patience=0.2)
+        try:
+            await environment.reset(seed=1)
+        finally:
+            await environment.close()
+
+    with pytest.raises(EnvironmentBroken, match=r"within 0\.2 s"):
+        asyncio.run(scenario())
+
+
+def played(url: str, policy, **options) -> Yard:
+    yard = Yard(policy=policy)
+    yard.run(EnvironmentRolloutProcessor(lambda task: openenv(url, **options)))
+    return yard
+
+
+def steps_of(yard: Yard) -> list[tuple[object, ...]]:
+    steps = yard.history().environment_steps
+    return [(step.action, step.observation, step.reward, step.done) for step in steps]
+
+
+def test_an_episode_is_played_to_its_end(shared):
+    yard = played(shared.url, guesser())
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    assert yard.history().finished.reward == 1.0
+    assert len(steps_of(yard)) > 3
+
+
+@pytest.mark.parametrize("recovery", ["replay", "restart"])
+def test_a_server_that_is_killed_in_an_episode_comes_back(shared, server, recovery):
+    kills = []
+
+    def kill(tries: int) -> None:
+        if tries == 2 and not kills:
+            kills.append(server.pid)
+            server.kill()
+            server.start_again()
+
+    undisturbed = played(shared.url, guesser(), recovery=recovery)
+    policy = guesser(kill)
+    yard = played(server.url, policy, recovery=recovery)
+    assert len(kills) == 1
+    assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+    assert steps_of(yard) == steps_of(undisturbed)
+    history = yard.history()
+    (failure,) = history.failures
+    assert (failure.cause, "ConnectionClosed" in failure.message) == ("environment", True)
+    again = len(policy.asked) - len(undisturbed.policy.asked)
+    assert (again, len(history.forks)) == ((0, 0) if recovery == "replay" else (3, 1))
+
+
+def test_without_a_state_it_is_only_reset(shared):
+    async def scenario():
+        play = Play(guesser())
+        stateless = openenv(shared.url, recovery="stateless")
+        with pytest.raises(Dropped):
+            await attempt(play, player(lambda: stateless, dropped_after=2))
+        tries = []
+
+        async def once_more(t):
+            episode = await t.env(openenv(shared.url, recovery="stateless"))
+            t.add(episode.observation)
+            for _ in range(3):
+                reply = await t.generate()
+                seen = await episode.step(reply.text)
+                t.add(seen)
+                tries.append(json.loads(seen.text)["tries"])
+
+        await attempt(play, once_more)
+        return tries
+
+    assert asyncio.run(scenario()) == [1, 2, 1]
+
+
+def test_a_server_that_ignores_its_seed_is_noticed(shared):
+    def make():
+        return openenv(shared.url, reset_with={"unseeded": True})
+
+    async def scenario():
+        play = Play(guesser())
+        with pytest.raises(Dropped):
+            await attempt(play, player(make, dropped_after=1))
+        with pytest.raises(Rewound, match=CAME_BACK_DIFFERENT):
+            await attempt(play, player(make))
+
+    asyncio.run(scenario())
+
+
+def test_its_identity_is_not_its_address():
+    from openenv_client import GuessClient, typed
+
+    one, moved = openenv("http://a"), openenv("http://b")
+    assert one.identity == moved.identity
+    others = [
+        openenv("http://a", client=GuessClient),
+        openenv("http://a", action=typed),
+        openenv("http://a", instructions="x"),
+        openenv("http://a", reset_with={"task": 3}),
+    ]
+    assert len({one.identity, *(other.identity for other in others)}) == 5
+
+
+def test_what_it_cannot_do_is_refused():
+    with pytest.raises(UsageError, match="no snapshots"):
+        openenv("http://127.0.0.1:1", recovery="snapshot")
+    with pytest.raises(UsageError, match="no OpenEnv client"):
+        asyncio.run(openenv("http://127.0.0.1:1", client=dict).reset(seed=1))
