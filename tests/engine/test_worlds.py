@@ -234,3 +234,52 @@ def test_a_stopped_run_closes_its_environments(calls):
     assert calls == ["reset", "step 1", "close"]
     assert yard.statuses()["a/0"] == ("RUNNING", False)
     asyncio.run(asyncio.sleep(0))
+
+
+class Earning(Counter):
+    """Its tool earns what it adds, and ends the episode at its goal."""
+
+    def add(self, amount: int) -> Observation:
+        """Adds an amount."""
+        self.number += amount
+        return Observation(f"now {self.number}", float(amount), done=self.number >= self.goal)
+
+
+def call_add(amount: int) -> str:
+    return f'<tool_call>{{"name": "add", "arguments": {{"amount": {amount}}}}}</tool_call>'
+
+
+def test_what_a_tool_earns_is_kept_and_an_episode_that_is_over_ends_the_loop():
+    yard = Yard(policy=Oracle(lambda request: call_add(40)))
+    yard.run(AgentRolloutProcessor(environments=[lambda task: Earning()]))
+    history = yard.history()
+    assert history.status.name == "COMPLETED"
+    assert history.step_rewards == [40.0] * len(history.generations)
+    assert history.reward == sum(history.step_rewards)
+    assert 2 <= len(history.generations) <= 3
+
+
+def test_a_call_after_the_end_of_the_episode_is_told_no():
+    yard = Yard(policy=Oracle(lambda request: call_add(200) + call_add(1)))
+    yard.run(AgentRolloutProcessor(environments=[lambda task: Earning()]))
+    history = yard.history()
+    first, second = history.results.values()
+    assert (first.done, first.reward) == (True, 200.0)
+    assert second.content == "Nothing happened: the episode is over."
+    assert history.reward == 200.0
+
+
+def test_what_tools_earned_is_the_same_after_a_failed_attempt():
+    class Once:
+        asked = 0
+
+        def __call__(self, request):
+            Once.asked += 1
+            return EngineUnavailable("gone") if Once.asked == 2 else call_add(30)
+
+    yard = Yard(policy=Oracle(Once()))
+    yard.run(AgentRolloutProcessor(environments=[lambda task: Earning()]))
+    history = yard.history()
+    assert len(history.failures) == 1
+    assert not history.forks
+    assert history.reward == 30.0 * len(history.generations)

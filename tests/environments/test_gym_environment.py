@@ -128,7 +128,7 @@ def test_the_tool_offers_the_words_and_moves():
     assert set(parameters["properties"]["action"]["enum"]) == set(MOVES)
     assert environment.reset(seed=1).text.endswith("Act by calling move.")
     seen = tool.function(**tool.bind('{"action": "right"}'))
-    assert cell(seen) == 1
+    assert cell(seen.text) == 1
     with pytest.raises(ToolSaysNo):
         tool.bind('{"action": "fly"}')
     environment.close()
@@ -138,7 +138,7 @@ def test_a_tool_without_words_takes_the_number_of_the_action():
     environment = GymEnvironment("FrozenLake-v1", as_tool="move", is_slippery=False)
     (tool,) = environment.tools
     environment.reset(seed=1)
-    assert cell(tool.function(action=2)) == 1
+    assert cell(tool.function(action=2).text) == 1
     with pytest.raises(ToolSaysNo, match="4 is no action"):
         tool.function(action=4)
     environment.close()

@@ -237,4 +237,5 @@ def test_a_model_that_calls_tools_can_play():
     assert yard.statuses() == {"a/0": ("COMPLETED", True)}
     results = list(yard.history().results.values())
     assert len(results) == 6
+    assert yard.history().reward == 1.0
     assert results[-1].content.endswith("HFF[G]\nReward: 1.\nThe episode is over.")

@@ -168,8 +168,8 @@ async def _outcome(bench: Workbench, session: Session, task: Task) -> Outcome:
 
 def _environments_reward(history: History) -> Reward:
     """The reward of a rollout that names none, if it took steps in an environment: their sum."""
-    steps = history.environment_steps
-    return math.fsum(step.reward for step in steps) if steps else None
+    earned = history.step_rewards
+    return math.fsum(earned) if earned else None
 
 
 async def _perform(bench: Workbench, session: Session, task: Task) -> object:

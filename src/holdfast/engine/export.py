@@ -120,6 +120,7 @@ def trajectory_row(view: TrajectoryView) -> Row:
                 "contract": use.intent.contract.value,
                 "content": use.result.content if use.result else None,
                 "error": use.result.error if use.result else None,
+                "reward": use.result.reward if use.result else None,
             }
             for use in view.tool_uses
         ],

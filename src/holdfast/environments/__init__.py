@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from holdfast.environments.gym import GymEnvironment as GymEnvironment
     from holdfast.environments.mcp import McpServer as McpServer
     from holdfast.environments.openenv import OpenEnvEnvironment as OpenEnvEnvironment
+    from holdfast.environments.remote import EnvironmentEndpoint as EnvironmentEndpoint
     from holdfast.environments.remote import HttpEnvironment as HttpEnvironment
     from holdfast.environments.serving import EnvironmentServer as EnvironmentServer
     from holdfast.environments.workspace import Workspace as Workspace
 
 _WHERE = {
+    "EnvironmentEndpoint": "remote",
     "EnvironmentServer": "serving",
     "GymEnvironment": "gym",
     "HttpEnvironment": "remote",
@@ -24,6 +26,7 @@ _WHERE = {
     "Workspace": "workspace",
 }
 __all__ = [
+    "EnvironmentEndpoint",
     "EnvironmentServer",
     "GymEnvironment",
     "HttpEnvironment",

@@ -227,13 +227,14 @@ class GymEnvironment(Environment):
         return f"Reply with your action: {possible}." if possible else ""
 
     def _tool(self) -> Tool:
-        def act(action: object) -> str:
-            return _told(self._act(lambda: self._called(action)))
+        def act(action: object) -> Observation:
+            seen = self._act(lambda: self._called(action))
+            return msgspec.structs.replace(seen, text=_told(seen))
 
         hint: object = str if callable(self._actions) else int
         if self._words is not None:
             hint = Literal[self._words.words]
-        act.__annotations__ = {"action": hint, "return": str}
+        act.__annotations__ = {"action": hint, "return": Observation}
         act.__doc__ = f"Does one action in {self.name}, and shows what came of it."
         return Tool(act, name=self._as_tool, timeout=self.timeout)
 

@@ -14,7 +14,7 @@ DEADLINE = "deadline"
 """The finish reason of a completion whose deadline came while its tokens still came."""
 
 
-class Draft(Struct, frozen=True):
+class Draft(Struct, frozen=True, gc=False):
     """Tokens of a completion that is not finished, from its token `start` on.
 
     The spans count from the completion's first token, whatever `start` is.
@@ -58,7 +58,7 @@ class Request(Struct, frozen=True):
     """How long a completion that comes in parts may take, outages aside; then it is truncated."""
 
 
-class Completion(Struct, frozen=True):
+class Completion(Struct, frozen=True, gc=False):
     """Validated: as many finite logprobs as ids, spans that cover them, a reason to stop."""
 
     ids: bytes

@@ -230,6 +230,17 @@ class History:
         ]
 
     @property
+    def step_rewards(self) -> list[float]:
+        """What each step in an environment earned, be it an action or a tool call."""
+        earned: list[float] = []
+        for step in self.in_order:
+            if isinstance(step, EnvironmentStepped) and not step.is_opening:
+                earned.append(step.reward)
+            elif isinstance(step, ToolIntent) and (result := self.results.get(step.path)):
+                earned += [] if result.reward is None else [result.reward]
+        return earned
+
+    @property
     def prefix_breaks(self) -> int:
         return sum(bool(step.prefix_break) for step in self.generations)
 

@@ -17,13 +17,13 @@ class Role(StrEnum):
     DEVELOPER = "developer"
 
 
-class FunctionCall(Struct, frozen=True):
+class FunctionCall(Struct, frozen=True, gc=False):
     name: str
     arguments: str
     """JSON as the model wrote it; it may be invalid, which is the model's doing."""
 
 
-class ToolCall(Struct, frozen=True, omit_defaults=True):
+class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     id: str
     function: FunctionCall
     type: str = "function"
@@ -37,7 +37,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
         return self.function.arguments
 
 
-class Message(Struct, frozen=True, omit_defaults=True):
+class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     role: Role
     content: str | list[dict[str, object]] | None = ""
     tool_calls: tuple[ToolCall, ...] = ()

@@ -5,7 +5,7 @@ from msgspec import Struct
 from holdfast.records.errors import UsageError
 
 
-class Sampling(Struct, frozen=True, omit_defaults=True):
+class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
     """How tokens are drawn. Part of a step's fingerprint: another value is another step."""
 
     max_tokens: int = 1024

@@ -41,7 +41,7 @@ class VersionSource(IntEnum):
     UNKNOWN = 2
 
 
-class VersionSpan(Struct, frozen=True, array_like=True):
+class VersionSpan(Struct, frozen=True, array_like=True, gc=False):
     """Tokens `start` to `end` (exclusive) of a completion were sampled by `version`."""
 
     version: str
@@ -112,6 +112,10 @@ class ToolResult(_Record, frozen=True, tag=4):
     error: str = ""
     """Why the model is told no: unknown tool, invalid arguments, refusal, interruption."""
     seconds: float = 0.0
+    reward: float | None = None
+    """What an environment's tool earned; None for a tool that earns nothing."""
+    done: bool = False
+    truncated: bool = False
 
 
 class EnvironmentStepped(_Record, frozen=True, tag=5):

@@ -57,7 +57,7 @@ class TrajectoryView:
     @property
     def step_rewards(self) -> list[float]:
         """The reward of each step that was taken in an environment."""
-        return [step.reward for step in self.history.environment_steps]
+        return self.history.step_rewards
 
     @property
     def turns_used(self) -> int:

@@ -26,7 +26,7 @@ DEFAULT_TURNS = 50
 
 
 class AgentRolloutProcessor(RolloutProcessor):
-    """Turns until the model calls no more tools.
+    """Turns until the model calls no more tools, or the episode of an environment is over.
 
     Its tools are those given and those of its environments (MCP servers, workspaces, games). Calls
     of one turn run side by side. `finish` is awaited after the last turn, while the environments
@@ -64,12 +64,16 @@ class AgentRolloutProcessor(RolloutProcessor):
         tools = [*self.tools, *(tool for episode in episodes for tool in episode.tools)]
         t.add(*opening(t.task, self.system_prompt))
         t.add(*(one.observation for one in episodes if one.observation.text))
-        while True:
+        while not any(one.over for one in episodes):
             reply = await t.generate(tools=tools)
             if not reply.tool_calls:
                 break
             await t.tools(reply.tool_calls, *tools)
-        return None if self.finish is None else await self.finish(t, episodes)
+        if self.finish is not None:
+            return await self.finish(t, episodes)
+        if any(one.observation.truncated for one in episodes):
+            t.truncate(Truncation.ENVIRONMENT_LIMIT)
+        return None
 
 
 class EnvironmentRolloutProcessor(RolloutProcessor):

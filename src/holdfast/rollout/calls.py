@@ -9,11 +9,14 @@ import asyncio
 import hashlib
 from collections.abc import Coroutine, Sequence
 
+from msgspec import structs
+
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo
 from holdfast.records.message import ToolCall
 from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent, ToolResult
 from holdfast.rollout import difference
 from holdfast.rollout.containment import as_exception, end
+from holdfast.rollout.environment import Observation, checked
 from holdfast.rollout.episode import BoundTool
 from holdfast.rollout.prompt import fingerprint
 from holdfast.rollout.session import Session
@@ -51,10 +54,22 @@ async def run_calls(
     async def work(queue: list[int]) -> float:
         for index in queue:
             results[index] = await run_call(session, paths[index], calls[index], known)
+            _tell_episode(known, calls[index], results[index])
         return sum(results[index].seconds for index in queue)
 
     taken = await _all([work(queue) for queue in queues.values()])
     return [results[index] for index in range(len(calls))], max(taken, default=0.0)
+
+
+def _tell_episode(tools: Sequence[Tool], call: ToolCall, result: ToolResult) -> None:
+    tool = next((one for one in tools if one.name == call.name), None)
+    if isinstance(tool, BoundTool):
+        tool.episode.heard(result)
+
+
+def _world(tool: Tool | None) -> str:
+    """The episode that a call acts in; after its end, nothing is done there any more."""
+    return tool.episode.path if isinstance(tool, BoundTool) and not tool.episode.over else ""
 
 
 async def _all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
@@ -103,7 +118,7 @@ async def _first_call(
         call_id=call.id,
         contract=tool.contract if tool else Contract.IDEMPOTENT,
         idempotency_key=_key(session, path, call),
-        environment=tool.episode.path if isinstance(tool, BoundTool) else "",
+        environment=_world(tool),
     )
     refused = _refusal(call, tool, tools)
     if refused is not None:
@@ -139,19 +154,25 @@ async def _run(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
 
 
 async def _run_once(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
-    started = session.clock.elapsed()
+    started, seen = session.clock.elapsed(), None
     try:
         arguments = tool.bind(intent.arguments)
         if tool.wants_key:
             arguments[KEY_PARAMETER] = intent.idempotency_key
         async with asyncio.timeout(tool.caller_timeout) as deadline:
-            content, error = tool.shown(await tool.invoke(arguments)), ""
+            found = await tool.invoke(arguments)
+        seen = checked(found) if isinstance(found, Observation) else None
+        content, error = tool.shown(found if seen is None else seen.text), ""
     except ToolSaysNo as refusal:
         content, error = tool.shown(str(refusal)), type(refusal).__name__
     except Exception as broken:
         late = isinstance(broken, TimeoutError) and deadline.expired()
         raise session.failed(_broken(tool, broken, late=late), intent.path) from broken
     result = ToolResult(intent.path, content, error, session.clock.elapsed() - started)
+    if seen is not None:
+        result = structs.replace(
+            result, reward=seen.reward, done=seen.done, truncated=seen.truncated
+        )
     await session.append(result)
     return result
 
@@ -180,6 +201,8 @@ def _refusal(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSa
     if tool is None:
         names = ", ".join(sorted(one.name for one in tools)) or "none"
         return UnknownTool(f"there is no tool {call.name!r}; the tools are: {names}")
+    if isinstance(tool, BoundTool) and tool.episode.over:
+        return ToolSaysNo("Nothing happened: the episode is over.")
     try:
         tool.bind(call.arguments)
     except ToolSaysNo as refused:

@@ -5,14 +5,16 @@ ones run in a thread that belongs to the environment, always the same one, so th
 the run and may hold what is bound to a thread.
 """
 
+import math
 from collections.abc import Awaitable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, structs
 
 from holdfast.records.errors import UsageError
-from holdfast.rollout.tool import Function, Tool
+from holdfast.rollout.tool import Function, Tool, result_text
 
 DEFAULT_TIMEOUT = 600.0
 
@@ -31,7 +33,7 @@ class Recovery(StrEnum):
     """It cannot come back: the trajectory starts anew."""
 
 
-class Observation(Struct, frozen=True):
+class Observation(Struct, frozen=True, gc=False):
     """What an environment answers. It is recorded before anyone sees it."""
 
     text: str
@@ -57,6 +59,27 @@ class Observation(Struct, frozen=True):
         return self.done or self.truncated
 
 
+def checked(seen: object) -> Observation:
+    """What user code returned, as it can be recorded; `TypeError` or `ValueError` if it cannot."""
+    if isinstance(seen, str):
+        seen = Observation(seen)
+    if not isinstance(seen, Observation):
+        raise TypeError(f"it wants to return an Observation or a string, not {seen!r:.200}")
+    reward = float(seen.reward)
+    if not math.isfinite(reward):
+        raise ValueError(f"{reward} is no reward")
+    if seen.info:
+        msgspec.msgpack.decode(msgspec.msgpack.encode(seen.info))
+    return structs.replace(
+        seen,
+        text=result_text(seen.text),
+        reward=reward,
+        done=bool(seen.done),
+        truncated=bool(seen.truncated),
+        error="",
+    )
+
+
 class Blobs(Protocol):
     """Where large parts of snapshots are kept, each content once."""
 
@@ -77,6 +100,7 @@ class Environment:
     - An instance serves one attempt of one trajectory. Making one is cheap and opens nothing: on
       replay it may never be reset.
     - `reset` and `restore` may come at any time, and begin anew.
+    - A tool may return an `Observation`, too: its text is shown, its reward and end are kept.
     - What `step` or a tool raises: `ToolSaysNo` tells the policy no, and nothing happened;
       anything else means that the environment broke, and the attempt is tried again.
     - `close` is called exactly once if anything was opened, also after a failure.

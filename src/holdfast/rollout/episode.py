@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import structs
 
 from holdfast.records.errors import (
     Diverged,
@@ -29,11 +30,12 @@ from holdfast.records.step import (
     EnvironmentStepped,
     Snapshotted,
     ToolIntent,
+    ToolResult,
     is_cut_by,
 )
 from holdfast.rollout import difference
 from holdfast.rollout.containment import as_exception, contained
-from holdfast.rollout.environment import Environment, Observation, Recovery
+from holdfast.rollout.environment import Environment, Observation, Recovery, checked
 from holdfast.rollout.guarded import GuardedEnvironment, recovery_of
 from holdfast.rollout.own_thread import OwnThread
 from holdfast.rollout.prompt import fingerprint
@@ -200,6 +202,12 @@ class Episode:
             yield
             self._actions.append(path)
 
+    def heard(self, result: ToolResult) -> None:
+        """What a tool call earned, and whether it ended the episode; live or replayed."""
+        if result.reward is not None:
+            self.rewards.append(result.reward)
+            self.observation = _answer(result)
+
     async def close(self) -> None:
         """Lets go of the environment; what its closing raises is recorded, and harms nothing."""
         if self._closed:
@@ -285,7 +293,10 @@ class Episode:
             if tool.wants_key:
                 arguments[KEY_PARAMETER] = intent.idempotency_key
             async with asyncio.timeout(tool.caller_timeout):
-                return Observation(tool.shown(await tool.invoke(arguments)))
+                found = await tool.invoke(arguments)
+            if isinstance(found, Observation):
+                return structs.replace(checked(found), text=tool.shown(found.text))
+            return Observation(tool.shown(found))
         except ToolSaysNo as no:
             return Observation(tool.shown(str(no)), error=type(no).__name__)
         except Exception as error:
@@ -315,8 +326,7 @@ class Episode:
         step = history.steps[path]
         if isinstance(step, EnvironmentStepped):
             return _observation(step)
-        result = history.results[path]
-        return Observation(result.content, error=result.error)
+        return _answer(history.results[path])
 
     def _from(self, path: str) -> list[str]:
         """The step at `path` and all that was done in this world after it."""
@@ -360,6 +370,13 @@ def _observation(step: EnvironmentStepped) -> Observation:
     info = msgspec.msgpack.decode(step.info) if step.info else {}
     return Observation(
         step.observation, step.reward, step.done, step.truncated, info, step.error, step.path
+    )
+
+
+def _answer(result: ToolResult) -> Observation:
+    reward = result.reward or 0.0
+    return Observation(
+        result.content, reward, result.done, result.truncated, error=result.error, path=result.path
     )
 
 

@@ -3,16 +3,12 @@ is classified once, and what it returns can be recorded."""
 
 import asyncio
 import inspect
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
-from msgspec import structs
-
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo, UsageError
 from holdfast.rollout.containment import as_exception, contained
-from holdfast.rollout.environment import Environment, Observation, Recovery
+from holdfast.rollout.environment import Environment, Observation, Recovery, checked
 from holdfast.rollout.own_thread import CallTimedOut, OwnThread
 from holdfast.rollout.session import Session, is_accident
 from holdfast.rollout.tool import result_text
@@ -111,7 +107,7 @@ class GuardedEnvironment:
 
     def _checked(self, what: str, seen: object) -> Observation:
         try:
-            return _readable(seen)
+            return checked(seen)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._session.failed(
                 TypeError(f"{self._environment.name}.{what}: {error}"), self._session.step
@@ -126,23 +122,3 @@ def recovery_of(environment: Environment) -> Recovery:
             f"{environment.name}: {environment.recovery!r} is no recovery level; there are "
             + ", ".join(Recovery)
         ) from None
-
-
-def _readable(seen: object) -> Observation:
-    if isinstance(seen, str):
-        seen = Observation(seen)
-    if not isinstance(seen, Observation):
-        raise TypeError(f"it wants to return an Observation or a string, not {seen!r:.200}")
-    reward = float(seen.reward)
-    if not math.isfinite(reward):
-        raise ValueError(f"{reward} is no reward")
-    if seen.info:
-        msgspec.msgpack.decode(msgspec.msgpack.encode(seen.info))
-    return structs.replace(
-        seen,
-        text=result_text(seen.text),
-        reward=reward,
-        done=bool(seen.done),
-        truncated=bool(seen.truncated),
-        error="",
-    )

@@ -21,7 +21,7 @@ from holdfast.records.step import Generated
 from holdfast.records.tokens import pack_ids, unpack_ids
 
 
-class Prompt(Struct):
+class Prompt(Struct, gc=False):
     """The first `keep` tokens of the stream of `base`, then `delta`."""
 
     base: str

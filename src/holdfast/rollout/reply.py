@@ -7,7 +7,7 @@ from holdfast.records.step import Generated
 from holdfast.records.tokens import unpack_ids, unpack_logprobs
 
 
-class Reply(Struct, frozen=True):
+class Reply(Struct, frozen=True, gc=False):
     """One turn of the policy."""
 
     step: Generated
@@ -37,7 +37,7 @@ class Reply(Struct, frozen=True):
         return unpack_logprobs(self.step.logprobs).tolist()
 
 
-class ToolReply(Struct, frozen=True):
+class ToolReply(Struct, frozen=True, gc=False):
     """What the model is shown of a tool call."""
 
     content: str

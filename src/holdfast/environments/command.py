@@ -1,0 +1,142 @@
+"""`python -m holdfast.environments.serving FILE.py:make`: an environment's server as a process."""
+
+import argparse
+import asyncio
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from holdfast.environments.serving import IDLE_SECONDS, MAX_SESSIONS, EnvironmentServer, Make
+from holdfast.records.errors import UsageError
+from holdfast.records.redaction import redact
+
+_USAGE = 2
+_MAX_PORT = 65535
+
+
+def main(arguments: list[str]) -> int:
+    args = _parser().parse_args(arguments)
+    try:
+        asyncio.run(_serve(args))
+    except UsageError as error:
+        sys.stderr.write(f"holdfast: {redact(str(error))}\n")
+        return _USAGE
+    return 0
+
+
+async def _serve(args: argparse.Namespace) -> None:
+    server = EnvironmentServer(
+        _load(args.make),
+        host=args.host,
+        port=args.port,
+        token=_token(args.token_env),
+        example=_example(args.example),
+        max_sessions=args.max_sessions,
+        idle=args.idle,
+    )
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if args.until_stdin_closes:
+        threading.Thread(target=_follow_stdin, name="holdfast-stdin", daemon=True).start()
+    async with server:
+        sys.stdout.write(f"serving {server.description.name} at {server.url}\n")
+        sys.stdout.flush()
+        await stop.wait()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m holdfast.environments.serving",
+        description="Serves an environment over HTTP, a session for each trajectory.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "make", metavar="FILE.py:NAME", help="a function that makes the environment of a task"
+    )
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="%(default)s")
+    parser.add_argument(
+        "--port", type=_port, default=0, metavar="N", help="0 takes a free one (%(default)s)"
+    )
+    parser.add_argument(
+        "--token-env",
+        default="",
+        metavar="NAME",
+        help="the environment variable with the token that clients must send (none)",
+    )
+    parser.add_argument(
+        "--example",
+        default="null",
+        metavar="JSON",
+        help="a task with which to look at the environment once (null)",
+    )
+    parser.add_argument(
+        "--max-sessions", type=int, default=MAX_SESSIONS, metavar="N", help="%(default)s"
+    )
+    parser.add_argument(
+        "--idle",
+        type=float,
+        default=IDLE_SECONDS,
+        metavar="SECONDS",
+        help="a session that nobody asks for is closed after these (%(default)s)",
+    )
+    parser.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="end when stdin does, so that a parent that dies leaves nothing behind",
+    )
+    return parser
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{value} is not between 0 and {_MAX_PORT}")
+    return value
+
+
+def _load(reference: str) -> Make:
+    file, _, name = reference.rpartition(":")
+    path = Path(file)
+    if not name.isidentifier() or not path.is_file():
+        raise UsageError(f"{reference!r} names no function of a file; it looks like FILE.py:make")
+    # A name that no import uses: a file may be called like a module that we need.
+    spec = importlib.util.spec_from_file_location("holdfast_served_file", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec.loader.exec_module(module)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise UsageError(f"{path} has no function {name!r}")
+    make: Make = found
+    return make
+
+
+def _token(variable: str) -> str | None:
+    if not variable:
+        return None
+    if not (token := os.environ.get(variable)):
+        raise UsageError(f"--token-env {variable}: this environment variable is not set")
+    return token
+
+
+def _example(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"--example: {error}") from error
+
+
+def _follow_stdin() -> None:
+    """Ends this process when whoever holds the other end of stdin is gone, however it died."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
