@@ -1,0 +1,56 @@
+"""The examples that need nothing beside the embedded engine, as a reader would run them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+SMALL = {
+    "calculator": "arithmetic",
+    "word_problems": "arithmetic",
+    "dialogue": "shop",
+}
+
+
+def holdfast(*args: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *args],
+        cwd=folder, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def exported(what: str, folder: Path) -> list[dict[str, object]]:
+    holdfast("export", "r", "--what", what, "--out", "out.jsonl", folder=folder)
+    return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_runs_with_the_embedded_engine_and_gives_training_data(name, tmp_path):
+    tasks = tmp_path / "tasks.jsonl"
+    rows = (EXAMPLES / f"{SMALL[name]}.jsonl").read_text().splitlines(keepends=True)
+    tasks.write_text("".join(rows[:3]))
+    holdfast(
+        "run", str(EXAMPLES / f"{name}.py"), "--tasks", str(tasks), "--run", "r", "--samples", "2",
+        "--seed", "7", folder=tmp_path,
+    )  # fmt: skip
+    samples = exported("samples", tmp_path)
+    assert len(samples) == 6
+    assert all(sum(one["loss_mask"]) > 0 for one in samples)
+    assert all(one["reward"] is not None for one in samples)
+
+
+def test_only_the_assistant_of_the_dialogue_is_trained(tmp_path):
+    holdfast(
+        "run", str(EXAMPLES / "dialogue.py"), "--tasks", str(EXAMPLES / "shop.jsonl"), "--run", "r",
+        "--seed", "7", folder=tmp_path,
+    )  # fmt: skip
+    for row in exported("trajectories", tmp_path):
+        assert {turn["step"].partition(".")[2] != "" for turn in row["turns"]} == {True, False}
+    assert len(exported("samples", tmp_path)) == 3
