@@ -4,17 +4,20 @@ The policy's replies are drawn from `REPLIES`, whatever the task: a number is an
 for those that have the tool and an unknown tool to the others, so that refusals are met, too.
 """
 
+from workload import effect, look_up, pay
+
 import holdfast
 from holdfast.rollout.processor import Returned
-from workload import effect, look_up, pay
 
 REPLIES = (
     "{n}",
     "well, {n}",
     '<tool_call>{"name": "add", "arguments": {"amount": {n}}}</tool_call>',
-    '<tool_call>{"name": "look_up", "arguments": {"word": "kelp {n}"}}</tool_call>'
-    '<tool_call>{"name": "add", "arguments": {"amount": {n}}}</tool_call>'
-    '<tool_call>{"name": "add", "arguments": {"amount": 1}}</tool_call>',
+    (
+        '<tool_call>{"name": "look_up", "arguments": {"word": "kelp {n}"}}</tool_call>'
+        '<tool_call>{"name": "add", "arguments": {"amount": {n}}}</tool_call>'
+        '<tool_call>{"name": "add", "arguments": {"amount": 1}}</tool_call>'
+    ),
     '<tool_call>{"name": "add", "arguments": {"amount": "{n}"}}</tool_call>',
 )
 

@@ -87,7 +87,7 @@ class History:
         self.spent = 0
         """Attempts that failed since the last refill or reopening."""
         self.rewinds = 0
-        """How often, in this life, an environment came back other than it was."""
+        """How often an environment came back other than it was, since something was sampled."""
         self.finished: Finished | None = None
         self.scored: Scored | None = None
         self.records = 0
@@ -100,6 +100,7 @@ class History:
         match record:
             case Generated():
                 self.steps[record.path] = joined(record, self.drafts.pop(record.path, None))
+                self.rewinds = 0
             case Drafted():
                 self.drafts[record.path] = longer(self.drafts.get(record.path), record)
             case ToolIntent():
@@ -141,7 +142,7 @@ class History:
                 self.rewinds += record.reason == CAME_BACK_DIFFERENT
                 self.cut(record.path)
             case Refilled():
-                self.life, self.spent, self.rewinds = record.life, 0, 0
+                self.life, self.spent = record.life, 0
                 self.cut("0")
             case Snapshotted() if record.environment in self.worlds:
                 world = self.worlds[record.environment]

@@ -1,0 +1,45 @@
+"""SIGKILL at record boundaries while the world is a folder, another process, or a game."""
+
+import pytest
+from lab import Lab, kill_and_resume, undisturbed
+from real_workload import REPLIES
+
+FAST_POINTS = 4
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with Lab(
+        tmp_path_factory.mktemp("real"),
+        names=("mcp0", "files0", "lake0"),
+        samples=1,
+        workload="real_workload",
+        replies=REPLIES,
+        max_tokens=300,
+        faults=(),
+    ) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def baseline(lab):
+    return undisturbed(lab)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("part", range(FAST_POINTS))
+def test_a_kill_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
+    position = (part + (0.25 if when == "after" else 0.75)) / FAST_POINTS
+    plan = f"{when}:{max(1, round(position * baseline.records))}"
+    assert kill_and_resume(lab, baseline, plan), plan
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_every_record_boundary_changes_nothing(lab, baseline, when):
+    boundary = 1
+    while kill_and_resume(lab, baseline, f"{when}:{boundary}"):
+        boundary += 1
+    assert boundary > baseline.records
+    print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
