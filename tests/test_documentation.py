@@ -58,6 +58,8 @@ def test_the_public_names_are_these():
         "Score", "ScoringPolicy", "Settings", "SingleTurnRolloutProcessor", "Status", "Task",
         "Tool", "ToolCall", "ToolSaysNo", "TrainingRolloutProcessor", "TrajectoryView", "Voice",
         "group_scorer", "open_journal", "renderer_for", "run", "tool",
+        "AgentRolloutProcessor", "DialogueRolloutProcessor", "EnvironmentRolloutProcessor",
+        "Environment", "Episode", "Limits", "Observation", "Recovery",
     }  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 
