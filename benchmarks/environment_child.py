@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 
 # Imported before the clock starts: what is measured is the work.
@@ -16,9 +17,9 @@ from holdfast.policy.renderer import ByteRenderer
 from holdfast.records.message import user
 from holdfast.records.tokens import unpack_ids
 
-TURNS = 8
-TRAJECTORIES = 512
-CONCURRENCY = 256
+TURNS = 32
+TRAJECTORIES = 128
+CONCURRENCY = 128
 TOKENS = 256
 LONG = 1_000
 WINDOWS = (100, 200, 900, 1_000)
@@ -39,6 +40,19 @@ class Ledger(holdfast.Environment):
         self.done += 1
         words = f"Line {self.done:04} holds {len(action):04} letters. What comes next?"
         return holdfast.Observation(words, reward=0.5, done=self.done == self.turns)
+
+
+class AsyncLedger(holdfast.Environment):
+    """The same on the event loop, without a thread of its own."""
+
+    def __init__(self, turns: int) -> None:
+        self.ledger = Ledger(turns)
+
+    async def reset(self, *, seed: int) -> holdfast.Observation:
+        return self.ledger.reset(seed=seed)
+
+    async def step(self, action: str) -> holdfast.Observation:
+        return self.ledger.step(action)
 
 
 async def bare(url: str, turns: int, trajectories: int, ticks: list[float]) -> None:
@@ -71,7 +85,13 @@ async def bare(url: str, turns: int, trajectories: int, ticks: list[float]) -> N
 
 
 async def durable(
-    url: str, folder: str, turns: int, trajectories: int, ticks: list[float], sizes: list[int]
+    url: str,
+    folder: str,
+    world: Callable[[int], holdfast.Environment],
+    turns: int,
+    trajectories: int,
+    ticks: list[float],
+    sizes: list[int],
 ) -> None:
     path = Path(folder) / "journal.db"
 
@@ -91,7 +111,7 @@ async def durable(
     policy = holdfast.EnginePolicy(url, "fake", connections=CONCURRENCY)
     try:
         _, report = await holdfast.run(
-            Ticking(lambda task: Ledger(turns)),
+            Ticking(lambda task: world(turns)),
             tasks=[{"id": str(number), "prompt": ""} for number in range(trajectories)],
             policy=policy, journal=journal, name="bench", seed=1,
             sampling=holdfast.Sampling(max_tokens=TOKENS),
@@ -128,7 +148,8 @@ def main() -> None:
     if mode.startswith("bare"):
         asyncio.run(bare(url, *shape, ticks))
     else:
-        asyncio.run(durable(url, folder, *shape, ticks, sizes))
+        world = Ledger if "blocking" in mode else AsyncLedger
+        asyncio.run(durable(url, folder, world, *shape, ticks, sizes))
     found = {"turn": (time.process_time() - cpu) / (shape[0] * shape[1])}
     if ticks:
         found |= {"early": (ticks[1] - ticks[0]) / 100, "late": (ticks[3] - ticks[2]) / 100}

@@ -1,0 +1,189 @@
+"""The file tools: reading and writing within a folder, and nowhere else.
+
+A path is resolved name by name, links included, and a way out of the folder is refused; then it is
+opened name by name without following links, so that a link that is put there in between is refused
+as well. What the model asks for and cannot have is `ToolSaysNo`.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from holdfast.environments.workspace.limits import MIB, WorkspaceLimit, amount
+from holdfast.environments.workspace.mounts import PLACE
+from holdfast.environments.workspace.tree import Tree
+from holdfast.records.errors import ToolSaysNo
+
+LARGEST = 16 * MIB
+MOST_LINKS = 40
+LISTED = 1000
+OURS = frozenset({errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS})
+"""What goes wrong here through no fault of the model."""
+
+
+class Files:
+    """The files of one workspace. `owner` is who they are to belong to, if not us."""
+
+    def __init__(self, root: str, *, owner: tuple[int, int] | None = None):
+        self.root = root
+        self._owner = owner
+
+    def read(self, path: str) -> bytes:
+        with self._told(path), self._folder_of(path) as (folder, name):
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(name, flags, dir_fd=folder), "rb") as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    raise ToolSaysNo(f"{path} is not a file")
+                if found.st_size > LARGEST:
+                    raise ToolSaysNo(
+                        f"{path} has {amount(found.st_size)}: look at parts of it with commands"
+                    )
+                return file.read(LARGEST)
+
+    def write(self, path: str, content: bytes, *, mode: int | None = None) -> None:
+        """Makes the folders that are missing. What is there keeps its mode, unless one is given."""
+        with (
+            self._told(path),
+            self._folder_of(path, make=True) as (folder, name),
+            open(self._opened(name, folder), "wb") as file,
+        ):
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ToolSaysNo(f"{path} is not a file")
+            if found.st_size:
+                os.ftruncate(file.fileno(), 0)
+            file.write(content)
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+
+    def _opened(self, name: str, folder: int) -> int:
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(name, flags, dir_fd=folder)
+        except FileNotFoundError:
+            made = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
+        os.fchmod(made, 0o644)  # The driver's umask is nobody's business.
+        if self._owner is not None:
+            os.fchown(made, *self._owner)
+        return made
+
+    def check_room(self, path: str, size: int, *, tree: Tree, limit: WorkspaceLimit) -> None:
+        """Refuses what would not fit; `tree` is the folder as it is."""
+        with self._told(path):
+            names = self._resolved(path)
+        before = tree.entries.get(os.fsencode("/".join(names)))
+        missing = sum(
+            os.fsencode("/".join(names[: depth + 1])) not in tree.entries
+            for depth in range(len(names))
+        )
+        grown = tree.bytes + size - (before.size if before is not None else 0)
+        if grown > limit.bytes or len(tree.entries) + missing > limit.files:
+            raise ToolSaysNo(f"the workspace may hold {limit}: {path} does not fit any more")
+
+    def listed(self, path: str, tree: Tree) -> str:
+        """The paths in a folder, one per line; folders end with a slash."""
+        with self._told(path):
+            names = self._resolved(path)
+        top = os.fsencode("/".join(names))
+        entry = tree.entries.get(top)
+        if names and entry is None:
+            raise ToolSaysNo(f"{path}: {os.strerror(errno.ENOENT)}")
+        if entry is not None and not entry.is_folder:
+            return _line(top, entry.is_folder)
+        inside = top + b"/" if top else b""
+        found = sorted(one for one in tree.entries if one.startswith(inside))
+        lines = [_line(one, tree.entries[one].is_folder) for one in found[:LISTED]]
+        if len(found) > LISTED:
+            lines.append(f"[… and {len(found) - LISTED:,} more]")
+        return "\n".join(lines) or "[empty]"
+
+    # --- confinement
+
+    def _resolved(self, path: str) -> list[str]:
+        """The names from the root down to what `path` means, none of them a link."""
+        if "\0" in path:
+            raise ToolSaysNo("a path has no NUL in it")
+        todo = list(reversed(self._within(path, path)))
+        done: list[str] = []
+        links = 0
+        while todo:
+            name = todo.pop()
+            if name == "..":
+                if not done:
+                    raise ToolSaysNo(f"{path} is outside of the workspace")
+                done.pop()
+                continue
+            target = self._link(os.path.join(self.root, *done, name))
+            if target is None:
+                done.append(name)
+                continue
+            links += 1
+            if links > MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            if target.startswith("/"):
+                done.clear()
+            todo += reversed(self._within(target, path))
+        return done
+
+    def _within(self, path: str, shown: str) -> list[str]:
+        """The names in a path; an absolute one must begin with the workspace's own."""
+        if path.startswith("/"):
+            for root in (PLACE, self.root):
+                if path == root or path.startswith(root + "/"):
+                    path = path[len(root) :]
+                    break
+            else:
+                raise ToolSaysNo(f"{shown} is outside of the workspace")
+        return [name for name in path.split("/") if name not in ("", ".")]
+
+    def _link(self, path: str) -> str | None:
+        try:
+            return os.readlink(path)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
+                return None
+            raise
+
+    @contextlib.contextmanager
+    def _folder_of(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """The open folder that `path` is in, and its last name."""
+        names = self._resolved(path)
+        if not names:
+            raise ToolSaysNo(f"{path or '.'} is a folder")
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        folder = os.open(self.root, flags)
+        try:
+            for name in names[:-1]:
+                if make:
+                    self._make(name, folder)
+                below = os.open(name, flags, dir_fd=folder)
+                os.close(folder)
+                folder = below
+            yield folder, names[-1]
+        finally:
+            os.close(folder)
+
+    def _make(self, name: str, folder: int) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o755, dir_fd=folder)
+            os.chmod(name, 0o755, dir_fd=folder)  # noqa: S103 - as everybody makes folders
+            if self._owner is not None:
+                os.chown(name, *self._owner, dir_fd=folder, follow_symlinks=False)
+
+    @contextlib.contextmanager
+    def _told(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in OURS:
+                raise
+            raise ToolSaysNo(f"{path}: {error.strerror}") from None
+        except UnicodeEncodeError:
+            raise ToolSaysNo(f"{path!r} is not a path") from None
+
+
+def _line(path: bytes, is_folder: bool) -> str:
+    return path.decode("utf-8", "replace") + ("/" if is_folder else "")

@@ -1,0 +1,141 @@
+"""Folders of workspaces: one per process, in it one per workspace.
+
+A process holds a lock for as long as it lives. Whoever comes next removes the folders of those that
+were killed, with everything that still runs in them.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import itertools
+import os
+import secrets
+import shutil
+import stat
+import subprocess
+import tempfile
+import threading
+
+from holdfast.environments.workspace.processes import kill_all
+from holdfast.records.errors import EnvironmentBroken, UsageError
+
+LOCK = ".lock"
+_lock = threading.Lock()
+_rooms: dict[str, "Room"] = {}
+
+
+class Room:
+    """This process's folder within `root`."""
+
+    def __init__(self, root: str):
+        self._numbers = itertools.count(1)
+        self._process = os.getpid()
+        _make_private(root)
+        _remove_abandoned(root)
+        while True:
+            self.path = os.path.join(root, secrets.token_hex(6))
+            self._held = _hold(self.path + LOCK)
+            if self._held is not None:
+                break
+        os.mkdir(self.path, 0o700)
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """A process that is killed leaves this to the next one."""
+        if self.is_ours and self._held is not None:
+            _empty(self.path, self._held)
+
+    @property
+    def is_ours(self) -> bool:
+        """Not after a fork: two processes would count the same numbers."""
+        return self._process == os.getpid() and os.path.isdir(self.path)
+
+    def place(self) -> str:
+        """A new folder; its name is always as long, so that outputs are."""
+        path = os.path.join(self.path, f"{next(self._numbers):06d}")
+        os.mkdir(path, 0o700)
+        return path
+
+
+def new_place(root: str | None) -> str:
+    """An empty folder that nobody else has. Blocks."""
+    where = os.path.realpath(
+        root or os.path.join(tempfile.gettempdir(), f"holdfast-workspaces-{os.geteuid()}")
+    )
+    with _lock:
+        room = _rooms.get(where)
+        if room is None or not room.is_ours:
+            room = _rooms[where] = Room(where)
+        return room.place()
+
+
+def make(path: str) -> None:
+    """As everybody makes folders, whatever the driver's umask is: modes are part of a snapshot."""
+    os.makedirs(path)
+    os.chmod(path, 0o755)  # noqa: S103 - what leads to it is closed to others
+
+
+def remove(path: str) -> None:
+    """Whatever is in it: read-only folders, a million files, folders nested without end."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return
+    # What it cannot do is done, or told, below.
+    with contextlib.suppress(OSError, RecursionError):
+        shutil.rmtree(path)
+    if not os.path.lexists(path):
+        return
+    # rm walks by file descriptors: no depth is too much for it.
+    subprocess.run(["/bin/chmod", "-R", "u+rwX", "--", path], capture_output=True, check=False)  # noqa: S603
+    done = subprocess.run(["/bin/rm", "-rf", "--", path], capture_output=True, check=False)  # noqa: S603
+    if os.path.lexists(path):
+        words = done.stderr.decode("utf-8", "replace")[-300:].strip()
+        raise EnvironmentBroken(f"the workspace {path} cannot be removed: {words}")
+
+
+def _make_private(root: str) -> None:
+    os.makedirs(root, 0o700, exist_ok=True)
+    found = os.stat(root)
+    if found.st_uid != os.geteuid():
+        raise UsageError(f"{root} belongs to somebody else: name another `root` for workspaces")
+    if stat.S_IMODE(found.st_mode) & 0o022:
+        raise UsageError(f"others may write to {root}: name another `root` for workspaces")
+
+
+def _remove_abandoned(root: str) -> None:
+    for entry in list(os.scandir(root)):
+        if entry.name.endswith(LOCK):
+            held = _hold(entry.path)
+            if held is not None:
+                _empty(entry.path.removesuffix(LOCK), held)
+
+
+def _empty(path: str, held: int) -> None:
+    _end_all_in(path)
+    remove(path)
+    os.unlink(path + LOCK)
+    os.close(held)
+
+
+def _end_all_in(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        for entry in list(os.scandir(path)):
+            kill_all(os.path.join(entry.path, FILES), sandboxed=True)
+
+
+FILES = "files"
+"""The workspace itself, within its place."""
+
+
+def _hold(path: str) -> int | None:
+    """The lock, unless a living process has it, or it was removed in this very moment."""
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.stat(path).st_ino == os.fstat(held).st_ino:
+            return held
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(held)
+    return None

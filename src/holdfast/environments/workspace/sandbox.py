@@ -1,0 +1,334 @@
+"""Where commands run: within bubblewrap, or plainly as the user who runs Holdfast.
+
+Bubblewrap gives a command its own mounts (the system read-only, the workspace writable, nothing of
+the driver's), its own processes, and no network. It is tried out once per process, since many
+machines forbid what it needs.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.environments.workspace import mounts
+from holdfast.environments.workspace.command import Bounds, Ended, Launch, Stop, run, spawn
+from holdfast.environments.workspace.limits import ResourceLimits
+from holdfast.environments.workspace.processes import kill_all
+from holdfast.environments.workspace.tree import give
+from holdfast.records.errors import EnvironmentBroken, UsageError
+
+_log = logging.getLogger("holdfast.environments")
+NOBODY = 65534
+PLACE = mounts.PLACE
+GONE_WITHIN = 30.0
+TOOLS = ("nice", "setpriv", "prlimit")
+
+
+class Isolation(StrEnum):
+    AUTO = "auto"
+    """Bubblewrap where it works, else none; `Workspace.isolation` says which."""
+    BWRAP = "bwrap"
+    """Bubblewrap, or an error."""
+    NONE = "none"
+
+
+class Job(Struct, frozen=True):
+    """One command and what it may use."""
+
+    command: str
+    folder: str
+    """Its home and its working folder."""
+    temporary: str
+    """For temporary files, where there is no private /tmp."""
+    env: Mapping[str, str]
+    limits: ResourceLimits
+    network: bool = False
+    read_only: tuple[str, ...] = ()
+
+
+class Sandbox(Protocol):
+    isolation: Isolation
+    owner: tuple[int, int] | None
+    """Who must own the files, if it is not us."""
+
+    def launch(self, job: Job) -> Launch: ...
+
+    def home(self, folder: str) -> str:
+        """What a command calls `folder`."""
+        ...
+
+    def sweep(self, folder: str) -> None:
+        """Ends everything that runs in `folder`."""
+        ...
+
+
+def choose(wanted: Isolation) -> Sandbox:
+    """Blocks for a moment when it is called for the first time."""
+    _check_tools()
+    if wanted is Isolation.NONE:
+        return Plain()
+    trouble = why_no_bwrap()
+    if not trouble:
+        return Bubblewrap()
+    if wanted is Isolation.BWRAP:
+        raise UsageError(
+            f"sandbox='bwrap' does not work on this machine: {trouble}; allow it, or say "
+            "sandbox='none' and put another wall around the run"
+        )
+    _say_once(trouble)
+    return Plain()
+
+
+@functools.cache
+def _say_once(trouble: str) -> None:
+    _log.warning("workspaces run commands without a sandbox: %s", trouble)
+
+
+@functools.cache
+def why_no_bwrap() -> str:
+    """Nothing, if it works."""
+    if shutil.which("bwrap") is None:
+        return "there is no `bwrap` (Debian: apt install bubblewrap)"
+    with tempfile.TemporaryDirectory(prefix="holdfast-probe-") as folder:
+        sandbox = Bubblewrap()
+        os.chmod(folder, 0o755)  # noqa: S103 - as a workspace is
+        give(folder, sandbox.owner)
+        job = Job("true", folder, folder, {"PATH": os.defpath}, ResourceLimits())
+        stop = Stop()
+        try:
+            ended = run(sandbox.launch(job), Bounds(30.0, 4096), stop=stop)
+        except (EnvironmentBroken, UsageError, OSError) as error:
+            return str(error)
+        finally:
+            stop.close()
+    return "" if ended.exit_code == 0 else ended.output.text().strip() or ended.stopped
+
+
+def _check_tools() -> None:
+    missing = [name for name in TOOLS if shutil.which(name) is None]
+    if missing or not hasattr(os, "pidfd_open"):
+        raise UsageError(
+            f"a workspace needs Linux with util-linux and coreutils; there is no {missing}"
+        )
+
+
+def _limited(job: Job, *, count_processes: bool) -> list[str]:
+    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    limits = job.limits.as_arguments(count_processes=count_processes)
+    return [_tool("prlimit"), *limits, "--", shell, "-c", job.command]
+
+
+# --- without walls
+
+
+class Plain:
+    """As the user who runs Holdfast, with all that they can do. A process limit would count all of
+    that user's processes, so that none is set."""
+
+    isolation = Isolation.NONE
+    owner: tuple[int, int] | None = None
+
+    def launch(self, job: Job) -> Launch:
+        return _PlainLaunch(job)
+
+    def home(self, folder: str) -> str:
+        return folder
+
+    def sweep(self, folder: str) -> None:
+        kill_all(folder)
+
+
+class _PlainLaunch:
+    def __init__(self, job: Job):
+        self._job = job
+
+    def start(self, stdout: int) -> "subprocess.Popen[bytes]":
+        job = self._job
+        argv = [
+            *(_tool("nice"), "-n", str(job.limits.niceness)),
+            *(_tool("setpriv"), "--pdeathsig", "KILL", "--no-new-privs", "--"),
+            *_limited(job, count_processes=False),
+        ]
+        env = {**job.env, "HOME": job.folder, "TMPDIR": job.temporary}
+        return spawn(argv, stdout=stdout, cwd=job.folder, env=env)
+
+    def end(self) -> None:
+        kill_all(self._job.folder)
+
+    def trouble(self, ended: Ended) -> str:
+        return ""
+
+    def close(self) -> None: ...
+
+
+# --- within bubblewrap
+
+
+class Bubblewrap:
+    """Root only prepares the mounts: commands of root's runs are nobody's, since the kernel lets
+    root (in any namespace) change settings of the machine and ignore the process limit."""
+
+    isolation = Isolation.BWRAP
+
+    def __init__(self) -> None:
+        self._is_root = os.geteuid() == 0
+        self.owner = (NOBODY, NOBODY) if self._is_root else None
+
+    def launch(self, job: Job) -> Launch:
+        return _BubblewrapLaunch(job, is_root=self._is_root)
+
+    def home(self, folder: str) -> str:
+        return PLACE
+
+    def sweep(self, folder: str) -> None:
+        """Nothing: no process outlives its command."""
+
+
+class _BubblewrapLaunch:
+    def __init__(self, job: Job, *, is_root: bool):
+        self._job = job
+        self._is_root = is_root
+        self._fds: list[int] = []
+        self._gone = self._status = -1
+        self._said = b""
+
+    def start(self, stdout: int) -> "subprocess.Popen[bytes]":
+        job = self._job
+        self._gone, alive = self._pipe()
+        self._status, status = self._pipe()
+        arguments = [
+            *(_ROOT if self._is_root else _user()),
+            *("--sync-fd", str(alive), "--json-status-fd", str(status)),
+            *_NAMESPACES,
+            *([] if job.network else ["--unshare-net"]),
+            *mounts.arguments(
+                job.folder,
+                network=job.network,
+                temporary=job.limits.temporary,
+                read_only=job.read_only,
+            ),
+        ]
+        # Handed over in a file, since `ps` shows a command line to whoever is inside.
+        passwd, group = self._file(mounts.ACCOUNTS), self._file(mounts.GROUPS)
+        arguments += ["--perms", "0644", "--file", str(passwd), "/etc/passwd"]
+        arguments += ["--perms", "0644", "--file", str(group), "/etc/group"]
+        arguments += ["--remount-ro", "/"]
+        given = self._file("\0".join(arguments) + "\0")
+        argv = [
+            *(_tool("nice"), "-n", str(job.limits.niceness)),
+            *(_tool("bwrap"), "--args", str(given), "--"),
+            *(_as_nobody() if self._is_root else (_tool("setpriv"), "--no-new-privs", "--")),
+            *_limited(job, count_processes=True),
+        ]
+        handed = (alive, status, passwd, group, given)
+        env = {**job.env, "HOME": PLACE, "TMPDIR": "/tmp"}  # noqa: S108 - a private one
+        try:
+            return spawn(argv, stdout=stdout, cwd=job.folder, env=env, pass_fds=handed)
+        finally:
+            # Only the sandbox holds them now: they close when it is gone.
+            for fd in handed:
+                self._fds.remove(fd)
+                os.close(fd)
+
+    def end(self) -> None:
+        """The kernel ends all of a pid namespace with its first process, and that one counts as
+        ended when all the others are. It dies with bwrap; but not if bwrap was killed just before
+        it could ask for that."""
+        os.set_blocking(self._status, False)
+        with contextlib.suppress(BlockingIOError):
+            self._said = os.read(self._status, 4096)
+        if (found := _FIRST.search(self._said)) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                first = os.pidfd_open(int(found[1]))
+                self._fds.append(first)
+                if _is_first_of_a_namespace(int(found[1])):
+                    signal.pidfd_send_signal(first, signal.SIGKILL)
+                    self._wait(first)
+        self._wait(self._gone)
+
+    def _wait(self, fd: int) -> None:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        if not poll.poll(GONE_WITHIN * 1000):
+            raise EnvironmentBroken(f"a sandbox is not gone {GONE_WITHIN:g} s after it was killed")
+
+    def trouble(self, ended: Ended) -> str:
+        if b'"exit-code"' in self._said:
+            return ""
+        return f"bwrap ended by itself ({ended.exit_code}): {ended.output.text()[-500:].strip()}"
+
+    def close(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def _pipe(self) -> tuple[int, int]:
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        self._fds += [reading, writing]
+        return reading, writing
+
+    def _file(self, text: str) -> int:
+        fd = os.memfd_create("holdfast", os.MFD_CLOEXEC)
+        self._fds.append(fd)
+        os.write(fd, os.fsencode(text))
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd
+
+
+def _is_first_of_a_namespace(process: int) -> bool:
+    """Not somebody else, who has its number by now."""
+    try:
+        with open(f"/proc/{process}/status", "rb") as file:
+            return any(line.startswith(b"NSpid:") and line.split()[2:] == [b"1"] for line in file)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+_FIRST = re.compile(rb'"child-pid": (\d+)')
+_NAMESPACES = [
+    *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+    *("--hostname", "workspace", "--die-with-parent", "--new-session"),
+]
+_ROOT = [
+    *("--cap-drop", "ALL", "--cap-add", "CAP_SETUID"),
+    *("--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"),
+]
+
+
+def _as_nobody() -> list[str]:
+    user = str(mounts.USER)
+    return [
+        *(_tool("setpriv"), "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"),
+        *("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"),
+        # Processes are counted per user namespace: its own count for each command.
+        *(_tool("unshare"), "--user", f"--map-user={user}", f"--map-group={user}", "--"),
+    ]
+
+
+@functools.cache
+def _tool(name: str) -> str:
+    """By its full name: commands may have another PATH."""
+    found = shutil.which(name)
+    if found is None:
+        raise UsageError(f"a workspace needs `{name}` (util-linux, coreutils)")
+    return found
+
+
+@functools.cache
+def _user() -> tuple[str, ...]:
+    wanted = ["--unshare-user", "--cap-drop", "ALL"]
+    wanted += ["--uid", str(mounts.USER), "--gid", str(mounts.USER)]
+    known = subprocess.run([_tool("bwrap"), "--help"], capture_output=True, check=False)  # noqa: S603
+    if b"--disable-userns" in known.stdout + known.stderr:
+        wanted.append("--disable-userns")
+    return tuple(wanted)

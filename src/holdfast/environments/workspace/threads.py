@@ -1,0 +1,43 @@
+"""Blocking work of a workspace, off the event loop, and never left behind: whoever is cancelled
+waits until the work is over, so that nothing writes into a folder that is being removed."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from holdfast.rollout.threads import set_exception, set_result, tell
+
+Result = TypeVar("Result")
+PATIENCE = 60.0
+
+
+async def in_thread(
+    function: Callable[[], Result], *, interrupt: Callable[[], None] | None = None
+) -> Result:
+    """Runs `function` in a thread of its own; `interrupt` is called when the await is cancelled.
+
+    A thread of its own, since a process that is told to die with its parent dies with the *thread*
+    that started it.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def work() -> None:
+        try:
+            result = function()
+        except BaseException as error:
+            tell(loop, set_exception, future, error)
+        else:
+            tell(loop, set_result, future, result)
+
+    threading.Thread(target=work, name="holdfast-workspace", daemon=True).start()
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if interrupt is not None:
+            interrupt()
+        done, _ = await asyncio.wait([future], timeout=PATIENCE)
+        for one in done:
+            one.exception()  # Looked at: the cancellation is what the caller hears of.
+        raise

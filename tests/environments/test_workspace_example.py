@@ -1,0 +1,83 @@
+"""The coding example: short, right, and run with the embedded engine."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from stage import Oracle, text_of
+
+import holdfast
+from holdfast.cli.loading import load_module
+from holdfast.embedded.process import EmbeddedEngine
+from holdfast.journal.memory import MemoryJournal
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.records.history import History
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "workspace_coding.py"
+TASKS = EXAMPLE.with_name("coding.jsonl")
+ROWS = [json.loads(line) for line in TASKS.read_text().splitlines()]
+COUNT = "#!/bin/sh\ntr 'A-Z ' 'a-z\\n' | grep . | sort -u | wc -l\n"
+REPAIRED = """
+def median(numbers):
+    ordered, half = sorted(numbers), len(numbers) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+"""
+SOLUTIONS = {
+    "Write `add": ("shell", {"command": "printf 'def add(a, b):\\n    return 5\\n' > solution.py"}),
+    "median.py has": ("write_file", {"path": "median.py", "content": REPAIRED}),
+    "Write an executable": (
+        "shell",
+        {"command": f"cat > count.sh <<'E'\n{COUNT}E\nchmod +x count.sh; ./count.sh < text.txt"},
+    ),
+}
+
+
+def programmer(request) -> str:
+    """Solves the tasks with one call each; the first one only in part."""
+    prompt = text_of(request.prompt)
+    if "[exit code 0]" in prompt or "wrote" in prompt:
+        return "It is done."
+    ((name, arguments),) = (call for words, call in SOLUTIONS.items() if words in prompt)
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def test_it_is_short():
+    assert len(EXAMPLE.read_text().splitlines()) <= 80
+
+
+def test_the_reward_is_the_share_of_the_hidden_tests_that_pass():
+    async def scenario() -> dict[str, History]:
+        journal = MemoryJournal()
+        await holdfast.run(
+            load_module(EXAMPLE).agent,
+            tasks=ROWS,
+            policy=Oracle(programmer),
+            journal=journal,
+            name="code",
+            renderer=ByteRenderer(),
+            seed=1,
+        )
+        run = await journal.find_run("code")
+        return {row.key.task: History(log) async for row, log in journal.histories(run)}
+
+    found = asyncio.run(scenario())
+    assert {name: history.reward for name, history in found.items()} == {
+        "add": 0.5,
+        "median": 1.0,
+        "words": 1.0,
+    }
+    assert {history.status.name for history in found.values()} == {"COMPLETED"}
+
+
+def test_it_runs_with_the_embedded_engine(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with EmbeddedEngine() as engine:
+        command = [
+            *(sys.executable, "-m", "holdfast", "run", str(EXAMPLE), "--tasks", str(TASKS)),
+            *("--run", "code", "--journal", str(tmp_path / "j.db"), "--max-tokens", "64"),
+            *("--policy", engine.url, "--seed", "1", "--quiet"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
