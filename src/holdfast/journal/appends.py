@@ -2,14 +2,13 @@
 
 Every statement that SQLite steps gives up the interpreter lock and has to win it back, so a batch
 of 256 rows that took 512 statements would crawl while the event loop is busy. Here it takes one to
-read the epochs and a few multi-row inserts.
+read epochs and heads, and one for each table that is written.
 """
 
-import json
 import sqlite3
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from holdfast.journal.journal import Lease
 from holdfast.journal.writer import Operation
@@ -18,21 +17,51 @@ from holdfast.records.errors import JournalError, LeaseLost
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
 
-_CHUNKS = (128, 32, 8, 1)
-_COLUMNS = "INSERT INTO records(trajectory, seq, epoch, crc, body) VALUES "
-_INSERTS = {size: _COLUMNS + ",".join(["(?,?,?,?,?)"] * size) for size in _CHUNKS}
-_HEADS = """SELECT json_group_array(json_array(t.id, t.epoch, (
-                SELECT coalesce(max(r.seq) + 1, 0) FROM records r WHERE r.trajectory = t.id)))
-            FROM trajectories t WHERE t.id IN (SELECT value FROM json_each(?))"""
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def _inserts(into: str, columns: int) -> dict[int, str]:
+    """One statement for each size; rows of NULLs, which fill it up, are left out."""
+    row = f"({','.join('?' * columns)})"
+    return {
+        size: f"INSERT OR {into} SELECT * FROM (VALUES {','.join([row] * size)}) "  # noqa: S608 - ours
+        "WHERE column1 IS NOT NULL"
+        for size in _SIZES
+    }
+
+
+_RECORDS = _inserts("ABORT INTO records(position, trajectory, seq, epoch, crc, body)", 6)
+# The records are what counts: a link or a head that damage left behind is no reason to refuse them.
+_LINKS = _inserts("REPLACE INTO links(position, previous)", 2)
+_HEADS = _inserts("REPLACE INTO heads(trajectory, position, length)", 3)
+_STANDING = """SELECT (SELECT coalesce(max(position), 0) FROM records), json_group_array(json_array(
+        t.id, t.epoch, coalesce(h.position, 0), coalesce(h.length, 0)))
+    FROM trajectories t LEFT JOIN heads h ON h.trajectory = t.id
+    WHERE t.id IN (SELECT value FROM json_each(?))"""
 
 Row = tuple[int, int, int, int, bytes]
+"""Trajectory, seq, epoch, checksum, body."""
 
 
-class Head(Struct):
+class Head(Struct, array_like=True, gc=False):
     """Where a trajectory's log stands while a batch is written."""
 
+    trajectory: int
     epoch: int
-    next_seq: int
+    position: int
+    """Of its last record; 0 before the first."""
+    length: int
+
+
+class Standing(Struct):
+    """Where everything stands while a batch is written."""
+
+    position: int
+    """The last one that is taken."""
+    heads: dict[int, Head]
+
+
+_heads: json.Decoder[list[Head]] = json.Decoder(list[Head])
 
 
 class Entry(Struct):
@@ -50,58 +79,66 @@ class Append(Operation):
     """One or more entries that are written together or not at all."""
 
     __slots__ = ("entries",)
+    brief = True
 
     def __init__(self, entries: list[Entry], rows: int, size: int):
-        super().__init__(rows, size)
+        # Not by `super()`: this is the hottest path that there is.
+        self.rows = rows
+        self.size = size
+        self.result = self.error = None
         self.entries = entries
 
     def run(self, connection: sqlite3.Connection) -> None:
         """By itself; `run_batch` writes many at once."""
-        refused = _take_places(self.entries, _heads(connection, [self]))
-        if refused is not None:
-            raise refused
-        _insert(connection, [row for entry in self.entries for row in entry.rows])
-        for entry in self.entries:
-            _mark(connection, entry)
+        _append_all(connection, [self])
+        if self.error is not None:
+            raise self.error
 
 
 def append_of(
-    entries: Sequence[tuple[Lease, Sequence[Record], Status | None]], settled: bool | None
+    lease: Lease, records: Sequence[Record], status: Status | None, settled: bool | None
 ) -> Append:
     """Encodes everything, and only then takes places: a record that cannot be encoded takes none.
 
     From here on the order is fixed.
     """
-    encoded: list[list[bytes]] = []
-    rows = size = 0
-    for lease, records, _ in entries:
-        if lease.broken is not None:
-            raise lease.broken
-        bodies = [encode(record) for record in records]
-        for body in bodies:
-            size += len(body)
-            if len(body) > MAX_RECORD:
-                raise JournalError(
-                    f"a record of {len(body):,} bytes is too large; the limit is {MAX_RECORD:,}"
-                )
-        rows += len(bodies)
-        encoded.append(bodies)
-    taken = [
-        _entry(lease, bodies, status, settled)
-        for (lease, _, status), bodies in zip(entries, encoded, strict=True)
-    ]
-    return Append(taken, rows, size)
-
-
-def _entry(lease: Lease, bodies: list[bytes], status: Status | None, settled: bool | None) -> Entry:
+    # In one piece and with few objects: the event loop does nothing as often as this.
+    if lease.broken is not None:
+        raise lease.broken
     trajectory, epoch, first = lease.id, lease.epoch, lease.next_seq
     rows: list[Row] = []
-    seq = first
-    for body in bodies:
+    seq, total = first, 0
+    for record in records:
+        body = encode(record)
+        size = len(body)
+        if size > MAX_RECORD:
+            raise JournalError(
+                f"a record of {size:,} bytes is too large; the limit is {MAX_RECORD:,}"
+            )
         rows.append((trajectory, seq, epoch, checksum(body, trajectory, seq, epoch), body))
         seq += 1
+        total += size
     lease.next_seq = seq
-    return Entry(lease, first, rows, status, settled)
+    return Append([Entry(lease, first, rows, status, settled)], len(rows), total)
+
+
+def append_of_all(
+    entries: Sequence[tuple[Lease, Sequence[Record], Status | None]], settled: bool | None
+) -> Append:
+    """The same for several leases: none keeps a place unless all are encoded."""
+    each: list[Append] = []
+    try:
+        for lease, records, status in entries:
+            each.append(append_of(lease, records, status, settled))
+    except BaseException:
+        for append in reversed(each):
+            append.entries[0].lease.next_seq = append.entries[0].first
+        raise
+    return Append(
+        [entry for append in each for entry in append.entries],
+        sum([append.rows for append in each]),
+        sum([append.size for append in each]),
+    )
 
 
 def run_batch(connection: sqlite3.Connection, batch: list[Operation]) -> None:
@@ -129,45 +166,60 @@ def _run_alone(connection: sqlite3.Connection, operation: Operation) -> None:
 def _append_all(connection: sqlite3.Connection, appends: list[Append]) -> None:
     if not appends:
         return
-    heads = _heads(connection, appends)
+    standing = standing_of(
+        connection, [entry.lease.id for append in appends for entry in append.entries]
+    )
     rows: list[Row] = []
     marked: list[Entry] = []
     for append in appends:
-        append.error = _take_places(append.entries, heads)
+        append.error = _take_places(append.entries, standing.heads)
         if append.error is None:
             for entry in append.entries:
                 rows += entry.rows
                 if entry.status is not None or entry.settled is not None:
                     marked.append(entry)
-    _insert(connection, rows)
+    insert(connection, rows, standing)
     for entry in marked:
         _mark(connection, entry)
 
 
-def _heads(connection: sqlite3.Connection, appends: list[Append]) -> dict[int, Head]:
-    ids = json.dumps([entry.lease.id for append in appends for entry in append.entries])
-    (found,) = connection.execute(_HEADS, (ids,)).fetchone()
-    return {trajectory: Head(epoch, seq) for trajectory, epoch, seq in json.loads(found)}
+def standing_of(connection: sqlite3.Connection, trajectories: list[int]) -> Standing:
+    asked = json.encode(trajectories).decode()
+    position, found = connection.execute(_STANDING, (asked,)).fetchone()
+    return Standing(position, {head.trajectory: head for head in _heads.decode(found)})
 
 
 def _take_places(entries: list[Entry], heads: dict[int, Head]) -> JournalError | None:
     """Moves the heads on past `entries`, or says why they are refused and moves none."""
-    moved: dict[int, int] = {}
-    for entry in entries:
-        lease, known = entry.lease, heads.get(entry.lease.id)
-        if known is None or known.epoch != lease.epoch:
-            return lost(lease, None if known is None else known.epoch)
-        if moved.get(lease.id, known.next_seq) != entry.first:
-            # An earlier append of this lease failed while this one was already queued. Written,
-            # it would leave a gap, and everything after a gap is lost.
-            return JournalError(
-                f"an earlier append to {lease.key} failed, so this one cannot follow it; nothing "
-                "was written"
-            )
-        moved[lease.id] = entry.first + len(entry.rows)
-    for trajectory, seq in moved.items():
-        heads[trajectory].next_seq = seq
+    if len(entries) == 1:
+        entry = entries[0]
+        head = heads.get(entry.lease.id)
+        if head is None or head.epoch != entry.lease.epoch or head.length != entry.first:
+            return _refusal(entry, head)
+        head.length += len(entry.rows)
+        return None
+    return _take_all_places(entries, heads)
+
+
+def _take_all_places(entries: list[Entry], heads: dict[int, Head]) -> JournalError | None:
+    for number, entry in enumerate(entries):
+        refused = _take_places([entry], heads)
+        if refused is not None:
+            for taken in reversed(entries[:number]):
+                heads[taken.lease.id].length = taken.first
+            return refused
     return None
+
+
+def _refusal(entry: Entry, head: Head | None) -> JournalError:
+    if head is None or head.epoch != entry.lease.epoch:
+        return lost(entry.lease, None if head is None else head.epoch)
+    # An earlier append of this lease failed while this one was already queued. Written, it would
+    # leave a gap, and everything after a gap is lost.
+    return JournalError(
+        f"an earlier append to {entry.lease.key} failed, so this one cannot follow it; nothing "
+        "was written"
+    )
 
 
 def lost(lease: Lease, epoch: int | None) -> LeaseLost:
@@ -177,13 +229,49 @@ def lost(lease: Lease, epoch: int | None) -> LeaseLost:
     )
 
 
-def _insert(connection: sqlite3.Connection, rows: list[Row]) -> None:
-    at = 0
-    for size in _CHUNKS:
-        while len(rows) - at >= size:
-            flat = [value for row in rows[at : at + size] for value in row]
-            connection.execute(_INSERTS[size], flat)
-            at += size
+def insert(connection: sqlite3.Connection, rows: list[Row], standing: Standing) -> None:
+    """Writes rows behind the last position, each linked to the one before it in its log.
+
+    Their heads have taken their places already; here they learn the positions.
+    """
+    before, heads = standing.position, standing.heads
+    position = before
+    records: list[object] = []
+    links: list[object] = []
+    for trajectory, seq, epoch, crc, body in rows:
+        position += 1
+        head = heads[trajectory]
+        records += (position, trajectory, seq, epoch, crc, body)
+        links += (position, head.position)
+        head.position = position
+    moved: list[object] = []
+    for trajectory, head in heads.items():
+        if head.position > before:
+            moved += (trajectory, head.position, head.length)
+    standing.position = position
+    _insert(connection, _RECORDS, records, 6)
+    _insert(connection, _LINKS, links, 2)
+    _insert(connection, _HEADS, moved, 3)
+
+
+def _insert(
+    connection: sqlite3.Connection, statements: dict[int, str], values: list[object], columns: int
+) -> None:
+    at, left = 0, len(values) // columns
+    while left > 0:
+        size = _size_for(left)
+        some = values[at : at + size * columns]
+        some += [None] * (size * columns - len(some))
+        connection.execute(statements[size], some)
+        at += size * columns
+        left -= size
+
+
+def _size_for(rows: int) -> int:
+    """A size that `rows` nearly fill, or else one that they fill: a NULL costs as much as a row."""
+    return next((size for size in _SIZES if rows <= size <= rows * 4 / 3), 0) or max(
+        size for size in _SIZES if size <= rows
+    )
 
 
 def _mark(connection: sqlite3.Connection, entry: Entry) -> None:

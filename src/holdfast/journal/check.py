@@ -5,20 +5,23 @@ the meaning of a trajectory's records (`log_check`). A finding never ends the ch
 names all of them, each with its place and with what to do about it. One trajectory is in memory
 at a time, whatever the size of the journal.
 
-`repair` is the only function here that writes: it cuts torn logs to their last good record.
+`repair` is the only function here that writes: it cuts torn logs to their last good record and
+makes broken links anew.
 """
 
 import hashlib
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from msgspec import Struct, field
 
+from holdfast.journal.chain import COLUMNS, rows
 from holdfast.journal.journal import Cut, WorkerIdentity
 from holdfast.journal.log_check import Finding, TrajectoryState, check_log
 from holdfast.journal.process import is_gone
-from holdfast.journal.repair import cut_if_torn
+from holdfast.journal.repair import mend
 from holdfast.journal.runs import NOW, run_of, task_of
 from holdfast.journal.schema import explain, prepare
 from holdfast.journal.sqlite import connect_to_read, plain_connect
@@ -118,13 +121,32 @@ _TRAJECTORIES = """SELECT t.id, coalesce(r.name, '?') || '/' || coalesce(k.id, t
     LEFT JOIN tasks k ON k.run = t.run AND k.ordinal = t.task ORDER BY t.id"""
 
 
+# Found without links: these are held against the records, not the records against them.
+_FOUND = (
+    """CREATE TEMP TABLE found AS SELECT trajectory, seq, position FROM records ORDER BY 1, 2, 3""",
+    """CREATE INDEX temp.found_log ON found(trajectory, seq, position)""",
+)
+_LOG = f"""SELECT {COLUMNS} FROM found f CROSS JOIN records r ON r.position = f.position
+    WHERE f.trajectory = ? ORDER BY f.seq, f.position"""  # noqa: S608 - COLUMNS is ours
+
+
+def _records(connection: sqlite3.Connection, report: Report) -> None:
+    """Comes first: after an error elsewhere SQLite makes no more tables."""
+    del report
+    for statement in _FOUND:
+        connection.execute(statement)
+
+
 def _trajectories(connection: sqlite3.Connection, report: Report) -> None:
+    found = connection.execute("SELECT 1 FROM sqlite_temp_schema WHERE name = 'found'").fetchone()
     for number, name, status, settled, epoch, orphan in connection.execute(_TRAJECTORIES):
         report.trajectories += 1
         if orphan:
             report.add(name, "belongs to no run or no task of the journal", _REPORT)
         state = TrajectoryState(number, name, status, bool(settled), epoch)
-        read, findings = check_log(connection, state)
+        log = connection.execute(_LOG, (number,)) if found else rows(connection, number)
+        with closing(log):
+            read, findings = check_log(connection, state, log)
         report.records += read
         report.findings += findings
 
@@ -196,6 +218,7 @@ def _consumers(connection: sqlite3.Connection, report: Report) -> None:
 
 
 _PARTS = (
+    _records,
     _pages,
     _runs,
     _tasks,
@@ -215,7 +238,8 @@ def repair(path: Path) -> list[Cut]:
     """Cuts every torn log to its last good record; `RunHeld` while a live worker holds a run.
 
     What is cut is set aside in the journal, and the trajectories are open again: the next run
-    goes on from their last good records. All cuts are made, or none.
+    goes on from their last good records. Links that do not lead to their records are made anew,
+    which loses nothing. All of it is done, or nothing.
     """
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
@@ -228,7 +252,10 @@ def repair(path: Path) -> list[Cut]:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("BEGIN IMMEDIATE")
         _refuse_if_held(connection)
+        # What is torn is looked for among all records: once, not for each log.
+        connection.execute("CREATE INDEX records_repair ON records(trajectory, seq)")
         cuts = list(_cut_all(connection))
+        connection.execute("DROP INDEX records_repair")
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise explain(error, path) from error
@@ -249,7 +276,7 @@ def _refuse_if_held(connection: sqlite3.Connection) -> None:
 
 def _cut_all(connection: sqlite3.Connection) -> Iterator[Cut]:
     for number, name, *_ in connection.execute(_TRAJECTORIES):
-        cut = cut_if_torn(connection, number, name=name)
+        cut = mend(connection, number, name=name)
         if cut is not None:
             # Whoever still believes to hold it, holds the log as it was before.
             connection.execute(

@@ -7,6 +7,7 @@ taken for dead; they never decide whether a write is right.
 
 import sqlite3
 
+from holdfast.journal import chain
 from holdfast.journal.journal import (
     Claim,
     Lease,
@@ -124,7 +125,7 @@ def _claim_group(connection: sqlite3.Connection, run: str, worker: Worker, ordin
             epoch=epoch,
             status=Status(status),
             settled=False,
-            next_seq=next_seq(connection, identity),
+            next_seq=chain.length(connection, identity),
         )
         for identity, sample, epoch, status in sorted(taken, key=lambda row: row[1])
     ]
@@ -139,10 +140,3 @@ def _settled(
         (run, ordinal),
     )
     return [trajectory_row(name, row) for row in rows]
-
-
-def next_seq(connection: sqlite3.Connection, trajectory: int) -> int:
-    (seq,) = connection.execute(
-        "SELECT coalesce(max(seq) + 1, 0) FROM records WHERE trajectory = ?", (trajectory,)
-    ).fetchone()
-    return int(seq)

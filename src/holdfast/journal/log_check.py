@@ -7,11 +7,13 @@ wrong is collected.
 
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from holdfast.journal.repair import ROWS, BadRecord, check_row
+from holdfast.journal import chain
+from holdfast.journal.chain import BadRecord, Row
+from holdfast.journal.repair import check_row
 from holdfast.records.history import History, joined
 from holdfast.records.step import (
     AttemptStarted,
@@ -28,6 +30,7 @@ from holdfast.records.trajectory import Status
 
 _STATUSES = frozenset(int(status) for status in Status)
 _CUT = "repair the journal: the log is cut to its last good record and goes on from there"
+_RELINK = "repair the journal: the links are made anew from the records, nothing is cut"
 _REPORT = "please report it, with the journal: no fault of a disk explains it"
 
 
@@ -52,43 +55,58 @@ class Finding(Struct, frozen=True):
         return f"{self.where}: {self.what} ({self.remedy})"
 
 
-def check_log(connection: sqlite3.Connection, state: TrajectoryState) -> tuple[int, list[Finding]]:
-    """How many records were read, and what is wrong with them."""
+def check_log(
+    connection: sqlite3.Connection, state: TrajectoryState, rows: Iterable[Row]
+) -> tuple[int, list[Finding]]:
+    """How many records were read, and what is wrong with them.
+
+    `rows` are all that claim to be of this log, in their order, found without its chain.
+    """
     log = _Log(connection, state)
-    findings = list(log.findings())
-    return log.read, findings
+    findings = list(log.findings(rows))
+    return len(log.positions), findings
 
 
 class _Log:
     """One pass over one log."""
 
     def __init__(self, connection: sqlite3.Connection, state: TrajectoryState):
-        self.read = 0
+        self.positions: list[int] = []
         self._connection = connection
         self._state = state
         self._history = History()
         self._lengths: dict[str, int] = {}
         """How long the stream of each generation is."""
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self, rows: Iterable[Row]) -> Iterator[Finding]:
         epoch, torn = 0, False
-        for row in self._connection.execute(ROWS, (self._state.id,)):
-            self.read += 1
+        for expected, row in enumerate(rows):
+            self.positions.append(row[0])
             if torn:
                 continue  # Counted, not read: see above.
             try:
-                record = check_row(self._state.id, self.read - 1, *row)
+                record = check_row(self._state.id, expected, row)
             except BadRecord as bad:
                 torn = True
                 yield self._finding(f"record {bad.seq} (position {bad.position})", bad.reason, _CUT)
                 continue
-            for what in (*self._wrong_epoch(row[2], epoch), *self._wrong_with(record)):
+            before, epoch = epoch, row[2]
+            for what in (*self._wrong_epoch(epoch, before), *self._wrong_with(record)):
                 yield self._finding(f"record {row[1]} (position {row[0]})", what, _REPORT)
-            epoch = row[2]
             self._history.take(record)
         if not torn:
             for what in self._wrong_state():
                 yield self._finding("", what, _REPORT)
+            yield from self._wrong_chain()
+
+    def _wrong_chain(self) -> Iterator[Finding]:
+        found, there = chain.positions(self._connection, self._state.id), len(self.positions)
+        counted = chain.length(self._connection, self._state.id)
+        if counted > there:
+            what = f"has {there} records, but its head counts {counted}: the last ones are lost"
+            yield self._finding("", what, _CUT)
+        elif counted != there or found != self.positions:
+            yield self._finding("", f"has links that do not lead to its {there} records", _RELINK)
 
     def _finding(self, where: str, what: str, remedy: str) -> Finding:
         name = self._state.name

@@ -5,10 +5,12 @@ reported, and the trajectory goes on from the last good record.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 
-from holdfast.journal.appends import lost
+from holdfast.journal import chain
+from holdfast.journal.appends import Row, insert, lost, standing_of
+from holdfast.journal.chain import BadRecord
 from holdfast.journal.journal import Cut, Lease
 from holdfast.journal.runs import NOW
 from holdfast.records.codec import checksum, decode, encode
@@ -18,20 +20,6 @@ from holdfast.records.run import Run
 from holdfast.records.step import Record, Reopened
 from holdfast.records.trajectory import Status
 
-# The cast: damage can turn a body into text, and text that is no UTF-8 could not even be read.
-ROWS = """SELECT position, seq, epoch, crc, CAST(body AS BLOB) FROM records
-          WHERE trajectory = ? ORDER BY seq"""
-
-
-class BadRecord(JournalCorrupt):
-    """The first bad record of a log."""
-
-    def __init__(self, trajectory: int, seq: int, position: int, reason: str):
-        super().__init__(f"record {seq} of trajectory {trajectory} (position {position}): {reason}")
-        self.seq = seq
-        self.position = position
-        self.reason = reason
-
 
 def decode_rows(connection: sqlite3.Connection, trajectory: int) -> list[Record]:
     return list(rows_of(connection, trajectory))
@@ -39,14 +27,17 @@ def decode_rows(connection: sqlite3.Connection, trajectory: int) -> list[Record]
 
 def rows_of(connection: sqlite3.Connection, trajectory: int) -> Iterator[Record]:
     """The good records in order; at the first bad one it raises `BadRecord`."""
-    with closing(connection.execute(ROWS, (trajectory,))) as rows:  # An error would keep it open.
+    return _checked(trajectory, chain.rows(connection, trajectory))
+
+
+def _checked(trajectory: int, rows: Generator[chain.Row, None, None]) -> Iterator[Record]:
+    with closing(rows):  # An error would keep it open.
         for expected, row in enumerate(rows):
-            yield check_row(trajectory, expected, *row)
+            yield check_row(trajectory, expected, row)
 
 
-def check_row(
-    trajectory: int, expected: int, position: int, seq: int, epoch: object, crc: int, body: object
-) -> Record:
+def check_row(trajectory: int, expected: int, row: tuple[int, int, object, int, object]) -> Record:
+    position, seq, epoch, crc, body = row
     if seq != expected:
         raise BadRecord(trajectory, expected, position, f"is missing (found {seq} instead)")
     # A damaged page can turn a column into one of another type.
@@ -68,13 +59,27 @@ def cut_to_last_good(connection: sqlite3.Connection, lease: Lease) -> Cut | None
     ).fetchone()
     if epoch != lease.epoch:
         raise lost(lease, epoch)
-    return cut_if_torn(connection, lease.id, name=str(lease.key))
+    return _cut_if_torn(connection, lease.id, rows_of(connection, lease.id), name=str(lease.key))
 
 
-def cut_if_torn(connection: sqlite3.Connection, trajectory: int, *, name: str) -> Cut | None:
+def mend(connection: sqlite3.Connection, trajectory: int, *, name: str) -> Cut | None:
+    """Cuts the log if it is torn, and else makes its links anew if they are wrong.
+
+    Reads without links: needs an index of the records if it is to be done for many.
+    """
+    rows = _checked(trajectory, chain.rows_without_links(connection, trajectory))
+    cut = _cut_if_torn(connection, trajectory, rows, name=name)
+    if cut is None:
+        chain.relink(connection, trajectory)
+    return cut
+
+
+def _cut_if_torn(
+    connection: sqlite3.Connection, trajectory: int, records: Iterator[Record], *, name: str
+) -> Cut | None:
     history = History()
     try:
-        for record in rows_of(connection, trajectory):
+        for record in records:
             history.take(record)
     except BadRecord as bad:
         return cut_at(connection, trajectory, bad, name=name, status=history.status)
@@ -85,18 +90,23 @@ def cut_at(
     connection: sqlite3.Connection, trajectory: int, bad: BadRecord, *, name: str, status: Status
 ) -> Cut:
     """Sets the bad record and all after it aside; the trajectory is open again."""
-    where = (bad.reason, trajectory, bad.seq)
-    given_up = connection.execute(
+    cut = chain.found(connection, trajectory)[bad.seq :]
+    connection.executemany(
         "INSERT INTO cuts SELECT NULL, trajectory, seq, epoch, crc, body, ? FROM records "
-        "WHERE trajectory = ? AND seq >= ?",
-        where,
-    ).rowcount
-    connection.execute("DELETE FROM records WHERE trajectory = ? AND seq >= ?", where[1:])
+        "WHERE position = ?",
+        [(bad.reason, position) for position in cut],
+    )
+    for table in ("links", "records"):
+        connection.executemany(
+            f"DELETE FROM {table} WHERE position = ?",  # noqa: S608 - ours
+            [(position,) for position in cut],
+        )
+    chain.relink(connection, trajectory)
     connection.execute(
         "UPDATE trajectories SET settled = NULL, status = ? WHERE id = ?",
         (int(status), trajectory),
     )
-    return Cut(name, trajectory, bad.seq, bad.position, given_up, bad.reason, status)
+    return Cut(name, trajectory, bad.seq, bad.position, len(cut), bad.reason, status)
 
 
 def reopen_failed(connection: sqlite3.Connection, run: Run, reason: str) -> int:
@@ -104,20 +114,20 @@ def reopen_failed(connection: sqlite3.Connection, run: Run, reason: str) -> int:
     (now,) = connection.execute(f"SELECT {NOW}").fetchone()
     body = encode(Reopened(reason, now))
     failed = connection.execute(
-        "SELECT t.id, t.epoch + 1, (SELECT coalesce(max(seq) + 1, 0) FROM records r "
-        "WHERE r.trajectory = t.id) FROM trajectories t "
+        "SELECT t.id, t.epoch + 1, coalesce(h.length, 0) FROM trajectories t "
+        "LEFT JOIN heads h ON h.trajectory = t.id "
         "WHERE t.run = ? AND t.status = ? AND t.settled IS NOT NULL AND NOT EXISTS "
         "(SELECT 1 FROM deliveries d WHERE d.run = t.run AND d.task = t.task)",
         (run.id, int(Status.FAILED)),
     ).fetchall()
+    standing = standing_of(connection, [trajectory for trajectory, _, _ in failed])
+    rows: list[Row] = []
     for trajectory, epoch, seq in failed:
-        crc = checksum(body, trajectory=trajectory, seq=seq, epoch=epoch)
-        connection.execute(
-            "INSERT INTO records(trajectory, seq, epoch, crc, body) VALUES (?, ?, ?, ?, ?)",
-            (trajectory, seq, epoch, crc, body),
-        )
-        connection.execute(
-            "UPDATE trajectories SET settled = NULL, status = ?, epoch = ? WHERE id = ?",
-            (int(Status.RUNNING), epoch, trajectory),
-        )
+        rows.append((trajectory, seq, epoch, checksum(body, trajectory, seq, epoch), body))
+        standing.heads[trajectory].length = seq + 1
+    insert(connection, rows, standing)
+    connection.executemany(
+        "UPDATE trajectories SET settled = NULL, status = ?, epoch = ? WHERE id = ?",
+        [(int(Status.RUNNING), epoch, trajectory) for trajectory, epoch, _ in failed],
+    )
     return len(failed)

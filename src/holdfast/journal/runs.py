@@ -133,11 +133,12 @@ def tasks(connection: sqlite3.Connection, run: Run) -> list[Task]:
 
 
 TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT NULL, t.epoch,
-        (SELECT count(*) FROM records r WHERE r.trajectory = t.id),
+        coalesce(h.length, 0),
         coalesce((SELECT 'process ' || w.pid || ' on ' || w.host FROM workers w
                   WHERE w.id = t.owner), ''),
         NOT k.current
-    FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task """
+    FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task
+    LEFT JOIN heads h ON h.trajectory = t.id """
 
 
 def trajectory_row(

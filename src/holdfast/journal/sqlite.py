@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.journal import delivery, leases, runs
-from holdfast.journal.appends import append_of, run_batch
+from holdfast.journal import delivery, leases, runs, writer
+from holdfast.journal.appends import append_of, append_of_all, run_batch
 from holdfast.journal.checkpoint import Checkpointer
 from holdfast.journal.journal import (
     Batch,
@@ -35,7 +35,7 @@ from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 
-BUSY_SECONDS = 30.0
+BUSY_SECONDS = writer.BUSY_SECONDS
 Result = TypeVar("Result")
 Connect = Callable[[str], sqlite3.Connection]
 
@@ -203,7 +203,7 @@ class SqliteJournal:
         # Not by `append_together`: one coroutine less on the hottest path that there is.
         if self._read_only or not self._writer.has_room:
             await self._writable()
-        operation = append_of(((lease, records, status),), settled)
+        operation = append_of(lease, records, status, settled)
         try:
             await self._writer.enqueue(operation)
         except JournalError as error:
@@ -219,7 +219,7 @@ class SqliteJournal:
     ) -> None:
         if self._read_only or not self._writer.has_room:
             await self._writable()
-        operation = append_of(entries, settled)
+        operation = append_of_all(entries, settled)
         try:
             await self._writer.enqueue(operation)
         except JournalError as error:

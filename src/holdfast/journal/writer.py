@@ -1,8 +1,14 @@
 """The writer: one thread, one connection, group commit.
 
-Operations queue up; the thread takes whatever is ready, with no timer, runs it as one transaction,
-and wakes every waiter with one call into the event loop. So a single appender waits for one fsync,
-and 256 of them share it.
+Operations queue up; the thread takes what is ready, with no timer, runs it as one transaction, and
+wakes every waiter with one call into the event loop. So a single appender waits for one fsync, and
+256 of them share it.
+
+Under load two halves take turns, because there is one interpreter lock: the loop needs it to go on
+with those whose records are durable, the thread needs it for everything but the work inside
+SQLite, and the longest piece of that is COMMIT. So a batch is told right before the COMMIT of
+the next one, and the loop is busy while the disk is. When nothing else waits, or what waits may
+take long, it is told at once; and where the disk takes longer than the loop, all share its fsync.
 
 Failure rules. An operation that is refused fails its own caller only. After an I/O error the
 outcome of the transaction is unknown: the connection is closed and never used again, a new one
@@ -15,6 +21,7 @@ import asyncio
 import secrets
 import sqlite3
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -30,6 +37,11 @@ MAX_ROWS = 512
 MAX_BYTES = 8 * 1024 * 1024
 QUEUE_ROWS = 4 * MAX_ROWS
 QUEUE_BYTES = 8 * MAX_BYTES
+# Two halves take two fsyncs: worth it for more rows than this, as long as a COMMIT takes less time
+# than the event loop, which has about this much to do for each of them (measured).
+SPLIT_ROWS = 64
+LOOP_SECONDS = 10e-6
+BUSY_SECONDS = 30.0
 CLOSE_TIMEOUT = 60.0
 
 
@@ -40,6 +52,9 @@ class Operation(ABC):
     """
 
     __slots__ = ("error", "future", "loop", "result", "rows", "size")
+
+    brief = False
+    """Takes no longer than its rows take, so that others may wait for it."""
 
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[object]"
@@ -104,6 +119,8 @@ class Writer:
         self._waiters: list[asyncio.Future[None]] = []
         self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._closed = False
+        self._untold: list[Operation] = []
+        self._commit_seconds = 0.0
         self.batches = 0
 
     # --- the event loop's side
@@ -179,14 +196,27 @@ class Writer:
     # --- the thread's side
 
     def _work(self) -> None:
-        while (first := self._queue.get()) is not None:
+        closing = False
+        while not closing and (first := self._queue.get()) is not None:
             batch, closing = self._gather(first)
-            self._commit(batch)
-            self._report(batch)
-            if closing:
-                break
+            if not all(operation.brief for operation in batch):
+                self._tell()
+            try:
+                self._commit(batch)
+            finally:
+                self._tell()
+            self._untold = batch
+            if self._queue.empty() or not self._is_quick(self._queue.qsize() + len(batch)):
+                self._tell()
+        self._tell()
         if self._connection is not None:
             self._connection.close()
+
+    def _tell(self) -> None:
+        """Those of the batch before, unless they know."""
+        batch, self._untold = self._untold, []
+        if batch:
+            self._report(batch)
 
     def _report(self, batch: list[Operation]) -> None:
         """One call into each event loop that waits: almost always there is one.
@@ -197,7 +227,9 @@ class Writer:
         loops = {operation.loop for operation in batch}
         loops |= {waiter.get_loop() for waiter in woken}
         for loop in loops:
-            here = [operation for operation in batch if operation.loop is loop]
+            here = batch
+            if len(loops) > 1:
+                here = [operation for operation in batch if operation.loop is loop]
             waiting = [waiter for waiter in woken if waiter.get_loop() is loop]
             with suppress(RuntimeError):  # It has ended: nobody waits there any more.
                 loop.call_soon_threadsafe(self._settle, here, waiting)
@@ -215,7 +247,8 @@ class Writer:
 
     def _gather(self, first: Operation) -> tuple[list[Operation], bool]:
         batch, rows, size = [first], first.rows, first.size
-        while rows < MAX_ROWS and size < MAX_BYTES:
+        most = self._share(1 + self._queue.qsize() + len(self._untold))
+        while rows < most and size < MAX_BYTES:
             try:
                 operation = self._queue.get_nowait()
             except Empty:
@@ -226,6 +259,16 @@ class Writer:
             rows += operation.rows
             size += operation.size
         return batch, False
+
+    def _share(self, waiting: int) -> int:
+        """How many rows to take when so many wait for this batch or the next."""
+        if self._is_quick(waiting):
+            return min(MAX_ROWS, max(SPLIT_ROWS, waiting // 2))
+        return MAX_ROWS
+
+    def _is_quick(self, waiting: int) -> bool:
+        """Whether the disk takes less time than the loop will take for so many."""
+        return self._commit_seconds < LOOP_SECONDS * waiting
 
     def _commit(self, batch: list[Operation]) -> None:
         self._batch += 1
@@ -249,22 +292,40 @@ class Writer:
         connection = self._connection
         if connection is None:
             connection = self._connection = self._connect()
-        connection.execute("BEGIN IMMEDIATE")
+        self._begin(connection)
         if again and self._marker(connection) == self._batch:
             return self._give_up_connection()
-        for operation in batch:
-            operation.result = operation.error = None
+        if again:
+            for operation in batch:
+                operation.result = operation.error = None
         self._run_batch(connection, batch)
         connection.execute(
-            "INSERT INTO writers VALUES (?, ?) ON CONFLICT DO UPDATE SET batch = excluded.batch",
+            "INSERT INTO batches VALUES (?, ?) ON CONFLICT DO UPDATE SET batch = excluded.batch",
             (self._name, self._batch),
         )
         rows = sum([operation.rows for operation in batch])
+        self._tell()
         crashpoint.reach("journal.before_commit", rows)
+        began = time.monotonic()
         connection.execute("COMMIT")
+        self._commit_seconds += (time.monotonic() - began - self._commit_seconds) / 4
         crashpoint.reach("journal.after_commit", rows)
         self.batches += 1
         return self._tidy(connection, sum([operation.size for operation in batch]))
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Waits for the write lock, but lets nobody wait for that who is only to be told."""
+        if self._untold:
+            connection.execute("PRAGMA busy_timeout=0")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error):
+                    raise
+                self._tell()
+            connection.execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
+        if not connection.in_transaction:
+            connection.execute("BEGIN IMMEDIATE")
 
     def _tidy(self, connection: sqlite3.Connection, size: int) -> None:
         try:
@@ -275,7 +336,7 @@ class Writer:
     def _marker(self, connection: sqlite3.Connection) -> int | None:
         """The last batch of this writer that is in the journal."""
         row = connection.execute(
-            "SELECT batch FROM writers WHERE name = ?", (self._name,)
+            "SELECT batch FROM batches WHERE name = ?", (self._name,)
         ).fetchone()
         return None if row is None else int(row[0])
 

@@ -1,0 +1,39 @@
+"""Every journal, for the suites that all of them pass. A new one joins by adding a factory."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.journal.journal import Journal
+from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.testing.faulty import FaultyJournal
+
+Factory = Callable[[Path], Journal]
+Check = Callable[[Callable[[Journal], Awaitable[None]]], None]
+
+FACTORIES: dict[str, Factory] = {
+    "memory": lambda folder: MemoryJournal(),
+    "sqlite": lambda folder: SqliteJournal(folder / "journal.db"),
+    # Without a fault it is its journal.
+    "faulty": lambda folder: FaultyJournal(MemoryJournal()),
+}
+
+
+@pytest.fixture(name="check", params=sorted(FACTORIES))
+def every_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Check:
+    """Runs a coroutine function with a fresh journal."""
+
+    def run(body: Callable[[Journal], Awaitable[None]]) -> None:
+        async def with_journal() -> None:
+            journal = FACTORIES[request.param](tmp_path)
+            try:
+                await body(journal)
+            finally:
+                await journal.close()
+
+        asyncio.run(with_journal())
+
+    return run
