@@ -154,8 +154,8 @@ async def _outcome(bench: Workbench, session: Session, task: Task) -> Outcome:
         if error.cause is not Cause.POLICY:
             raise
         # The policy's doing, whatever it is: were it a failure, crashing would be an escape.
-        reason = error.reason if isinstance(error, Truncated) else type(error).__name__
-        outcome = Outcome(Status.TRUNCATED, reason, None)
+        limit = error if isinstance(error, Truncated) else Truncated(type(error).__name__)
+        outcome = Outcome(Status.TRUNCATED, limit.reason, limit.reward)
     else:
         outcome = Outcome(Status.COMPLETED, "", *_returned(found))
     await session.cut_unvisited()
@@ -236,7 +236,7 @@ def _returned(found: object) -> tuple[Reward, int | None]:
     """What a rollout may return: nothing, its reward, or (turns used, reward)."""
     turns: int | None = None
     match found:
-        case (int(used), int() | float() | None as reward) if used >= 0:
+        case (int(used), int() | float() | None as reward) if _is_count(used):
             turns = used
         case None | int() | float() as reward:
             pass
@@ -247,6 +247,10 @@ def _returned(found: object) -> tuple[Reward, int | None]:
     if reward is not None and not math.isfinite(reward):
         raise ValueError(f"a rollout returned {reward}, which is no reward")
     return (None if reward is None else float(reward)), turns
+
+
+def _is_count(number: int) -> bool:
+    return not isinstance(number, bool) and 0 <= number < 2**31
 
 
 def _was_cut_short(history: History) -> bool:

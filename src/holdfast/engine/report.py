@@ -142,7 +142,8 @@ def _add(
         reason = history.finished.reason
         report.truncations[reason] = report.truncations.get(reason, 0) + 1
     if (reward := history.reward) is not None:
-        is_disturbed = history.failures or history.interrupted_calls
+        changed = any(one.reason == CAME_BACK_DIFFERENT for one in history.forks)
+        is_disturbed = history.failures or history.interrupted_calls or changed
         (report.disturbed if is_disturbed else report.clean).add(reward)
 
 

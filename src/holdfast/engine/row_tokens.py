@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from holdfast.records.history import History
 from holdfast.records.message import Message
-from holdfast.records.sample import Sample, samples_of
+from holdfast.records.sample import Sample, samples_of, with_tokens
 from holdfast.records.step import Generated, VersionSpan
 from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.records.trajectory import Status
@@ -50,12 +50,6 @@ class Branch(Struct, frozen=True):
         return self.turns[0].start
 
 
-def has_tokens(history: History) -> bool:
-    """Whether every generation has its ids, and there is one."""
-    generations = history.generations
-    return bool(generations) and all(step.ids for step in generations)
-
-
 def branches_of(view: TrajectoryView) -> list[Branch]:
     """In the order, and with the indices, of the exported samples."""
     key = view.key
@@ -72,7 +66,7 @@ def _lanes(history: History) -> list[list[Turn]]:
     """The turns of each root-to-leaf path; one that a fork cut in the middle is none of it."""
     ends: dict[str, tuple[list[Turn], int]] = {}
     lanes: list[list[Turn]] = []
-    for step in history.generations:
+    for step in with_tokens(history):
         lane, keep = _lane(step, ends.get(step.base))
         if not any(lane is known for known in lanes):
             lanes.append(lane)

@@ -15,12 +15,12 @@ from holdfast.engine.row_tokens import (
     branches_of,
     flat_fields,
     group_fields,
-    has_tokens,
 )
 from holdfast.records.failure import Failure
 from holdfast.records.history import History, conversation
 from holdfast.records.message import Message
 from holdfast.records.run import RunSpec
+from holdfast.records.sample import has_tokens
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
 from holdfast.records.tokens import count
@@ -94,7 +94,10 @@ def _group_row(
 def _trajectory_rows(spec: RunSpec, view: TrajectoryView, *, turn_traces: bool) -> list[Fields]:
     if not view.status.is_outcome:
         return [_failed_row(spec, view, [_failed_sample(view)])]
-    branches = branches_of(view) if has_tokens(view.history) else [None]
+    told = view.history.generations and has_tokens(view.history)
+    branches = branches_of(view) if told else [None]
+        branches_of(view) if view.history.generations and has_tokens(view.history) else [None]
+    )
     return [_flat_row(spec, view, branch, turn_traces=turn_traces) for branch in branches]
 
 

@@ -22,6 +22,7 @@ from holdfast.records.step import (
     Generated,
     Record,
     Scored,
+    Snapshotted,
     ToolIntent,
     ToolResult,
 )
@@ -142,12 +143,14 @@ class _Log:
                 yield f"starts attempt {record.attempt} after {len(history.attempts)} others"
             case Scored() if history.finished is None:
                 yield "scores a trajectory that has not finished"
-            case EnvironmentStepped() if record.snapshot and not self._has_blob(record.snapshot):
+            case EnvironmentStepped() | Snapshotted() if self._is_missing(record.snapshot):
                 yield f"needs blob {record.snapshot.hex()[:12]}, which is not there"
 
-    def _has_blob(self, digest: bytes) -> bool:
+    def _is_missing(self, digest: bytes) -> bool:
+        if not digest:
+            return False
         found = self._connection.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
-        return found.fetchone() is not None
+        return found.fetchone() is None
 
     def _wrong_draft(self, record: Drafted) -> Iterator[str]:
         draft = self._history.drafts.get(record.path)

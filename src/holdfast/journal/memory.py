@@ -22,7 +22,7 @@ from holdfast.journal.journal import (
 )
 from holdfast.journal.process import is_gone
 from holdfast.records.codec import decode, encode
-from holdfast.records.errors import JournalError, LeaseLost, RunHeld, UsageError
+from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost, RunHeld, UsageError
 from holdfast.records.group import valid_members
 from holdfast.records.run import Run, RunChange, RunSpec
 from holdfast.records.step import Record, Reopened
@@ -327,7 +327,7 @@ class MemoryJournal:
 
     async def get_blob(self, digest: bytes) -> bytes:
         if digest not in self._blobs:
-            raise JournalError(f"there is no blob {digest.hex()[:12]}")
+            raise JournalCorrupt(f"there is no blob {digest.hex()[:12]}")
         return self._blobs[digest]
 
     # --- delivery

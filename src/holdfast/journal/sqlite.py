@@ -267,7 +267,7 @@ class SqliteJournal:
             ).fetchone()
         )
         if row is None:
-            raise JournalError(f"there is no blob {digest.hex()[:12]}")
+            raise JournalCorrupt(f"there is no blob {digest.hex()[:12]}")
         body = bytes(row[0])
         if hashlib.sha256(body).digest() != digest:
             raise JournalCorrupt(f"blob {digest.hex()[:12]} does not match its digest")

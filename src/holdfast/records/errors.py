@@ -126,9 +126,10 @@ class Truncated(HoldfastError):
 
     cause = Cause.POLICY
 
-    def __init__(self, reason: str, detail: str = ""):
+    def __init__(self, reason: str, detail: str = "", *, reward: float | None = None):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+        self.reward = reward
 
 
 class ContextOverflow(Truncated):

@@ -77,6 +77,8 @@ class History:
         self.close_failures: list[Failure] = []
         self.interruptions: Counter[str] = Counter()
         """How many attempts ended, without a failure of their own, while a tool call ran."""
+        self.deaths = 0
+        """How many attempts in a row ended so, and before they had got on."""
         self._running: set[str] = set()
         self._failed = False
         self.attempts: list[AttemptStarted] = []
@@ -97,6 +99,22 @@ class History:
     def take(self, record: Record) -> None:
         """Folds one more record in."""
         self.records += 1
+        if isinstance(record, AttemptStarted):
+            self._start(record)
+        elif isinstance(record, Drafted | ToolResult | Step):
+            self.deaths = 0
+            self._step(record)
+        else:
+            self._turn(record)
+
+    def _start(self, record: AttemptStarted) -> None:
+        self.attempts.append(record)
+        if not self._failed and len(self.attempts) > 1:
+            self.interruptions.update(self._running)
+            self.deaths += 1
+        self._failed = False
+
+    def _step(self, record: "Drafted | ToolResult | Step") -> None:
         match record:
             case Generated():
                 self.steps[record.path] = joined(record, self.drafts.pop(record.path, None))
@@ -117,13 +135,11 @@ class History:
                 intent = self.steps.get(record.path)
                 if isinstance(intent, ToolIntent) and intent.environment:
                     self._acted(intent.environment, record.path)
-            case AttemptStarted():
-                self.attempts.append(record)
-                if not self._failed:
-                    self.interruptions.update(self._running)
-                self._failed = False
-            case _:
-                self._turn(record)
+
+    def _forgive(self) -> None:
+        """New budgets: what was counted against the trajectory counts no more."""
+        self.spent = self.rewinds = self.deaths = 0
+        self.interruptions.clear()
 
     def _acted(self, environment: str, path: str) -> None:
         if path == environment:
@@ -142,7 +158,8 @@ class History:
                 self.rewinds += record.reason == CAME_BACK_DIFFERENT
                 self.cut(record.path)
             case Refilled():
-                self.life, self.spent = record.life, 0
+                self.life = record.life
+                self._forgive()
                 self.cut("0")
             case Snapshotted() if record.environment in self.worlds:
                 world = self.worlds[record.environment]
@@ -167,7 +184,7 @@ class History:
                         Status.FAILED, "scoring failed", self.finished.reward, record.at
                     )
             case Reopened():
-                self.spent = 0
+                self._forgive()
                 self.finished = self.scored = None
 
     def cut(self, path: str) -> None:
@@ -175,13 +192,15 @@ class History:
         for gone in [step for step in self.steps if is_cut_by(step, path)]:
             del self.steps[gone]
             self.results.pop(gone, None)
-            self.interruptions.pop(gone, None)
             self._running.discard(gone)
         for gone in [draft for draft in self.drafts if is_cut_by(draft, path)]:
             del self.drafts[gone]
         for environment, world in list(self.worlds.items()):
             if is_cut_by(environment, path):
-                del self.worlds[environment]
+                # What was done in it from other scopes belongs to no world any more.
+                for action in self.worlds.pop(environment).actions:
+                    self.steps.pop(action, None)
+                    self.results.pop(action, None)
             else:
                 world.cut(path)
 
@@ -316,8 +335,9 @@ def resolve(history: History, task: Task, reference: str) -> Message:
         return task.messages[int(where)]
     if kind == "env":
         seen = history.steps[where]
-        assert isinstance(seen, EnvironmentStepped), "an observation is always an environment's"
-        return user(seen.observation)
+        if isinstance(seen, EnvironmentStepped):
+            return user(seen.observation)
+        return user(history.results[where].content)
     if kind == "reply":
         step = history.steps[where]
         assert isinstance(step, Generated), "a reply is always a generation's"

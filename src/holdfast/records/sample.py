@@ -75,7 +75,7 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
     """The samples of an outcome, in the order of their first generation; else none (I5)."""
     if not history.status.is_outcome or history.finished is None:
         return []
-    if any(not step.ids for step in history.generations):
+    if not has_tokens(history):
         raise NotTrainable(
             f"task {task!r}, sample {sample}: its engine gave messages without token ids (chat): "
             "there is nothing to train on; export trajectories, or sample from an engine that "
@@ -102,10 +102,17 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
     return [one for one in samples if any(one.loss_mask)] or samples
 
 
+def has_tokens(history: History) -> bool:
+    """Whether there is something to train on. What a voice without token ids says beside a policy
+    that has them, such as a simulated user behind a chat API, is part of the world."""
+    said = history.generations
+    return all(step.ids for step in said) or any(step.ids and step.trainable for step in said)
+
+
 def _branches(history: History) -> list[_Branch]:
     open_at: dict[str, tuple[_Branch, int]] = {}
     branches: list[_Branch] = []
-    for step in history.generations:
+    for step in with_tokens(history):
         found = open_at.get(step.base) if step.base else None
         if found is None:
             branch = _Branch()
@@ -118,6 +125,10 @@ def _branches(history: History) -> list[_Branch]:
         branch.extend(step)
         open_at[step.path] = (branch, len(branch.ids))
     return branches
+
+
+def with_tokens(history: History) -> list[Generated]:
+    return [step for step in history.generations if step.ids]
 
 
 def placeholder(*, task: str, group: str, sample: int) -> Sample:

@@ -7,6 +7,7 @@ its reason; neither contains a line about crashes.
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from holdfast.records.errors import Truncated
 from holdfast.records.message import Message, system
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Truncation
@@ -16,7 +17,7 @@ from holdfast.rollout.environment import Environment
 from holdfast.rollout.episode import Episode
 from holdfast.rollout.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.reply import Reply
-from holdfast.rollout.tool import Function, Tool
+from holdfast.rollout.tool import Function, Tool, as_tool
 
 MakeEnvironment = Callable[[Task], Environment]
 """Makes a task's environment, a new one for each attempt."""
@@ -29,8 +30,8 @@ class AgentRolloutProcessor(RolloutProcessor):
     """Turns until the model calls no more tools, or the episode of an environment is over.
 
     Its tools are those given and those of its environments (MCP servers, workspaces, games). Calls
-    of one turn run side by side. `finish` is awaited after the last turn, while the environments
-    are still there; what it returns is the reward.
+    of one turn run side by side. `finish` is awaited after the last turn, also when a limit ended
+    it, while the environments are still there; what it returns is the reward.
     """
 
     def __init__(
@@ -61,19 +62,28 @@ class AgentRolloutProcessor(RolloutProcessor):
         limits = self.limits
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         episodes = [await t.env(make(t.task)) for make in self.environments]
-        tools = [*self.tools, *(tool for episode in episodes for tool in episode.tools)]
+        own = [as_tool(one) for one in self.tools]
+        tools = [*own, *(tool for episode in episodes for tool in episode.tools)]
         t.add(*opening(t.task, self.system_prompt))
         t.add(*(one.observation for one in episodes if one.observation.text))
+        try:
+            await self._work(t, episodes, tools)
+        except Truncated as limit:
+            # What was reached until then is judged all the same.
+            raise Truncated(limit.reason, reward=_reward(await self._judge(t, episodes))) from limit
+        return await self._judge(t, episodes)
+
+    async def _work(self, t: Rollout, episodes: Sequence[Episode], tools: Sequence[Tool]) -> None:
         while not any(one.over for one in episodes):
             reply = await t.generate(tools=tools)
             if not reply.tool_calls:
-                break
+                return
             await t.tools(reply.tool_calls, *tools)
-        if self.finish is not None:
-            return await self.finish(t, episodes)
         if any(one.observation.truncated for one in episodes):
             t.truncate(Truncation.ENVIRONMENT_LIMIT)
-        return None
+
+    async def _judge(self, t: Rollout, episodes: Sequence[Episode]) -> Returned:
+        return None if self.finish is None else await self.finish(t, episodes)
 
 
 class EnvironmentRolloutProcessor(RolloutProcessor):
@@ -107,12 +117,19 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         episode = await t.env(self.environment(t.task))
         t.add(*opening(t.task, self.system_prompt), episode.observation)
-        while not episode.over:
-            reply = await t.generate()
-            t.add(await episode.step(self.action(reply)))
-        if episode.observation.truncated:
-            t.truncate(Truncation.ENVIRONMENT_LIMIT)
-        return None
+        try:
+            while not episode.over:
+                reply = await t.generate()
+                t.add(await episode.step(self.action(reply)))
+            if episode.observation.truncated:
+                t.truncate(Truncation.ENVIRONMENT_LIMIT)
+        except Truncated as limit:
+            raise Truncated(limit.reason, reward=episode.total_reward) from limit
+        return episode.total_reward
+
+
+def _reward(returned: Returned) -> float | None:
+    return returned[1] if isinstance(returned, tuple) else returned
 
 
 def opening(task: Task, system_prompt: str | None) -> list[Message]:

@@ -42,11 +42,13 @@ class Spent(Struct):
 class Budget:
     """What one conversation may spend, and has spent."""
 
-    __slots__ = ("limits", "spent")
+    __slots__ = ("began", "limits", "spent")
 
     def __init__(self, limits: Limits | None = None, spent: Spent | None = None):
         self.limits = limits or Limits()
         self.spent = spent or Spent()
+        self.began = structs.replace(self.spent)
+        """What was spent before it began."""
 
     def check(self) -> None:
         """Called before a turn: raises `Truncated` when there is nothing left for it."""
@@ -96,9 +98,8 @@ class Budget:
 
     def join(self, branches: "Sequence[Budget]") -> None:
         """Branches ran side by side: they add up, but for the time, which passed for all."""
-        before = structs.replace(self.spent)
         for branch in branches:
-            self.spent.turns += branch.spent.turns - before.turns
-            self.spent.tokens += branch.spent.tokens - before.tokens
-        taken = [branch.spent.seconds - before.seconds for branch in branches]
+            self.spent.turns += branch.spent.turns - branch.began.turns
+            self.spent.tokens += branch.spent.tokens - branch.began.tokens
+        taken = [branch.spent.seconds - branch.began.seconds for branch in branches]
         self.spent.seconds += max(taken, default=0.0)

@@ -18,6 +18,7 @@ from holdfast.rollout import difference
 from holdfast.rollout.containment import as_exception, end
 from holdfast.rollout.environment import Observation, checked
 from holdfast.rollout.episode import BoundTool
+from holdfast.rollout.live_world import EPISODE_OVER
 from holdfast.rollout.prompt import fingerprint
 from holdfast.rollout.session import Session
 from holdfast.rollout.tool import KEY_PARAMETER, Function, Tool, as_tool
@@ -67,11 +68,6 @@ def _tell_episode(tools: Sequence[Tool], call: ToolCall, result: ToolResult) -> 
         tool.episode.heard(result)
 
 
-def _world(tool: Tool | None) -> str:
-    """The episode that a call acts in; after its end, nothing is done there any more."""
-    return tool.episode.path if isinstance(tool, BoundTool) and not tool.episode.over else ""
-
-
 async def _all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
     """Waits for every one of them; then raises the first error, in the order given."""
     if len(works) == 1:
@@ -110,6 +106,8 @@ async def _first_call(
     tool: Tool | None,
     tools: Sequence[Tool],
 ) -> ToolResult:
+    refused = _refusal(call, tool, tools)
+    _check_deaths(session, path, tool)
     intent = ToolIntent(
         path=path,
         fingerprint=_fingerprint(call),
@@ -118,11 +116,12 @@ async def _first_call(
         call_id=call.id,
         contract=tool.contract if tool else Contract.IDEMPOTENT,
         idempotency_key=_key(session, path, call),
-        environment=_world(tool),
+        # What is refused reaches no environment.
+        environment=tool.episode.path if isinstance(tool, BoundTool) and not refused else "",
     )
-    refused = _refusal(call, tool, tools)
     if refused is not None:
-        result = ToolResult(path, str(refused), error=type(refused).__name__)
+        words = str(refused) if tool is None else tool.shown(str(refused))
+        result = ToolResult(path, words, error=type(refused).__name__)
         await session.append(intent, result)
         return result
     await session.append(intent)
@@ -134,10 +133,8 @@ async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | N
     """An intent without a result: the tool's contract decides."""
     session.check_running()
     if intent.contract is Contract.IDEMPOTENT and tool is not None:
-        deaths = session.history.interruptions[intent.path]
-        if deaths >= MAX_INTERRUPTIONS:
-            words = f"tool {tool.name} was interrupted {deaths} times; it is not run again"
-            raise session.failed(EnvironmentBroken(words), intent.path)
+        _check_deaths(session, intent.path, tool)
+        await session.go_live()
         # Durable before it runs: should it kill this process again, that is counted.
         await session.append()
         return await _run(session, intent, tool)
@@ -146,11 +143,24 @@ async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | N
     return result
 
 
+def _check_deaths(session: Session, path: str, tool: Tool | None) -> None:
+    deaths = session.history.interruptions[path]
+    if tool is not None and deaths >= MAX_INTERRUPTIONS:
+        words = f"tool {tool.name} was interrupted {deaths} times; it is not run again"
+        raise session.failed(EnvironmentBroken(words), path)
+
+
 async def _run(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
     if not isinstance(tool, BoundTool):
         return await _run_once(session, intent, tool)
-    async with tool.episode.acting(intent.path):
-        return await _run_once(session, intent, tool)
+    try:
+        async with tool.episode.acting(intent.path):
+            return await _run_once(session, intent, tool)
+    except ToolSaysNo as no:
+        # It waited for its turn, and the call before it ended the episode.
+        result = ToolResult(intent.path, str(no), error=type(no).__name__)
+        await session.append(result)
+        return result
 
 
 async def _run_once(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
@@ -202,7 +212,7 @@ def _refusal(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSa
         names = ", ".join(sorted(one.name for one in tools)) or "none"
         return UnknownTool(f"there is no tool {call.name!r}; the tools are: {names}")
     if isinstance(tool, BoundTool) and tool.episode.over:
-        return ToolSaysNo("Nothing happened: the episode is over.")
+        return ToolSaysNo(EPISODE_OVER)
     try:
         tool.bind(call.arguments)
     except ToolSaysNo as refused:

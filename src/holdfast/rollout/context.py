@@ -12,8 +12,8 @@ from typing import NoReturn, TypeVar
 
 import msgspec
 
-from holdfast.policy.policy import DEADLINE
-from holdfast.records.errors import Truncated, UsageError
+from holdfast.policy.policy import DEADLINE, Completion
+from holdfast.records.errors import EnvironmentBroken, Truncated, UsageError
 from holdfast.records.history import tool_message
 from holdfast.records.message import Message, ToolCall, user
 from holdfast.records.sampling import Sampling
@@ -150,6 +150,8 @@ class Rollout:
         self.last = Reply(step)
         budget.take(step)
         budget.check_after(step, asked=asked)
+        if step.finish_reason == DEADLINE and not voice.trained:
+            raise session.failed(EnvironmentBroken("another voice met its deadline"), path)
         if step.finish_reason == DEADLINE:
             late = Truncation.TIME_BUDGET if budget.is_out_of_time else None
             self.truncate(late or Truncation.GENERATION_DEADLINE)
@@ -243,8 +245,10 @@ class Rollout:
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
         """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
         child = self.beside()
-        child.budget = self.budget
-        return await rollout(child)
+        child.budget = self.budget.copy()
+        found = await rollout(child)
+        self.budget.join([child.budget])
+        return found
 
     def beside(self) -> "Rollout":
         """A second conversation with a key space and a budget of its own, which goes on beside this
@@ -286,7 +290,7 @@ class Rollout:
         session = self._session
         self._sampling = True
         try:
-            completion = await self._guarded(generation.sample(session, voice, turn, seconds))
+            completion = await self._guarded(_sampled(session, voice, turn, seconds))
             step = generation.generated(session, voice, turn, completion)
             await session.append(generation.without_drafted(session, step))
         finally:
@@ -332,6 +336,16 @@ async def _run(
         # Siblings go on meanwhile: only the branch knows at which of its steps it failed.
         session.blame(error, child.step)
         raise
+
+
+async def _sampled(session: Session, voice: Voice, turn: Turn, seconds: float | None) -> Completion:
+    try:
+        return await generation.sample(session, voice, turn, seconds)
+    except Truncated as limit:
+        if voice.trained:
+            raise
+        # The world's limit, not the policy's: a simulated user whose context is full.
+        raise EnvironmentBroken(f"another voice met a limit: {limit}") from limit
 
 
 def _checked(message: Message) -> Message:

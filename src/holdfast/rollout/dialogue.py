@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
-from holdfast.records.message import Message, Role, system
+from holdfast.records.message import Message, Role, system, user
 from holdfast.records.task import Task
 from holdfast.rollout.agent import opening
 from holdfast.rollout.budget import Limits
@@ -67,11 +67,15 @@ class DialogueRolloutProcessor(RolloutProcessor):
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         customer = self._customer(t)
         t.add(*opening(t.task, self.system_prompt))
-        if t.messages and t.messages[-1].role is Role.USER:
-            # What was said before, from the user's side.
-            customer.add(BEGIN, *_mirrored(t.task.messages))
-        elif not await self._user_says(t, customer, BEGIN):
-            return None
+        # What was said before, from the user's side: chat templates want the other one to begin.
+        before = [user(BEGIN), *_mirrored(t.task.messages)]
+        if before[-1].role is Role.ASSISTANT:
+            customer.add(*before)
+        else:
+            *before, told = before
+            customer.add(*before)
+            if not await self._user_says(t, customer, told.text):
+                return None
         while True:
             said = await self._assistant_says(t)
             if not await self._user_says(t, customer, said):

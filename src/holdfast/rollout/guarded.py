@@ -6,12 +6,21 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo, UsageError
+from holdfast.records.errors import (
+    EnvironmentBroken,
+    HoldfastError,
+    JournalCorrupt,
+    ToolSaysNo,
+    UsageError,
+)
 from holdfast.rollout.containment import as_exception, contained
 from holdfast.rollout.environment import Environment, Observation, Recovery, checked
 from holdfast.rollout.own_thread import CallTimedOut, OwnThread
 from holdfast.rollout.session import Session, is_accident
 from holdfast.rollout.tool import result_text
+
+CLOSE_TIMEOUT = 30.0
+MAX_SNAPSHOT = 256 * 1024 * 1024
 
 
 class GuardedEnvironment:
@@ -45,6 +54,9 @@ class GuardedEnvironment:
         if not isinstance(state, bytes):
             error = TypeError(f"it wants to return bytes, not {type(state).__name__}")
             raise self.broke("snapshot", error)
+        if len(state) > MAX_SNAPSHOT:
+            words = f"{len(state):,} bytes are more than {MAX_SNAPSHOT:,}; keep parts in self.blobs"
+            raise self.broke("snapshot", ValueError(words))
         return state
 
     async def restore(self, state: bytes) -> None:
@@ -53,7 +65,8 @@ class GuardedEnvironment:
 
     async def close(self) -> None:
         """Its error is the caller's to tell: what was done in the environment stands."""
-        await self._within_timeout("close", self._environment.close)
+        limit = min(CLOSE_TIMEOUT, self._environment.timeout)
+        await self._within_timeout("close", self._environment.close, limit=limit, behind=True)
 
     def broke(self, what: str, error: Exception) -> BaseException:
         if isinstance(error, HoldfastError) and not isinstance(error, ToolSaysNo):
@@ -71,8 +84,8 @@ class GuardedEnvironment:
 
     async def _call(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         try:
-            return await self._within_timeout(what, method, *args, **kw)
-        except ToolSaysNo:
+            return await self._within_timeout(what, lambda: method(*args, **kw), of=method)
+        except (ToolSaysNo, JournalCorrupt):
             raise
         except HoldfastError as error:
             if is_accident(error):
@@ -82,19 +95,25 @@ class GuardedEnvironment:
             raise self.broke(what, error) from error
 
     async def _within_timeout(
-        self, what: str, method: Callable[..., Any], *args: Any, **kw: Any
+        self,
+        what: str,
+        call: Callable[[], Any],
+        *,
+        of: Callable[..., Any] | None = None,
+        limit: float | None = None,
+        behind: bool = False,
     ) -> Any:
-        limit = self._environment.timeout
+        limit = self._environment.timeout if limit is None else limit
         late = f"{self._environment.name}.{what} was not done within {limit:g} s"
-        if not inspect.iscoroutinefunction(method):
-            try:
-                found = await self.thread.run(lambda: method(*args, **kw), timeout=limit)
-            except CallTimedOut as error:
-                raise EnvironmentBroken(late) from error
-            if not isinstance(found, Awaitable):
-                return found
+        if inspect.iscoroutinefunction(of or call):
+            return await self._awaited(call(), limit, late)
+        try:
+            found = await self.thread.run(call, timeout=limit, behind=behind)
+        except CallTimedOut as error:
+            raise EnvironmentBroken(late) from error
+        if isinstance(found, Awaitable):
             return await self._awaited(found, limit, late)
-        return await self._awaited(method(*args, **kw), limit, late)
+        return found
 
     async def _awaited(self, found: Awaitable[Any], limit: float, late: str) -> Any:
         try:

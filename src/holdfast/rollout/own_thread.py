@@ -1,7 +1,7 @@
 """A thread that belongs to one environment: all of its blocking calls run there, one by one.
 
 Python cannot stop a thread. A call that hangs leaves its thread behind (a daemon, so the process
-can still end); nothing more is run on it.
+can still end); nothing more is begun on it until that call comes back.
 """
 
 import asyncio
@@ -22,23 +22,29 @@ class CallTimedOut(Exception):
 
 
 class OwnThread:
-    """Started by its first call. `stop` ends it after the call that it is in."""
+    """Started by its first call. `stop` ends it after what it was given before."""
 
     def __init__(self, what: str):
         self._what = what
         self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._hangs = False
+        self._is_stopped = False
 
-    async def run(self, function: Callable[[], Result], *, timeout: float | None = None) -> Result:
-        """What `function` returns, or `CallTimedOut`; what comes after that is not looked at."""
-        if self._hangs:
+    async def run(
+        self,
+        function: Callable[[], Result],
+        *,
+        timeout: float | None = None,
+        behind: bool = False,
+    ) -> Result:
+        """What `function` returns, or `CallTimedOut`; what comes after that is not looked at.
+
+        After a call that nobody waits for any more, only what may wait `behind` it is taken.
+        """
+        if self._hangs and not behind:
             raise EnvironmentBroken(f"an earlier call of {self._what} still hangs")
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=_serve, args=(self._work,), name=f"holdfast-{self._what}", daemon=True
-            )
-            self._thread.start()
+        self._start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
 
@@ -46,8 +52,10 @@ class OwnThread:
             try:
                 result = function()
             except BaseException as error:
+                self._hangs = False
                 tell(loop, set_exception, future, error)
             else:
+                self._hangs = False
                 tell(loop, set_result, future, result)
 
         self._work.put(work)
@@ -65,8 +73,20 @@ class OwnThread:
             if alarm is not None:
                 alarm.cancel()
 
+    def _start(self) -> None:
+        if self._is_stopped:
+            raise EnvironmentBroken(f"{self._what} was closed")
+        if self._thread is None:
+            thread = threading.Thread(
+                target=_serve, args=(self._work,), name=f"holdfast-{self._what}", daemon=True
+            )
+            thread.start()
+            self._thread = thread
+
     def stop(self) -> None:
-        self._work.put(None)
+        self._is_stopped = True
+        if self._thread is not None:
+            self._work.put(None)
 
 
 def _serve(work: "SimpleQueue[Work | None]") -> None:

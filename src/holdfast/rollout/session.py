@@ -123,6 +123,8 @@ class Session:
         if prelude:
             records = (*prelude, *records)
             status = Status.RUNNING if status is None else status
+        elif not records:
+            return
         try:
             await self._journal.append(self.lease, records, status=status, settled=settled)
         except asyncio.CancelledError:
@@ -155,21 +157,24 @@ class Session:
         recorded = self.history.steps.get(path)
         if recorded is None:
             self.check_running()
-            await self._go_live()
+            await self.go_live()
             return None
         if isinstance(recorded, kind) and recorded.fingerprint == fingerprint:
             return recorded
         self.check_running()
         await self._diverge(path, difference(recorded))
-        await self._go_live()
+        await self.go_live()
         return None
 
-    async def _go_live(self) -> None:
+    async def go_live(self) -> None:
         """Before the first step that is not replayed: the worlds of the replayed ones come back."""
         if self._is_live:
             return
         async with self._going_live:
             if not self._is_live:
+                if self.episodes and self.history.attempts:
+                    # Should what comes now kill this process, that can be counted.
+                    await self.append()
                 for episode in self.episodes:
                     await episode.revive()
                 self._is_live = True
@@ -181,6 +186,15 @@ class Session:
 
     async def close_episodes(self) -> None:
         """The attempt is over, however it ended: nothing of it stays open."""
+        closing = asyncio.ensure_future(self._close_episodes())
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            # Each has its deadline: what was begun is let finish.
+            await asyncio.wait({closing})
+            raise
+
+    async def _close_episodes(self) -> None:
         for episode in reversed(self.episodes):
             await episode.close()
 
@@ -188,7 +202,12 @@ class Session:
         """Makes the steps at `paths`, and what follows them in their scopes, history. The error
         to raise: the rollout has to begin again."""
         now = self.clock.now()
-        await self.append(*(Forked(path, reason, difference, now) for path in paths))
+        first, *rest = paths
+        follows = f"follows from step {first}"
+        await self.append(
+            Forked(first, reason, difference, now),
+            *(Forked(path, follows, "", now) for path in rest),
+        )
         return self.failed(Rewound(f"{reason}: {difference}" if difference else reason))
 
     def cut_short(self, scope: str) -> None:
