@@ -94,10 +94,8 @@ def _group_row(
 def _trajectory_rows(spec: RunSpec, view: TrajectoryView, *, turn_traces: bool) -> list[Fields]:
     if not view.status.is_outcome:
         return [_failed_row(spec, view, [_failed_sample(view)])]
-    told = view.history.generations and has_tokens(view.history)
-    branches = branches_of(view) if told else [None]
-        branches_of(view) if view.history.generations and has_tokens(view.history) else [None]
-    )
+    trained = bool(view.history.generations) and has_tokens(view.history)
+    branches: list[Branch | None] = [*branches_of(view)] if trained else [None]
     return [_flat_row(spec, view, branch, turn_traces=turn_traces) for branch in branches]
 
 
