@@ -14,7 +14,9 @@ import holdfast.policy.pool
 import holdfast.rollout.agent
 from holdfast.policy.policy import Request
 from holdfast.policy.renderer import ByteRenderer
+from holdfast.records.codec import encode
 from holdfast.records.message import user
+from holdfast.records.step import Step
 from holdfast.records.tokens import unpack_ids
 
 TURNS = 32
@@ -69,8 +71,8 @@ async def bare(url: str, turns: int, trajectories: int, ticks: list[float]) -> N
             for turn in range(turns):
                 _tick(ticks, turn)
                 request = Request(
-                    prompt=ids, sampling=sampling, seed=number * turns + turn, id=f"{number}/{turn}",
-                    stop_token_ids=renderer.stop_token_ids,
+                    prompt=ids, sampling=sampling, seed=number * turns + turn,
+                    id=f"{number}/{turn}", stop_token_ids=renderer.stop_token_ids,
                 )  # fmt: skip
                 answer = unpack_ids((await policy.sample(request)).ids)
                 seen = environment.step(renderer.decode(answer))
@@ -91,47 +93,41 @@ async def durable(
     turns: int,
     trajectories: int,
     ticks: list[float],
-    sizes: list[int],
-) -> None:
-    path = Path(folder) / "journal.db"
+) -> list[int]:
+    """How many bytes each turn of the first trajectory is in the journal."""
 
     class Ticking(holdfast.EnvironmentRolloutProcessor):
         async def rollout(self, t: holdfast.Rollout) -> None:
             episode = await t.env(self.environment(t.task))
             t.add(episode.observation)
             for turn in range(turns):
-                if _tick(ticks, turn):
-                    sizes.append(_bytes(path))
+                _tick(ticks, turn)
                 reply = await t.generate()
                 t.add(await episode.step(reply.text))
-            if _tick(ticks, turns):
-                sizes.append(_bytes(path))
+            _tick(ticks, turns)
 
-    journal = holdfast.open_journal(path)
+    journal = holdfast.open_journal(Path(folder) / "journal.db")
     policy = holdfast.EnginePolicy(url, "fake", connections=CONCURRENCY)
     try:
         _, report = await holdfast.run(
             Ticking(lambda task: world(turns)),
-            tasks=[{"id": str(number), "prompt": ""} for number in range(trajectories)],
+            tasks=[{"id": str(number), "messages": []} for number in range(trajectories)],
             policy=policy, journal=journal, name="bench", seed=1,
             sampling=holdfast.Sampling(max_tokens=TOKENS),
             settings=holdfast.Settings(concurrency=CONCURRENCY),
         )  # fmt: skip
         assert report.turns == turns * trajectories, report
+        steps = [one for one in await journal.history(1) if isinstance(one, Step)][1:]
+        sizes = [len(encode(one)) for one in steps]
+        return [sum(sizes[turn : turn + 2]) for turn in range(0, len(sizes), 2)]
     finally:
         await policy.aclose()
         await journal.close()
 
 
-def _tick(ticks: list[float], turn: int) -> bool:
+def _tick(ticks: list[float], turn: int) -> None:
     if ticks is LONG_TICKS and turn in WINDOWS:
         ticks.append(time.process_time())
-        return True
-    return False
-
-
-def _bytes(path: Path) -> int:
-    return sum(one.stat().st_size for one in path.parent.iterdir())
 
 
 LONG_TICKS: list[float] = []
@@ -139,22 +135,22 @@ LONG_TICKS: list[float] = []
 
 def main() -> None:
     mode, url, folder = sys.argv[1:]
-    sizes: list[int] = []
     if mode.endswith("long"):
         ticks, shape = LONG_TICKS, (LONG, 1)
     else:
         ticks, shape = [], (TURNS, TRAJECTORIES)
+    sizes: list[int] = []
     cpu = time.process_time()
     if mode.startswith("bare"):
         asyncio.run(bare(url, *shape, ticks))
     else:
         world = Ledger if "blocking" in mode else AsyncLedger
-        asyncio.run(durable(url, folder, world, *shape, ticks, sizes))
+        sizes = asyncio.run(durable(url, folder, world, *shape, ticks))
     found = {"turn": (time.process_time() - cpu) / (shape[0] * shape[1])}
     if ticks:
         found |= {"early": (ticks[1] - ticks[0]) / 100, "late": (ticks[3] - ticks[2]) / 100}
-    if sizes:
-        found |= {"bytes_early": sizes[1] - sizes[0], "bytes_late": sizes[3] - sizes[2]}
+    if ticks and sizes:
+        found |= {"bytes_early": sum(sizes[100:200]), "bytes_late": sum(sizes[900:])}
     print(json.dumps(found))
 
 

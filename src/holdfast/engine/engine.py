@@ -12,6 +12,7 @@ from msgspec import Struct
 from holdfast import crashpoint
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.attempt import FATAL, Workbench, drive, load
+from holdfast.engine.garbage import fewer_collections
 from holdfast.engine.progress import Progress
 from holdfast.engine.scorer import Scorer
 from holdfast.engine.scoring import Member, Scoring
@@ -120,7 +121,8 @@ class Engine:
                 await self._journal.reopen(self._run, reason="new budgets, by the user's wish")
             # A processor is not set up for nothing: it may start a browser.
             if await self._has_work():
-                await self._work(worker)
+                with fewer_collections():
+                    await self._work(worker)
         finally:
             await self._leave(worker)
         return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal)

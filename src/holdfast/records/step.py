@@ -8,6 +8,7 @@ A step is named by its *path*: the ordinals of the scopes it lies in, joined by 
 scope counts 0, 1, 2, …; parallel branches opened at step 3 count 3.0.0, 3.0.1, … and 3.1.0, ….
 """
 
+import functools
 from enum import IntEnum, StrEnum
 
 from msgspec import Struct
@@ -269,6 +270,7 @@ def scope_of(path: str) -> tuple[str, int]:
     return scope + dot, int(ordinal)
 
 
+@functools.lru_cache(maxsize=8192)
 def path_order(path: str) -> tuple[int, ...]:
     """Concurrent steps commit in any order; whoever looks at them goes by their places."""
     return tuple(map(int, path.split(".")))

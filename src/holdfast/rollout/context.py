@@ -150,8 +150,6 @@ class Rollout:
         self.last = Reply(step)
         budget.take(step)
         budget.check_after(step, asked=asked)
-        if step.finish_reason == DEADLINE and not voice.trained:
-            raise session.failed(EnvironmentBroken("another voice met its deadline"), path)
         if step.finish_reason == DEADLINE:
             late = Truncation.TIME_BUDGET if budget.is_out_of_time else None
             self.truncate(late or Truncation.GENERATION_DEADLINE)
@@ -246,9 +244,11 @@ class Rollout:
         """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
         child = self.beside()
         child.budget = self.budget.copy()
-        found = await rollout(child)
-        self.budget.join([child.budget])
-        return found
+        try:
+            return await rollout(child)
+        finally:
+            # Also of one that raises: what was sampled is spent.
+            self.budget.join([child.budget])
 
     def beside(self) -> "Rollout":
         """A second conversation with a key space and a budget of its own, which goes on beside this
@@ -340,12 +340,16 @@ async def _run(
 
 async def _sampled(session: Session, voice: Voice, turn: Turn, seconds: float | None) -> Completion:
     try:
-        return await generation.sample(session, voice, turn, seconds)
+        completion = await generation.sample(session, voice, turn, seconds)
     except Truncated as limit:
         if voice.trained:
             raise
         # The world's limit, not the policy's: a simulated user whose context is full.
         raise EnvironmentBroken(f"another voice met a limit: {limit}") from limit
+    if completion.finish_reason == DEADLINE and not voice.trained:
+        # Never recorded: replayed, it would fail every further attempt, too.
+        raise EnvironmentBroken("another voice met its deadline")
+    return completion
 
 
 def _checked(message: Message) -> Message:

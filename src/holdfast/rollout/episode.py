@@ -127,8 +127,10 @@ class Episode:
         )
         if step is None:
             self._world.seed = self._new_seed() if seed is None else seed
-            action = str(self._world.seed)
-            step = await self._live(self._world.begin, path=self.path, mark=mark, action=action)
+            started = session.clock.elapsed()
+            seen = await self._world.begin()
+            step = self._step(seen, self.path, str(self._world.seed), mark, started)
+            await session.append(step)
         self._world.seed = int(step.action)
         self._begun = True
         self._see(step)
@@ -150,32 +152,36 @@ class Episode:
                 if self.over:
                     name = self.environment.name
                     raise UsageError(f"the episode of {name} is over; `episode.over` says so")
-                async with self._acting(path):
-                    step = await self._live(
-                        lambda: self._world.guarded.step(action),
-                        path=path,
-                        mark=mark,
-                        action=action,
-                    )
+                step = await self._do(path, action, mark)
             self._see(step)
             self.rewards.append(step.reward)
             return self.observation
 
-    async def _live(
-        self, call: Callable[[], Awaitable[Observation]], *, path: str, mark: bytes, action: str
-    ) -> EnvironmentStepped:
+    async def _do(self, path: str, action: str, mark: bytes) -> EnvironmentStepped:
+        await self._ready()
         started = self._session.clock.elapsed()
-        seen = await call()
-        step = step_of(
-            seen,
-            path=path,
-            fingerprint=mark,
-            action=action,
-            episode=self.path,
-            seconds=self._session.clock.elapsed() - started,
-        )
-        await self._session.append(step)
+        try:
+            seen = await self._world.guarded.step(action)
+            step = self._step(seen, path, action, mark, started)
+            await self._session.append(step)
+        except BaseException:
+            self._world.lose()
+            raise
+        self._world.did(path)
         return step
+
+    def _step(
+        self, seen: Observation, path: str, action: str, mark: bytes, started: float
+    ) -> EnvironmentStepped:
+        taken = self._session.clock.elapsed() - started
+        return step_of(
+            seen, path=path, fingerprint=mark, action=action, episode=self.path, seconds=taken
+        )
+
+    async def _ready(self) -> None:
+        if self._closed:
+            raise UsageError(f"the episode of {self.environment.name} was closed")
+        await self._world.come_back()
 
     @asynccontextmanager
     async def acting(self, path: str) -> "AsyncIterator[None]":
@@ -183,20 +189,13 @@ class Episode:
         async with self._turn:
             if self.over:
                 raise ToolSaysNo(EPISODE_OVER)
-            async with self._acting(path):
+            await self._ready()
+            try:
                 yield
-
-    @asynccontextmanager
-    async def _acting(self, path: str) -> "AsyncIterator[None]":
-        if self._closed:
-            raise UsageError(f"the episode of {self.environment.name} was closed")
-        await self._world.come_back()
-        try:
-            yield
-        except BaseException:
-            self._world.lose()
-            raise
-        self._world.did(path)
+            except BaseException:
+                self._world.lose()
+                raise
+            self._world.did(path)
 
     def heard(self, result: ToolResult) -> None:
         """What a tool call earned, and whether it ended the episode; live or replayed."""

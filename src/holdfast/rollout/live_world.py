@@ -54,6 +54,8 @@ class LiveWorld:
         self._kept = 0
         """After how many of them the last snapshot was taken."""
         self._way_back = asyncio.Lock()
+        self._cuts = 0
+        """How often the record was cut when the environment was last known to agree with it."""
 
     async def begin(self) -> Observation:
         """The first reset of an episode."""
@@ -93,8 +95,13 @@ class LiveWorld:
                     f"a call of {self._environment.name} was cut off half-way: its state is unknown"
                 )
             )
+        world = self._world
+        if self._is_live and len(world.actions) == len(self._done) and world.cuts == self._cuts:
+            return
         async with self._way_back:
-            await self._come_back(self._world)
+            cuts = world.cuts  # Another branch may cut more while this one waits.
+            await self._come_back(world)
+            self._cuts = cuts
 
     @property
     def _world(self) -> World:

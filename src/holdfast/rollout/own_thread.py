@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from holdfast.records.errors import EnvironmentBroken
-from holdfast.rollout.threads import set_exception, set_result, tell
+from holdfast.rollout.threads import mailbox_of, set_exception, set_result
 
 Result = TypeVar("Result")
 Work = Callable[[], None]
@@ -46,6 +46,7 @@ class OwnThread:
             raise EnvironmentBroken(f"an earlier call of {self._what} still hangs")
         self._start()
         loop = asyncio.get_running_loop()
+        mailbox = mailbox_of(loop)
         future: asyncio.Future[Result] = loop.create_future()
 
         def work() -> None:
@@ -53,10 +54,10 @@ class OwnThread:
                 result = function()
             except BaseException as error:
                 self._hangs = False
-                tell(loop, set_exception, future, error)
+                mailbox.post(set_exception, future, error)
             else:
                 self._hangs = False
-                tell(loop, set_result, future, result)
+                mailbox.post(set_result, future, result)
 
         self._work.put(work)
         # Cheaper than asyncio.timeout, which wants to cancel the task.

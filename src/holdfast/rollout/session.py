@@ -172,7 +172,7 @@ class Session:
             return
         async with self._going_live:
             if not self._is_live:
-                if self.episodes and self.history.attempts:
+                if self.episodes and (self.history.attempts or self.lease.epoch > 1):
                     # Should what comes now kill this process, that can be counted.
                     await self.append()
                 for episode in self.episodes:

@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import contextvars
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -32,6 +34,7 @@ class DaemonThreads:
                 f"{len(self._abandoned)} {self._what} are still hanging; no more are started"
             )
         loop = asyncio.get_running_loop()
+        mailbox = mailbox_of(loop)
         future: asyncio.Future[Result] = loop.create_future()
         context = contextvars.copy_context()
 
@@ -39,9 +42,9 @@ class DaemonThreads:
             try:
                 result = context.run(function)
             except BaseException as error:
-                tell(loop, set_exception, future, error)
+                mailbox.post(set_exception, future, error)
             else:
-                tell(loop, set_result, future, result)
+                mailbox.post(set_result, future, result)
 
         thread = threading.Thread(target=work, name=f"holdfast-{self._what}", daemon=True)
         thread.start()
@@ -52,9 +55,39 @@ class DaemonThreads:
             raise
 
 
-def tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
-    with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-        loop.call_soon_threadsafe(callback, *args)
+class _Mailbox:
+    """What threads have to tell one loop. However many tell it something before it looks, it is
+    woken once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self._loop = loop
+        self._letters: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._is_called = False
+
+    def post(self, callback: Callable[..., None], *args: object) -> None:
+        self._letters.append((callback, args))
+        if not self._is_called:
+            self._is_called = True
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_called = False  # First: what is posted from now on calls again.
+        while self._letters:
+            callback, args = self._letters.popleft()
+            callback(*args)
+
+
+_mailboxes: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def mailbox_of(loop: asyncio.AbstractEventLoop) -> _Mailbox:
+    """Asked for on the loop itself; posted to from anywhere."""
+    if loop not in _mailboxes:
+        _mailboxes[loop] = _Mailbox(loop)
+    return _mailboxes[loop]
 
 
 def set_result(future: "asyncio.Future[Result]", result: Result) -> None:
