@@ -349,6 +349,29 @@ def test_all_blocking_calls_run_in_one_thread_of_the_environments_own():
     assert threading.main_thread() not in names
 
 
+def test_an_inline_environment_runs_on_the_loop_itself():
+    seen = set()
+
+    class Quick(Counter):
+        inline = True
+
+        def step(self, action):
+            seen.add(threading.current_thread())
+            return super().step(action)
+
+        def add(self, amount: int) -> str:
+            """Adds an amount."""
+            seen.add(threading.current_thread())
+            return super().add(amount)
+
+    async def rollout(t):
+        episode = await play_three(t, Quick)
+        await t.tool(call("add", '{"amount": 1}'), *episode.tools)
+
+    perform(Play(), rollout)
+    assert seen == {threading.main_thread()}
+
+
 def test_an_instance_in_use_is_refused():
     shared = Counter()
 

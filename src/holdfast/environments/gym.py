@@ -72,6 +72,7 @@ class GymEnvironment(Environment):
         restore: Callable[[Env, bytes], None] | None = None,
         recovery: Recovery | str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
+        inline: bool = False,
         **kwargs: object,
     ):
         self._environment = environment
@@ -92,6 +93,7 @@ class GymEnvironment(Environment):
                 "another recovery level"
             )
         self.timeout = timeout
+        self.inline = inline
         self._env: Env | None = None
         self._read: Read | None = None
         self._steps = 0

@@ -109,6 +109,9 @@ class Environment:
     recovery: Recovery | str = Recovery.REPLAY
     timeout: float = DEFAULT_TIMEOUT
     """Seconds that any one call may take."""
+    inline: bool = False
+    """True: its plain methods and tools take microseconds and never wait, so that they may run on
+    the event loop itself. One that hangs there holds up the whole run."""
     blobs: Blobs
     """Set before anything is called."""
 

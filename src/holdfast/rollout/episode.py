@@ -42,7 +42,10 @@ class BoundTool(Tool):
     async def invoke(self, arguments: dict[str, object]) -> object:
         if self.is_async or self.isolated:
             return await super().invoke(arguments)
-        found = await self.episode.thread.run(lambda: self.function(**arguments))
+        if self.episode.environment.inline:
+            found = self.function(**arguments)
+        else:
+            found = await self.episode.thread.run(lambda: self.function(**arguments))
         return await contained(found) if isinstance(found, Awaitable) else found
 
 

@@ -108,7 +108,10 @@ class GuardedEnvironment:
         if inspect.iscoroutinefunction(of or call):
             return await self._awaited(call(), limit, late)
         try:
-            found = await self.thread.run(call, timeout=limit, behind=behind)
+            if self._environment.inline:
+                found = call()
+            else:
+                found = await self.thread.run(call, timeout=limit, behind=behind)
         except CallTimedOut as error:
             raise EnvironmentBroken(late) from error
         if isinstance(found, Awaitable):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.rollout.threads import set_exception, set_result, tell
+from holdfast.rollout.threads import mailbox_of, set_exception, set_result
 
 Result = TypeVar("Result")
 PATIENCE = 60.0
@@ -21,15 +21,16 @@ async def in_thread(
     that started it.
     """
     loop = asyncio.get_running_loop()
+    mailbox = mailbox_of(loop)
     future: asyncio.Future[Result] = loop.create_future()
 
     def work() -> None:
         try:
             result = function()
         except BaseException as error:
-            tell(loop, set_exception, future, error)
+            mailbox.post(set_exception, future, error)
         else:
-            tell(loop, set_result, future, result)
+            mailbox.post(set_result, future, result)
 
     threading.Thread(target=work, name="holdfast-workspace", daemon=True).start()
     try:
