@@ -17,6 +17,7 @@ from holdfast.records.step import (
     INTERRUPTED_CALL,
     AttemptFailed,
     AttemptStarted,
+    Called,
     CloseFailed,
     Drafted,
     EnvironmentStepped,
@@ -75,6 +76,10 @@ class History:
         self.results: dict[str, ToolResult] = {}
         self.drafts: dict[str, Drafted] = {}
         """Generations that are not finished: all of their durable tokens in one."""
+        self.calls: dict[tuple[bytes, int], Called] = {}
+        """Of a black-box agent, by key and occurrence."""
+        self.calls_ever = 0
+        """Those that are history, too."""
         self.worlds: dict[str, World] = {}
         """What was done to each environment, by the path of its opening."""
         self.close_failures: list[Failure] = []
@@ -169,6 +174,9 @@ class History:
                 world.snapshots.append((record.applied, record.snapshot))
             case CloseFailed():
                 self.close_failures.append(record.failure)
+            case Called():
+                self.calls[record.key, record.occurrence] = record
+                self.calls_ever += 1
             case _:
                 self._end(record)
 
@@ -198,6 +206,9 @@ class History:
             self._running.discard(gone)
         for gone in [draft for draft in self.drafts if is_cut_by(draft, path)]:
             del self.drafts[gone]
+        for key, called in list(self.calls.items()):
+            if is_cut_by(called.path, path):
+                del self.calls[key]
         for environment, world in list(self.worlds.items()):
             if is_cut_by(environment, path):
                 # What was done in it from other scopes belongs to no world any more.

@@ -11,6 +11,7 @@ scope counts 0, 1, 2, …; parallel branches opened at step 3 count 3.0.0, 3.0.1
 import functools
 from enum import IntEnum, StrEnum
 
+import msgspec
 from msgspec import Struct
 
 from holdfast.records.failure import Failure
@@ -243,6 +244,36 @@ class CloseFailed(_Record, frozen=True, tag=16):
     at: float
 
 
+class Called(_Record, frozen=True, tag=17):
+    """One call of a black-box agent: which generations answered it, and how it was told."""
+
+    path: str
+    """The first of its generations."""
+    key: bytes
+    """The digest of the request in its canonical form."""
+    occurrence: int
+    """Which of several requests with this key it is."""
+    choices: tuple[str, ...]
+    """Its generations."""
+    beginning: bytes
+    """The digest of the conversation's first message."""
+    conversation: bytes
+    """The digest of the conversation that was sent."""
+    tools: bytes
+    """The schemas of the tools, msgpack."""
+    wire: str
+    answer: str
+    """The answer's id."""
+    created: int
+    model: str
+    """As the agent named it."""
+
+    @property
+    def schemas(self) -> tuple[dict[str, object], ...]:
+        found: list[dict[str, object]] = msgspec.msgpack.decode(self.tools) if self.tools else []
+        return tuple(found)
+
+
 Record = (
     AttemptStarted
     | Generated
@@ -260,6 +291,7 @@ Record = (
     | Drafted
     | Snapshotted
     | CloseFailed
+    | Called
 )
 Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
 

@@ -60,6 +60,11 @@ class Rollout:
         self._sampling = False
 
     @property
+    def session(self) -> Session:
+        """The attempt, for processors whose steps are not this context's own."""
+        return self._session
+
+    @property
     def voice(self) -> Voice:
         """The run's own policy and renderer."""
         return self._session.voice

@@ -33,6 +33,8 @@ class Turn(Struct, frozen=True):
     tools: tuple[dict[str, object], ...]
     messages: tuple[Message, ...]
     added: tuple[Message | str, ...]
+    seed_from: str = ""
+    """What its seed is derived from, where that is not its path."""
 
 
 async def sample(
@@ -42,7 +44,7 @@ async def sample(
     request = Request(
         prompt=turn.ids,
         sampling=turn.sampling,
-        seed=session.seed_at(turn.path),
+        seed=session.seed_at(turn.seed_from or turn.path),
         id=f"{session.name}/{turn.path}",
         stop_token_ids=voice.renderer.stop_token_ids,
         home=session.name,
@@ -132,7 +134,7 @@ def _with_call_ids(message: Message, path: str) -> Message:
     if not message.tool_calls:
         return message
     calls = tuple(
-        call if call.id else structs.replace(call, id=f"call_{path}_{index}")
+        call if call.id else structs.replace(call, id=f"call_{path.replace('.', '_')}_{index}")
         for index, call in enumerate(message.tool_calls)
     )
     return structs.replace(message, tool_calls=calls)

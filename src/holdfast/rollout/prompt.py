@@ -44,6 +44,27 @@ class Stream:
         self._digest = b""
         self._tools: tuple[dict[str, object], ...] = ()
 
+    @classmethod
+    def standing(
+        cls,
+        ids: "array[int]",
+        step: Generated,
+        messages: Sequence[Message],
+        tools: tuple[dict[str, object], ...],
+    ) -> "Stream":
+        """The stream after `step`, from what is recorded; `messages` end with its reply."""
+        stream = cls()
+        stream.ids, stream.base = ids, step.path
+        stream._completion = unpack_ids(step.ids)
+        stream._digest = _hash(step.fingerprint, step.ids, *_said_without_tokens(step))
+        stream._messages, stream._tools = list(messages), tools
+        return stream
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What it stands for, the last reply included."""
+        return self._messages
+
     def copy(self) -> "Stream":
         other = Stream()
         other.ids, other.base = self.ids[:], self.base

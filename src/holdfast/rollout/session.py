@@ -166,6 +166,17 @@ class Session:
         await self.go_live()
         return None
 
+    def visit(self, path: str) -> None:
+        """The step at `path` is part of this attempt: its end does not make it history."""
+        self._visited.add(path)
+
+    def check_usable(self) -> None:
+        """Raises what keeps this attempt from doing anything new."""
+        self._check_open()
+        if self.broken is not None:
+            raise self.broken
+        self.check_running()
+
     async def go_live(self) -> None:
         """Before the first step that is not replayed: the worlds of the replayed ones come back."""
         if self._is_live:

@@ -1,0 +1,58 @@
+"""When are two requests, or two conversations, the same?
+
+Clients do not send back exactly what they were told: they drop reasoning, split text into parts,
+write a call's arguments anew. What is compared is what a conversation says: roles, text, calls with
+their ids, names and arguments as values, results. Digests are chained message by message, so that
+the longest known beginning of a conversation is found by looking digests up.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.gateway.exchange import Ask
+from holdfast.records.message import Message
+from holdfast.records.sampling import Sampling
+
+START = b"\0" * 16
+"""The digest of a conversation in which nothing was said."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def digests(messages: Iterable[Message]) -> list[bytes]:
+    """The digest of the conversation after each of its messages."""
+    found: list[bytes] = []
+    last = START
+    for message in messages:
+        last = after(last, message)
+        found.append(last)
+    return found
+
+
+def after(conversation: bytes, message: Message) -> bytes:
+    """The digest of a conversation that goes on with `message`."""
+    return hashlib.blake2b(conversation + _said(message), digest_size=16).digest()
+
+
+def key_of(ask: Ask, conversation: bytes, sampling: Sampling) -> bytes:
+    """The digest of everything in a request that makes another answer right."""
+    others = (ask.tools, sampling, ask.n, ask.text, ask.prompt_ids)
+    return hashlib.blake2b(conversation + _encode(others), digest_size=16).digest()
+
+
+def _said(message: Message) -> bytes:
+    calls = [(one.id, one.name, arguments_of(one.arguments)) for one in message.tool_calls]
+    text = message.text
+    # An assistant's text before its calls loses its ends in some clients.
+    return _encode(
+        (str(message.role), text.strip() if calls else text, calls, message.tool_call_id or "")
+    )
+
+
+def arguments_of(arguments: str) -> str:
+    """JSON that says the same is the same text; what is no JSON stays as it is."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted").decode()
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return arguments

@@ -1,0 +1,17 @@
+"""What goes wrong with an agent itself."""
+
+from holdfast.records.errors import Cause, HoldfastError
+
+
+class AgentFailed(HoldfastError):
+    """The agent's process ended without having done its task."""
+
+    cause = Cause.CODE
+    retryable = True
+
+
+class AgentSilent(HoldfastError):
+    """The agent lives, but asks nothing any more."""
+
+    cause = Cause.ENVIRONMENT
+    retryable = True

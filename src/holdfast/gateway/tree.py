@@ -1,0 +1,93 @@
+"""Tree: the calls of one trajectory, and where a new one belongs.
+
+Each recorded generation ends a conversation. A request that begins with one of these conversations,
+word for word, goes on with its tokens: prompt and completion are kept as they were sampled, and
+only what is new is rendered. One that rewrites what was said before breaks off visibly. One that
+has nothing to do with any of them (a sub-agent) is a root of its own.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from holdfast.gateway import canonical
+from holdfast.records.history import History, conversation, stream_of
+from holdfast.records.message import Message
+from holdfast.records.step import Called, Generated
+from holdfast.records.task import Task
+from holdfast.rollout.prompt import Stream
+
+STREAMS = 8
+"""Token streams that are kept at hand; others are read from the history when they are needed."""
+
+
+class Place(Struct):
+    """Where a request belongs."""
+
+    stream: Stream
+    messages: list[Message]
+    """The request's conversation, with the known beginning as it was recorded."""
+    parent: str
+    """The generation that it goes on with; "" for none."""
+
+
+class Tree:
+    def __init__(self, history: History, task: Task):
+        self._history = history
+        self._task = task
+        self._ends: dict[bytes, str] = {}
+        """Which generation ends a conversation, by its digest."""
+        self._beginnings: dict[bytes, str] = {}
+        """The last generation of a conversation, by the digest of its first message."""
+        self._streams: OrderedDict[str, Stream] = OrderedDict()
+        for called in history.calls.values():
+            self._grow(called, [self._generation(path) for path in called.choices])
+
+    def add(
+        self, called: Called, steps: Sequence[Generated], streams: Sequence[tuple[str, Stream]]
+    ) -> None:
+        """Takes in a call that was answered live, with the streams that it left."""
+        self._grow(called, steps)
+        for path, stream in streams:
+            self._keep(path, stream)
+
+    def place(self, messages: Sequence[Message], digests: Sequence[bytes]) -> Place:
+        for length in range(len(messages), 0, -1):
+            parent = self._ends.get(digests[length - 1])
+            if parent is not None:
+                stream = self._stream(parent)
+                known = list(stream.messages)
+                return Place(stream, [*known, *messages[length:]], parent)
+        rewritten = self._beginnings.get(digests[0]) if messages else None
+        stream = Stream() if rewritten is None else self._stream(rewritten)
+        return Place(stream, list(messages), "")
+
+    def _grow(self, called: Called, steps: Sequence[Generated]) -> None:
+        for step in steps:
+            self._ends[canonical.after(called.conversation, step.message)] = step.path
+            self._beginnings[called.beginning] = step.path
+
+    def _stream(self, path: str) -> Stream:
+        found = self._streams.get(path)
+        if found is None:
+            found = self._read(path)
+            self._keep(path, found)
+        self._streams.move_to_end(path)
+        return found.copy()
+
+    def _keep(self, path: str, stream: Stream) -> None:
+        self._streams[path] = stream
+        while len(self._streams) > STREAMS:
+            self._streams.popitem(last=False)
+
+    def _read(self, path: str) -> Stream:
+        step = self._generation(path)
+        said = conversation(self._history, self._task, step)
+        called = next(one for one in self._history.calls.values() if path in one.choices)
+        return Stream.standing(stream_of(self._history, path), step, said, called.schemas)
+
+    def _generation(self, path: str) -> Generated:
+        step = self._history.steps[path]
+        assert isinstance(step, Generated), "a call is answered by generations"
+        return step
