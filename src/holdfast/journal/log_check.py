@@ -32,6 +32,7 @@ from holdfast.records.trajectory import Status
 _STATUSES = frozenset(int(status) for status in Status)
 _CUT = "repair the journal: the log is cut to its last good record and goes on from there"
 _RELINK = "repair the journal: the links are made anew from the records, nothing is cut"
+_DO_AGAIN = "nothing: the environment comes back from an earlier one, by doing more again"
 _REPORT = "please report it, with the journal: no fault of a disk explains it"
 
 
@@ -94,6 +95,9 @@ class _Log:
             before, epoch = epoch, row[2]
             for what in (*self._wrong_epoch(epoch, before), *self._wrong_with(record)):
                 yield self._finding(f"record {row[1]} (position {row[0]})", what, _REPORT)
+            if isinstance(record, Snapshotted) and self._is_missing(record.snapshot):
+                what = f"needs blob {record.snapshot.hex()[:12]}, which is not there"
+                yield self._finding(f"record {row[1]} (position {row[0]})", what, _DO_AGAIN)
             self._history.take(record)
         if not torn:
             for what in self._wrong_state():
@@ -143,7 +147,7 @@ class _Log:
                 yield f"starts attempt {record.attempt} after {len(history.attempts)} others"
             case Scored() if history.finished is None:
                 yield "scores a trajectory that has not finished"
-            case EnvironmentStepped() | Snapshotted() if self._is_missing(record.snapshot):
+            case EnvironmentStepped() if self._is_missing(record.snapshot):
                 yield f"needs blob {record.snapshot.hex()[:12]}, which is not there"
 
     def _is_missing(self, digest: bytes) -> bool:

@@ -20,6 +20,7 @@ from holdfast.records.step import (
     Called,
     CloseFailed,
     Drafted,
+    Entered,
     EnvironmentStepped,
     Finished,
     Forked,
@@ -84,10 +85,12 @@ class History:
         """What was done to each environment, by the path of its opening."""
         self.close_failures: list[Failure] = []
         self.interruptions: Counter[str] = Counter()
-        """How many attempts ended, without a failure of their own, while a tool call ran."""
-        self.deaths = 0
-        """How many attempts in a row ended so, and before they had got on."""
+        """How many attempts ended, without a failure of their own, while a tool call ran, or the
+        environment was called; on the way back, by the path of its opening."""
+        self.furthest = 0
+        """How many steps there ever were at once, in this life."""
         self._running: set[str] = set()
+        self._entered: set[str] = set()
         self._failed = False
         self.attempts: list[AttemptStarted] = []
         self.failures: list[Failure] = []
@@ -110,17 +113,17 @@ class History:
         if isinstance(record, AttemptStarted):
             self._start(record)
         elif isinstance(record, Drafted | ToolResult | Step):
-            self.deaths = 0
             self._step(record)
+            self.furthest = max(self.furthest, len(self.steps))
         else:
             self._turn(record)
 
     def _start(self, record: AttemptStarted) -> None:
         self.attempts.append(record)
         if not self._failed and len(self.attempts) > 1:
-            self.interruptions.update(self._running)
-            self.deaths += 1
+            self.interruptions.update(self._running | self._entered)
         self._failed = False
+        self._entered.clear()
 
     def _step(self, record: "Drafted | ToolResult | Step") -> None:
         match record:
@@ -146,14 +149,16 @@ class History:
 
     def _forgive(self) -> None:
         """New budgets: what was counted against the trajectory counts no more."""
-        self.spent = self.rewinds = self.deaths = 0
+        self.spent = self.rewinds = 0
         self.interruptions.clear()
 
     def _acted(self, environment: str, path: str) -> None:
+        self._entered.discard(path)
         if path == environment:
             self.worlds[path] = World()
         elif environment in self.worlds:
             self.worlds[environment].actions.append(path)
+            del self.interruptions[environment]  # It came back, and got on.
 
     def _turn(self, record: Record) -> None:
         match record:
@@ -164,16 +169,20 @@ class History:
             case Forked():
                 self.forks.append(record)
                 self.rewinds += record.reason == CAME_BACK_DIFFERENT
+                self._entered.clear()
                 self.cut(record.path)
             case Refilled():
                 self.life = record.life
                 self._forgive()
                 self.cut("0")
+                self.furthest = 0
             case Snapshotted() if record.environment in self.worlds:
                 world = self.worlds[record.environment]
                 world.snapshots.append((record.applied, record.snapshot))
             case CloseFailed():
                 self.close_failures.append(record.failure)
+            case Entered():
+                (self._entered.discard if record.left else self._entered.add)(record.path)
             case Called():
                 self.calls[record.key, record.occurrence] = record
                 self.calls_ever += 1

@@ -244,6 +244,18 @@ class CloseFailed(_Record, frozen=True, tag=16):
     at: float
 
 
+class Entered(_Record, frozen=True, tag=18):
+    """An environment is about to be called where a process that is gone had come to already.
+
+    Durable before the call: one that kills the process every time is found out by it.
+    """
+
+    path: str
+    """The step; on the way back, the opening."""
+    left: bool = False
+    """The way back is over."""
+
+
 class Called(_Record, frozen=True, tag=17):
     """One call of a black-box agent: which generations answered it, and how it was told."""
 
@@ -292,6 +304,7 @@ Record = (
     | Snapshotted
     | CloseFailed
     | Called
+    | Entered
 )
 Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
 

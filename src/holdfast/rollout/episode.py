@@ -144,6 +144,9 @@ class Episode:
             raise UsageError(f"an action is text, not {type(action).__name__}: {action!r:.200}")
         action = result_text(action)
         mark = fingerprint(self.path.encode(), action.encode())
+        if self.over and not self._session.is_recorded(path):
+            name = self.environment.name
+            raise UsageError(f"the episode of {name} is over; `episode.over` says so")
         async with self._turn:
             step = await self._session.match(
                 path,
@@ -151,17 +154,23 @@ class Episode:
                 mark,
                 lambda recorded: difference.of_environment(recorded, f"action {action!r}"),
             )
-            if step is None:
-                if self.over:
-                    name = self.environment.name
-                    raise UsageError(f"the episode of {name} is over; `episode.over` says so")
+            if step is None and self.over:
+                # It waited for its turn, and the step before it ended the episode.
+                refused = Observation(EPISODE_OVER, error=ToolSaysNo.__name__)
+                step = self._step(refused, path, action, mark, self._session.clock.elapsed())
+                await self._session.append(step)
+                self._world.did(path)
+            elif step is None:
                 step = await self._do(path, action, mark)
+            if step.observation == EPISODE_OVER and step.error:
+                return observation_of(step)
             self._see(step)
             self.rewards.append(step.reward)
             return self.observation
 
     async def _do(self, path: str, action: str, mark: bytes) -> EnvironmentStepped:
         await self._ready()
+        await self._world.enter(path)
         started = self._session.clock.elapsed()
         try:
             seen = await self._world.guarded.step(action)

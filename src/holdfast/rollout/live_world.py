@@ -14,6 +14,7 @@ from msgspec import structs
 from holdfast.records.errors import Diverged, EnvironmentBroken, JournalCorrupt, ToolSaysNo
 from holdfast.records.history import CAME_BACK_DIFFERENT, World
 from holdfast.records.step import (
+    Entered,
     EnvironmentStepped,
     Snapshotted,
     ToolIntent,
@@ -31,8 +32,7 @@ MAX_REWINDS = 3
 """How often a trajectory may begin again, without getting on, because its environment came back
 different."""
 MAX_DEATHS = 5
-"""How often the process may die at the same place of a trajectory before its environment is given
-up."""
+"""How often the process may die in the same call of an environment before that is given up."""
 EPISODE_OVER = "Nothing happened: the episode is over."
 
 
@@ -59,7 +59,7 @@ class LiveWorld:
 
     async def begin(self) -> Observation:
         """The first reset of an episode."""
-        self._check_deaths()
+        await self.enter(self._path)
         seen = await self.guarded.reset(self.seed)
         self._is_live = True
         return seen
@@ -110,22 +110,30 @@ class LiveWorld:
     async def _come_back(self, world: World) -> None:
         if self._is_live and world.actions == self._done:
             return
-        self._check_deaths()
+        is_told = await self.enter(self._path)
         if not self._is_live or world.actions[: len(self._done)] != self._done:
             await self._begin_again(world)
         for path in world.actions[len(self._done) :]:
             await self._do_again(path)
             self._done.append(path)
+        if is_told:
+            await self._session.append(Entered(self._path, left=True))
 
-    def _check_deaths(self) -> None:
-        deaths = self._session.history.deaths
+    async def enter(self, path: str) -> bool:
+        """Before the environment is called: should that kill the process again, it is counted.
+        Whether it was recorded."""
+        session = self._session
+        deaths = session.history.interruptions[path]
         if deaths >= MAX_DEATHS:
-            raise self._session.failed(
+            raise session.failed(
                 EnvironmentBroken(
-                    f"the process died, or was stopped, {deaths} times here, with "
-                    f"{self._environment.name} open; it is not tried again"
+                    f"the process died, or was stopped, {deaths} times in the same call of "
+                    f"{self._environment.name}; it is not tried again"
                 )
             )
+        if is_told := session.is_on_old_ground:
+            await session.append(Entered(path))
+        return is_told
 
     async def _begin_again(self, world: World) -> None:
         match self.level:
@@ -158,7 +166,8 @@ class LiveWorld:
         history = self._session.history
         step = history.steps[path]
         if isinstance(step, EnvironmentStepped):
-            await self._compare(path, await self.guarded.step(step.action))
+            if not (step.error and step.observation == EPISODE_OVER):
+                await self._compare(path, await self.guarded.step(step.action))
         elif isinstance(step, ToolIntent) and history.results[path].content != EPISODE_OVER:
             await self._compare(path, await self._call_again(step))
 

@@ -86,6 +86,8 @@ class Session:
         self.step = ""
         """The step that was begun last."""
         self._is_live = False
+        # A trajectory that nobody claimed before was in no process that is gone.
+        self._ground = history.furthest if lease.epoch > 1 else -1
         self._going_live = asyncio.Lock()
         self._blamed: list[tuple[BaseException, str]] = []
         self._visited: set[str] = set()
@@ -166,6 +168,9 @@ class Session:
         await self.go_live()
         return None
 
+    def is_recorded(self, path: str) -> bool:
+        return path in self.history.steps
+
     def visit(self, path: str) -> None:
         """The step at `path` is part of this attempt: its end does not make it history."""
         self._visited.add(path)
@@ -183,12 +188,14 @@ class Session:
             return
         async with self._going_live:
             if not self._is_live:
-                if self.episodes and (self.history.attempts or self.lease.epoch > 1):
-                    # Should what comes now kill this process, that can be counted.
-                    await self.append()
                 for episode in self.episodes:
                     await episode.revive()
                 self._is_live = True
+
+    @property
+    def is_on_old_ground(self) -> bool:
+        """Whether an earlier process had come as far as this."""
+        return len(self.history.steps) <= self._ground
 
     async def keep_worlds(self) -> None:
         """Between turns: what environments are now becomes durable, where they can be restored."""

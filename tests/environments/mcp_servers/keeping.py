@@ -36,7 +36,7 @@ def is_running(pid: int) -> bool:
     """A zombie is not: nobody may be there to reap it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
