@@ -243,12 +243,25 @@ def test_a_server_that_ignores_its_seed_is_noticed(shared):
     def make():
         return openenv(shared.url, reset_with={"unseeded": True})
 
+    async def dropped() -> Play:
+        """A first guess may be right, and then there is nothing to come back to."""
+        for _ in range(50):
+            play = Play(guesser())
+            try:
+                await attempt(play, player(make, dropped_after=1))
+            except Dropped:
+                return play
+        raise AssertionError("every first guess was right")
+
     async def scenario():
-        play = Play(guesser())
-        with pytest.raises(Dropped):
-            await attempt(play, player(make, dropped_after=1))
-        with pytest.raises(Rewound, match=CAME_BACK_DIFFERENT):
-            await attempt(play, player(make))
+        for _ in range(50):
+            try:
+                # The same number may be drawn twice.
+                await attempt(await dropped(), player(make))
+            except Rewound as rewound:
+                assert CAME_BACK_DIFFERENT in str(rewound)
+                return
+        raise AssertionError("it was never noticed")
 
     asyncio.run(scenario())
 

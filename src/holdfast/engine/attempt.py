@@ -44,6 +44,7 @@ from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, Truncation
 from holdfast.rollout.containment import as_exception, end
 from holdfast.rollout.context import Rollout
+from holdfast.rollout.environment import as_number, earns_rewards
 from holdfast.rollout.processor import (
     Returned,
     Reward,
@@ -155,21 +156,23 @@ async def _outcome(bench: Workbench, session: Session, task: Task) -> Outcome:
             raise
         # The policy's doing, whatever it is: were it a failure, crashing would be an escape.
         limit = error if isinstance(error, Truncated) else Truncated(type(error).__name__)
-        outcome = Outcome(Status.TRUNCATED, limit.reason, limit.reward)
+        outcome = Outcome(Status.TRUNCATED, limit.reason, *_returned(limit.returned))
     else:
         outcome = Outcome(Status.COMPLETED, "", *_returned(found))
     await session.cut_unvisited()
     if outcome.status is Status.COMPLETED and _was_cut_short(session.history):
         outcome = structs.replace(outcome, status=Status.TRUNCATED, reason=Truncation.MAX_TOKENS)
     if outcome.reward is None:
-        outcome = structs.replace(outcome, reward=_environments_reward(session.history))
+        outcome = structs.replace(outcome, reward=_environments_reward(session))
     return outcome
 
 
-def _environments_reward(history: History) -> Reward:
-    """The reward of a rollout that names none, if it took steps in an environment: their sum."""
-    earned = history.step_rewards
-    return math.fsum(earned) if earned else None
+def _environments_reward(session: Session) -> Reward:
+    """The reward of a rollout that names none, if it was in an environment that gives any: the sum
+    of its steps'. A policy that did nothing there earned 0, which is no escape."""
+    earned = session.history.step_rewards
+    earns = any(earns_rewards(one.environment) for one in session.episodes)
+    return math.fsum(earned) if earned or earns else None
 
 
 async def _perform(bench: Workbench, session: Session, task: Task) -> object:
@@ -234,23 +237,23 @@ async def _within_deadline(
 
 def _returned(found: object) -> tuple[Reward, int | None]:
     """What a rollout may return: nothing, its reward, or (turns used, reward)."""
-    turns: int | None = None
-    match found:
-        case (int(used), int() | float() | None as reward) if _is_count(used):
-            turns = used
-        case None | int() | float() as reward:
-            pass
-        case _:
-            raise TypeError(
-                f"a rollout returns None, its reward, or (turns_used, reward), not {found!r:.200}"
-            )
-    if reward is not None and not math.isfinite(reward):
+    turns, given = (None, found)
+    if isinstance(found, tuple) and len(found) == 2 and _is_count(found[0]):
+        turns, given = found
+    if given is None:
+        return None, turns
+    reward = as_number(given)
+    if reward is None:
+        raise TypeError(
+            f"a rollout returns None, its reward, or (turns_used, reward), not {found!r:.200}"
+        )
+    if not math.isfinite(reward):
         raise ValueError(f"a rollout returned {reward}, which is no reward")
-    return (None if reward is None else float(reward)), turns
+    return reward, turns
 
 
-def _is_count(number: int) -> bool:
-    return not isinstance(number, bool) and 0 <= number < 2**31
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**31
 
 
 def _was_cut_short(history: History) -> bool:

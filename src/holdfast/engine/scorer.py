@@ -10,6 +10,7 @@ from msgspec import Struct
 from holdfast.records.errors import UsageError
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.containment import contained
+from holdfast.rollout.environment import as_number
 from holdfast.rollout.threads import DaemonThreads
 from holdfast.rollout.tool import result_text
 
@@ -79,12 +80,13 @@ class Scorer:
 def _score(found: object, name: str) -> Score:
     """Checked here, where an error is the scorer's: what is recorded must be readable."""
     score = found if isinstance(found, Score) else Score(found)  # type: ignore[arg-type]  # next
-    if not isinstance(score.reward, int | float):
+    reward = as_number(score.reward)
+    if reward is None:
         raise TypeError(f"scorer {name} returned {found!r}; it wants a number or a Score")
-    if not math.isfinite(score.reward):
-        raise ValueError(f"scorer {name} returned {score.reward}, which is no reward")
+    if not math.isfinite(reward):
+        raise ValueError(f"scorer {name} returned {reward}, which is no reward")
     return Score(
-        float(score.reward),
+        reward,
         {str(metric): float(value) for metric, value in score.metrics.items()},
         {str(what): result_text(why) for what, why in score.reasons.items()},
     )

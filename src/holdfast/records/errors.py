@@ -126,10 +126,11 @@ class Truncated(HoldfastError):
 
     cause = Cause.POLICY
 
-    def __init__(self, reason: str, detail: str = "", *, reward: float | None = None):
+    def __init__(self, reason: str, detail: str = "", *, returned: object = None):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
-        self.reward = reward
+        self.returned = returned
+        """What the rollout would return for it: a reward, or (turns used, reward)."""
 
 
 class ContextOverflow(Truncated):

@@ -70,7 +70,7 @@ class AgentRolloutProcessor(RolloutProcessor):
             await self._work(t, episodes, tools)
         except Truncated as limit:
             # What was reached until then is judged all the same.
-            raise Truncated(limit.reason, reward=_reward(await self._judge(t, episodes))) from limit
+            raise Truncated(limit.reason, returned=await self._judge(t, episodes)) from limit
         return await self._judge(t, episodes)
 
     async def _work(self, t: Rollout, episodes: Sequence[Episode], tools: Sequence[Tool]) -> None:
@@ -124,12 +124,8 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
             if episode.observation.truncated:
                 t.truncate(Truncation.ENVIRONMENT_LIMIT)
         except Truncated as limit:
-            raise Truncated(limit.reason, reward=episode.total_reward) from limit
+            raise Truncated(limit.reason, returned=episode.total_reward) from limit
         return episode.total_reward
-
-
-def _reward(returned: Returned) -> float | None:
-    return returned[1] if isinstance(returned, tuple) else returned
 
 
 def opening(task: Task, system_prompt: str | None) -> list[Message]:

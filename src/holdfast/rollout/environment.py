@@ -65,11 +65,11 @@ def checked(seen: object) -> Observation:
         seen = Observation(seen)
     if not isinstance(seen, Observation):
         raise TypeError(f"it wants to return an Observation or a string, not {seen!r:.200}")
-    reward = float(seen.reward)
-    if not math.isfinite(reward):
-        raise ValueError(f"{reward} is no reward")
+    reward = as_number(seen.reward)
+    if reward is None or not math.isfinite(reward):
+        raise ValueError(f"reward {seen.reward!r} is no finite number")
     if seen.info:
-        msgspec.msgpack.decode(msgspec.msgpack.encode(seen.info))
+        _check_info(seen.info)
     return structs.replace(
         seen,
         text=result_text(seen.text),
@@ -78,6 +78,21 @@ def checked(seen: object) -> Observation:
         truncated=bool(seen.truncated),
         error="",
     )
+
+
+def _check_info(info: object) -> None:
+    try:
+        msgspec.msgpack.decode(msgspec.msgpack.encode(info))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise TypeError(f"info cannot be recorded: {error}") from error
+
+
+def as_number(value: object) -> float | None:
+    """A number of whatever library as a float; None for what is no number."""
+    if isinstance(value, int | float):
+        return float(value)
+    # numpy's and torch's scalars, Decimal, Fraction; text has no __float__.
+    return float(value) if hasattr(value, "__float__") else None
 
 
 class Blobs(Protocol):
@@ -109,6 +124,8 @@ class Environment:
     recovery: Recovery | str = Recovery.REPLAY
     timeout: float = DEFAULT_TIMEOUT
     """Seconds that any one call may take."""
+    earns: bool | None = None
+    """Whether its steps or tools give rewards; by default, whether it defines `step`."""
     inline: bool = False
     """True: its plain methods and tools take microseconds and never wait, so that they may run on
     the event loop itself. One that hangs there holds up the whole run."""
@@ -153,3 +170,9 @@ class Environment:
     def restore(self, state: bytes) -> Awaitable[None] | None:
         """Called instead of `reset`: it is again as it was when `state` was taken."""
         raise UsageError(f"{type(self).__name__} recovers by snapshot, but defines no `restore`")
+
+
+def earns_rewards(environment: Environment) -> bool:
+    if environment.earns is not None:
+        return environment.earns
+    return type(environment).step is not Environment.step

@@ -31,6 +31,7 @@ class McpEnvironment(Environment):
 
     def __init__(self, server: "McpServer"):
         self.recovery = server.recovery
+        self.earns = False
         # A session may have to be ended, and another begun, before a call is answered.
         self.timeout = 2 * server.timeout + 2 * GOODBYE
         self._server = server

@@ -47,6 +47,7 @@ class Workspace(Environment):
     """
 
     recovery = Recovery.SNAPSHOT
+    earns = False
 
     def __init__(
         self,
