@@ -1,0 +1,99 @@
+"""An agent's process: started with the addresses and keys that its SDKs read, watched, and ended
+together with everything that it started."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.gateway.server import Binding
+from holdfast.records.errors import UsageError
+from holdfast.records.redaction import redact
+from holdfast.records.task import Task
+
+GRACE = 5.0
+TAIL = 2_000
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
+"""Of the driver's environment; nothing else of it, and so none of its keys, reaches an agent."""
+
+
+def environment(
+    binding: Binding, task: Task, *, model: str, folder: Path, more: Mapping[str, str]
+) -> dict[str, str]:
+    """What the common SDKs read. The task is in a file: it may be large."""
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    (folder / "task.json").write_bytes(msgspec.json.encode(task))
+    return {
+        **passed,
+        "OPENAI_BASE_URL": f"{binding.url}/v1",
+        "OPENAI_API_BASE": f"{binding.url}/v1",
+        "OPENAI_API_KEY": binding.key,
+        "ANTHROPIC_BASE_URL": binding.url,
+        "ANTHROPIC_API_KEY": binding.key,
+        "HOLDFAST_URL": binding.bound_url,
+        "HOLDFAST_MODEL": model,
+        "HOLDFAST_TASK": str(folder / "task.json"),
+        **more,
+    }
+
+
+class AgentProcess:
+    """One attempt of an agent. Its output is in two files of its folder."""
+
+    def __init__(self, command: Sequence[str], *, folder: Path, env: Mapping[str, str], cwd: Path):
+        self._command = list(command)
+        self._folder = folder
+        self._env = dict(env)
+        self._cwd = cwd
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        out, err = self._folder / "stdout", self._folder / "stderr"
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env=self._env,
+                    cwd=self._cwd,
+                    # A group of its own: what the agent starts is ended with it.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise UsageError(f"the agent cannot be started: {error}") from error
+
+    async def wait(self) -> int:
+        assert self._process is not None, "it was started"
+        return await self._process.wait()
+
+    async def end(self) -> None:
+        """Ends the whole group: asked first, and then killed."""
+        process = self._process
+        if process is None:
+            return
+        _signal(process.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), GRACE)
+        # Also after it ended by itself: its children may have stayed.
+        _signal(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr, or else to stdout."""
+        for name in ("stderr", "stdout"):
+            said = (self._folder / name).read_bytes()[-TAIL:].decode("utf-8", "replace").strip()
+            if said:
+                return redact(said)
+        return ""
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -1,0 +1,1 @@
+"""The providers' wires, one module each: from bytes to an `Ask`, and from an `Answer` to bytes."""

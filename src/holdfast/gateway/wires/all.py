@@ -1,0 +1,14 @@
+"""Every wire that the gateway speaks, by the path that its clients post to."""
+
+from holdfast.gateway.exchange import Wire
+from holdfast.gateway.wires.anthropic_messages import AnthropicMessages
+from holdfast.gateway.wires.openai_chat import OpenAIChat
+from holdfast.gateway.wires.openai_completions import OpenAICompletions
+from holdfast.gateway.wires.openai_responses import OpenAIResponses
+
+WIRES: dict[str, Wire] = {
+    "/v1/chat/completions": OpenAIChat(),
+    "/v1/completions": OpenAICompletions(),
+    "/v1/responses": OpenAIResponses(),
+    "/v1/messages": AnthropicMessages(),
+}

@@ -1,0 +1,35 @@
+"""OpenAI's responses, `/v1/responses`.
+
+An answer is told as one JSON object or as a stream of named events that ends with the same object;
+there is no `[DONE]`. Both are functions of the ask and the answer alone: told again, they have the
+same bytes. Nothing is kept under the ids that are told: a client sends its whole input each time.
+"""
+
+import msgspec
+
+from holdfast.gateway.exchange import Answer, Ask, Refused
+from holdfast.gateway.wires import openai_errors, sse
+from holdfast.gateway.wires.responses_events import events_of
+from holdfast.gateway.wires.responses_output import closing, opening
+from holdfast.gateway.wires.responses_request import ask_of
+
+
+class OpenAIResponses:
+    """The wire."""
+
+    def ask(self, body: bytes) -> Ask:
+        return ask_of(body)
+
+    def answer(self, ask: Ask, answer: Answer) -> bytes:
+        return msgspec.json.encode(closing(opening(ask, answer), answer))
+
+    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+        return [
+            sse.event(str(one["type"]), msgspec.json.encode(one)) for one in events_of(ask, answer)
+        ]
+
+    def keep_alive(self) -> bytes:
+        return sse.KEEP_ALIVE
+
+    def refusal(self, refused: Refused) -> bytes:
+        return openai_errors.encoded(refused)

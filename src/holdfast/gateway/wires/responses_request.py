@@ -1,0 +1,205 @@
+"""The parameters of `/v1/responses`.
+
+Each is one of four: followed (typed here), about the books and not about the sample (accepted),
+followed only where it asks for nothing (`_NEUTRAL`), or unknown (refused by name). Null means the
+same as nothing.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from holdfast.gateway.exchange import Ask
+from holdfast.gateway.wires import openai_errors, openai_messages, responses_items
+from holdfast.gateway.wires.openai_errors import (
+    converted,
+    unsupported,
+    unsupported_value,
+    wrong,
+)
+from holdfast.gateway.wires.openai_parameters import Count, Text
+from holdfast.gateway.wires.responses_items import WHOLE_INPUT
+from holdfast.records.message import Message, system
+
+_LOGPROBS = "message.output_text.logprobs"
+
+Includable = Literal[
+    "message.output_text.logprobs",
+    # Nothing is encrypted here, and the others belong to tools and inputs that are refused.
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+
+class _Text(Struct, forbid_unknown_fields=True):
+    format: object = None
+    verbosity: object = None
+
+
+class _Reasoning(Struct, forbid_unknown_fields=True):
+    # Reasoning is told whole, whatever summary of it is asked for.
+    summary: object = None
+    generate_summary: object = None
+    effort: object = None
+    context: object = None
+    mode: object = None
+
+
+class _CacheOptions(Struct):
+    prewarm: bool = False
+
+
+class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
+    model: Text
+    input: str | list[dict[str, object]]
+    instructions: str | None = None
+    max_output_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    stream: bool | None = None
+    tools: list[dict[str, object]] | None = None
+    tool_choice: str | dict[str, object] | None = None
+    include: list[Includable] | None = None
+    text: _Text | None = None
+    reasoning: _Reasoning | None = None
+    prompt_cache_options: _CacheOptions | None = None
+
+    # About the books.
+    client_metadata: object = None
+    max_tool_calls: object = None
+    """Counts the calls of built-in tools, of which there are none."""
+    metadata: object = None
+    prompt_cache_key: object = None
+    prompt_cache_retention: object = None
+    safety_identifier: object = None
+    service_tier: object = None
+    store: object = None
+    """Whether or not, an answer is only found again by asking the same."""
+    stream_options: object = None
+    user: object = None
+
+    # Followed only where they ask for nothing: see _NEUTRAL.
+    access_programs: object = None
+    background: object = None
+    context_management: object = None
+    conversation: object = None
+    image: object = None
+    moderation: object = None
+    parallel_tool_calls: object = None
+    previous_response_id: object = None
+    prompt: object = None
+    top_logprobs: object = None
+    truncation: object = None
+
+
+_NEUTRAL: dict[str, tuple[tuple[object, ...], str]] = {
+    "access_programs": ((), "it is a matter of OpenAI's own models."),
+    "background": ((False,), "every response is waited for; its trajectory outlives the wait."),
+    "context_management": (([],), "send the input that the model is to see."),
+    "conversation": ((), WHOLE_INPUT),
+    "image": ((), "the model reads text only."),
+    "moderation": ((), "nothing is moderated."),
+    "parallel_tool_calls": ((True,), "nothing keeps the model from several calls in one turn."),
+    "previous_response_id": ((), WHOLE_INPUT),
+    "prompt": ((), "no templates are kept on the server; send 'instructions' and 'input'."),
+    "top_logprobs": ((0,), "only sampled tokens have logprobs; leave it out."),
+    "truncation": (("disabled",), "the input is never cut; cut it before it is sent."),
+}
+_NEUTRAL_TEXT: dict[str, tuple[tuple[object, ...], str]] = {
+    "format": (({"type": "text"},), "nothing constrains what is sampled; ask for JSON in words."),
+    "verbosity": (("medium",), "how much the model says is for the instructions to say."),
+}
+_NEUTRAL_REASONING: dict[str, tuple[tuple[object, ...], str]] = {
+    "effort": ((), "how the model reasons is the policy's setting; leave it out."),
+    "context": (("auto",), "send the reasoning that the model is to see."),
+    "mode": (("standard",), "how the model reasons is the policy's setting; leave it out."),
+}
+_DECODER = msgspec.json.Decoder(_Body)
+
+
+def ask_of(body: bytes) -> Ask:
+    """Raises `Refused` for whatever cannot be answered."""
+    told = openai_errors.decoded(_DECODER, body)
+    _only_neutral(told, _NEUTRAL)
+    _only_neutral(told.text, _NEUTRAL_TEXT, at="text.")
+    _only_neutral(told.reasoning, _NEUTRAL_REASONING, at="reasoning.")
+    if told.prompt_cache_options is not None and told.prompt_cache_options.prewarm:
+        raise unsupported("prompt_cache_options.prewarm", "it asks for no answer.")
+    return Ask(
+        model=told.model,
+        messages=_messages(told),
+        tools=_shown_tools(told),
+        max_tokens=told.max_output_tokens,
+        temperature=told.temperature,
+        top_p=told.top_p,
+        stream=bool(told.stream),
+        logprobs=_LOGPROBS in (told.include or ()),
+    )
+
+
+def _only_neutral(
+    asked: Struct | None, neutral: dict[str, tuple[tuple[object, ...], str]], *, at: str = ""
+) -> None:
+    for name, (accepted, why) in neutral.items() if asked is not None else ():
+        value = getattr(asked, name)
+        # Equal as JSON: false is not 0.
+        if value is None or any(type(value) is type(one) and value == one for one in accepted):
+            continue
+        if accepted:
+            raise unsupported_value(f"{at}{name}", value, why)
+        raise unsupported(f"{at}{name}", why)
+
+
+def _messages(told: _Body) -> tuple[Message, ...]:
+    found = responses_items.messages(told.input)
+    if not found:
+        raise wrong("Invalid 'input': it says nothing; send at least one message.", param="input")
+    return (system(told.instructions), *found) if told.instructions else tuple(found)
+
+
+class _Function(Struct, tag="function", tag_field="type", forbid_unknown_fields=True):
+    name: Text
+    description: str | None = None
+    parameters: dict[str, object] | None = None
+    strict: bool | None = None
+    defer_loading: Literal[False] | None = None
+
+
+def _shown_tools(told: _Body) -> tuple[dict[str, object], ...]:
+    if told.tool_choice not in (None, "auto", "none"):
+        raise unsupported_value(
+            "tool_choice", told.tool_choice, "no call can be forced; send 'auto' or 'none'."
+        )
+    for place, one in enumerate(told.tools or ()):
+        if isinstance(one.get("type"), str) and one["type"] != "function":
+            why = "built-in tools do not run here; send tools of type function."
+            raise unsupported_value(f"tools[{place}].type", one["type"], why)
+    functions = converted(told.tools or [], list[_Function], root="tools")
+    found = openai_messages.tools([_as_chat(one) for one in functions])
+    _check_recordable(found)
+    # A model that is told of no tools calls none.
+    return () if told.tool_choice == "none" else found
+
+
+def _as_chat(tool: _Function) -> dict[str, object]:
+    """Always in the same order of members, which is the one that models read most."""
+    members = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+    }
+    function = {name: value for name, value in members.items() if value is not None}
+    return {"type": "function", "function": function}
+
+
+def _check_recordable(tools: tuple[dict[str, object], ...]) -> None:
+    try:
+        msgspec.msgpack.encode(tools)
+    except OverflowError as error:
+        raise wrong("'tools' holds an integer of more than 64 bits.", param="tools") from error

@@ -1,0 +1,110 @@
+"""What a client was told, sent back by it, is the message that was sampled."""
+
+import json
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from holdfast.gateway import canonical
+from holdfast.gateway.exchange import Answer, Choice
+from holdfast.gateway.wires.anthropic_blocks import arguments_of, input_of
+from holdfast.gateway.wires.anthropic_messages import AnthropicMessages
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+
+WIRE = AnthropicMessages()
+HELLO = {"role": "user", "content": "Hello"}
+
+_texts = st.text(st.characters(exclude_categories=["Cs"]))
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_texts, inner, max_size=3),
+    max_leaves=6,
+)
+_objects = st.dictionaries(_texts, _json, max_size=3) | st.dictionaries(
+    st.just("INVALID_JSON"), _texts, min_size=1
+)
+# As models write them: with spaces or without, escaped or not, and sometimes broken off.
+_arguments = (
+    _objects.map(json.dumps)
+    | _objects.map(lambda one: json.dumps(one, ensure_ascii=False, separators=(",", ":")))
+    | _objects.map(lambda one: json.dumps(one, indent=1)[:-1])
+    | _json.map(json.dumps)
+    | _texts
+)
+_calls = st.lists(
+    st.builds(FunctionCall, st.sampled_from(["look", "hear"]), _arguments), max_size=3
+).map(lambda found: tuple(ToolCall(f"t{number}", one) for number, one in enumerate(found)))
+_messages = st.builds(
+    Message,
+    st.just(Role.ASSISTANT),
+    _texts,
+    tool_calls=_calls,
+    reasoning=st.none() | _texts.filter(bool),
+)
+
+
+def _told(message: Message) -> list[dict[str, object]]:
+    answer = Answer("a1", 0, "m", (Choice(message, "stop"),), 1, 1)
+    return json.loads(WIRE.answer(_ask([HELLO]), answer))["content"]  # type: ignore[no-any-return]
+
+
+def _ask(messages: list[object]) -> object:
+    body = {"model": "m", "max_tokens": 16, "messages": messages}
+    return WIRE.ask(json.dumps(body).encode())
+
+
+def _heard(*contents: object) -> Message:
+    turns = [{"role": "assistant", "content": content} for content in contents]
+    asked = WIRE.ask(
+        json.dumps({"model": "m", "max_tokens": 16, "messages": [HELLO, *turns, HELLO]}).encode()
+    )
+    assert len(asked.messages) == 3
+    return asked.messages[1]
+
+
+@settings(max_examples=500)
+@given(_messages)
+@example(Message(Role.ASSISTANT, ""))
+@example(
+    Message(
+        Role.ASSISTANT,
+        "",
+        tool_calls=(ToolCall("t", FunctionCall("look", '{"INVALID_JSON": "{"}')),),
+    )
+)
+def test_an_echo_is_the_message_that_was_told(message: Message) -> None:
+    told = _told(message)
+    heard = _heard(told)
+    assert (heard.role, heard.content, heard.reasoning) == (
+        message.role,
+        message.content,
+        message.reasoning,
+    )
+    assert canonical.after(canonical.START, heard) == canonical.after(canonical.START, message)
+    if told:
+        assert _heard(*([block] for block in told)) == heard
+
+
+@settings(max_examples=300)
+@given(_messages)
+def test_an_echo_of_an_echo_changes_nothing(message: Message) -> None:
+    heard = _heard(_told(message))
+    assert _heard(_told(heard)) == heard
+
+
+@settings(max_examples=300)
+@given(_arguments)
+def test_arguments_come_back_as_they_were_or_as_the_same_json(written: str) -> None:
+    back = arguments_of(input_of(written))
+    assert back == written or json.loads(back) == json.loads(written)
+
+
+@given(_messages, _messages)
+def test_other_messages_stay_other_messages(one: Message, other: Message) -> None:
+    same = canonical.after(canonical.START, one) == canonical.after(canonical.START, other)
+    heard = [canonical.after(canonical.START, _heard(_told(message))) for message in (one, other)]
+    assert (heard[0] == heard[1]) == same

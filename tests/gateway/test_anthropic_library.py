@@ -1,0 +1,278 @@
+"""The published `anthropic` library, unmodified, over a real socket."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import anthropic
+import pytest
+from anthropic.types import Message as Told
+from wire_host import WireHost
+
+from holdfast.gateway.exchange import Answer, Ask, Choice, Refused
+from holdfast.gateway.wires import sse
+from holdfast.gateway.wires.anthropic_messages import (
+    AnthropicMessages,
+    count_answer,
+    count_ask,
+    model_answer,
+    models_answer,
+)
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, user
+
+TEXT = "The answer is 42, and naïve \u2028 ends of lines\x85 are kept.\n" * 20
+CALL = ToolCall("call_1", FunctionCall("look", '{"where": "there", "how": {"far": 1.5}}'))
+TOOLS = [
+    {
+        "name": "look",
+        "description": "Looks.",
+        "input_schema": {"type": "object", "properties": {"where": {"type": "string"}}},
+    }
+]
+HELLO = {"role": "user", "content": "Hello"}
+
+Client = anthropic.AsyncAnthropic
+
+
+def answered(message: Message, finish: str = "stop", stop: str | None = None) -> Answer:
+    return Answer("a1", 0, "policy", (Choice(message, finish, stop),), 20, 7, 5)
+
+
+def host(answer: Callable[[Ask], Answer]) -> WireHost:
+    plain = {
+        "/v1/messages/count_tokens": lambda _, body: (
+            200,
+            count_answer(len(count_ask(body).messages)),
+        ),
+        "/v1/models": lambda *_: (200, models_answer(["policy", "other"])),
+        "/v1/models/policy": lambda *_: (200, model_answer("policy")),
+    }
+    return WireHost({"/v1/messages": AnthropicMessages()}, answer=answer, plain=plain)
+
+
+def always(message: Message, finish: str = "stop") -> WireHost:
+    return host(lambda _: answered(message, finish))
+
+
+def fields(**more: object) -> dict[str, object]:
+    return {"model": "policy", "max_tokens": 64, "messages": [HELLO], **more}
+
+
+def blocking(served: WireHost, act: Callable[[anthropic.Anthropic], object]) -> object:
+    def acted(url: str) -> object:
+        with anthropic.Anthropic(base_url=url, api_key="k", max_retries=0) as client:
+            return act(client)
+
+    async def main() -> object:
+        async with served as url:
+            return await asyncio.to_thread(acted, url)
+
+    return asyncio.run(main())
+
+
+def waiting(served: WireHost, act: Callable[[Client], Awaitable[object]]) -> object:
+    async def main() -> object:
+        async with (
+            served as url,
+            anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as client,
+        ):
+            return await act(client)
+
+    return asyncio.run(main())
+
+
+def created(served: WireHost, **more: object) -> Told:
+    found = blocking(served, lambda client: client.messages.create(**fields(**more)))  # type: ignore[call-overload]
+    assert isinstance(found, Told)
+    return found
+
+
+def streamed(served: WireHost, **more: object) -> tuple[str, Told]:
+    def act(client: anthropic.Anthropic) -> tuple[str, Told]:
+        with client.messages.stream(**fields(**more)) as stream:  # type: ignore[arg-type]
+            return "".join(stream.text_stream), stream.get_final_message()
+
+    return blocking(served, act)  # type: ignore[return-value]
+
+
+def test_an_answer_is_read_by_both_clients() -> None:
+    served = always(assistant(TEXT))
+    told = created(served, system="Be brief.", metadata={"user_id": "u"})
+    assert [(block.type, block.text) for block in told.content] == [("text", TEXT)]  # type: ignore[union-attr]
+    assert (told.id, told.model, told.stop_reason) == ("msg_a1", "policy", "end_turn")
+    assert (told.usage.input_tokens, told.usage.cache_read_input_tokens) == (15, 5)
+    assert told.usage.output_tokens == 7
+
+    async def act(client: Client) -> object:
+        return await client.messages.create(**fields())  # type: ignore[call-overload]
+
+    again = waiting(always(assistant(TEXT)), act)
+    assert isinstance(again, Told)
+    assert again.to_dict() == told.to_dict()
+
+
+def test_a_stream_is_read_by_both_clients() -> None:
+    text, told = streamed(always(assistant(TEXT)))
+    assert text == TEXT
+    whole = created(always(assistant(TEXT)))
+    assert told.to_dict(exclude_none=True) == whole.to_dict(exclude_none=True)
+
+    async def act(client: Client) -> tuple[str, Told]:
+        async with client.messages.stream(**fields()) as stream:  # type: ignore[arg-type]
+            pieces = [piece async for piece in stream.text_stream]
+            return "".join(pieces), await stream.get_final_message()
+
+    assert waiting(always(assistant(TEXT)), act) == (text, told)
+
+
+def test_raw_events_come_in_their_order() -> None:
+    message = Message(Role.ASSISTANT, "So.", tool_calls=(CALL,), reasoning="Hm.")
+
+    def act(client: anthropic.Anthropic) -> list[str]:
+        return [event.type for event in client.messages.create(**fields(stream=True))]  # type: ignore[call-overload]
+
+    found = blocking(always(message, "tool_calls"), act)
+    begins, grows, ends = "content_block_start", "content_block_delta", "content_block_stop"
+    thought = [begins, grows, grows, ends]  # the last one grows its signature
+    block = [begins, grows, ends]
+    assert found == ["message_start", *thought, *block, *block, "message_delta", "message_stop"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_is_called_and_its_result_goes_on(stream: bool) -> None:
+    """Thinking, text and call come back as the message that was answered."""
+    said = Message(Role.ASSISTANT, "Let me look.", tool_calls=(CALL,), reasoning="Hm.\n")
+    replies = iter([answered(said, "tool_calls"), answered(assistant("A bird."))])
+    served = host(lambda _: next(replies))
+
+    def act(client: anthropic.Anthropic) -> Told:
+        messages: list[object] = [HELLO]
+        while True:
+            reply = _reply(client, messages, stream)
+            messages.append({"role": "assistant", "content": reply.content})
+            uses = [block for block in reply.content if block.type == "tool_use"]
+            if not uses:
+                return reply
+            messages.append({"role": "user", "content": [_result(use) for use in uses]})
+
+    told = blocking(served, act)
+    assert told.content[0].text == "A bird."  # type: ignore[attr-defined]
+    first, second = served.asks
+    assert first.tools == second.tools
+    compact = json.dumps(json.loads(CALL.arguments), separators=(",", ":"))
+    heard = second.messages[1]
+    assert heard.tool_calls == (ToolCall("call_1", FunctionCall("look", compact)),)
+    assert (heard.content, heard.reasoning) == (said.content, said.reasoning)
+    assert second.messages[0] == user("Hello")
+    assert second.messages[2:] == (Message(Role.TOOL, "there", tool_call_id="call_1", name="look"),)
+
+
+def _reply(client: anthropic.Anthropic, messages: list[object], stream: bool) -> Told:
+    given = fields(messages=messages, tools=TOOLS, thinking={"type": "adaptive"})
+    if not stream:
+        return client.messages.create(**given)  # type: ignore[call-overload, no-any-return]
+    with client.messages.stream(**given) as stream_of:  # type: ignore[arg-type]
+        return stream_of.get_final_message()
+
+
+def _result(use: anthropic.types.ToolUseBlock) -> dict[str, object]:
+    return {"type": "tool_result", "tool_use_id": use.id, "content": use.input["where"]}
+
+
+def test_what_a_library_writes_of_a_block_is_accepted() -> None:
+    """Some clients keep blocks as dictionaries, with every empty field in them."""
+    said = Message(Role.ASSISTANT, "So.", tool_calls=(CALL,), reasoning="Hm.")
+    _, told = streamed(always(said, "tool_calls"))
+    dumped = [block.model_dump() for block in told.content]
+    assert "citations" in dumped[1]
+    assert {"caller", "toolset_name"} <= dumped[2].keys()
+    served = always(assistant("Yes."))
+    created(served, messages=[HELLO, {"role": "assistant", "content": dumped}, HELLO])
+    assert served.asks[0].messages[1].content == "So."
+
+
+@pytest.mark.parametrize("broken", ['{"where": "th', "[1]", ""])
+def test_broken_arguments_are_streamed_and_come_back(broken: str) -> None:
+    call = ToolCall("call_1", FunctionCall("look", broken))
+    said = Message(Role.ASSISTANT, "", tool_calls=(call,))
+    _, told = streamed(always(said, "length"))
+    assert told.stop_reason == "max_tokens"
+    assert told.content[0].input == {"INVALID_JSON": broken}  # type: ignore[union-attr]
+    served = always(assistant("Yes."))
+    created(served, messages=[HELLO, told.to_param(), HELLO])
+    assert served.asks[0].messages[1] == said
+
+
+def test_a_stop_sequence_is_told() -> None:
+    served = host(lambda ask: answered(assistant("So"), stop=ask.stop[0]))
+    told = created(served, stop_sequences=["END"])
+    assert (told.stop_reason, told.stop_sequence) == ("stop_sequence", "END")
+
+
+def test_tokens_are_counted_and_models_listed() -> None:
+    def act(client: anthropic.Anthropic) -> tuple[int, list[str], str]:
+        counted = client.messages.count_tokens(
+            model="policy",
+            messages=[HELLO, HELLO],
+            system="Be.",
+            tools=TOOLS,  # type: ignore[list-item, arg-type]
+        )
+        listed = [model.id for model in client.models.list()]
+        return counted.input_tokens, listed, client.models.retrieve("policy").lifecycle
+
+    assert blocking(always(assistant("")), act) == (3, ["policy", "other"], "active")
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, anthropic.BadRequestError),
+        (401, anthropic.AuthenticationError),
+        (403, anthropic.PermissionDeniedError),
+        (404, anthropic.NotFoundError),
+        (409, anthropic.ConflictError),
+        (413, anthropic.APIStatusError),
+        (429, anthropic.RateLimitError),
+        (500, anthropic.InternalServerError),
+        (503, anthropic.InternalServerError),
+        (529, anthropic.InternalServerError),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refusal_is_raised_as_the_librarys_own_error(
+    status: int, error: type[anthropic.APIStatusError], stream: bool
+) -> None:
+    def refuse(ask: Ask) -> Answer:
+        raise Refused(status, "not now", code="because")
+
+    with pytest.raises(error, match="not now") as caught:
+        created(host(refuse), stream=stream)
+    assert caught.value.status_code == status
+    assert caught.value.body["type"] == "error"  # type: ignore[index]
+
+
+def test_a_parameter_that_cannot_be_done_is_a_bad_request() -> None:
+    with pytest.raises(anthropic.BadRequestError, match=r"tool_choice\.type: not supported"):
+        created(always(assistant("")), tools=TOOLS, tool_choice={"type": "any"})
+    with pytest.raises(anthropic.BadRequestError, match="top_k: not supported"):
+        created(always(assistant("")), extra_body={"top_k": 3})
+
+
+def test_sampling_parameters_outside_of_the_librarys_types_arrive() -> None:
+    served = always(assistant("So."))
+    created(served, extra_body={"temperature": 0.5, "top_p": 0.9})
+    assert (served.asks[0].temperature, served.asks[0].top_p) == (0.5, 0.9)
+
+
+class _Failing(AnthropicMessages):
+    """A stream that had begun when its request was refused."""
+
+    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+        return [sse.event("error", self.refusal(Refused(529, "too much")))]
+
+
+def test_a_refusal_inside_a_stream_is_raised() -> None:
+    served = WireHost({"/v1/messages": _Failing()}, answer=lambda _: answered(assistant("")))
+    with pytest.raises(anthropic.APIStatusError, match="too much") as caught:
+        streamed(served)
+    assert caught.value.body["error"]["type"] == "overloaded_error"  # type: ignore[index]

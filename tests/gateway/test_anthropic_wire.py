@@ -1,0 +1,326 @@
+"""Anthropic's messages, from bytes to bytes."""
+
+import json
+
+import pytest
+
+from holdfast.gateway.exchange import Answer, Ask, Choice
+from holdfast.gateway.wires.anthropic_messages import (
+    AnthropicMessages,
+    count_answer,
+    count_ask,
+    model_answer,
+    models_answer,
+)
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
+
+WIRE = AnthropicMessages()
+HELLO = {"role": "user", "content": "Hello"}
+
+
+def ask(*messages: object, **fields: object) -> Ask:
+    body = {"model": "m", "max_tokens": 16, "messages": messages or (HELLO,), **fields}
+    return WIRE.ask(json.dumps(body).encode())
+
+
+def answer(message: Message, finish: str = "stop", **fields: object) -> Answer:
+    choice = Choice(message, finish, **fields)  # type: ignore[arg-type]
+    return Answer("a1", 1700000000, "m", (choice,), 20, 7, 5)
+
+
+def told(message: Message, finish: str = "stop", **fields: object) -> dict[str, object]:
+    return json.loads(WIRE.answer(ask(), answer(message, finish, **fields)))
+
+
+def events(message: Message, finish: str = "stop") -> list[dict[str, object]]:
+    found = []
+    for event in WIRE.events(ask(stream=True), answer(message, finish)):
+        name, data = event.decode().removesuffix("\n\n").split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+def call(identifier: str, name: str, arguments: str) -> ToolCall:
+    return ToolCall(identifier, FunctionCall(name, arguments))
+
+
+# --- requests ----------------------------------------------------------------------------------
+
+
+def test_sampling_is_read() -> None:
+    asked = ask(temperature=0.5, top_p=0.9, stop_sequences=["END"], stream=True)
+    assert asked == Ask(
+        "m", (user("Hello"),), max_tokens=16, temperature=0.5, top_p=0.9, stop=("END",), stream=True
+    )
+
+
+def test_what_changes_no_sample_is_accepted() -> None:
+    asked = ask(
+        metadata={"user_id": "u"},
+        service_tier="auto",
+        speed="standard",
+        diagnostics={"previous_message_id": None},
+        cache_control={"type": "ephemeral"},
+        thinking={"type": "disabled"},
+        tool_choice={"type": "auto", "disable_parallel_tool_use": False},
+        output_config={"effort": "high", "format": None},
+        container=None,
+        mcp_servers=[],
+    )
+    assert asked == ask()
+    assert ask(thinking={"type": "adaptive", "display": "omitted"}) == ask()
+
+
+def test_a_string_and_a_text_block_are_the_same() -> None:
+    block = {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}
+    assert ask({"role": "user", "content": [block]}, system=[{"type": "text", "text": "Be."}]) == (
+        ask(HELLO, system="Be.")
+    )
+
+
+def test_the_system_prompt_comes_first_and_an_empty_one_is_none() -> None:
+    assert ask(system="Be brief.").messages == (system("Be brief."), user("Hello"))
+    assert ask(system="").messages == ask(system=[]).messages == (user("Hello"),)
+
+
+def test_a_system_message_stays_where_it_stands() -> None:
+    found = ask(HELLO, {"role": "system", "content": "Be brief."}, HELLO).messages
+    assert found == (user("Hello"), system("Be brief."), user("Hello"))
+
+
+def test_an_account_that_changes_with_each_request_is_no_part_of_the_prompt() -> None:
+    def prompt(number: int) -> list[object]:
+        line = f"x-anthropic-billing-header: cc_version=2.1; cch={number};"
+        return [{"type": "text", "text": line}, {"type": "text", "text": "Be brief."}]
+
+    assert ask(system=prompt(1)) == ask(system=prompt(2)) == ask(system="Be brief.")
+    assert ask(system="x-anthropic-billing-header: cch=3;\nBe brief.") == ask(system="Be brief.")
+
+
+def test_results_become_tool_messages_before_what_the_user_adds() -> None:
+    uses = [
+        {"type": "text", "text": "Let me look."},
+        {"type": "tool_use", "id": "t1", "name": "look", "input": {"b": 1, "a": [2]}},
+        {"type": "tool_use", "id": "t2", "name": "hear", "input": {}},
+    ]
+    results = [
+        {"type": "tool_result", "tool_use_id": "t2", "content": "a bird"},
+        {
+            "type": "tool_result",
+            "tool_use_id": "t1",
+            "content": [{"type": "text", "text": "no "}, {"type": "text", "text": "light"}],
+            "is_error": True,
+        },
+        {"type": "text", "text": "And "},
+        {"type": "text", "text": "now?"},
+    ]
+    asked = ask(HELLO, {"role": "assistant", "content": uses}, {"role": "user", "content": results})
+    calls = (call("t1", "look", '{"b":1,"a":[2]}'), call("t2", "hear", "{}"))
+    assert asked.messages[1:] == (
+        Message(Role.ASSISTANT, "Let me look.", tool_calls=calls),
+        Message(Role.TOOL, "a bird", tool_call_id="t2", name="hear"),
+        Message(Role.TOOL, "no light", tool_call_id="t1", name="look"),
+        user("And now?"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [({}, ""), ({"content": None}, ""), ({"content": []}, ""), ({"is_error": True}, "Error")],
+)
+def test_a_result_may_say_nothing_but_an_error_may_not(
+    result: dict[str, object], text: str
+) -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", **result}
+    asked = ask(
+        HELLO, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}
+    )
+    assert asked.messages[-1] == Message(Role.TOOL, text, tool_call_id="t1", name="look")
+
+
+def test_assistant_turns_in_a_row_are_one_and_user_turns_stay_apart() -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    hidden = {"type": "redacted_thinking", "data": "xyz"}
+    use = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
+    whole = ask(
+        HELLO, {"role": "assistant", "content": [thought, hidden, _text("So."), use]}, HELLO
+    )
+    apart = ask(
+        HELLO,
+        {"role": "assistant", "content": [thought, hidden]},
+        {"role": "assistant", "content": "So."},
+        {"role": "assistant", "content": [use]},
+        HELLO,
+    )
+    said = Message(Role.ASSISTANT, "So.", tool_calls=(call("t1", "look", "{}"),), reasoning="Hm.")
+    assert whole.messages == apart.messages == (user("Hello"), said, user("Hello"))
+    assert ask(HELLO, HELLO).messages == (user("Hello"), user("Hello"))
+
+
+def test_tools_become_function_schemas_and_none_hides_them() -> None:
+    schema = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"maximum": 1.5}}}
+    look = {"name": "look", "description": "Looks.", "input_schema": schema}
+    bare = {"name": "hear", "input_schema": {}, "type": "custom", "cache_control": None}
+    asked = ask(tools=[look, bare])
+    assert asked.tools == (
+        {
+            "type": "function",
+            "function": {"name": "look", "description": "Looks.", "parameters": schema},
+        },
+        {"type": "function", "function": {"name": "hear", "parameters": {}}},
+    )
+    assert list(schema["properties"]) == list(
+        asked.tools[0]["function"]["parameters"]["properties"]
+    )  # type: ignore[index]
+    assert ask(tools=[look, bare], tool_choice={"type": "none"}) == ask()
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+def test_an_answer_says_everything() -> None:
+    calls = (call("t1", "look", '{"b": 1, "a": 2}'),)
+    message = Message(Role.ASSISTANT, "So.", tool_calls=calls, reasoning="Hm.")
+    found = told(message, "tool_calls")
+    thought = found["content"].pop(0)  # type: ignore[attr-defined]
+    assert thought.pop("signature")
+    assert thought == {"type": "thinking", "thinking": "Hm."}
+    assert found == {
+        "id": "msg_a1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [
+            {"type": "text", "text": "So."},
+            {"type": "tool_use", "id": "t1", "name": "look", "input": {"b": 1, "a": 2}},
+        ],
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 15,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 5,
+            "output_tokens": 7,
+            "service_tier": "standard",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("finish", "stop", "reason", "sequence"),
+    [
+        ("stop", None, "end_turn", None),
+        ("stop", "END", "stop_sequence", "END"),
+        ("length", None, "max_tokens", None),
+        ("tool_calls", None, "tool_use", None),
+    ],
+)
+def test_stop_reasons(finish: str, stop: str | None, reason: str, sequence: str | None) -> None:
+    found = told(assistant("x"), finish, stop_string=stop)
+    assert (found["stop_reason"], found["stop_sequence"]) == (reason, sequence)
+
+
+def test_nothing_said_is_no_block() -> None:
+    assert told(assistant(""))["content"] == []
+
+
+@pytest.mark.parametrize("written", ['{"a": ', "[1, 2]", "", "NaN", '"\\ud800"', '{"a": 1e999}'])
+def test_arguments_that_are_no_object_are_told_in_one(written: str) -> None:
+    found = told(Message(Role.ASSISTANT, "", tool_calls=(call("t1", "look", written),)))
+    assert found["content"][0]["input"] == {"INVALID_JSON": written}  # type: ignore[index]
+
+
+def test_a_stream_says_what_the_answer_says() -> None:
+    text = "naïve \u2028 line\x85 ends\n" * 400
+    calls = (call("t1", "look", json.dumps({"text": text})), call("t2", "hear", ""))
+    message = Message(Role.ASSISTANT, text, tool_calls=calls, reasoning="Hm. " * 100)
+    found = events(message, "tool_calls")
+    whole = told(message, "tool_calls")
+    begun = found[0]["message"]
+    assert begun == {  # type: ignore[comparison-overlap]
+        **whole,
+        "content": [],
+        "stop_reason": None,
+        "usage": {**whole["usage"], "output_tokens": 0},  # type: ignore[dict-item]
+    }
+    assert _joined(found) == whole["content"]
+    starts = [event["content_block"] for event in found if event["type"] == "content_block_start"]
+    assert starts == [
+        {"type": "thinking", "thinking": "", "signature": ""},
+        {"type": "text", "text": ""},
+        {"type": "tool_use", "id": "t1", "name": "look", "input": {}},
+        {"type": "tool_use", "id": "t2", "name": "hear", "input": {}},
+    ]
+    last, end = found[-2:]
+    assert last["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert last["usage"]["output_tokens"] == 7  # type: ignore[index]
+    assert end == {"type": "message_stop"}
+
+
+def test_an_event_is_one_line_for_every_way_to_split_lines() -> None:
+    for event in WIRE.events(ask(stream=True), answer(assistant("a\u2028b\x85c\u2029d\x0be\r\nf"))):
+        assert len(event.decode().splitlines()) == 3  # its name, its data, a blank line
+
+
+def test_the_same_answer_has_the_same_bytes() -> None:
+    message = Message(
+        Role.ASSISTANT, "So.", tool_calls=(call("t", "look", '{"z":1,"a":2}'),), reasoning="Hm."
+    )
+    first, again = answer(message), answer(message)
+    assert WIRE.answer(ask(), first) == AnthropicMessages().answer(ask(), again)
+    assert WIRE.events(ask(), first) == AnthropicMessages().events(ask(), again)
+    assert WIRE.keep_alive() == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+# --- counting and models -----------------------------------------------------------------------
+
+
+def test_counting_reads_the_same_conversation() -> None:
+    tools = [{"name": "look", "input_schema": {}}]
+    body = {"model": "m", "messages": [HELLO], "system": "Be.", "tools": tools}
+    found, asked = count_ask(json.dumps(body).encode()), ask(HELLO, system="Be.", tools=tools)
+    assert (found.messages, found.tools) == (asked.messages, asked.tools)
+    assert json.loads(count_answer(12)) == {"input_tokens": 12}
+
+
+def test_counting_may_end_with_the_assistant() -> None:
+    body = {"model": "m", "messages": [HELLO, {"role": "assistant", "content": "Hi"}]}
+    assert count_ask(json.dumps(body).encode()).messages[-1] == assistant("Hi")
+
+
+def test_models_are_one_page() -> None:
+    found = json.loads(models_answer(["a", "b"], created=86400))
+    assert (found["first_id"], found["last_id"], found["has_more"]) == ("a", "b", False)
+    assert found["data"][0] == json.loads(model_answer("a", created=86400))
+    assert found["data"][0]["created_at"] == "1970-01-02T00:00:00Z"
+    assert json.loads(models_answer([]))["first_id"] is None
+
+
+def _text(text: str) -> dict[str, object]:
+    return {"type": "text", "text": text}
+
+
+def _joined(found: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The blocks of a stream, as a client puts them together."""
+    blocks: list[dict[str, object]] = []
+    for event in found:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(blocks)
+            blocks.append(dict(event["content_block"]))  # type: ignore[call-overload]
+        elif event["type"] == "content_block_delta":
+            _grow(blocks[event["index"]], event["delta"])  # type: ignore[index, arg-type]
+    for block in blocks:
+        if "written" in block:
+            block["input"] = json.loads(str(block.pop("written")))
+    return blocks
+
+
+def _grow(block: dict[str, object], delta: dict[str, str]) -> None:
+    kind = delta["type"]
+    if kind == "input_json_delta":
+        block["written"] = str(block.get("written", "")) + delta["partial_json"]
+    else:
+        field = kind.removesuffix("_delta")
+        block[field] = str(block[field]) + delta[field]

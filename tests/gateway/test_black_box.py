@@ -1,0 +1,156 @@
+"""Agents that are programs: recorded, started again, and given back their past."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from stage import Oracle
+from yard import Yard
+
+from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.records.errors import ContextOverflow, EngineUnavailable, UsageError
+
+AGENTS = Path(__file__).parent / "agent_programs"
+CALL = '<tool_call>{{"name": "add", "arguments": {{"a": {}, "b": 2}}}}</tool_call>'
+
+
+class Adding:
+    """Asks for the tool three times, and is then done; `fails_at` is an accident."""
+
+    def __init__(self, fails_at: int = -1):
+        self.asked, self.fails_at = 0, fails_at
+
+    def __call__(self, request):
+        self.asked += 1
+        if self.asked - 1 == self.fails_at:
+            return EngineUnavailable("gone")
+        turn = bytes(token for token in request.prompt if token < 256).count(b"assistant\n")
+        return "that is all" if turn > 3 else CALL.format(turn)
+
+
+def agent(name: str, *args: str, **env: str) -> BlackBoxRolloutProcessor:
+    return BlackBoxRolloutProcessor([sys.executable, str(AGENTS / f"{name}.py"), *args], env=env)
+
+
+@pytest.mark.parametrize("how", [(), ("--stream",)], ids=["json", "stream"])
+def test_an_agent_on_the_openai_library_gives_one_token_exact_sample(how):
+    yard = Yard(policy=Oracle(Adding()))
+    yard.run(agent("openai_loop", *how))
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    assert len(history.generations) == 4
+    assert history.prefix_breaks == 0
+    (sample,) = yard.rows()
+    assert sum(sample["loss_mask"]) == history.sampled_tokens
+
+
+@pytest.mark.parametrize("how", [(), ("--stream",)], ids=["json", "stream"])
+@pytest.mark.parametrize("calls", range(5))
+def test_an_agent_that_is_killed_is_started_again_and_samples_nothing_twice(tmp_path, how, calls):
+    yard = Yard(policy=Oracle(Adding()))
+    crash = {"CRASH_AT": str(calls), "CRASH_ONCE": str(tmp_path / "crashed")}
+    yard.run(agent("openai_loop", *how, **crash))
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    assert (tmp_path / "crashed").exists() == (calls < 4)
+    assert len(yard.policy.requests) == 4
+    assert len(history.generations) == 4
+    assert not history.forks
+
+
+def test_an_engine_that_fails_costs_an_attempt_and_no_call_that_was_answered():
+    adding = Adding(fails_at=2)
+    yard = Yard(policy=Oracle(adding))
+    yard.run(agent("openai_loop"))
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    assert [failure.cause for failure in history.failures] == ["infrastructure"]
+    assert adding.asked == 5
+    assert len(history.generations) == 4
+
+
+def test_a_full_context_is_the_policys_limit_and_not_the_agents_failure():
+    yard = Yard(policy=Oracle(lambda request: ContextOverflow("too long")))
+    yard.run(agent("openai_loop"))
+    history = yard.history()
+    assert (history.status.name, history.finished.reason) == ("TRUNCATED", "context_overflow")
+
+
+def test_an_agent_that_fails_is_a_failure_with_its_last_words():
+    yard = Yard()
+    failing = [sys.executable, "-c", "import sys; sys.exit('I give up')"]
+    yard.run(BlackBoxRolloutProcessor(failing), max_retry=1)
+    history = yard.history()
+    assert history.status.name == "FAILED"
+    assert history.reward is None
+    assert "exit code 1: I give up" in history.failures[-1].message
+    assert history.failures[-1].cause == "code"
+
+
+def test_what_an_agent_leaves_running_is_ended_with_it(tmp_path):
+    pid = tmp_path / "pid"
+    code = (
+        "import subprocess\n"
+        "child = subprocess.Popen(['sleep', '1000'])\n"
+        f"open({str(pid)!r}, 'w').write(str(child.pid))"
+    )
+    yard = Yard()
+    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", code]))
+    assert yard.history().status.name == "COMPLETED"
+    assert not is_running(int(pid.read_text()))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_callable_agent_returns_its_turns_and_its_reward():
+    async def play(binding, task):
+        from openai import AsyncOpenAI
+
+        async with AsyncOpenAI(base_url=f"{binding.url}/v1", api_key=binding.key) as client:
+            messages = [{"role": "user", "content": "hello"}]
+            await client.chat.completions.create(model="m", messages=messages)
+        return 1, 0.5
+
+    yard = Yard()
+    yard.run(BlackBoxRolloutProcessor(play))
+    assert yard.history().reward == 0.5
+    assert yard.history().finished.turns_used == 1
+
+
+def test_a_key_of_an_attempt_that_is_over_is_refused():
+    keys = []
+
+    async def keep(binding, task):
+        keys.append(binding)
+
+    async def use(binding, task):
+        import openai
+
+        old = keys[0]
+        async with openai.AsyncOpenAI(base_url=f"{binding.url}/v1", api_key=old.key) as client:
+            with pytest.raises(openai.ConflictError, match="is over"):
+                await client.with_options(max_retries=0).chat.completions.create(
+                    model="m", messages=[{"role": "user", "content": "x"}]
+                )
+        async with openai.AsyncOpenAI(base_url=f"{binding.url}/v1", api_key="hf-made-up") as client:
+            with pytest.raises(openai.AuthenticationError):
+                await client.chat.completions.create(
+                    model="m", messages=[{"role": "user", "content": "x"}]
+                )
+
+    async def both(binding, task):
+        return await (use if keys else keep)(binding, task)
+
+    yard = Yard("a", "b")
+    yard.run(BlackBoxRolloutProcessor(both), concurrency=1)
+    assert {status for status, _ in yard.statuses().values()} == {"COMPLETED"}, yard.histories()
+
+
+def test_a_command_is_a_list_of_words():
+    with pytest.raises(UsageError, match="a list of words"):
+        BlackBoxRolloutProcessor("python agent.py")

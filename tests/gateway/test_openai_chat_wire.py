@@ -1,0 +1,377 @@
+"""Chat completions: what is understood, what is refused and how, and what is answered."""
+
+import json
+from typing import Any
+
+import pytest
+from openai_answers import ANSWER, CALL, TOOL, answered, choice
+
+from holdfast.gateway.exchange import Answer, Ask, Refused, Wire
+from holdfast.gateway.wires.openai_chat import OpenAIChat
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+
+WIRE: Wire = OpenAIChat()
+HI = [{"role": "user", "content": "hi"}]
+NEEDED = {"model": "m", "messages": HI}
+
+
+def ask(**more: Any) -> Ask:
+    return WIRE.ask(json.dumps({**NEEDED, **more}).encode())
+
+
+def refused(**more: Any) -> Refused:
+    with pytest.raises(Refused) as caught:
+        ask(**more)
+    assert caught.value.status == 400
+    said = json.loads(WIRE.refusal(caught.value))["error"]
+    assert said["type"] == "invalid_request_error"
+    assert said["message"] == caught.value.message
+    assert said["param"] == caught.value.param
+    return caught.value
+
+
+def told(*messages: dict[str, Any]) -> tuple[Message, ...]:
+    return ask(messages=list(messages)).messages
+
+
+def test_parameters_are_read() -> None:
+    assert ask(
+        max_completion_tokens=7,
+        temperature=0,
+        top_p=0.5,
+        stop=["a", "b", "c", "d", "e"],
+        n=3,
+        stream=True,
+        stream_options={"include_usage": True},
+        logprobs=True,
+        top_logprobs=0,
+        tools=[TOOL],
+        tool_choice="auto",
+    ) == Ask(
+        "m",
+        (Message(Role.USER, "hi"),),
+        tools=(TOOL,),
+        max_tokens=7,
+        temperature=0.0,
+        top_p=0.5,
+        stop=("a", "b", "c", "d", "e"),
+        n=3,
+        stream=True,
+        logprobs=True,
+        include_usage=True,
+    )
+
+
+def test_what_is_absent_or_null_is_not_asked_for() -> None:
+    names = ("max_tokens", "temperature", "top_p", "stop", "n", "stream", "tools", "seed", "user")
+    plain = Ask("m", (Message(Role.USER, "hi"),))
+    assert ask() == plain
+    assert ask(**dict.fromkeys(names)) == plain
+
+
+def test_one_stop_string_is_a_list_of_one() -> None:
+    assert ask(stop="x").stop == ("x",)
+
+
+def test_every_role_is_a_message() -> None:
+    calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    assert told(
+        {"role": "system", "content": "s"},
+        {"role": "developer", "content": "d", "name": "dev"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "content": [{"type": "text", "text": "r"}], "tool_call_id": "c1"},
+        {"role": "assistant", "content": "done", "reasoning_content": "so"},
+    ) == (
+        Message(Role.SYSTEM, "s"),
+        Message(Role.DEVELOPER, "d", name="dev"),
+        Message(Role.USER, "ab"),
+        Message(Role.ASSISTANT, "", tool_calls=(ToolCall("c1", FunctionCall("f", "{}")),)),
+        Message(Role.TOOL, "r", tool_call_id="c1"),
+        Message(Role.ASSISTANT, "done", reasoning="so"),
+    )
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        {"content": "x", "refusal": None, "annotations": [], "audio": None, "tool_calls": None},
+        {"content": [{"type": "text", "text": "x"}], "function_call": None, "tool_calls": []},
+        {"content": "x", "reasoning": "", "reasoning_content": None},
+    ],
+)
+def test_an_answer_told_back_is_the_same_message_however_a_library_says_it(
+    echo: dict[str, Any],
+) -> None:
+    assert told({"role": "assistant", **echo}) == (Message(Role.ASSISTANT, "x"),)
+
+
+def test_an_own_answer_told_back_is_the_message_that_was_answered() -> None:
+    said = json.loads(WIRE.answer(ask(), ANSWER))
+    for one, choice_ in zip(said["choices"], ANSWER.choices, strict=True):
+        assert told(one["message"]) == (choice_.message,)
+
+
+def test_reasoning_is_kept_under_either_name_and_refused_where_they_differ() -> None:
+    base = {"role": "assistant", "content": "x"}
+    assert told({**base, "reasoning": "r"})[0].reasoning == "r"
+    assert told({**base, "reasoning": "r", "reasoning_content": "r"})[0].reasoning == "r"
+    found = refused(messages=[{**base, "reasoning": "r", "reasoning_content": "other"}])
+    assert found.param == "messages[0].reasoning"
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video_url", "refusal"])
+def test_parts_that_are_no_text_are_refused_by_their_place(kind: str) -> None:
+    parts = [{"type": "text", "text": "see"}, {"type": kind, kind: {"url": "data:,"}}]
+    found = refused(messages=[*HI, {"role": "user", "content": parts}])
+    assert (found.param, found.code) == ("messages[1].content[1].type", "unsupported_value")
+    assert "text only" in found.message
+
+
+def test_tools_are_kept_as_sent_but_for_strict() -> None:
+    sent: dict[str, Any] = {
+        "type": "function",
+        "function": {"strict": True, "parameters": {"b": 1, "a": {"strict": True}}, "name": "f"},
+    }
+    (kept,) = ask(tools=[sent]).tools
+    assert json.dumps(kept) == json.dumps(
+        {
+            "type": "function",
+            "function": {"parameters": sent["function"]["parameters"], "name": "f"},
+        }
+    )
+
+
+def test_no_tools_are_shown_where_none_may_be_called() -> None:
+    assert ask(tools=[TOOL], tool_choice="none").tools == ()
+
+
+HARMLESS: list[dict[str, Any]] = [
+    {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "flex"},
+    {"safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h"},
+    {"parallel_tool_calls": True, "response_format": {"type": "text"}, "modalities": ["text"]},
+    {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "top_k": -1, "min_p": 0},
+    {"chat_template_kwargs": {}, "repetition_penalty": 1.0, "stop": [], "tools": []},
+    {"stream_options": {"include_usage": False, "include_obfuscation": False}},
+]
+
+
+@pytest.mark.parametrize("harmless", HARMLESS)
+def test_what_changes_nothing_is_accepted(harmless: dict[str, Any]) -> None:
+    assert ask(**harmless) == ask()
+
+
+UNSUPPORTED: list[tuple[str, Any]] = [
+    ("seed", 1),
+    ("seed", 0),
+    ("functions", []),
+    ("function_call", "auto"),
+    ("top_logprobs", 2),
+    ("tool_choice", "required"),
+    ("tool_choice", {"type": "function", "function": {"name": "f"}}),
+    ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}),
+    ("parallel_tool_calls", False),
+    ("frequency_penalty", 0.5),
+    ("presence_penalty", False),
+    ("logit_bias", {"5": 1}),
+    ("top_k", 5),
+    ("min_p", 0.1),
+    ("min_tokens", True),
+    ("chat_template_kwargs", {"enable_thinking": False}),
+    ("reasoning_effort", "low"),
+    ("modalities", ["text", "audio"]),
+    ("web_search_options", {}),
+    ("return_token_ids", True),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), UNSUPPORTED)
+def test_what_would_change_the_sample_is_refused_by_name(name: str, value: Any) -> None:
+    found = refused(**{name: value})
+    assert found.param == name
+    assert found.code in {"unsupported_parameter", "unsupported_value"}
+    assert f"'{name}'" in found.message
+
+
+INVALID: list[tuple[dict[str, Any], str, str]] = [
+    ({"temprature": 1}, "temprature", "unknown_parameter"),
+    ({"guided_json": {}}, "guided_json", "unknown_parameter"),
+    ({"stream_options": {"x": 1}}, "stream_options.x", "unknown_parameter"),
+    ({"messages": [{**HI[0], "x": 1}]}, "messages[0].x", "unknown_parameter"),
+    ({"model": None}, "model", "invalid_type"),
+    ({"model": ""}, "model", "invalid_value"),
+    ({"messages": []}, "messages", "invalid_value"),
+    ({"messages": "hi"}, "messages", "invalid_type"),
+    ({"messages": [*HI, {"content": "x"}]}, "messages[1].role", "missing_required_parameter"),
+    ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role", "invalid_value"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "invalid_type"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "invalid_value"),
+    (
+        {"messages": [{"role": "tool", "content": "x"}]},
+        "messages[0].tool_call_id",
+        "missing_required_parameter",
+    ),
+    ({"max_tokens": 0}, "max_tokens", "invalid_value"),
+    ({"max_tokens": 2**31}, "max_tokens", "invalid_value"),
+    ({"max_tokens": 10**40}, "max_tokens", "invalid_value"),
+    ({"max_tokens": 1.5}, "max_tokens", "invalid_type"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "invalid_value"),
+    ({"temperature": 2.1}, "temperature", "invalid_value"),
+    ({"temperature": -0.1}, "temperature", "invalid_value"),
+    ({"temperature": "1"}, "temperature", "invalid_type"),
+    ({"top_p": 0}, "top_p", "invalid_value"),
+    ({"top_p": 1.01}, "top_p", "invalid_value"),
+    ({"n": 0}, "n", "invalid_value"),
+    ({"n": 129}, "n", "invalid_value"),
+    ({"n": True}, "n", "invalid_type"),
+    ({"stop": ""}, "stop", "invalid_value"),
+    ({"stop": ["a", ""]}, "stop[1]", "invalid_value"),
+    ({"stream": 1}, "stream", "invalid_type"),
+    ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type", "invalid_value"),
+    (
+        {"tools": [{"type": "function", "function": {}}]},
+        "tools[0].function.name",
+        "missing_required_parameter",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "param", "code"), INVALID)
+def test_what_is_wrong_is_refused_by_its_path(more: dict[str, Any], param: str, code: str) -> None:
+    found = refused(**more)
+    assert (found.param, found.code) == (param, code)
+
+
+def test_both_names_of_the_limit_may_say_the_same() -> None:
+    assert ask(max_tokens=5, max_completion_tokens=5).max_tokens == 5
+
+
+def test_an_answer_has_openais_shape() -> None:
+    said = json.loads(WIRE.answer(ask(), ANSWER))
+    assert said["id"] == "chatcmpl-abc123"
+    assert (said["object"], said["created"], said["model"]) == ("chat.completion", 1700000000, "m")
+    text, calls = said["choices"]
+    assert text == {
+        "index": 0,
+        "message": {
+            "role": "assistant",
+            "content": ANSWER.choices[0].message.text,
+            "refusal": None,
+            "reasoning_content": "Let me think.",
+        },
+        "logprobs": None,
+        "finish_reason": "stop",
+    }
+    assert calls["message"] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "tool_calls": [
+            {
+                "id": CALL.id,
+                "type": "function",
+                "function": {"name": CALL.name, "arguments": CALL.arguments},
+            }
+        ],
+    }
+    assert said["usage"]["total_tokens"] == 50
+    assert said["usage"]["prompt_tokens_details"]["cached_tokens"] == 8
+
+
+def events(answer: Answer, **more: Any) -> list[dict[str, Any]]:
+    raw = WIRE.events(ask(stream=True, **more), answer)
+    assert raw[-1] == b"data: [DONE]\n\n"
+    assert all(one.startswith(b"data: {") and one.endswith(b"}\n\n") for one in raw[:-1])
+    assert all(one.count(b"\n") == 2 for one in raw)
+    return [json.loads(one.removeprefix(b"data: ")) for one in raw[:-1]]
+
+
+def deltas(chunks: list[dict[str, Any]], index: int) -> list[dict[str, Any]]:
+    found = [one["choices"][0] for one in chunks if one["choices"]]
+    return [one["delta"] for one in found if one["index"] == index]
+
+
+def test_a_stream_tells_role_then_text_then_the_end() -> None:
+    chunks = events(ANSWER)
+    assert {one["object"] for one in chunks} == {"chat.completion.chunk"}
+    assert not any("usage" in one for one in chunks)
+    first, *middle, last = deltas(chunks, 0)
+    assert first == {"role": "assistant", "content": "", "refusal": None}
+    assert last == {}
+    told_ = "".join(one.get("content", "") for one in middle)
+    assert told_ == ANSWER.choices[0].message.text
+    assert 2 <= sum("content" in one for one in middle) <= 8
+    assert "".join(one.get("reasoning_content", "") for one in middle) == "Let me think."
+    ends = [one["choices"][0]["finish_reason"] for one in chunks]
+    assert [one for one in ends if one] == ["stop", "tool_calls"]
+
+
+def test_a_stream_names_a_call_before_its_arguments() -> None:
+    first, named, *arguments, _ = deltas(events(ANSWER), 1)
+    assert first["content"] is None
+    function = {"name": CALL.name, "arguments": ""}
+    begun = {"index": 0, "id": CALL.id, "type": "function", "function": function}
+    assert named == {"tool_calls": [begun]}
+    assert all(set(one["tool_calls"][0]) == {"index", "function"} for one in arguments)
+    parts = [one["tool_calls"][0]["function"]["arguments"] for one in arguments]
+    assert "".join(parts) == CALL.arguments
+
+
+def test_several_calls_of_a_turn_keep_their_places() -> None:
+    other = ToolCall("call_2", FunctionCall("now", ""))
+    told_ = deltas(events(answered(choice("Both.", calls=(CALL, other)))), 0)
+    calls = [one["tool_calls"][0] for one in told_ if "tool_calls" in one]
+    assert [(one["index"], one["id"]) for one in calls if "id" in one] == [
+        (0, "call_1"),
+        (1, "call_2"),
+    ]
+    assert {one["index"] for one in calls if "id" not in one} == {0}
+    assert told_[0]["content"] == ""
+
+
+def test_tokens_of_reasoning_are_none_or_not_known() -> None:
+    for reasoning, told_ in ((None, 0), ("hm", None)):
+        said = json.loads(WIRE.answer(ask(), answered(choice("x", reasoning=reasoning))))
+        assert said["usage"]["completion_tokens_details"]["reasoning_tokens"] == told_
+
+
+def test_usage_comes_last_without_choices_and_only_where_asked_for() -> None:
+    *rest, last = events(ANSWER, stream_options={"include_usage": True})
+    assert all(one["usage"] is None for one in rest)
+    assert last["choices"] == []
+    assert last["usage"] == json.loads(WIRE.answer(ask(), ANSWER))["usage"]
+
+
+@pytest.mark.parametrize("tail", ["", "<|im_end|>", "not the text"])
+def test_streamed_logprobs_are_those_of_the_answer(tail: str) -> None:
+    tokens = tuple(f"word{i} " for i in range(60))
+    text = "".join(tokens) if tail != "not the text" else "something else " * 20
+    one = choice(text, tokens=(*tokens, *([tail] if tail else [])))
+    whole = json.loads(WIRE.answer(ask(logprobs=True), answered(one)))
+    chunks = events(answered(one), logprobs=True)
+    told_ = [c["choices"][0]["logprobs"] for c in chunks]
+    streamed = [item for each in told_ if each for item in each["content"]]
+    assert streamed == whole["choices"][0]["logprobs"]["content"]
+    assert len(streamed) == len(one.tokens)
+    assert "".join(d.get("content", "") for d in deltas(chunks, 0)) == text
+
+
+def test_a_token_of_half_a_character_has_no_bytes_and_no_infinite_logprob() -> None:
+    one = choice("é\ufffd", tokens=("é", "\ufffd"), logprobs=(-0.5, float("-inf")))
+    said = json.loads(WIRE.answer(ask(logprobs=True), answered(one)))
+    whole, half = said["choices"][0]["logprobs"]["content"]
+    assert whole == {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": []}
+    assert half == {"token": "\ufffd", "logprob": -9999.0, "bytes": None, "top_logprobs": []}
+
+
+def test_an_empty_answer_is_text_and_not_null() -> None:
+    said = json.loads(WIRE.answer(ask(), answered(choice(""))))
+    assert said["choices"][0]["message"]["content"] == ""
+
+
+def test_the_same_answer_has_the_same_bytes() -> None:
+    again = Answer(**{name: getattr(ANSWER, name) for name in ANSWER.__struct_fields__})
+    assert WIRE.answer(ask(), ANSWER) == OpenAIChat().answer(ask(), again)
+    assert WIRE.events(ask(), ANSWER) == OpenAIChat().events(ask(), again)

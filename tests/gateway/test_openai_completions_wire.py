@@ -1,0 +1,178 @@
+"""Legacy completions: bare prompts, as text or tokens; and how OpenAI's streams are cut."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from openai_answers import TEXT, answered, choice
+
+from holdfast.gateway.exchange import Ask, Refused, Wire
+from holdfast.gateway.wires import sse
+from holdfast.gateway.wires.openai_completions import OpenAICompletions
+
+WIRE: Wire = OpenAICompletions()
+
+
+def ask(**more: Any) -> Ask:
+    return WIRE.ask(json.dumps({"model": "m", "prompt": "p", **more}).encode())
+
+
+def refused(**more: Any) -> Refused:
+    with pytest.raises(Refused) as caught:
+        ask(**more)
+    assert caught.value.status == 400
+    return caught.value
+
+
+@pytest.mark.parametrize("prompt", ["once", ["once"]])
+def test_a_prompt_of_text_is_the_text(prompt: Any) -> None:
+    asked = ask(prompt=prompt)
+    assert (asked.text, asked.prompt_ids, asked.messages) == ("once", None, ())
+
+
+@pytest.mark.parametrize("prompt", [[5, 6, 0], [[5, 6, 0]]])
+def test_a_prompt_of_tokens_is_the_tokens(prompt: Any) -> None:
+    asked = ask(prompt=prompt)
+    assert (asked.text, asked.prompt_ids) == (None, (5, 6, 0))
+
+
+def test_one_token_is_a_prompt() -> None:
+    assert ask(prompt=[7]).prompt_ids == (7,)
+    assert ask(prompt=[[7]]).prompt_ids == (7,)
+
+
+@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2]], [1, "a"], ["a", 1]])
+def test_several_prompts_are_refused(prompt: Any) -> None:
+    found = refused(prompt=prompt)
+    assert (found.param, found.code) == ("prompt", "unsupported_value")
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", [], [""], [[]], None, 5, [-1], [2**31], [1.5], [True], [["a"]]]
+)
+def test_what_is_no_prompt_is_refused(prompt: Any) -> None:
+    assert (refused(prompt=prompt).param or "").startswith("prompt")
+
+
+def test_a_missing_prompt_is_refused() -> None:
+    with pytest.raises(Refused) as caught:
+        WIRE.ask(b'{"model": "m"}')
+    assert (caught.value.param, caught.value.code) == ("prompt", "missing_required_parameter")
+
+
+def test_parameters_are_read_and_the_limit_is_the_endpoints_own() -> None:
+    assert ask() == Ask("m", (), text="p", max_tokens=16)
+    assert ask(
+        max_tokens=3, temperature=2, top_p=1, stop="x", n=2, stream=True, logprobs=0,
+        stream_options={"include_usage": True}, best_of=1, echo=False, suffix="", user="u",
+    ) == Ask(
+        "m", (), text="p", max_tokens=3, temperature=2.0, top_p=1.0, stop=("x",), n=2,
+        stream=True, logprobs=True, include_usage=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("echo", True),
+        ("suffix", "s"),
+        ("best_of", 2),
+        ("logprobs", 2),
+        ("seed", 1),
+        ("presence_penalty", 1),
+        ("logit_bias", {"1": 1}),
+        ("return_token_ids", True),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_by_name(name: str, value: Any) -> None:
+    found = refused(**{name: value})
+    assert found.param == name
+    assert found.code.startswith("unsupported")
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "max_completion_tokens", "promt"])
+def test_parameters_of_other_endpoints_are_unknown_here(name: str) -> None:
+    found = refused(**{name: []})
+    assert (found.param, found.code) == (name, "unknown_parameter")
+
+
+def test_an_answer_has_openais_shape() -> None:
+    tokens = ("Hé", "llo", "</s>")
+    said = json.loads(WIRE.answer(ask(logprobs=1), answered(choice("Héllo", tokens=tokens))))
+    assert said["id"] == "cmpl-abc123"
+    assert said["object"] == "text_completion"
+    assert said["choices"] == [
+        {
+            "index": 0,
+            "text": "Héllo",
+            "logprobs": {
+                "tokens": list(tokens),
+                "token_logprobs": [0.0, -0.25, -0.5],
+                "text_offset": [0, 2, 5],
+                "top_logprobs": None,
+            },
+            "finish_reason": "stop",
+        }
+    ]
+    assert said["usage"]["completion_tokens"] == 20
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [("stop", "stop"), ("length", "length"), ("tool_calls", "stop")]
+)
+def test_a_completion_ends_by_itself_or_is_cut(reason: str, told: str) -> None:
+    answer = answered(replace(choice("x"), finish_reason=reason))
+    assert json.loads(WIRE.answer(ask(), answer))["choices"][0]["finish_reason"] == told
+    ends = [json.loads(one[6:])["choices"][0] for one in WIRE.events(ask(), answer)[:-1]]
+    assert [one["finish_reason"] for one in ends] == [None, told]
+
+
+def test_a_stream_adds_up_to_the_answer_for_every_choice() -> None:
+    answer = answered(choice(TEXT), choice(""), choice("short"))
+    *raw, done = WIRE.events(ask(stream_options={"include_usage": True}), answer)
+    assert done == b"data: [DONE]\n\n"
+    *chunks, last = [json.loads(one.removeprefix(b"data: ")) for one in raw]
+    texts = ["", "", ""]
+    for one in chunks:
+        assert one["usage"] is None
+        texts[one["choices"][0]["index"]] += one["choices"][0]["text"]
+    assert texts == [TEXT, "", "short"]
+    assert last["choices"] == []
+    assert last["usage"]["total_tokens"] == 50
+
+
+@given(st.text(max_size=1000))
+@example("x" * 100_001)
+@example("x" * 319)
+def test_pieces_are_few_and_together_the_text(text: str) -> None:
+    found = sse.pieces(text)
+    assert "".join(found) == text
+    assert all(found)
+    assert len(found) <= 8
+
+
+@given(st.lists(st.text(max_size=30), max_size=60), st.integers(0, 400))
+@example(["x" * 40] * 5, 200)
+@example(["x" * 7] * 50, 350)
+def test_a_text_cut_between_its_tokens_keeps_every_token_and_character(
+    tokens: list[str], length: int
+) -> None:
+    text = "".join(tokens)[:length]
+    found = sse.spelled(tokens, text)
+    if not text:
+        assert found is None
+        return
+    assert found is not None
+    assert "".join(piece for piece, _ in found) == text
+    assert all(piece for piece, _ in found)
+    assert [place for _, places in found for place in places] == list(range(len(tokens)))
+    assert len(found) <= 9
+    for piece, places in found[:-1]:
+        assert "".join(tokens[place] for place in places) == piece
+
+
+def test_tokens_that_do_not_spell_the_text_are_not_cut() -> None:
+    assert sse.spelled(["a", "b"], "b") is None

@@ -1,0 +1,331 @@
+"""The published `openai` library against OpenAI's wires, over a socket."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+import openai
+import pytest
+from openai_answers import ANSWER, CALL, TEXT, TOOL, answered, choice
+from pydantic import BaseModel
+from wire_host import WireHost
+
+from holdfast.gateway.exchange import Answer, Ask, Refused, Wire
+from holdfast.gateway.wires import openai_errors, openai_models, sse
+from holdfast.gateway.wires.openai_chat import OpenAIChat
+from holdfast.gateway.wires.openai_completions import OpenAICompletions
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+
+T = TypeVar("T")
+WIRES: dict[str, Wire] = {
+    "/v1/chat/completions": OpenAIChat(),
+    "/v1/completions": OpenAICompletions(),
+}
+HI: Any = [{"role": "user", "content": "hi"}]
+TOKENS = ("He", "llo", ", ", "you", "!", "<|im_end|>")
+SPELLED = answered(choice("Hello, you!", tokens=TOKENS))
+
+
+def models(path: str, _: bytes) -> tuple[int, bytes]:
+    name = path.removeprefix("/v1/models").removeprefix("/")
+    try:
+        if not name:
+            return 200, openai_models.every(["m", "org/m-2"], created=5)
+        return 200, openai_models.one(name, ["m", "org/m-2"], created=5)
+    except Refused as refused:
+        return refused.status, openai_errors.encoded(refused)
+
+
+def with_client(
+    use: Callable[[openai.OpenAI], T], answer: Callable[[Ask], Answer] = lambda _: ANSWER
+) -> tuple[T, list[Ask]]:
+    """What the blocking client made of it, and what was asked."""
+
+    def blocking(url: str) -> T:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
+            return use(client)
+
+    async def run() -> tuple[T, list[Ask]]:
+        host = WireHost(WIRES, answer=answer, plain={"/v1/models{name:.*}": models})
+        async with host as url:
+            return await asyncio.to_thread(blocking, url), host.asks
+
+    return asyncio.run(run())
+
+
+def test_an_answer_is_read() -> None:
+    made, _ = with_client(lambda c: c.chat.completions.create(model="m", messages=HI))
+    text, calls = made.choices
+    assert text.message.content == TEXT
+    assert text.message.model_extra == {"reasoning_content": "Let me think."}
+    assert calls.message.content is None
+    assert calls.message.tool_calls is not None
+    assert calls.message.tool_calls[0].model_dump() == {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": CALL.arguments},
+    }
+    assert [one.finish_reason for one in made.choices] == ["stop", "tool_calls"]
+    assert made.usage is not None
+    assert made.usage.prompt_tokens_details is not None
+    assert made.usage.prompt_tokens_details.cached_tokens == 8
+    # What the library passed through without knowing it would show here.
+    assert made.model_extra == {}
+
+
+def test_a_stream_is_read_and_adds_up_to_the_answer() -> None:
+    def use(client: openai.OpenAI) -> list[Any]:
+        with client.chat.completions.create(
+            model="m", messages=HI, stream=True, stream_options={"include_usage": True}
+        ) as stream:
+            return list(stream)
+
+    chunks, (asked,) = with_client(use)
+    assert asked.stream
+    assert asked.include_usage
+    told = [one.choices[0] for one in chunks if one.choices]
+    assert "".join(one.delta.content or "" for one in told if one.index == 0) == TEXT
+    calls = [call for one in told for call in one.delta.tool_calls or ()]
+    assert [one.id for one in calls if one.id] == ["call_1"]
+    assert "".join(one.function.arguments for one in calls) == CALL.arguments
+    assert chunks[-1].usage.total_tokens == 50
+
+
+def test_the_librarys_own_accumulation_of_a_stream_equals_the_answer() -> None:
+    """Roles, texts, calls, logprobs and usage, as the library itself puts them together."""
+    answer = answered(
+        choice("Hello, you!", tokens=TOKENS), choice("", calls=(CALL,), tokens=TOKENS)
+    )
+
+    def use(client: openai.OpenAI) -> tuple[Any, Any]:
+        asked: dict[str, Any] = {"model": "m", "messages": HI, "n": 2, "logprobs": True}
+        with client.chat.completions.stream(
+            **asked, stream_options={"include_usage": True}
+        ) as stream:
+            streamed = stream.get_final_completion()
+        return streamed, client.chat.completions.create(**asked)
+
+    (streamed, whole), _ = with_client(use, lambda _: answer)
+    assert streamed.usage == whole.usage
+    for one, other in zip(streamed.choices, whole.choices, strict=True):
+        assert one.logprobs == other.logprobs
+        assert one.finish_reason == other.finish_reason
+        assert (one.message.content or None) == other.message.content
+        assert [
+            (c.id, c.function.name, c.function.arguments) for c in one.message.tool_calls or ()
+        ] == [(c.id, c.function.name, c.function.arguments) for c in other.message.tool_calls or ()]
+
+
+class Weather(BaseModel):
+    """Tells the weather."""
+
+    city: str
+    days: int = 1
+
+
+def test_pydantic_tools_are_shown_and_their_calls_parsed() -> None:
+    call = ToolCall("call_9", FunctionCall("Weather", '{"city": "Bern", "days": 2}'))
+    tools: Any = [openai.pydantic_function_tool(Weather)]
+    made, (asked,) = with_client(
+        lambda c: c.chat.completions.parse(model="m", messages=HI, tools=tools),
+        lambda _: answered(choice("", calls=(call,))),
+    )
+    assert made.choices[0].message.tool_calls is not None
+    parsed = made.choices[0].message.tool_calls[0].function.parsed_arguments
+    assert parsed == Weather(city="Bern", days=2)
+    (tool,) = asked.tools
+    function = tool["function"]
+    assert isinstance(function, dict)
+    assert function["name"] == "Weather"
+    assert function["parameters"]["required"] == ["city", "days"]
+    assert "strict" not in function
+
+
+def test_a_turn_told_back_by_the_library_is_the_message_that_was_answered() -> None:
+    """A loop as agents have it: the message object itself, and its dump, go into the next call."""
+
+    def use(client: openai.OpenAI) -> None:
+        first = client.chat.completions.create(model="m", messages=HI, tools=[TOOL])  # type: ignore[list-item]
+        for said in (first.choices[1].message, first.choices[1].message.model_dump()):
+            result = {"role": "tool", "tool_call_id": "call_1", "content": "rain"}
+            history: Any = [*HI, said, result]
+            client.chat.completions.create(model="m", messages=history)
+
+    _, asks = with_client(use)
+    for asked in asks[1:]:
+        assert asked.messages == (
+            Message(Role.USER, "hi"),
+            ANSWER.choices[1].message,
+            Message(Role.TOOL, "rain", tool_call_id="call_1"),
+        )
+
+
+def test_three_choices_keep_their_indices() -> None:
+    answer = answered(*(choice(text) for text in "abc"))
+    made, (asked,) = with_client(
+        lambda c: c.chat.completions.create(model="m", messages=HI, n=3), lambda _: answer
+    )
+    assert asked.n == 3
+    assert [(one.index, one.message.content) for one in made.choices] == [
+        (0, "a"),
+        (1, "b"),
+        (2, "c"),
+    ]
+
+
+def test_logprobs_are_read() -> None:
+    made, (asked,) = with_client(
+        lambda c: c.chat.completions.create(model="m", messages=HI, logprobs=True),
+        lambda _: SPELLED,
+    )
+    assert asked.logprobs
+    assert made.choices[0].logprobs is not None
+    said = made.choices[0].logprobs.content or []
+    assert [(one.token, one.logprob) for one in said] == [
+        (token, -0.25 * i) for i, token in enumerate(TOKENS)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "code"),
+    [
+        ({"seed": 3}, "seed", "unsupported_parameter"),
+        ({"tool_choice": "required", "tools": [TOOL]}, "tool_choice", "unsupported_value"),
+        ({"extra_body": {"nonsense": 1}}, "nonsense", "unknown_parameter"),
+        ({"temperature": 9}, "temperature", "invalid_value"),
+        ({"stream": True, "top_logprobs": 2}, "top_logprobs", "unsupported_value"),
+    ],
+)
+def test_a_refusal_is_the_librarys_bad_request(more: Any, param: str, code: str) -> None:
+    def use(client: openai.OpenAI) -> openai.BadRequestError:
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="m", messages=HI, **more)
+        return caught.value
+
+    error, asks = with_client(use)
+    assert (error.param, error.code, error.type) == (param, code, "invalid_request_error")
+    assert param in error.message
+    assert asks == []
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "raised"),
+    [
+        (401, "invalid_request_error", openai.AuthenticationError),
+        (404, "invalid_request_error", openai.NotFoundError),
+        (429, "rate_limit_error", openai.RateLimitError),
+        (503, "server_error", openai.InternalServerError),
+    ],
+)
+def test_every_status_is_an_error_of_the_library(
+    status: int, kind: str, raised: type[openai.APIStatusError]
+) -> None:
+    def refuse(_: Ask) -> Answer:
+        raise Refused(status, "not now", code="because")
+
+    def use(client: openai.OpenAI) -> openai.APIStatusError:
+        with pytest.raises(raised) as caught:
+            client.completions.create(model="m", prompt="x")
+        return caught.value
+
+    error, _ = with_client(use, refuse)
+    assert (error.status_code, error.type, error.code) == (status, kind, "because")
+    assert "not now" in error.message
+
+
+def test_a_stream_that_fails_after_it_began_raises_what_it_was_told() -> None:
+    """An error of a stream is an event with the same body."""
+
+    class Failing(OpenAIChat):
+        def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+            told = super().events(ask, answer)[:2]
+            return [*told, sse.data(self.refusal(Refused(503, "the engine is gone", code="gone")))]
+
+    async def run() -> openai.APIError:
+        host = WireHost({"/v1/chat/completions": Failing()}, answer=lambda _: ANSWER)
+        async with (
+            host as url,
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client,
+        ):
+            stream = await client.chat.completions.create(model="m", messages=HI, stream=True)
+            await anext(stream)
+            await anext(stream)
+            with pytest.raises(openai.APIError) as caught:
+                await anext(stream)
+            return caught.value
+
+    error = asyncio.run(run())
+    assert (error.message, error.code) == ("the engine is gone", "gone")
+
+
+def test_the_async_client_reads_answers_and_streams_side_by_side() -> None:
+    async def run() -> tuple[Any, object]:
+        host = WireHost(WIRES, answer=lambda _: ANSWER)
+        async with (
+            host as url,
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client,
+        ):
+
+            async def streamed() -> str:
+                told = ""
+                async for one in await client.chat.completions.create(
+                    model="m", messages=HI, stream=True
+                ):
+                    if one.choices[0].index == 0:
+                        told += one.choices[0].delta.content or ""
+                return told
+
+            whole: Any
+            texts: list[Any]
+            whole, *texts = await asyncio.gather(
+                client.chat.completions.create(model="m", messages=HI),
+                *(streamed() for _ in range(4)),
+            )
+            assert set(texts) == {TEXT}
+            return whole, texts[0]
+
+    whole, text = asyncio.run(run())
+    assert whole.choices[0].message.content == text
+
+
+def test_completions_are_read_whole_and_streamed() -> None:
+    def use(client: openai.OpenAI) -> tuple[Any, list[Any]]:
+        whole = client.completions.create(model="m", prompt=[1, 2, 3], logprobs=0)
+        with client.completions.create(
+            model="m", prompt="x", logprobs=1, stream=True, stream_options={"include_usage": True}
+        ) as stream:
+            return whole, list(stream)
+
+    (whole, chunks), (by_ids, by_text) = with_client(use, lambda _: SPELLED)
+    assert by_ids.prompt_ids == (1, 2, 3)
+    assert by_text.text == "x"
+    assert whole.choices[0].text == "Hello, you!"
+    said = whole.choices[0].logprobs
+    assert said.tokens == list(TOKENS)
+    assert said.text_offset == [0, 2, 5, 7, 10, 11]
+    told = [one.choices[0] for one in chunks if one.choices]
+    assert "".join(one.text for one in told) == "Hello, you!"
+    assert [t for one in told if one.logprobs for t in one.logprobs.tokens] == list(TOKENS)
+    assert [one.finish_reason for one in told] == [None] * (len(told) - 1) + ["stop"]
+    assert chunks[-1].usage == whole.usage
+
+
+def test_models_are_listed_and_told_one_by_one() -> None:
+    def use(client: openai.OpenAI) -> tuple[list[str], Any, openai.NotFoundError]:
+        with pytest.raises(openai.NotFoundError) as caught:
+            client.models.retrieve("gpt-x")
+        names = [one.id for one in client.models.list()]
+        return names, client.models.retrieve("org/m-2"), caught.value
+
+    (names, one, error), _ = with_client(use)
+    assert names == ["m", "org/m-2"]
+    assert (one.id, one.object, one.created, one.owned_by) == ("org/m-2", "model", 5, "holdfast")
+    assert (error.code, error.param) == ("model_not_found", "model")
+
+
+def test_the_retry_of_a_stream_has_the_same_bytes() -> None:
+    asked = Ask("m", (Message(Role.USER, "hi"),), stream=True)
+    for wire in WIRES.values():
+        copy = msgspec.json.decode(msgspec.json.encode(ANSWER), type=Answer)
+        assert wire.events(asked, copy) == wire.events(asked, ANSWER)

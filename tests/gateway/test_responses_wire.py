@@ -1,0 +1,301 @@
+"""The responses wire by itself: what becomes of each parameter, and what is told."""
+
+import json
+
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from holdfast.gateway.exchange import Answer, Ask, Choice, Refused
+from holdfast.gateway.wires.openai_responses import OpenAIResponses
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
+
+WIRE = OpenAIResponses()
+WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL = {"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}
+EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+CALLS = (
+    ToolCall("call_1", FunctionCall("weather", '{"city":  "Oslo"}')),
+    ToolCall("call_2", FunctionCall("weather", "{not json")),
+)
+FULL = Message(Role.ASSISTANT, "Let me see. " * 40, CALLS, reasoning="Two cities.")
+
+
+def asked(**parameters: object) -> Ask:
+    return WIRE.ask(json.dumps({"model": "m", "input": "hi", **parameters}).encode())
+
+
+def refused(**parameters: object) -> Refused:
+    with pytest.raises(Refused) as caught:
+        asked(**parameters)
+    return caught.value
+
+
+def answer_of(message: Message, reason: str = "stop", **fields: object) -> Answer:
+    choice = Choice(message, reason, **fields)
+    return Answer("a1B2", 1_700_000_000, "m", (choice,), 12, 34, cached_tokens=5)
+
+
+def told(ask: Ask, answer: Answer) -> dict:
+    body = WIRE.answer(ask, answer)
+    Response.model_validate_json(body)
+    return json.loads(body)
+
+
+def events(ask: Ask, answer: Answer) -> list[dict]:
+    found = []
+    for event in WIRE.events(ask, answer):
+        name, data, *end = event.decode().split("\n")
+        assert end == ["", ""]
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+        EVENT.validate_python(found[-1])
+    return found
+
+
+# --- requests
+
+
+def test_a_string_is_what_the_user_says_after_the_instructions() -> None:
+    ask = asked(instructions="Be brief.", temperature=0.5, top_p=0.9, max_output_tokens=7)
+    assert ask == Ask(
+        "m", (system("Be brief."), user("hi")), max_tokens=7, temperature=0.5, top_p=0.9
+    )
+    assert asked(stream=True).stream
+
+
+def test_null_is_the_same_as_nothing() -> None:
+    names = ["instructions", "max_output_tokens", "temperature", "top_p", "stream", "tools"]
+    names += ["tool_choice", "include", "text", "reasoning", "previous_response_id", "conversation"]
+    names += ["prompt", "background", "truncation", "parallel_tool_calls", "metadata", "user"]
+    assert asked(**dict.fromkeys(names)) == asked()
+
+
+def test_tools_are_those_of_chat_completions_in_one_order_and_without_strict() -> None:
+    function = {"name": "weather", "description": "d", "parameters": WEATHER}
+    expected = ({"type": "function", "function": function},)
+    shuffled = {"strict": True, "parameters": WEATHER, "description": "d", "name": "weather"}
+    ask = asked(tools=[{**shuffled, "type": "function"}], tool_choice="auto")
+    assert ask.tools == expected
+    assert json.dumps(ask.tools) == json.dumps(expected)
+
+
+def test_a_model_that_may_call_nothing_is_told_of_no_tools() -> None:
+    assert asked(tools=[TOOL], tool_choice="none").tools == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("metadata", {"a": "b"}),
+        ("user", "u"),
+        ("store", True),
+        ("store", False),
+        ("service_tier", "auto"),
+        ("truncation", "disabled"),
+        ("prompt_cache_key", "k"),
+        ("safety_identifier", "s"),
+        ("parallel_tool_calls", True),
+        ("background", False),
+        ("text", {"format": {"type": "text"}}),
+        ("text", {"verbosity": "medium"}),
+        ("reasoning", {"summary": "auto", "effort": None}),
+        ("include", ["reasoning.encrypted_content", "file_search_call.results"]),
+        ("top_logprobs", 0),
+        ("max_tool_calls", 3),
+        ("stream_options", {"include_obfuscation": False}),
+        ("client_metadata", {"session": "1"}),
+        ("prompt_cache_options", {"mode": "implicit"}),
+    ],
+)
+def test_what_changes_no_sample_is_accepted(name: str, value: object) -> None:
+    assert asked(**{name: value}) == asked()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "param"),
+    [
+        ("previous_response_id", "resp_1", "previous_response_id"),
+        ("conversation", "conv_1", "conversation"),
+        ("conversation", {"id": "conv_1"}, "conversation"),
+        ("prompt", {"id": "p"}, "prompt"),
+        ("background", True, "background"),
+        ("background", 0, "background"),
+        ("truncation", "auto", "truncation"),
+        ("parallel_tool_calls", False, "parallel_tool_calls"),
+        ("tool_choice", "required", "tool_choice"),
+        ("tool_choice", {"type": "function", "name": "weather"}, "tool_choice"),
+        ("text", {"format": {"type": "json_object"}}, "text.format"),
+        ("text", {"verbosity": "low"}, "text.verbosity"),
+        ("reasoning", {"effort": "high"}, "reasoning.effort"),
+        ("reasoning", {"colour": "red"}, "reasoning.colour"),
+        ("include", ["everything"], "include[0]"),
+        ("top_logprobs", 3, "top_logprobs"),
+        ("context_management", [{"type": "compaction"}], "context_management"),
+        ("prompt_cache_options", {"prewarm": True}, "prompt_cache_options.prewarm"),
+        ("temperature", 3, "temperature"),
+        ("temperature", "hot", "temperature"),
+        ("max_output_tokens", 0, "max_output_tokens"),
+        ("max_output_tokens", True, "max_output_tokens"),
+        ("stream", "yes", "stream"),
+        ("model", "", "model"),
+        ("input", [], "input"),
+        ("input", 3, "input"),
+        ("input", ["hi"], "input[0]"),
+        ("input", [{"type": "item_reference", "id": "msg_1"}], "input[0]"),
+        ("input", [{"id": "msg_1"}], "input[0]"),
+        ("input", [{"type": "web_search_call", "id": "ws_1"}], "input[0].type"),
+        ("input", [{"role": "tool", "content": "x"}], "input[0].role"),
+        ("input", [{"role": "user"}], "input[0].content"),
+        ("input", [{"role": "user", "content": "x", "mood": "!"}], "input[0].mood"),
+        (
+            "input",
+            [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}],
+            "input[0].content[0].type",
+        ),
+        (
+            "input",
+            [{"type": "function_call", "name": "f", "arguments": "{}"}],
+            "input[0].call_id",
+        ),
+        ("tools", [{"type": "function", "name": ""}], "tools[0].name"),
+        ("tools", [{**TOOL, "colour": 1}], "tools[0].colour"),
+        ("seed", 1, "seed"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(name: str, value: object, param: str) -> None:
+    found = refused(**{name: value})
+    assert (found.status, found.param) == (400, param)
+    error = json.loads(WIRE.refusal(found))["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["code"]
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    "kind", ["web_search", "file_search", "computer", "mcp", "code_interpreter", "custom", "shell"]
+)
+def test_built_in_tools_are_refused_by_their_type(kind: str) -> None:
+    found = refused(tools=[TOOL, {"type": kind, "name": "x"}])
+    assert found.param == "tools[1].type"
+    assert kind in found.message
+
+
+def test_state_on_the_server_is_refused_with_what_to_do_instead() -> None:
+    for name in ("previous_response_id", "conversation"):
+        assert "whole conversation as 'input'" in refused(**{name: "resp_1"}).message
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"null", b"{", b'{"model": "m"}', b'{"input": "x"}', b'{"model": 1e999}']
+)
+def test_a_malformed_body_is_a_400(body: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        WIRE.ask(body)
+    assert caught.value.status == 400
+
+
+def test_schemas_that_nobody_could_record_are_refused() -> None:
+    deep: dict[str, object] = {}
+    for _ in range(150):
+        deep = {"properties": deep}
+    assert refused(tools=[{**TOOL, "parameters": deep}]).param == "tools"
+    assert refused(tools=[{**TOOL, "parameters": {"maximum": 2**70}}]).param == "tools"
+
+
+# --- answers
+
+
+def test_an_answer_is_reasoning_then_words_then_calls() -> None:
+    ask = asked(instructions="Be brief.", tools=[TOOL], temperature=0.5)
+    found = told(ask, answer_of(FULL, "tool_calls"))
+    assert (found["id"], found["object"], found["status"]) == ("resp_a1B2", "response", "completed")
+    assert [one["type"] for one in found["output"]] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call",
+    ]
+    assert [one["id"] for one in found["output"]] == [
+        "rs_a1B2_0",
+        "msg_a1B2_1",
+        "fc_a1B2_2",
+        "fc_a1B2_3",
+    ]
+    assert {one["status"] for one in found["output"]} == {"completed"}
+    assert [one["arguments"] for one in found["output"][2:]] == ['{"city":  "Oslo"}', "{not json"]
+    assert found["usage"] == {
+        "input_tokens": 12,
+        "input_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 0},
+        "output_tokens": 34,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 46,
+    }
+    assert (found["instructions"], found["temperature"]) == ("Be brief.", 0.5)
+    assert found["tools"][0]["name"] == "weather"
+    assert found["tools"][0]["parameters"] == WEATHER
+
+
+def test_an_answer_that_was_cut_is_incomplete_and_so_is_its_last_item() -> None:
+    found = told(asked(), answer_of(FULL, "length"))
+    assert found["status"] == "incomplete"
+    assert found["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert [one["status"] for one in found["output"]] == ["completed"] * 3 + ["incomplete"]
+    assert events(asked(), answer_of(FULL, "length"))[-1]["type"] == "response.incomplete"
+
+
+def test_an_empty_answer_is_an_empty_message() -> None:
+    (item,) = told(asked(), answer_of(Message(Role.ASSISTANT, None)))["output"]
+    assert item["content"][0]["text"] == ""
+    assert "response.output_text.delta" not in {
+        one["type"] for one in events(asked(), answer_of(Message(Role.ASSISTANT, "")))
+    }
+
+
+def test_logprobs_are_those_of_the_text() -> None:
+    ask = asked(include=["message.output_text.logprobs"])
+    assert ask.logprobs
+    tokens = ("<think>", "hm", "</think>", "Hel", "lo", " \ufffd", "\ufffd!", "<|end|>")
+    message = Message(Role.ASSISTANT, "Hello \ufffd\ufffd!", reasoning="hm")
+    logprobs = (-0.5, -1.0, -2.0, -3.0, float("-inf"), -4.0, -5.0, -6.0)
+    answer = answer_of(message, tokens=tokens, logprobs=logprobs)
+    found = told(ask, answer)["output"][1]["content"][0]["logprobs"]
+    assert [(one["token"], one["logprob"]) for one in found] == [
+        ("Hel", -3.0),
+        ("lo", -9999.0),
+        (" \ufffd", -4.0),
+        ("\ufffd!", -5.0),
+    ]
+    deltas = [one for one in events(ask, answer) if one["type"] == "response.output_text.delta"]
+    assert [one for delta in deltas for one in delta["logprobs"]] == found
+
+
+def test_the_events_add_up_to_the_answer() -> None:
+    ask = asked(tools=[TOOL])
+    for reason in ("tool_calls", "length"):
+        answer = answer_of(FULL, reason)
+        found = events(ask, answer)
+        assert [one["sequence_number"] for one in found] == list(range(len(found)))
+        assert [one["type"] for one in found[:2]] == ["response.created", "response.in_progress"]
+        assert found[-1]["response"] == told(ask, answer)
+        done = [one["item"] for one in found if one["type"] == "response.output_item.done"]
+        assert done == found[-1]["response"]["output"]
+        for index, item in enumerate(done):
+            _check_deltas(found, index, item)
+
+
+def _check_deltas(found: list[dict], index: int, item: dict) -> None:
+    mine = [one for one in found if one.get("output_index") == index]
+    whole = item["arguments"] if "arguments" in item else item["content"][0]["text"]
+    assert "".join(one["delta"] for one in mine if one["type"].endswith(".delta")) == whole
+    assert mine[0]["type"] == "response.output_item.added"
+    assert mine[-1]["type"] == "response.output_item.done"
+    assert {one["item_id"] for one in mine[1:-1]} == {item["id"]}
+
+
+def test_the_same_answer_is_told_in_the_same_bytes() -> None:
+    body = json.dumps({"model": "m", "input": "hi", "tools": [TOOL]}).encode()
+    answer = answer_of(FULL, "tool_calls")
+    again = OpenAIResponses()
+    assert WIRE.answer(WIRE.ask(body), answer) == again.answer(again.ask(body), answer)
+    assert WIRE.events(WIRE.ask(body), answer) == again.events(again.ask(body), answer)
