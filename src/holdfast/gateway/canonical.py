@@ -53,6 +53,20 @@ def _said(message: Message) -> bytes:
 def arguments_of(arguments: str) -> str:
     """JSON that says the same is the same text; what is no JSON stays as it is."""
     try:
-        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted").decode()
+        value = _with_integers(msgspec.json.decode(arguments))
+        return msgspec.json.encode(value, order="sorted").decode()
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return arguments
+
+
+def _with_integers(value: object) -> object:
+    """JavaScript knows one kind of numbers, and sends 1.0 back as 1."""
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**53:
+            return int(value)
+        case list():
+            return [_with_integers(one) for one in value]
+        case dict():
+            return {name: _with_integers(one) for name, one in value.items()}
+        case _:
+            return value

@@ -58,6 +58,7 @@ class AgentTrajectory:
         self._named: dict[str, _Call] = {}
         self._numbers = session.history.calls_ever
         self._closed = False
+        self._tools: dict[bytes, bytes] = {}
 
     # --- what the wire asks
 
@@ -132,7 +133,8 @@ class AgentTrajectory:
         session = self.session
         session.check_usable()
         number, self._numbers = self._numbers, self._numbers + 1
-        place = self._tree.place(ask.messages, digests)
+        tools = await self._kept_tools(ask)
+        place = self._tree.place(ask.messages, digests, tools=ask.tools, tools_digest=tools)
         turns = [
             self._turn(place, ask, sampling, f"{number}.{choice}.0", f"{key.hex()}.{occurrence}")
             for choice in range(ask.n)
@@ -151,7 +153,7 @@ class AgentTrajectory:
             choices=tuple(step.path for step in steps),
             beginning=digests[0] if digests else canonical.START,
             conversation=digests[-1] if digests else canonical.START,
-            tools=msgspec.msgpack.encode(ask.tools) if ask.tools else b"",
+            tools=tools,
             wire=wire,
             answer=hashlib.sha256(f"{self.name}/{steps[0].path}".encode()).hexdigest()[:24],
             created=int(time.time()),
@@ -162,6 +164,15 @@ class AgentTrajectory:
             session.visit(step.path)
         self._tree.add(called, steps, [(one.path, _advanced(place, one, ask)) for one in steps])
         return called
+
+    async def _kept_tools(self, ask: Ask) -> bytes:
+        """The digest of the tools' schemas; they are stored once, however many calls show them."""
+        if not ask.tools:
+            return b""
+        body = msgspec.json.encode(ask.tools)
+        if body not in self._tools:
+            self._tools[body] = await self.session.blobs.put_blob(body)
+        return self._tools[body]
 
     def _turn(self, place: Place, ask: Ask, sampling: Sampling, path: str, seed_from: str) -> Turn:
         renderer = self.session.voice.renderer

@@ -18,6 +18,8 @@ from holdfast.records.step import Called, Generated
 from holdfast.records.task import Task
 from holdfast.rollout.prompt import Stream
 
+Tools = tuple[dict[str, object], ...]
+OTHER_TOOLS: Tools = ({"other": "tools"},)
 STREAMS = 8
 """Token streams that are kept at hand; others are read from the history when they are needed."""
 
@@ -52,15 +54,24 @@ class Tree:
         for path, stream in streams:
             self._keep(path, stream)
 
-    def place(self, messages: Sequence[Message], digests: Sequence[bytes]) -> Place:
+    def place(
+        self,
+        messages: Sequence[Message],
+        digests: Sequence[bytes],
+        *,
+        tools: Tools,
+        tools_digest: bytes,
+    ) -> Place:
+        """Where a request with these messages belongs, and the tokens that it goes on with."""
+        asked = (tools, tools_digest)
         for length in range(len(messages), 0, -1):
             parent = self._ends.get(digests[length - 1])
             if parent is not None:
-                stream = self._stream(parent)
+                stream = self._stream(parent, asked)
                 known = list(stream.messages)
                 return Place(stream, [*known, *messages[length:]], parent)
         rewritten = self._beginnings.get(digests[0]) if messages else None
-        stream = Stream() if rewritten is None else self._stream(rewritten)
+        stream = Stream() if rewritten is None else self._stream(rewritten, asked)
         return Place(stream, list(messages), "")
 
     def _grow(self, called: Called, steps: Sequence[Generated]) -> None:
@@ -68,10 +79,10 @@ class Tree:
             self._ends[canonical.after(called.conversation, step.message)] = step.path
             self._beginnings[called.beginning] = step.path
 
-    def _stream(self, path: str) -> Stream:
+    def _stream(self, path: str, asked: tuple[Tools, bytes]) -> Stream:
         found = self._streams.get(path)
         if found is None:
-            found = self._read(path)
+            found = self._read(path, asked)
             self._keep(path, found)
         self._streams.move_to_end(path)
         return found.copy()
@@ -81,11 +92,14 @@ class Tree:
         while len(self._streams) > STREAMS:
             self._streams.popitem(last=False)
 
-    def _read(self, path: str) -> Stream:
+    def _read(self, path: str, asked: tuple[Tools, bytes]) -> Stream:
         step = self._generation(path)
         said = conversation(self._history, self._task, step)
         called = next(one for one in self._history.calls.values() if path in one.choices)
-        return Stream.standing(stream_of(self._history, path), step, said, called.schemas)
+        # Only whether they are the tools of this request is ever asked.
+        tools, digest = asked
+        then = tools if called.tools == digest else OTHER_TOOLS
+        return Stream.standing(stream_of(self._history, path), step, said, then)
 
     def _generation(self, path: str) -> Generated:
         step = self._history.steps[path]

@@ -11,7 +11,6 @@ scope counts 0, 1, 2, …; parallel branches opened at step 3 count 3.0.0, 3.0.1
 import functools
 from enum import IntEnum, StrEnum
 
-import msgspec
 from msgspec import Struct
 
 from holdfast.records.failure import Failure
@@ -272,18 +271,13 @@ class Called(_Record, frozen=True, tag=17):
     conversation: bytes
     """The digest of the conversation that was sent."""
     tools: bytes
-    """The schemas of the tools, msgpack."""
+    """The digest of a blob with the schemas of the tools, JSON; or nothing."""
     wire: str
     answer: str
     """The answer's id."""
     created: int
     model: str
     """As the agent named it."""
-
-    @property
-    def schemas(self) -> tuple[dict[str, object], ...]:
-        found: list[dict[str, object]] = msgspec.msgpack.decode(self.tools) if self.tools else []
-        return tuple(found)
 
 
 Record = (
