@@ -1,0 +1,76 @@
+"""Agents that run as a service: started, followed, stopped, and never mixed up."""
+
+import asyncio
+
+import pytest
+from service import AgentService
+from yard import Yard
+
+from holdfast.gateway.remote import RemoteRolloutProcessor
+from holdfast.records.errors import UsageError
+
+
+def run(yard: Yard, service: AgentService, **options) -> None:
+    settings = {key: options.pop(key) for key in ("max_retry",) if key in options}
+
+    async def body() -> None:
+        async with service:
+            await yard.work(RemoteRolloutProcessor(service.url, **options), **settings)
+
+    asyncio.run(body())
+
+
+def test_a_service_is_followed_until_it_is_done():
+    yard, service = Yard("a", "b"), AgentService()
+    run(yard, service)
+    for history in yard.histories().values():
+        assert history.status.name == "COMPLETED", history.failures
+        assert history.reward == 0.75
+        assert history.finished.turns_used == 2
+        assert len(history.generations) == 2
+        assert history.prefix_breaks == 0
+    assert sorted(service.started) == [("run/a/0", 1), ("run/b/0", 1)]
+    assert not service.stopped
+
+
+def test_a_service_that_fails_is_tried_again_and_samples_nothing_twice():
+    yard, service = Yard(), AgentService({0: "fails"})
+    run(yard, service)
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    assert "out of ideas" in history.failures[0].message
+    assert len(yard.policy.requests) == 2
+    assert service.started == [("run/a/0", 1), ("run/a/0", 2)]
+
+
+def test_a_silent_service_is_stopped_and_tried_again():
+    yard, service = Yard(), AgentService({0: "hangs"})
+    run(yard, service, silence=0.5)
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    assert history.failures[0].type == "AgentSilent"
+    assert service.stopped == ["run-a-0-1"]
+
+
+def test_a_report_about_another_attempt_is_not_taken_for_this_one():
+    yard, service = Yard(), AgentService({0: "other attempt"})
+    run(yard, service)
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    assert "reports about run/a/0, attempt 2" in history.failures[0].message
+    assert history.failures[0].cause == "environment"
+
+
+def test_a_service_out_of_reach_is_the_environments_failure():
+    yard = Yard()
+    yard.run(RemoteRolloutProcessor("http://127.0.0.1:1", patience=0.3), max_retry=0)
+    history = yard.history()
+    assert history.status.name == "FAILED"
+    assert "out of reach" in history.failures[-1].message
+    assert history.failures[-1].cause == "environment"
+    assert history.reward is None
+
+
+def test_an_address_is_checked_first():
+    with pytest.raises(UsageError, match="is no address"):
+        RemoteRolloutProcessor("agents.example.org")
