@@ -2,6 +2,8 @@
 
     holdfast run examples/dialogue.py --tasks examples/shop.jsonl --samples 4 --run shop
 
+The embedded engine's small model knows arithmetic, no shops: with it, rewards are 0 as a rule.
+
 To let another model play the customer, give `user_policy=holdfast.EnginePolicy(URL, MODEL)` and
 `user_renderer=holdfast.renderer_for(FOLDER)`.
 """

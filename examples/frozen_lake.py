@@ -3,7 +3,8 @@
     holdfast run examples/frozen_lake.py --tasks examples/frozen_lake.jsonl --samples 4 --run lake
 
 What is not an action is answered with a list of those there are. The reward is the sum of those of
-the steps: 1 at the goal. Needs gymnasium (`pip install '.[gym]'`).
+the steps: 1 at the goal; the embedded engine's small model plays badly, and gets 0. Needs gymnasium
+(`pip install '.[gym]'`, in the clone).
 """
 
 import holdfast

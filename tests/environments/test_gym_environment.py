@@ -1,7 +1,10 @@
 """GymEnvironment by itself: what it shows, what it understands, what it lets go of."""
 
+import gymnasium
+import numpy as np
 import pytest
 from gym_games import MOVES, Trouble, cell, keep, lake, put_back
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 from holdfast.environments.gym import GymEnvironment
 from holdfast.records.errors import ToolSaysNo, UsageError
@@ -194,3 +197,45 @@ def test_an_id_that_gymnasium_does_not_know_is_a_mistake_and_no_accident(name):
 def test_what_was_never_reset_says_so():
     with pytest.raises(UsageError, match="was not reset"):
         lake().step("left")
+
+
+def test_an_environment_that_was_made_already_is_refused():
+    made = gymnasium.make("Taxi-v4")
+    with pytest.raises(UsageError, match=r"an id or a function, e\.g\. lambda: gymnasium\.make"):
+        GymEnvironment(made)
+    made.close()
+    with pytest.raises(UsageError, match="an id or a function, not 5"):
+        GymEnvironment(5)
+
+
+def test_actions_that_are_neither_words_nor_a_function_are_refused():
+    with pytest.raises(UsageError, match=r"not \['south', 'north'\]"):
+        GymEnvironment("Taxi-v4", actions=["south", "north"])
+
+
+@pytest.mark.parametrize(
+    ("name", "actions"),
+    [
+        ("Blackjack-v1", {"hit": 1, "stick": 7}),
+        ("Blackjack-v1", {"hit": 1, "stick": "0"}),
+        ("Pendulum-v1", {"push": [1.0], "stick": [7.0]}),
+        ("Pendulum-v1", {"push": [1.0], "stick": "left"}),
+        ("Pendulum-v1", {"push": [1.0], "stick": 1.0}),
+    ],
+)
+def test_a_word_for_what_is_no_action_is_named(name, actions):
+    environment = GymEnvironment(name, actions=actions)
+    with pytest.raises(UsageError, match=r"'stick' is .*, which is no action of (Discrete|Box)"):
+        environment.reset(seed=1)
+    environment.close()
+
+
+def test_numbers_for_a_word_may_be_a_list_or_of_another_precision():
+    words = {"left": [-1], "right": np.array([1.0])}
+    assert len(episode(GymEnvironment("Pendulum-v1", actions=words), 1, "left", "right")) == 3
+
+
+@pytest.mark.parametrize("make", ["FrozenLake-v1", FrozenLakeEnv])
+def test_a_keyword_that_is_unknown_is_a_mistake_and_no_accident(make):
+    with pytest.raises(UsageError, match="unexpected keyword argument 'is_slipery'"):
+        GymEnvironment(make, is_slipery=False).reset(seed=1)

@@ -314,7 +314,9 @@ def test_the_server_as_a_process_wants_its_token_and_ends_when_told():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing.py:make"], "names no function of a file"),
+        (["nothing.py:make"], "nothing.py does not exist"),
+        ([f"{WORLDS.parent}:make"], "is no file"),
+        ([str(WORLDS)], "names no function of a file"),
         ([f"{WORLDS}:nothing"], "has no function 'nothing'"),
         ([f"{WORLDS}:Ledger", "--host", "0.0.0.0"], "can be reached from other machines"),
         ([f"{WORLDS}:Ledger", "--token-env", "NOT_SET"], "NOT_SET: this environment variable"),

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from mcp_servers.keeping import ListeningBank, call, others, stdio
@@ -39,11 +40,30 @@ def test_tools_have_to_be_listed_before_an_environment_shows_them():
         ({"tools": "add"}, r"\['add'\]"),
         ({"contract": "never"}, "`contract`: 'never'.*idempotent"),
         ({"contract": {"add": "never"}}, "`contract`: 'never'"),
+        (
+            {"recovry": "replay"},
+            "no option recovry; its options are recovery, shared, .*, env, cwd",
+        ),
+        ({"sharedd": True, "token": "x"}, "no option sharedd, token;"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, said):
     with pytest.raises(UsageError, match=said):
         McpServer.stdio("x", **options)
+
+
+def test_options_of_a_url_that_are_unknown_are_refused():
+    with pytest.raises(UsageError, match=r"no option recovry; .*recovery, .*, headers, token$"):
+        McpServer.http("http://127.0.0.1:1/mcp", recovry="replay")
+
+
+@pytest.mark.parametrize("words", [(["python", "s3cret.py"],), ("python", Path("s3cret.py"))])
+def test_a_command_is_strings(words):
+    with pytest.raises(
+        UsageError, match=r"each of its arguments as a string.* given a (list|Po)"
+    ) as no:
+        McpServer.stdio(*words)
+    assert "s3cret" not in str(no.value)
 
 
 def test_a_url_that_is_none_is_refused():

@@ -165,13 +165,14 @@ def test_only_what_is_kept_is_scored():
 def test_a_policy_cannot_ask_for_a_score_that_the_rollout_did_not_make():
     async def run():
         async with opened({"solution.py": WRONG}) as workspace:
-            made = Workspace().scoring("true")
-            forged = [await workspace.step(made), await workspace.step(PREFIX + "0" * 64)]
-            return [seen.reward for seen in forged], workspace.scoring("true") == made
+            return await workspace.step(PREFIX + "0" * 64)
 
-    rewards, is_same = asyncio.run(run())
-    assert rewards == [0.0, 0.0]
-    assert is_same, "the same in every process, so that it can be replayed"
+    forged = asyncio.run(run())
+    assert (forged.reward, forged.info["exit_code"] > 0) == (0.0, True)
+
+
+def test_a_scoring_is_the_same_everywhere_so_that_it_can_be_replayed():
+    assert Workspace().scoring("true") == Workspace({"a": ""}).scoring("true")
 
 
 def test_what_is_scored_otherwise_is_another_action():
@@ -191,3 +192,15 @@ def test_what_is_scored_otherwise_is_another_action():
 def test_scoring_stays_within_its_folder(bad):
     with pytest.raises(UsageError, match="not a path within the workspace"):
         Workspace().scoring("true", **bad)
+
+
+def test_a_scoring_of_another_instance_is_a_mistake_and_no_reward():
+    async def run():
+        async with opened({"solution.py": RIGHT}) as workspace:
+            foreign = Workspace({}).scoring("true")
+            with pytest.raises(UsageError, match="call `scoring` on the instance that is stepped"):
+                await workspace.step(foreign)
+            assert workspace.scoring("true") == foreign
+            return await workspace.step(foreign)
+
+    assert asyncio.run(run()).reward == 1.0

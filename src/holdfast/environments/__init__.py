@@ -1,7 +1,7 @@
 """Environments: adapters from worlds that exist to `holdfast.Environment`.
 
-Each needs its own extra (`pip install 'holdfast[gym]'`, `[mcp]`, `[openenv]`) and is imported when
-first used.
+Some need an extra (`pip install '.[gym]'` in the clone; `.[mcp]`, `.[openenv]`). Each is imported
+when first used.
 """
 
 from importlib import import_module

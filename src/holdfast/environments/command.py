@@ -103,8 +103,10 @@ def _port(text: str) -> int:
 def _load(reference: str) -> Make:
     file, _, name = reference.rpartition(":")
     path = Path(file)
-    if not name.isidentifier() or not path.is_file():
+    if not file or not name.isidentifier():
         raise UsageError(f"{reference!r} names no function of a file; it looks like FILE.py:make")
+    if not path.is_file():
+        raise UsageError(f"{path} {'is no file' if path.exists() else 'does not exist'}")
     # A name that no import uses: a file may be called like a module that we need.
     spec = importlib.util.spec_from_file_location("holdfast_served_file", path)
     if spec is None or spec.loader is None:

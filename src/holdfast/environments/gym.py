@@ -22,10 +22,11 @@ try:
     from gymnasium.wrappers import TimeLimit
 except ImportError as missing:
     raise UsageError(
-        f"GymEnvironment needs gymnasium ({missing}); install it with: pip install 'holdfast[gym]'"
+        f"GymEnvironment needs gymnasium ({missing}); install it with: pip install '.[gym]' "
+        "(in the clone)"
     ) from missing
 
-from holdfast.environments.gym_spaces import Read, described, reading
+from holdfast.environments.gym_spaces import Read, described, is_action, reading
 from holdfast.environments.gym_values import builtin, recordable
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -75,6 +76,7 @@ class GymEnvironment(Environment):
         inline: bool = False,
         **kwargs: object,
     ):
+        _check(environment, actions)
         self._environment = environment
         self._kwargs: dict[str, Any] = kwargs
         self._actions = actions
@@ -156,6 +158,7 @@ class GymEnvironment(Environment):
         self.close()
         self._env = env = self._made()
         if self._words is not None:
+            self._check_words(env)
             return env, self._words.possible
         if callable(self._actions):
             return env, ""
@@ -167,7 +170,24 @@ class GymEnvironment(Environment):
         self._read, possible = reading(env.action_space)
         return env, possible
 
+    def _check_words(self, env: Env) -> None:
+        assert isinstance(self._actions, Mapping), "it has words"
+        for word, action in self._actions.items():
+            if not is_action(env.action_space, action):
+                raise UsageError(
+                    f"{self.name}: `actions` says that {word!r} is {action!r:.80}, which is no "
+                    f"action of {env.action_space}"
+                )
+
     def _made(self) -> Env:
+        try:
+            return self._make()
+        except TypeError as error:
+            # A mistyped keyword, as a rule: it is the same at every try.
+            given = ", ".join(self._kwargs) or "no keywords"
+            raise UsageError(f"{self.name} cannot be made (given {given}): {error}") from error
+
+    def _make(self) -> Env:
         if not isinstance(self._environment, str):
             return self._environment(**self._kwargs)
         name = self._environment
@@ -249,6 +269,21 @@ class GymEnvironment(Environment):
         if not space.contains(action):
             raise ToolSaysNo(f"Nothing happened: {action} is no action of {space}.")
         return action
+
+
+def _check(environment: object, actions: object) -> None:
+    if isinstance(environment, gymnasium.Env):
+        raise UsageError(
+            "GymEnvironment makes its environments itself: give an id or a function, e.g. "
+            "lambda: gymnasium.make(…), not an environment"
+        )
+    if not (isinstance(environment, str) or callable(environment)):
+        raise UsageError(f"give GymEnvironment an id or a function, not {environment!r:.80}")
+    if not (actions is None or isinstance(actions, Mapping) or callable(actions)):
+        raise UsageError(
+            "`actions` are words and their actions, e.g. {'left': 0, 'right': 1}, or a function "
+            f"from the reply to the action, not {actions!r:.80}"
+        )
 
 
 def _told(seen: Observation) -> str:

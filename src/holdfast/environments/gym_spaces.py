@@ -36,6 +36,17 @@ def reading(space: "Space[Any]") -> tuple[Read, str]:
             )
 
 
+def is_action(space: "Space[Any]", value: object) -> bool:
+    """Whether it can be done. Numbers may come as lists, or in another precision."""
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+        try:
+            with np.errstate(all="ignore"):
+                value = np.asarray(value, dtype=space.dtype)
+        except (TypeError, ValueError, OverflowError):
+            return False
+    return bool(space.contains(value))
+
+
 def _values(space: spaces.Discrete) -> range:
     return range(int(space.start), int(space.start + space.n))
 

@@ -25,7 +25,7 @@ try:
 except ImportError as missing:
     raise UsageError(
         f"OpenEnvEnvironment needs openenv-core ({missing}); install it with: "
-        "pip install 'holdfast[openenv]'"
+        "pip install '.[openenv]' (in the clone)"
     ) from missing
 
 DEFAULT_PATIENCE = 60.0

@@ -1,7 +1,7 @@
 """MCP servers as environments: `McpServer` describes one, its `environment()` serves a trajectory.
 
-Needs the extra: `pip install 'holdfast[mcp]'`. The `mcp` package is imported when the first session
-is opened, not before.
+Needs the extra: `pip install '.[mcp]'`, in the clone. The `mcp` package is imported when the first
+session is opened, not before.
 """
 
 from holdfast.environments.mcp.environment import McpEnvironment

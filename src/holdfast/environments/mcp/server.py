@@ -6,7 +6,7 @@ tools is asked for once and kept.
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import TypedDict, Unpack
 from weakref import WeakKeyDictionary
@@ -48,6 +48,7 @@ class McpServer:
     """
 
     def __init__(self, connection: Connection, **options: Unpack[Options]):
+        _check_known(options)
         self.recovery = _recovery(options.get("recovery", Recovery.STATELESS))
         self.shared = options.get("shared", False)
         self.timeout = options.get("timeout", DEFAULT_TIMEOUT)
@@ -90,6 +91,8 @@ class McpServer:
         It gets `env` and the few variables that every program needs (PATH, HOME, …), not all of
         this process's; and, where the session is a trajectory's own, its seed as HOLDFAST_SEED.
         """
+        _check_known(options, "env", "cwd")
+        _check_words(command, *args)
         folder = None if cwd is None else fspath(cwd)
         return cls(Stdio(command, args, dict(env or {}), folder), **options)
 
@@ -103,6 +106,7 @@ class McpServer:
         **options: Unpack[Options],
     ) -> "McpServer":
         """A server that is reached by streamable HTTP. `token` is sent as a bearer token."""
+        _check_known(options, "headers", "token")
         sent = dict(headers or {})
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
@@ -209,6 +213,25 @@ class McpServer:
             raise EnvironmentBroken(
                 f"MCP server {self.described} no longer has {', '.join(sorted(gone))}"
             )
+
+
+def _check_known(options: Iterable[str], *more: str) -> None:
+    known = (*Options.__annotations__, *more)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise UsageError(
+            f"McpServer has no option {', '.join(unknown)}; its options are {', '.join(known)}"
+        )
+
+
+def _check_words(*words: object) -> None:
+    # Not shown: there may be secrets among them.
+    strange = [type(one).__name__ for one in words if not isinstance(one, str)]
+    if strange:
+        raise UsageError(
+            "McpServer.stdio takes the command and each of its arguments as a string, as in "
+            f"McpServer.stdio('python', 'server.py'); it was given a {strange[0]}"
+        )
 
 
 def _recovery(given: Recovery | str) -> Recovery:

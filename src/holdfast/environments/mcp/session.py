@@ -217,7 +217,9 @@ def _new_scope() -> "anyio.CancelScope":
         import anyio
         import mcp  # noqa: F401  # the package that all of this needs
     except ImportError as error:
-        raise UsageError("MCP servers need their extra: pip install 'holdfast[mcp]'") from error
+        raise UsageError(
+            "MCP servers need their extra: pip install '.[mcp]' (in the clone)"
+        ) from error
     return anyio.CancelScope()
 
 

@@ -28,6 +28,9 @@ STEERING = frozenset(
     }
 )
 PYTEST = re.compile(r"""(^|[\s/;&|("'])(pytest|py\.test)($|[\s;&|)"'])""")
+MOST_KNOWN = 10_000
+_made: dict[str, None] = {}
+"""The actions that this process made last, by whichever workspace."""
 _SUITE = re.compile(rb"<testsuite\b[^>]*>")
 _COUNT = re.compile(rb'\b(tests|failures|errors|skipped)="(\d{1,9})"')
 
@@ -88,7 +91,22 @@ def make(
     if normal is not None and "." in normal:
         normal = None
     contents = {os.path.normpath(path): as_bytes(path, body) for path, body in files.items()}
-    return Scoring(command, contents, normal, timeout)
+    made = Scoring(command, contents, normal, timeout)
+    _made.pop(made.action, None)
+    _made[made.action] = None
+    if len(_made) > MOST_KNOWN:
+        del _made[next(iter(_made))]
+    return made
+
+
+def check_none(action: str) -> None:
+    """Run as a command, another workspace's scoring would look like a failure of the policy. What
+    nobody made is the policy's own words, and no error: that would be an escape from a reward."""
+    if action in _made:
+        raise UsageError(
+            "this scoring was made by another workspace: call `scoring` on the instance that is "
+            "stepped, which is `episode.environment`"
+        )
 
 
 def prepare(scoring: Scoring, workspace: str, files: Files) -> None:

@@ -134,6 +134,7 @@ class Workspace(Environment):
         """Runs a shell command, or what `scoring` has made."""
         if (wanted := self._scorings.get(action)) is not None:
             return await self._score(wanted)
+        scoring.check_none(action)
         ended, note = await self._execute(action)
         return Observation(self._said(ended, note), info={"exit_code": ended.exit_code})
 
