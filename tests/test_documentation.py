@@ -60,6 +60,7 @@ def test_the_public_names_are_these():
         "group_scorer", "open_journal", "renderer_for", "run", "tool",
         "AgentRolloutProcessor", "DialogueRolloutProcessor", "EnvironmentRolloutProcessor",
         "Environment", "Episode", "Limits", "Observation", "Recovery",
+        "OnDivergence", "Shortfall", "UsageError",
     }  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 

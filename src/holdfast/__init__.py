@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from holdfast.records.errors import EnvironmentBroken as EnvironmentBroken
     from holdfast.records.errors import HoldfastError as HoldfastError
     from holdfast.records.errors import ToolSaysNo as ToolSaysNo
+    from holdfast.records.errors import UsageError as UsageError
     from holdfast.records.group import GroupPolicy as GroupPolicy
+    from holdfast.records.group import Shortfall as Shortfall
     from holdfast.records.message import Message as Message
     from holdfast.records.message import ToolCall as ToolCall
     from holdfast.records.sample import Sample as Sample
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.rollout.processor import RolloutConfig as RolloutConfig
     from holdfast.rollout.processor import RolloutProcessor as RolloutProcessor
     from holdfast.rollout.processor import SingleTurnRolloutProcessor as SingleTurnRolloutProcessor
+    from holdfast.rollout.session import OnDivergence as OnDivergence
     from holdfast.rollout.tool import Tool as Tool
     from holdfast.rollout.tool import tool as tool
     from holdfast.rollout.training import TrainingRolloutProcessor as TrainingRolloutProcessor
@@ -61,6 +64,7 @@ _WHERE = {
     "Limits": "holdfast.rollout.budget",
     "Message": "holdfast.records.message",
     "Observation": "holdfast.rollout.environment",
+    "OnDivergence": "holdfast.rollout.session",
     "Recovery": "holdfast.rollout.environment",
     "Reply": "holdfast.rollout.context",
     "Rollout": "holdfast.rollout.context",
@@ -71,6 +75,7 @@ _WHERE = {
     "Score": "holdfast.engine.scorer",
     "ScoringPolicy": "holdfast.engine.settings",
     "Settings": "holdfast.engine.settings",
+    "Shortfall": "holdfast.records.group",
     "SingleTurnRolloutProcessor": "holdfast.rollout.processor",
     "Status": "holdfast.records.trajectory",
     "Task": "holdfast.records.task",
@@ -79,6 +84,7 @@ _WHERE = {
     "ToolSaysNo": "holdfast.records.errors",
     "TrainingRolloutProcessor": "holdfast.rollout.training",
     "TrajectoryView": "holdfast.records.view",
+    "UsageError": "holdfast.records.errors",
     "Voice": "holdfast.rollout.voice",
     "group_scorer": "holdfast.engine.scorer",
     "open_journal": "holdfast.journal",
@@ -100,6 +106,7 @@ __all__ = [
     "Limits",
     "Message",
     "Observation",
+    "OnDivergence",
     "Recovery",
     "Reply",
     "Rollout",
@@ -110,6 +117,7 @@ __all__ = [
     "Score",
     "ScoringPolicy",
     "Settings",
+    "Shortfall",
     "SingleTurnRolloutProcessor",
     "Status",
     "Task",
@@ -118,6 +126,7 @@ __all__ = [
     "ToolSaysNo",
     "TrainingRolloutProcessor",
     "TrajectoryView",
+    "UsageError",
     "Voice",
     "group_scorer",
     "open_journal",

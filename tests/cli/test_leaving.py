@@ -32,4 +32,4 @@ def test_a_run_whose_code_hangs_still_ends_with_its_report(lab, code):
     lab.write("agent.py", code)
     lab.tasks("sum")
     done = lab.finished_run("--attempt-deadline", 1, "--max-retry", 0, "--group-refill", 0)
-    assert "1 trajectories" in done.out
+    assert "1 trajectory:" in done.out

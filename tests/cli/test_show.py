@@ -118,6 +118,24 @@ def test_a_failed_trajectory_is_shown_with_every_traceback(ran):
     assert text.count("    KeyError: 'a bug in bug'") == 2
 
 
+def test_a_failure_is_shown_with_the_numbers_that_it_named(lab):
+    lab.write("agent.py", "async def solve(t):\n    raise ValueError('there is no Taxi-v4')\n")
+    lab.tasks("a")
+    done = lab.finished_run()
+    assert "run r: 1 trajectory: 1 FAILED" in done.out
+    assert "a/0: FAILED (ValueError: there is no Taxi-v4), reward none" in show(lab, "a/0")
+
+
+def test_a_processor_that_cannot_work_is_refused_before_anything_is_run(lab):
+    made = "import holdfast\nagent = holdfast.AgentRolloutProcessor(['search'])\n"
+    lab.write("agent.py", made)
+    done = lab.run()
+    assert done.code == Exit.USAGE
+    assert done.err.splitlines()[-1].endswith("'search' is no tool: give a function or a Tool")
+    assert done.err.count("  File ") == 1, "the user's line, and none of ours"
+    assert not lab.journal.exists()
+
+
 def test_a_trajectory_as_json_has_stable_keys(ran):
     told = json.loads(show(ran, "bug/0", "--json"))
     assert set(told) == {

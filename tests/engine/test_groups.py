@@ -173,7 +173,7 @@ def test_the_rewards_of_disturbed_trajectories_are_shown_beside_those_of_clean_o
     assert report.retried_attempts == 1
     text = as_text(report)
     assert "mean reward: clean 1.5000 (n=2), disturbed 0.0000 (n=1)" in text
-    assert "1 attempts retried" in text
+    assert "1 attempt retried" in text
 
 
 def test_refills_and_truncations_are_counted_by_reason():
@@ -341,4 +341,4 @@ def test_an_interrupted_tool_call_makes_a_trajectory_disturbed():
     report = yard.report()
     assert report.interrupted_calls == 1
     assert (report.clean.count, report.disturbed.count) == (0, 1)
-    assert "1 tool calls interrupted" in as_text(report)
+    assert "1 tool call interrupted" in as_text(report)

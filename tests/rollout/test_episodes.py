@@ -398,7 +398,7 @@ def test_a_step_after_the_end_is_refused():
     ("answer", "words"),
     [
         (7, "wants to return an Observation or a string, not 7"),
-        (Observation("x", reward=float("nan")), "nan is no reward"),
+        (Observation("x", reward=float("nan")), "reward nan is no finite number"),
         (Observation("x", info={"x": object()}), "object"),
     ],
 )

@@ -51,7 +51,7 @@ def python(*arguments: object, cwd: Path, **options) -> subprocess.CompletedProc
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

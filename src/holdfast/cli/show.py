@@ -11,9 +11,10 @@ from holdfast.cli.exit import Exit
 from holdfast.cli.printing import name, print_json, visible
 from holdfast.cli.reading import named, to_read
 from holdfast.engine.export import failure_rows, history_of, trajectory_row
-from holdfast.engine.report import as_text, build
+from holdfast.engine.report import as_text, build, many
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import UsageError
+from holdfast.records.failure import Failure
 from holdfast.records.run import Run
 from holdfast.records.step import (
     AttemptStarted,
@@ -49,7 +50,8 @@ async def _runs(args: argparse.Namespace) -> int:
         counts = ", ".join(f"{total} {name}" for name, total in row.by_status.items())
         total = sum(row.by_status.values())
         print(
-            f"{row.name}: {_date(row.created)}, {row.tasks} tasks × {row.samples} samples, "
+            f"{row.name}: {_date(row.created)}, {many(row.tasks, 'task')} × "
+            f"{many(row.samples, 'sample')}, "
             f"{row.settled} of {total} settled ({counts})"
         )
         for worker in row.live_workers:
@@ -84,7 +86,9 @@ async def _run(args: argparse.Namespace, journal: Journal, run: Run) -> Exit:
     else:
         print(visible("\n".join([as_text(report), *_changes(run), "", *_listing(args, listed)])))
     if report.corrupt:
-        return say(f"{len(report.corrupt)} corrupt logs; {advice(args.journal)}", Exit.CORRUPT)
+        return say(
+            f"{many(len(report.corrupt), 'corrupt log')}; {advice(args.journal)}", Exit.CORRUPT
+        )
     return Exit.OK
 
 
@@ -106,7 +110,7 @@ def _listing(args: argparse.Namespace, listed: list[TrajectoryRow]) -> list[str]
     lines = []
     for row in listed if args.all else listed[:LISTED]:
         owner = ", resting" if row.resting else f", {row.owner}" if row.owner else ""
-        lines.append(f"{_short(row)}  {row.status.name}  {_many(row.records, 'record')}{owner}")
+        lines.append(f"{_short(row)}  {row.status.name}  {many(row.records, 'record')}{owner}")
     if len(listed) > LISTED and not args.all:
         lines.append(f"… and {len(listed) - LISTED} more (--all)")
     return lines
@@ -160,14 +164,17 @@ def _attempt(one: AttemptStarted) -> dict[str, object]:
 
 def _lines(view: TrajectoryView) -> list[str]:
     history = view.history
+    # The recorded reason is the failure's root, whose numbers are left out so that like ones meet.
+    failed = (one for one in reversed(_failures(view)) if one.root == view.reason)
+    reason = next((one.line for one in failed), view.reason)
     reward = "none" if history.reward is None else f"{history.reward:g}"
     lines = [
         (
             f"{name(str(view.key))}: {view.status.name}"
-            f"{f' ({view.reason})' if view.reason else ''}, reward {reward}, "
-            f"{_many(len(history.attempts), 'attempt')}, {_many(len(view.turns), 'turn')}, "
-            f"{_many(history.sampled_tokens, 'sampled token')}, {_many(history.life, 'refill')}, "
-            f"{_many(history.prefix_breaks, 'prefix break')}"
+            f"{f' ({reason})' if reason else ''}, reward {reward}, "
+            f"{many(len(history.attempts), 'attempt')}, {many(len(view.turns), 'turn')}, "
+            f"{many(history.sampled_tokens, 'sampled token')}, {many(history.life, 'refill')}, "
+            f"{many(history.prefix_breaks, 'prefix break')}"
         )
     ]
     if history.scored:
@@ -185,19 +192,23 @@ def _lines(view: TrajectoryView) -> list[str]:
         lines += _step(path, step, view)
     for path, draft in history.drafts.items():
         lines.append(
-            f"[{path}] assistant, unfinished: {_many(count(draft.ids), 'durable token')}; it goes "
+            f"[{path}] assistant, unfinished: {many(count(draft.ids), 'durable token')}; it goes "
             "on from there"
         )
     for failure in history.close_failures:
         words = f"{failure.type}: {failure.message}"
         lines.append(f"\nthe environment of step {failure.step} could not be closed: {words}")
-    for failure in (*history.failures, *history.scoring_failures):
+    for failure in _failures(view):
         where = f" at step {failure.step}" if failure.step else ""
         lines.append(
             f"\nattempt {failure.attempt} failed in its {failure.phase}{where} [{failure.cause}]:"
         )
         lines += [f"    {line}" for line in failure.traceback.rstrip().splitlines()]
     return lines
+
+
+def _failures(view: TrajectoryView) -> list[Failure]:
+    return [*view.history.failures, *view.history.scoring_failures]
 
 
 def _step(path: str, step: Step, view: TrajectoryView) -> list[str]:
@@ -208,9 +219,9 @@ def _step(path: str, step: Step, view: TrajectoryView) -> list[str]:
                 broken = f", went on at token {', '.join(map(str, step.seams))}{broken}"
             return [
                 (
-                    f"[{path}] assistant ({_many(count(step.ids), 'token')} after a prompt of "
+                    f"[{path}] assistant ({many(count(step.ids), 'token')} after a prompt of "
                     f"{step.keep + count(step.delta):,}, {step.finish_reason}, {_versions(step)}, "
-                    f"{_many(step.tries, 'try')}{broken}): {step.message.text}"
+                    f"{many(step.tries, 'try')}{broken}): {step.message.text}"
                 ),
                 *(f"    calls {one.name}({one.arguments})" for one in step.message.tool_calls),
             ]
@@ -236,11 +247,6 @@ def _versions(step: Generated) -> str:
     return "versions " + ", ".join(
         f"{span.version or 'unknown'} {span.start}–{span.end}" for span in step.versions
     )
-
-
-def _many(number: int, what: str) -> str:
-    plural = {"try": "tries"}.get(what, f"{what}s")
-    return f"{number:,} {what if number == 1 else plural}"
 
 
 def _date(at: float) -> str:

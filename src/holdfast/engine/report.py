@@ -159,7 +159,7 @@ def _add_cause(
             failures=0,
             permanent=0,
             example=name,
-            message=f"{failure.type}: {failure.message.splitlines()[0] if failure.message else ''}",
+            message=failure.line,
             traceback=failure.traceback,
         )
     cause.failures += 1
@@ -184,29 +184,29 @@ def as_text(report: RunReport) -> str:
     """The report for people."""
     counts = ", ".join(f"{total} {name}" for name, total in report.by_status.items())
     lines = [
-        f"run {report.run}: {report.trajectories} trajectories: {counts}",
+        f"run {report.run}: {many(report.trajectories, 'trajectory')}: {counts}",
         (
-            f"  {report.turns:,} turns, {report.sampled_tokens:,} sampled tokens; "
-            f"{report.groups_kept} of {report.groups} groups kept, {report.groups_dropped} dropped"
+            f"  {many(report.turns, 'turn')}, {many(report.sampled_tokens, 'sampled token')}; "
+            f"{report.groups_kept} of {many(report.groups, 'group')} kept, "
+            f"{report.groups_dropped} dropped"
         ),
     ]
-    disturbances = {
-        "calls retried": report.call_retries,
-        "attempts retried": report.retried_attempts,
-        "refills": report.refills,
-        "forks on replay": report.forks,
-        "prefix breaks": report.prefix_breaks,
-        "replies gone on with": report.seams,
-        "tool calls interrupted": report.interrupted_calls,
-        "environments that came back different": report.worlds_changed,
-        "environments not closed": report.closes_failed,
-    }
-    if any(disturbances.values()):
-        told = ", ".join(f"{total} {name}" for name, total in disturbances.items() if total)
-        lines.append(f"  {told}")
+    disturbances = [
+        (report.call_retries, "call", " retried"),
+        (report.retried_attempts, "attempt", " retried"),
+        (report.refills, "refill", ""),
+        (report.forks, "fork", " on replay"),
+        (report.prefix_breaks, "prefix break", ""),
+        (report.seams, "reply", " gone on with"),
+        (report.interrupted_calls, "tool call", " interrupted"),
+        (report.worlds_changed, "environment", " that came back different"),
+        (report.closes_failed, "environment", " not closed"),
+    ]
+    if told := [f"{many(total, what)}{how}" for total, what, how in disturbances if total]:
+        lines.append(f"  {', '.join(told)}")
     if report.truncations:
-        told = ", ".join(f"{total} {reason}" for reason, total in report.truncations.items())
-        lines.append(f"  truncated: {told}")
+        reasons = ", ".join(f"{total} {reason}" for reason, total in report.truncations.items())
+        lines.append(f"  truncated: {reasons}")
     lines += _rewards(report)
     if report.unsettled:
         lines.append(f"  {report.unsettled} not settled yet")
@@ -219,6 +219,12 @@ def as_text(report: RunReport) -> str:
             "--retry-failed (and --accept-changes if the code changed)"
         )
     return "\n".join(lines)
+
+
+def many(number: int, what: str) -> str:
+    """A count of things, in its singular where there is one."""
+    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{number:,} {what if number == 1 else plural}"
 
 
 def _rewards(report: RunReport) -> list[str]:

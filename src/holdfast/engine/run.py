@@ -11,6 +11,7 @@ from holdfast.journal.journal import Journal
 from holdfast.policy.choice import renderer_of
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
+from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
@@ -41,6 +42,8 @@ async def run(
     `renderer`: when not given, that of the tokenizer which the engine says its model has.
     """
     rows = as_tasks(tasks)
+    if not rows:
+        raise UsageError(f"run {name!r} has no tasks; give one or more")
     processor = as_processor(rollout)
     await policy.check()
     renderer = renderer or renderer_of(policy)

@@ -1,6 +1,6 @@
 """Settings: how a run is worked on. None of them changes what it samples."""
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.records.errors import UsageError
 from holdfast.rollout.session import OnDivergence
@@ -39,6 +39,11 @@ class Settings(Struct, frozen=True):
     """Share the run with other live workers instead of refusing to start."""
 
     def __post_init__(self) -> None:
+        if self.on_divergence not in list(OnDivergence):
+            known = ", ".join(OnDivergence)
+            raise UsageError(f"on_divergence={self.on_divergence!r} is none of {known}")
+        # Its name is as good as the member; it is compared by identity.
+        structs.force_setattr(self, "on_divergence", OnDivergence(self.on_divergence))
         if self.concurrency < 1:
             raise UsageError(f"concurrency must be 1 or more, not {self.concurrency}")
         if self.max_retry < 0:

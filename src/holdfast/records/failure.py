@@ -4,17 +4,20 @@ The table from cause to gradient lives here and nowhere else (see `TREATMENT`).
 """
 
 import asyncio
+import os
 import re
 import traceback as tracebacks
+from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.records.errors import Cause, HoldfastError
+from holdfast.records.errors import Cause, HoldfastError, UsageError
 from holdfast.records.redaction import redact
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 16_000
 MAX_READ = 1_000_000
+_PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
 
 class Treatment(Struct, frozen=True):
@@ -52,10 +55,21 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     phase: str = "rollout"
 
     @property
+    def line(self) -> str:
+        """Its type and the first line of what it said."""
+        return self._told(self._said)
+
+    @property
     def root(self) -> str:
         """Failures with the same root are one line of a report."""
-        shape = re.sub(r"\d+", "#", self.message.splitlines()[0] if self.message else "")
-        return f"{self.type}: {shape}" if shape else self.type
+        return self._told(re.sub(r"\d+", "#", self._said))
+
+    @property
+    def _said(self) -> str:
+        return self.message.splitlines()[0] if self.message else ""
+
+    def _told(self, words: str) -> str:
+        return f"{self.type}: {words}" if words else self.type
 
 
 def classify(error: BaseException) -> tuple[Cause, bool]:
@@ -74,14 +88,16 @@ def failure_of(
     """The record of `error`: its root, not the group or cancellation that carried it here."""
     root = root_of(error)
     cause, retryable = classify(root)
-    lines = tracebacks.format_exception(type(root), root, root.__traceback__)
+    shown = tracebacks.TracebackException.from_exception(root)
+    if isinstance(root, UsageError):
+        _leave_out_our_frames(shown)
     return Failure(
         cause=cause,
         retryable=retryable,
         type=type(root).__name__,
         # Redacted before it is shortened: half a secret is still one.
         message=_shorten(redact(_shorten(_said(root), MAX_READ)), MAX_MESSAGE),
-        traceback=_shorten(redact(_shorten("".join(lines), MAX_READ)), MAX_TRACEBACK),
+        traceback=_shorten(redact(_shorten("".join(shown.format()), MAX_READ)), MAX_TRACEBACK),
         step=step,
         attempt=attempt,
         phase=phase,
@@ -95,6 +111,15 @@ def root_of(error: BaseException) -> BaseException:
         real = [one for one in inner if not isinstance(one, asyncio.CancelledError)]
         error = (real or list(inner))[0]
     return error
+
+
+def _leave_out_our_frames(shown: tracebacks.TracebackException) -> None:
+    """The caller's mistake is in the caller's lines, not in those of Holdfast beneath them."""
+    theirs = [frame for frame in shown.stack if not frame.filename.startswith(_PACKAGE)]
+    shown.stack = tracebacks.StackSummary.from_list(theirs)
+    for one in (shown.__cause__, shown.__context__):
+        if one is not None:
+            _leave_out_our_frames(one)
 
 
 def _said(error: BaseException) -> str:

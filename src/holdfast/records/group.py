@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
@@ -25,6 +25,11 @@ class GroupPolicy(Struct, frozen=True):
     at_least: int = 1
 
     def __post_init__(self) -> None:
+        if self.shortfall not in list(Shortfall):
+            known = ", ".join(Shortfall)
+            raise UsageError(f"group shortfall={self.shortfall!r} is none of {known}")
+        # Its name is as good as the member; it is compared by identity.
+        structs.force_setattr(self, "shortfall", Shortfall(self.shortfall))
         if self.refill < 0:
             raise UsageError(f"group refill must be 0 or more, not {self.refill}")
         if self.at_least < 1:

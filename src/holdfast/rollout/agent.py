@@ -5,9 +5,11 @@ what it replies is the next action, until the episode is over. Limits end both, 
 its reason; neither contains a line about crashes.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
-from holdfast.records.errors import Truncated
+from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.message import Message, system
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Truncation
@@ -17,11 +19,13 @@ from holdfast.rollout.environment import Environment
 from holdfast.rollout.episode import Episode
 from holdfast.rollout.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.reply import Reply
-from holdfast.rollout.tool import Function, Tool, as_tool
+from holdfast.rollout.tool import Function, Tool, check_listed, tools_of
 
 MakeEnvironment = Callable[[Task], Environment]
 """Makes a task's environment, a new one for each attempt."""
 Finish = Callable[[Rollout, Sequence[Episode]], Awaitable[Returned]]
+
+FromTask = TypeVar("FromTask", bound=Callable[[Task], object])
 
 DEFAULT_TURNS = 50
 
@@ -46,8 +50,8 @@ class AgentRolloutProcessor(RolloutProcessor):
         finish: Finish | None = None,
     ):
         """`max_tokens` and `max_seconds` bound the whole trajectory, not one reply."""
-        self.tools = tuple(tools)
-        self.environments = tuple(environments)
+        self.tools = tools_of(tools, where="tools")
+        self.environments = _makers(environments)
         self.system_prompt = system_prompt
         self.limits = Limits(max_turns, max_tokens, max_seconds)
         self.finish = finish
@@ -62,8 +66,7 @@ class AgentRolloutProcessor(RolloutProcessor):
         limits = self.limits
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         episodes = [await t.env(make(t.task)) for make in self.environments]
-        own = [as_tool(one) for one in self.tools]
-        tools = [*own, *(tool for episode in episodes for tool in episode.tools)]
+        tools = [*self.tools, *(tool for episode in episodes for tool in episode.tools)]
         t.add(*opening(t.task, self.system_prompt))
         t.add(*(one.observation for one in episodes if one.observation.text))
         try:
@@ -102,7 +105,7 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
         max_tokens: int | None = None,
         max_seconds: float | None = None,
     ):
-        self.environment = environment
+        self.environment = from_task(environment, what="environment", makes="an Environment")
         self.action = action or (lambda reply: reply.text)
         self.system_prompt = system_prompt
         self.limits = Limits(max_turns, max_tokens, max_seconds)
@@ -126,6 +129,30 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
         except Truncated as limit:
             raise Truncated(limit.reason, returned=episode.total_reward) from limit
         return episode.total_reward
+
+
+def _makers(given: Sequence[MakeEnvironment]) -> tuple[MakeEnvironment, ...]:
+    check_listed(given, "environments wants a list of functions that make one from a task")
+    return tuple(from_task(one, what="environments", makes="an Environment") for one in given)
+
+
+def from_task(given: FromTask, *, what: str, makes: str) -> FromTask:
+    """A function of a task, checked where it is set up; what it makes is seen when it is called."""
+    wants = f"{what} wants a function that makes {makes} from a task"
+    if isinstance(given, Environment):
+        raise UsageError(f"{wants}, not an instance: lambda task: {type(given).__name__}(…)")
+    if not callable(given):
+        raise UsageError(f"{wants}: lambda task: …, not {given!r:.200}")
+    try:
+        inspect.signature(given).bind(None)
+    except TypeError:
+        name = getattr(given, "__name__", type(given).__name__)
+        raise UsageError(
+            f"{wants}, but {name} does not take one argument: lambda task: …"
+        ) from None
+    except ValueError:
+        pass  # Some built-in callables do not tell.
+    return given
 
 
 def opening(task: Task, system_prompt: str | None) -> list[Message]:

@@ -29,7 +29,14 @@ class Limits(Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             given = getattr(self, name)
-            if given is not None and not given > 0:
+            if given is None:
+                continue
+            # Not by type: numpy's numbers are numbers, too.
+            number = "__float__" if name == "seconds" else "__index__"
+            if isinstance(given, bool) or not hasattr(given, number):
+                kind = "number" if name == "seconds" else "whole number"
+                raise UsageError(f"a limit of {name} has to be a {kind}, not {given!r:.200}")
+            if not given > 0:
                 raise UsageError(f"a limit of {name} must be more than 0, not {given!r}")
 
 

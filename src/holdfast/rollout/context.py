@@ -13,6 +13,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from holdfast.policy.policy import DEADLINE, Completion
+from holdfast.policy.renderer import ByteRenderer
 from holdfast.records.errors import EnvironmentBroken, Truncated, UsageError
 from holdfast.records.history import tool_message
 from holdfast.records.message import Message, ToolCall, user
@@ -20,17 +21,18 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated, ValueRecorded
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey, Truncation
-from holdfast.rollout import difference, generation
+from holdfast.rollout import difference, generation, given
 from holdfast.rollout.budget import Budget, Limits, Spent
 from holdfast.rollout.calls import run_calls
 from holdfast.rollout.containment import contained
 from holdfast.rollout.environment import Environment, Observation
 from holdfast.rollout.episode import Episode
 from holdfast.rollout.generation import Turn
+from holdfast.rollout.pending import awaited
 from holdfast.rollout.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.reply import Reply, ToolReply
 from holdfast.rollout.session import Session, is_accident
-from holdfast.rollout.tool import MAX_RESULT, Function, Tool, schemas_of
+from holdfast.rollout.tool import Function, Tool, as_tool, schemas_of
 from holdfast.rollout.voice import Voice
 
 __all__ = ["Reply", "Rollout", "ToolReply"]
@@ -58,6 +60,7 @@ class Rollout:
         self.last: Reply | None = None
         self.budget = Budget()
         self._sampling = False
+        self._shown: tuple[dict[str, object], ...] = ()
 
     @property
     def session(self) -> Session:
@@ -77,7 +80,7 @@ class Rollout:
             if isinstance(one, Observation):
                 self._see(one)
             else:
-                self.messages.append(user(one) if isinstance(one, str) else one)
+                self.messages.append(given.message_of(one))
 
     def truncate(self, reason: str) -> NoReturn:
         """Ends the trajectory at a limit: an outcome, kept and scored."""
@@ -103,6 +106,7 @@ class Rollout:
 
     # --- steps
 
+    @awaited("t.generate")
     async def generate(
         self,
         *,
@@ -123,7 +127,12 @@ class Rollout:
             )
         session = self._session
         voice = voice or session.voice
-        asked = _override(
+        # Bytes are framed, not templated: only they can begin with nothing.
+        if not self.messages and not isinstance(voice.renderer, ByteRenderer):
+            raise UsageError(
+                "the conversation is empty: add a message first, as in t.add(*t.task.messages)"
+            )
+        asked = given.sampling_of(
             session.sampling, max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop
         )
         # What is not trained is the world's: it costs the policy nothing.
@@ -131,7 +140,7 @@ class Rollout:
         budget.check()
         sampling = budget.fitted(asked)
         path = self._next_path()
-        schemas = schemas_of(tools)
+        schemas = self._shown = schemas_of(tools)
         if schemas and not getattr(voice.renderer, "shows_tools", True):
             raise UsageError(
                 "the model's chat template does not show tools to it: describe them in a message "
@@ -160,6 +169,7 @@ class Rollout:
             self.truncate(late or Truncation.GENERATION_DEADLINE)
         return self.last
 
+    @awaited("t.tool")
     async def tool(self, call: ToolCall, *tools: "Tool | Function") -> ToolReply:
         """Runs the tool that `call` names, and adds its result to the conversation.
 
@@ -168,20 +178,24 @@ class Rollout:
         (reply,) = await self.tools((call,), *tools)
         return reply
 
+    @awaited("t.tools")
     async def tools(self, calls: Sequence[ToolCall], *tools: "Tool | Function") -> list[ToolReply]:
         """Runs all calls of a turn side by side, and adds their results in the order of the calls.
 
         Those that act in one environment run one after the other. If one breaks, the others are
         let finish first: what they did is recorded.
         """
+        known = [as_tool(one) for one in tools]
+        given.check_calls(calls, known, self._shown)
         paths = [self._next_path() for _ in calls]
-        results, taken = await run_calls(self._session, paths, calls, tools)
+        results, taken = await run_calls(self._session, paths, calls, known)
         self.budget.take_seconds(taken)
         for path, call in zip(paths, calls, strict=True):
             if call.id:
                 self._remember(tool_message(self._session.history, path), f"tool:{path}")
         return [ToolReply(result.content, result.error) for result in results]
 
+    @awaited("t.env")
     async def env(self, environment: Environment, *, seed: int | None = None) -> Episode:
         """Opens an environment: an episode begins, with its first observation.
 
@@ -193,12 +207,14 @@ class Rollout:
         self.budget.take_seconds(episode.seconds)
         return episode
 
+    @awaited("episode.step")
     async def act(self, episode: Episode, action: str) -> Observation:
         """What `episode.step` does, from another branch than the one that opened the episode."""
         seen = await episode.act(self._next_path(), action)
         self.budget.take_seconds(episode.seconds)
         return seen
 
+    @awaited("t.value")
     async def value(
         self, function: "Callable[[], Awaitable[Value] | Value]", *, name: str | None = None
     ) -> Value:
@@ -215,7 +231,8 @@ class Rollout:
             found = function()
             if asyncio.iscoroutine(found) or isinstance(found, Awaitable):
                 found = await found
-            step = ValueRecorded(path, fingerprint(label.encode()), label, _packed(found, label))
+            packed = given.packed(found, label)
+            step = ValueRecorded(path, fingerprint(label.encode()), label, packed)
             await self._session.append(step)
         # Decoded in both cases, so that a live value and a replayed one are the same.
         decoded: Value = msgspec.msgpack.decode(step.value)
@@ -223,6 +240,7 @@ class Rollout:
 
     # --- inside a trajectory: concurrency and sub-rollouts
 
+    @awaited("t.branch")
     async def branch(self, *rollouts: "Callable[[Rollout], Awaitable[Value]]") -> list[Value]:
         """Runs branches side by side, each from here and with a key space of its own.
 
@@ -245,6 +263,7 @@ class Rollout:
         # Outside the `except`: the error keeps its own cause, and does not get the group's.
         raise first
 
+    @awaited("t.sub")
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
         """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
         child = self.beside()
@@ -264,6 +283,7 @@ class Rollout:
         child = Rollout(self._session, scope=scope, stream=self._stream.copy())
         child.messages = list(self.messages)
         child._sources = dict(self._sources)
+        child._shown = self._shown
         child.budget = self.budget.copy()
         return child
 
@@ -329,7 +349,7 @@ class Rollout:
     def _reference(self, message: Message) -> Message | str:
         """A message that is recorded elsewhere is recorded here by its place."""
         known = self._sources.get(id(message))
-        return _checked(message) if known is None else known[1]
+        return given.recordable(message) if known is None else known[1]
 
 
 async def _run(
@@ -355,37 +375,3 @@ async def _sampled(session: Session, voice: Voice, turn: Turn, seconds: float | 
         # Never recorded: replayed, it would fail every further attempt, too.
         raise EnvironmentBroken("another voice met its deadline")
     return completion
-
-
-def _checked(message: Message) -> Message:
-    """Refuses, before anything is sampled, what could be recorded but never read again."""
-    try:
-        return msgspec.convert(msgspec.to_builtins(message), Message)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise UsageError(f"{message!r} is no message: {error}") from error
-
-
-def _override(sampling: Sampling, **changes: object) -> Sampling:
-    given = {name: value for name, value in changes.items() if value is not None}
-    if not given:
-        return sampling
-    if isinstance(given.get("stop"), str):
-        given["stop"] = (given["stop"],)
-    try:
-        return msgspec.convert({**msgspec.structs.asdict(sampling), **given}, Sampling)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"sampling: {error}") from error
-
-
-def _packed(value: object, label: str) -> bytes:
-    try:
-        packed = msgspec.msgpack.encode(value)
-        msgspec.msgpack.decode(packed)
-        if len(packed) > MAX_RESULT:
-            raise ValueError(f"{len(packed):,} bytes are more than {MAX_RESULT:,}")
-        return packed
-    except (TypeError, OverflowError, ValueError, RecursionError) as error:
-        raise TypeError(
-            f"value {label!r} returned {type(value).__name__}, which cannot be recorded: {error}; "
-            "return numbers, strings, bytes, lists or dicts"
-        ) from error

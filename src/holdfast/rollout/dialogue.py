@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
+from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, system, user
 from holdfast.records.task import Task
-from holdfast.rollout.agent import opening
+from holdfast.rollout.agent import from_task, opening
 from holdfast.rollout.budget import Limits
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processor import Returned, RolloutProcessor, code_of
-from holdfast.rollout.tool import Function, Tool
+from holdfast.rollout.tool import Function, Tool, tools_of
 from holdfast.rollout.voice import Voice
 
 DEFAULT_TURNS = 20
@@ -47,12 +48,12 @@ class DialogueRolloutProcessor(RolloutProcessor):
         max_tokens: int | None = None,
         max_seconds: float | None = None,
     ):
-        self.user_prompt = user_prompt
+        self.user_prompt = from_task(user_prompt, what="user_prompt", makes="the user's prompt")
         self.user_policy = user_policy
         self.user_renderer = user_renderer
-        self.tools = tuple(tools)
+        self.tools = tools_of(tools, where="tools")
         self.system_prompt = system_prompt
-        self.stop = stop
+        self.stop = _ending(stop)
         self.user_max_tokens = user_max_tokens
         self.limits = Limits(max_turns, max_tokens, max_seconds)
 
@@ -107,6 +108,13 @@ class DialogueRolloutProcessor(RolloutProcessor):
             return False
         t.add(answer.text)
         return True
+
+
+def _ending(stop: object) -> str:
+    # Every text holds the empty one: it would end each dialogue at the user's first words.
+    if not isinstance(stop, str) or not stop:
+        raise UsageError(f"stop={stop!r:.200}: give the words with which the user ends a dialogue")
+    return stop
 
 
 def _mirrored(messages: Sequence[Message]) -> list[Message]:

@@ -7,9 +7,9 @@ environment is called: it is brought back, by its recovery level, when the rollo
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.records.failure import failure_of
@@ -17,13 +17,14 @@ from holdfast.records.step import CloseFailed, Contract, EnvironmentStepped, Too
 from holdfast.rollout import difference
 from holdfast.rollout.containment import as_exception, contained
 from holdfast.rollout.environment import Environment, Observation, Recovery
-from holdfast.rollout.guarded import recovery_of
+from holdfast.rollout.guarded import check_usable, identity_of, recovery_of
 from holdfast.rollout.live_world import EPISODE_OVER, LiveWorld
 from holdfast.rollout.own_thread import OwnThread
 from holdfast.rollout.prompt import fingerprint
 from holdfast.rollout.recorded import answer_of, observation_of, step_of
+from holdfast.rollout.reply import Reply
 from holdfast.rollout.session import Session
-from holdfast.rollout.tool import Tool, as_tool, result_text
+from holdfast.rollout.tool import Tool, result_text, tools_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,8 +58,9 @@ class Episode:
         session: Session,
         environment: Environment,
         path: str,
-        act: "Callable[[Episode, str], Awaitable[Observation]]",
+        act: "Callable[[Episode, str], Coroutine[Any, Any, Observation]]",
     ):
+        check_usable(environment)
         self.path = path
         self.environment = environment
         self.rewards: list[float] = []
@@ -105,12 +107,14 @@ class Episode:
 
     # --- what a rollout does
 
-    async def step(self, action: str) -> Observation:
+    def step(self, action: str) -> "Coroutine[Any, Any, Observation]":
         """Does `action`, and returns what the environment answers; durable when it returns."""
-        return await self._act(self, action)
+        return self._act(self, action)
 
     async def open(self, seed: int | None) -> None:
         session, environment = self._session, self.environment
+        if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__")):
+            raise UsageError(f"a seed is a whole number, not {seed!r:.200}")
         if getattr(environment, "blobs", None) is not None:
             raise UsageError(
                 f"{environment.name} is in use already: make a new instance for each trajectory"
@@ -118,10 +122,12 @@ class Episode:
         environment.blobs = session.blobs
         session.episodes.append(self)
         await self._world.guarded.prepare()
-        self._tools = tuple(BoundTool(as_tool(one), self) for one in environment.tools)
+        offered = tools_of(environment.tools, where=f"{environment.name}.tools")
+        self._tools = tuple(BoundTool(one, self) for one in offered)
         self._world.tools = self._tools
         asked = "" if seed is None else str(seed)
-        mark = fingerprint(environment.name.encode(), environment.identity.encode(), asked.encode())
+        identity = identity_of(environment)
+        mark = fingerprint(environment.name.encode(), identity.encode(), asked.encode())
         step = await session.match(
             self.path,
             EnvironmentStepped,
@@ -140,6 +146,8 @@ class Episode:
 
     async def act(self, path: str, action: str) -> Observation:
         """What the environment answers to `action`, the step at `path`."""
+        if isinstance(action, Reply):
+            raise UsageError("an action is text: reply.text")
         if not isinstance(action, str):
             raise UsageError(f"an action is text, not {type(action).__name__}: {action!r:.200}")
         action = result_text(action)

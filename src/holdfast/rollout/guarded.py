@@ -3,6 +3,7 @@ is classified once, and what it returns can be recorded."""
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -134,6 +135,33 @@ class GuardedEnvironment:
             raise self._session.failed(
                 TypeError(f"{self._environment.name}.{what}: {error}"), self._session.step
             ) from error
+
+
+def check_usable(environment: object) -> None:
+    """Refuses, before anything is done with it, what cannot be opened."""
+    if isinstance(environment, type) and issubclass(environment, Environment):
+        raise UsageError(f"t.env wants an instance: {environment.__name__}()")
+    if environment is None:
+        raise UsageError("None is no holdfast.Environment: the function that makes it returns none")
+    if not isinstance(environment, Environment):
+        raise UsageError(f"{environment!r:.200} is no holdfast.Environment: make it a subclass")
+    if inspect.isroutine(getattr(type(environment), "tools", None)):
+        raise UsageError(f"{environment.name}.tools is a method: put @property above it")
+    limit: object = environment.timeout
+    if not isinstance(limit, int | float) or isinstance(limit, bool) or not 0 < limit < math.inf:
+        raise UsageError(
+            f"{environment.name}.timeout has to be a number of seconds above 0, not {limit!r:.200}"
+        )
+
+
+def identity_of(environment: Environment) -> str:
+    identity: object = environment.identity
+    if not isinstance(identity, str):
+        found = "a method" if inspect.isroutine(identity) else f"{identity!r:.200}"
+        raise UsageError(
+            f"{environment.name}.identity has to be a string, and a property, not {found}"
+        )
+    return identity
 
 
 def recovery_of(environment: Environment) -> Recovery:

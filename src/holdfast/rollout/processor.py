@@ -17,11 +17,14 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.rollout.containment import contained
 from holdfast.rollout.context import Rollout
+from holdfast.rollout.pending import Pending
 
 Reward = float | None
 Returned = Reward | tuple[int, Reward]
 """What a rollout returns: nothing, its reward, or (turns used, reward)."""
 RolloutFunction = Callable[[Rollout], Awaitable[Returned]]
+
+NEVER_AWAITED = "{step}() was called and never awaited: await {step}(…)"
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,16 @@ class RolloutProcessor:
 
     async def _row(self, t: Rollout) -> Returned:
         # The coroutine is made in its task: one that is cancelled before it began leaves none.
-        return await contained(self.rollout(t))
+        pending = Pending.of_this_task()
+        try:
+            found = await contained(self.rollout(t))
+        except Exception as error:
+            if step := await pending.never_awaited():
+                error.add_note(NEVER_AWAITED.format(step=step))
+            raise
+        if step := await pending.never_awaited():
+            raise UsageError(NEVER_AWAITED.format(step=step))
+        return found
 
     async def acleanup(self) -> None:
         """Called once, after the last row, also when the run failed."""

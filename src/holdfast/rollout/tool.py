@@ -9,7 +9,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import overload
 
 import msgspec
@@ -37,9 +37,12 @@ __all__ = [
     "InvalidArguments",
     "Tool",
     "as_tool",
+    "check_listed",
+    "name_in",
     "result_text",
     "schemas_of",
     "tool",
+    "tools_of",
 ]
 
 DEFAULT_TIMEOUT = 600.0
@@ -227,6 +230,9 @@ def tool(
 def as_tool(candidate: "Tool | Function") -> Tool:
     if isinstance(candidate, Tool):
         return candidate
+    if not callable(candidate):
+        meant = "; did you mean *tools?" if isinstance(candidate, list | tuple) else ""
+        raise UsageError(f"{candidate!r:.200} is no tool: give a function or a Tool{meant}")
     # Its schema is asked for at every turn. A method's would keep its object alive.
     return _tool_of(candidate) if inspect.isfunction(candidate) else Tool(candidate)
 
@@ -236,12 +242,26 @@ def _tool_of(function: Function) -> Tool:
     return Tool(function)
 
 
+def tools_of(given: "Sequence[Tool | Function]", *, where: str) -> tuple[Tool, ...]:
+    """Tools where they are set up: all are there, and no two have one name."""
+    check_listed(given, f"{where} wants a list of functions or Tools")
+    found = tuple(as_tool(one) for one in given)
+    schemas_of(found)
+    return found
+
+
+def check_listed(given: object, wants: str) -> None:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"{wants}, not {given!r:.200}")
+
+
 def schemas_of(
     tools: "Sequence[Tool | Function | dict[str, object]]",
 ) -> tuple[dict[str, object], ...]:
     """What is shown to the model, from tools, plain functions or ready-made schemas."""
+    check_listed(tools, "tools wants a list of functions, Tools or schemas")
     found = tuple(one if isinstance(one, dict) else as_tool(one).schema for one in tools)
-    names = [_name_in(schema) for schema in found]
+    names = [name_in(schema) for schema in found]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(
@@ -251,7 +271,7 @@ def schemas_of(
     return found
 
 
-def _name_in(schema: dict[str, object]) -> object:
+def name_in(schema: dict[str, object]) -> object:
     function = schema.get("function")
     return function.get("name") if isinstance(function, dict) else schema.get("name", id(schema))
 

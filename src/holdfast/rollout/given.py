@@ -1,0 +1,91 @@
+"""What a rollout gives to its steps, checked before anything is sampled or recorded.
+
+A mistake is a `UsageError` of one line: it names what was given, and says what to do.
+"""
+
+import inspect
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.records.errors import UsageError
+from holdfast.records.message import Message, ToolCall, user
+from holdfast.records.sampling import Sampling
+from holdfast.rollout.reply import Reply
+from holdfast.rollout.tool import MAX_RESULT, Tool, name_in
+
+
+def message_of(given: object) -> Message:
+    """A message, or what the user says."""
+    if isinstance(given, Message):
+        return given
+    if isinstance(given, str):
+        return user(given)
+    raise UsageError(f"t.add takes Messages or strings, not {_named(given)}{_meant(given)}")
+
+
+def _named(given: object) -> str:
+    return "None" if given is None else f"{type(given).__name__} {given!r:.100}"
+
+
+def _meant(given: object) -> str:
+    if isinstance(given, list | tuple):
+        return "; did you mean *messages?"
+    if isinstance(given, dict):
+        return '; did you mean holdfast.Message("user", …), or *messages?'
+    if isinstance(given, Reply):
+        return "; t.generate added the reply already"
+    return "; did you forget to await it?" if inspect.isawaitable(given) else ""
+
+
+def check_calls(
+    calls: Sequence[ToolCall], tools: Sequence[Tool], shown: Sequence[dict[str, object]]
+) -> None:
+    """A tool that the model was shown has to be there when the model calls it: were the model told
+    that there is no such tool, it would pay for the rollout's mistake."""
+    names = [one.name for one in tools]
+    for call in calls:
+        if not isinstance(call, ToolCall):
+            meant = "; did you mean t.tools?" if isinstance(call, list | tuple) else ""
+            raise UsageError(f"a call is one of reply.tool_calls, not {_named(call)}{meant}")
+        if call.name not in names and any(name_in(schema) == call.name for schema in shown):
+            raise UsageError(
+                f"the model was shown the tool {call.name!r}, but t.tool was not given it: "
+                f"t.tool(call, {call.name}), or t.tools(calls, *tools)"
+            )
+
+
+def recordable(message: Message) -> Message:
+    """Refuses, before anything is sampled, what could be recorded but never read again."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(message), Message)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise UsageError(f"{message!r} is no message: {error}") from error
+
+
+def sampling_of(run: Sampling, **changes: object) -> Sampling:
+    """The run's sampling, but for what is given."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    if not given:
+        return run
+    if isinstance(given.get("stop"), str):
+        given["stop"] = (given["stop"],)
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(run), **given}, Sampling)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"sampling: {error}") from error
+
+
+def packed(value: object, label: str) -> bytes:
+    """A value as it is recorded."""
+    try:
+        found = msgspec.msgpack.encode(value)
+        msgspec.msgpack.decode(found)
+        if len(found) > MAX_RESULT:
+            raise ValueError(f"{len(found):,} bytes are more than {MAX_RESULT:,}")
+        return found
+    except (TypeError, OverflowError, ValueError, RecursionError) as error:
+        raise TypeError(
+            f"value {label!r} returned {type(value).__name__}, which cannot be recorded: {error}; "
+            "return numbers, strings, bytes, lists or dicts"
+        ) from error

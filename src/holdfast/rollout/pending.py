@@ -1,0 +1,83 @@
+"""Steps that were called: one that nobody awaits is told at the rollout's end.
+
+A step is a coroutine, and one that is dropped does nothing, silently. Only those not begun yet are
+kept, in the order of the calls; a step that has begun is forgotten by the next call, or at the end.
+"""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+Step = Coroutine[Any, Any, object]
+
+
+class Pending:
+    """Of one rollout, all of its conversations and tasks."""
+
+    __slots__ = ("_called",)
+
+    def __init__(self) -> None:
+        self._called: list[tuple[str, Step]] = []
+
+    @classmethod
+    def of_this_task(cls) -> "Pending":
+        """Those that this asyncio task calls from here on, and the tasks that it makes."""
+        pending = cls()
+        _pending.set(pending)
+        return pending
+
+    def add(self, name: str, step: Step) -> None:
+        called = self._called
+        # From the end only: cheap when each step is awaited at once, and when many are gathered.
+        while called and not _is_unbegun(called[-1][1]):
+            called.pop()
+        called.append((name, step))
+
+    async def never_awaited(self) -> str:
+        """The first step that nobody awaits, "" when there is none; all are closed."""
+        if not self._unbegun():
+            return ""
+        # A task that the rollout made for a step begins it now: it is not ours to close.
+        await asyncio.sleep(0)
+        left, self._called = self._unbegun(), []
+        for _, step in left:
+            step.close()
+        return left[0][0] if left else ""
+
+    def _unbegun(self) -> list[tuple[str, Step]]:
+        return [(name, step) for name, step in self._called if _is_unbegun(step)]
+
+
+_pending: ContextVar[Pending | None] = ContextVar("pending", default=None)
+
+
+def _is_unbegun(step: Step) -> bool:
+    return inspect.getcoroutinestate(step) == inspect.CORO_CREATED
+
+
+def awaited(
+    name: str,
+) -> Callable[
+    [Callable[Given, Coroutine[Any, Any, Result]]], Callable[Given, Coroutine[Any, Any, Result]]
+]:
+    """Marks a method as a step that has to be awaited; `name` is how a rollout calls it."""
+
+    def mark(
+        method: Callable[Given, Coroutine[Any, Any, Result]],
+    ) -> Callable[Given, Coroutine[Any, Any, Result]]:
+        @functools.wraps(method)
+        def call(*args: Given.args, **kw: Given.kwargs) -> Coroutine[Any, Any, Result]:
+            made = method(*args, **kw)
+            pending = _pending.get()
+            if pending is not None:
+                pending.add(name, made)
+            return made
+
+        return call
+
+    return mark

@@ -1,0 +1,116 @@
+"""Mistakes in what a run is set up with, and how those of a rollout look in its report."""
+
+import asyncio
+import linecache
+
+import pytest
+from stage import Oracle
+from yard import Yard, turn
+
+from holdfast.engine.report import RunReport, as_text
+from holdfast.engine.run import run
+from holdfast.engine.settings import Settings
+from holdfast.journal.memory import MemoryJournal
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.records.errors import UsageError
+from holdfast.records.group import GroupPolicy, Shortfall
+from holdfast.rollout.session import OnDivergence
+
+
+def test_a_setting_is_its_member_or_the_members_name():
+    assert GroupPolicy(shortfall="drop").shortfall is Shortfall.DROP
+    assert Settings(on_divergence="fail").on_divergence is OnDivergence.FAIL
+    assert not GroupPolicy(shortfall="drop").keeps(1, of=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: GroupPolicy(shortfall="dropp"), "shortfall='dropp' is none of partial, drop"),
+        (lambda: GroupPolicy(shortfall=None), "shortfall=None is none of"),
+        (lambda: Settings(on_divergence="fial"), "on_divergence='fial' is none of fork, fail"),
+    ],
+)
+def test_an_unknown_setting_is_refused_and_the_known_are_named(make, words):
+    with pytest.raises(UsageError, match=words):
+        make()
+
+
+def test_a_group_that_is_short_is_dropped_when_the_policy_says_so_by_name():
+    async def solve(t):
+        await turn(t)
+        if t.key.sample == 0:
+            raise ValueError("a bug")
+
+    yard = Yard(samples=2, group=GroupPolicy(refill=0, shortfall="drop"))
+    yard.run(solve, max_retry=0)
+    assert (yard.report().groups_kept, yard.report().groups_dropped) == (0, 1)
+
+
+def test_a_run_without_tasks_is_refused():
+    async def solve(t): ...
+
+    with pytest.raises(UsageError, match="run 'r' has no tasks"):
+        asyncio.run(
+            run(
+                solve,
+                tasks=[],
+                policy=Oracle(),
+                journal=MemoryJournal(),
+                name="r",
+                renderer=ByteRenderer(),
+            )
+        )
+
+
+def test_a_forgotten_await_is_no_outcome():
+    async def solve(t):
+        t.add("go")
+        t.generate()
+        return 1.0
+
+    yard = Yard()
+    yard.run(solve)
+    assert yard.statuses() == {"a/0": ("FAILED", True)}
+    (failure,) = yard.history().failures
+    assert failure.line == (
+        "UsageError: t.generate() was called and never awaited: await t.generate(…)"
+    )
+
+
+def test_the_traceback_of_a_mistake_shows_the_users_lines_alone():
+    async def solve(t):
+        t.add(t.task.messages)
+
+    yard = Yard()
+    yard.run(solve)
+    (failure,) = yard.history().failures
+    files = [line for line in failure.traceback.splitlines() if line.startswith("  File ")]
+    assert len(files) == 1
+    assert __file__ in files[0]
+    assert linecache.getline(__file__, solve.__code__.co_firstlineno + 1).strip() in (
+        failure.traceback
+    )
+
+
+def test_the_traceback_of_a_bug_is_whole():
+    async def solve(t):
+        await t.value(lambda: 1 / 0)
+
+    yard = Yard()
+    yard.run(solve, max_retry=0)
+    (failure,) = yard.history().failures
+    assert "rollout/context.py" in failure.traceback
+
+
+def test_one_of_a_thing_is_told_in_the_singular():
+    one = RunReport("r", trajectories=1, by_status={"COMPLETED": 1}, turns=1, groups=1, refills=1)
+    one.groups_kept = one.seams = one.retried_attempts = one.closes_failed = one.sampled_tokens = 1
+    assert as_text(one).splitlines() == [
+        "run r: 1 trajectory: 1 COMPLETED",
+        "  1 turn, 1 sampled token; 1 of 1 group kept, 0 dropped",
+        "  1 attempt retried, 1 refill, 1 reply gone on with, 1 environment not closed",
+    ]
+    two = RunReport("r", trajectories=2, by_status={"COMPLETED": 2}, seams=2, call_retries=1_000)
+    assert "2 trajectories" in as_text(two)
+    assert "1,000 calls retried, 2 replies gone on with" in as_text(two)

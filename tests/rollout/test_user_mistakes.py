@@ -1,0 +1,328 @@
+"""Mistakes of whoever writes a rollout: each is told in one line that names it, and early."""
+
+import asyncio
+
+import pytest
+from stage import Oracle, Play, call
+from worlds import Counter
+
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.records.errors import UsageError
+from holdfast.rollout.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
+from holdfast.rollout.budget import Limits
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.dialogue import DialogueRolloutProcessor
+from holdfast.rollout.processor import RolloutConfig, as_processor
+from holdfast.rollout.voice import Voice
+
+
+def search(query: str) -> str:
+    """Searches."""
+    return f"found {query}"
+
+
+def untyped(query):
+    return query
+
+
+def another(query: str) -> str:
+    return query
+
+
+another.__name__ = "search"
+
+
+class Plain:
+    def reset(self, *, seed): ...
+
+
+def refused(rollout, match: str) -> None:
+    with pytest.raises(UsageError, match=match) as found:
+        asyncio.run(Play(Oracle(lambda request: "hi")).perform(rollout))
+    assert "\n" not in str(found.value)
+
+
+# --- refused when a processor is made
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AgentRolloutProcessor([untyped]), "untyped.*query"),
+        (lambda: AgentRolloutProcessor(["search"]), "'search' is no tool"),
+        (lambda: AgentRolloutProcessor("search"), "tools wants a list .*, not 'search'"),
+        (lambda: AgentRolloutProcessor(search), "tools wants a list"),
+        (lambda: AgentRolloutProcessor([search, another]), "two tools are called 'search'"),
+        (lambda: AgentRolloutProcessor(environments=[Counter()]), "lambda task: Counter"),
+        (lambda: AgentRolloutProcessor(environments=Counter), "environments wants a list"),
+        (lambda: AgentRolloutProcessor(max_turns=1.5), "turns has to be a whole number, not 1.5"),
+        (lambda: AgentRolloutProcessor(max_seconds="3"), "seconds has to be a number, not '3'"),
+        (lambda: EnvironmentRolloutProcessor(Counter()), "not an instance: lambda task: Counter"),
+        (lambda: EnvironmentRolloutProcessor("Counter"), "lambda task: …, not 'Counter'"),
+        (lambda: EnvironmentRolloutProcessor(lambda: Counter()), "does not take one argument"),
+        (lambda: DialogueRolloutProcessor("You are a customer"), "makes the user's prompt"),
+        (lambda: DialogueRolloutProcessor(str, stop=""), "words with which the user ends"),
+        (lambda: DialogueRolloutProcessor(str, tools=["search"]), "'search' is no tool"),
+        (lambda: DialogueRolloutProcessor(str, max_tokens=True), "whole number, not True"),
+    ],
+)
+def test_what_a_processor_cannot_work_with_is_refused_when_it_is_made(make, words):
+    with pytest.raises(UsageError, match=words):
+        make()
+
+
+def test_what_a_processor_can_work_with_is_taken():
+    class OfTask(Counter):
+        def __init__(self, task):
+            super().__init__()
+
+    AgentRolloutProcessor((search,), environments=[lambda task: Counter()], max_seconds=1)
+    EnvironmentRolloutProcessor(OfTask)
+    DialogueRolloutProcessor(str, tools=[search], stop="bye")
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"turns": 1.5}, "turns has to be a whole number, not 1.5"),
+        ({"turns": True}, "turns has to be a whole number"),
+        ({"tokens": "9"}, "tokens has to be a whole number, not '9'"),
+        ({"seconds": "3"}, "seconds has to be a number, not '3'"),
+        ({"turns": 0}, "turns must be more than 0"),
+    ],
+)
+def test_a_limit_is_a_number_and_turns_are_whole(limits, words):
+    async def solve(t):
+        t.limit(**limits)
+
+    refused(solve, words)
+    assert Limits(turns=1, tokens=2, seconds=0.5).seconds == 0.5
+
+
+# --- environments
+
+
+def test_a_class_in_place_of_an_environment_is_refused_and_stays_usable():
+    async def solve(t):
+        with pytest.raises(UsageError, match=r"^t.env wants an instance: Counter\(\)$"):
+            await t.env(Counter)
+        return (await t.env(Counter())).observation.text
+
+    assert asyncio.run(Play().perform(solve)).startswith("at ")
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (Plain(), "Plain object .* is no holdfast.Environment: make it a subclass"),
+        (None, "None is no holdfast.Environment"),
+        (type("My", (Counter,), {"tools": lambda self: ()})(), "My.tools is a method: .*@property"),
+        (type("My", (Counter,), {"tools": search})(), "My.tools is a method"),
+        (type("My", (Counter,), {"tools": "search"})(), "My.tools wants a list"),
+        (type("My", (Counter,), {"identity": {"a": 1}})(), "My.identity has to be a string"),
+        (type("My", (Counter,), {"identity": lambda self: "a"})(), "a property, not a method"),
+        (type("My", (Counter,), {"timeout": "5"})(), "My.timeout has to be a number .*, not '5'"),
+        (type("My", (Counter,), {"timeout": 0})(), "My.timeout has to be a number .* above 0"),
+        (type("My", (Counter,), {"timeout": None})(), "My.timeout has to be a number"),
+    ],
+)
+def test_an_environment_that_cannot_be_opened_is_refused_in_words(environment, words):
+    async def solve(t):
+        await t.env(environment)
+
+    refused(solve, words)
+
+
+def test_a_seed_is_a_number():
+    async def solve(t):
+        await t.env(Counter(), seed="x")
+
+    refused(solve, "a seed is a whole number, not 'x'")
+
+
+def test_a_reply_in_place_of_an_action_is_told_to_be_its_text():
+    async def solve(t):
+        episode = await t.env(Counter())
+        t.add(episode.observation)
+        await episode.step(await t.generate())
+
+    refused(solve, r"^an action is text: reply\.text$")
+
+
+# --- the conversation
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda t: t.task.messages, r"not tuple .*; did you mean \*messages\?"),
+        (lambda t: ["x"], r"not list \['x'\]; did you mean \*messages\?"),
+        (lambda t: {"role": "user"}, "t.add takes Messages or strings, not dict .*did you mean"),
+        (lambda t: None, "not None"),
+    ],
+)
+def test_what_is_no_message_is_refused_when_it_is_added(given, words):
+    async def solve(t):
+        t.add(given(t))
+
+    refused(solve, words)
+
+
+def test_a_conversation_of_a_chat_model_begins_with_a_message():
+    class Templated:
+        """Renders as bytes do, and is not them."""
+
+        def __getattr__(self, name):
+            return getattr(ByteRenderer(), name)
+
+    async def solve(t):
+        t.session.voice = Voice(t.voice.policy, Templated())
+        with pytest.raises(UsageError, match="add a message first"):
+            await t.generate()
+        t.add("go")
+        return (await t.generate()).text
+
+    assert asyncio.run(Play(Oracle(lambda request: "hi")).perform(solve)) == "hi"
+
+
+# --- tool calls
+
+
+@pytest.mark.parametrize("one", [True, False])
+def test_a_tool_that_was_shown_and_is_not_there_is_the_rollouts_mistake(one):
+    async def solve(t):
+        t.add("go")
+        await t.generate(tools=[search])
+        asked = call("search", '{"query": "x"}')
+        await (t.tool(asked) if one else t.tools([asked], untyped_free))
+
+    def untyped_free() -> str:
+        """Nothing."""
+        return ""
+
+    refused(solve, r"shown the tool 'search', but t.tool was not given it: t.tool\(call, search\)")
+
+
+def test_a_tool_that_was_shown_in_the_turn_before_a_branch_has_to_be_there_too():
+    async def solve(t):
+        t.add("go")
+        await t.generate(tools=[search])
+        await t.branch(lambda s: s.tool(call("search", '{"query": "x"}')))
+
+    refused(solve, "shown the tool 'search'")
+
+
+def test_a_tool_that_nobody_showed_is_the_policys_mistake():
+    async def solve(t):
+        t.add("go")
+        await t.generate(tools=[search])
+        return await t.tool(call("fly"), search)
+
+    reply = asyncio.run(Play().perform(solve))
+    assert (reply.error, reply.content) == (
+        "UnknownTool",
+        "there is no tool 'fly'; the tools are: search",
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (lambda t: t.tools([call("search")], [search]), r"is no tool: .*did you mean \*tools\?"),
+        (lambda t: t.tool((call("search"),), search), r"reply.tool_calls, .*did you mean t.tools"),
+        (lambda t: t.tool("search", search), "reply.tool_calls, not str 'search'"),
+        (lambda t: t.generate(tools=search), "tools wants a list"),
+        (lambda t: t.generate(tools=["search"]), "'search' is no tool"),
+    ],
+)
+def test_calls_and_tools_of_another_shape_are_refused_in_words(step, words):
+    async def solve(t):
+        t.add("go")
+        await step(t)
+
+    refused(solve, words)
+
+
+# --- a forgotten await
+
+
+def performed(rollout) -> object:
+    """What a processor's row comes to, as the engine runs it."""
+
+    async def row():
+        play = Play(Oracle(lambda request: "hi"))
+        session = await play.session()
+        config = RolloutConfig("oracle", session.sampling, lambda task: Rollout(session))
+        (job,) = as_processor(rollout)([play.task], config)
+        try:
+            return await job
+        finally:
+            await session.close_episodes()
+
+    return asyncio.run(row())
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "name"),
+    [
+        (lambda t, e: t.generate(), "t.generate"),
+        (lambda t, e: t.tool(call("search"), search), "t.tool"),
+        (lambda t, e: t.tools([call("search")], search), "t.tools"),
+        (lambda t, e: t.env(Counter()), "t.env"),
+        (lambda t, e: t.value(lambda: 1), "t.value"),
+        (lambda t, e: t.branch(), "t.branch"),
+        (lambda t, e: t.sub(lambda s: s.generate()), "t.sub"),
+        (lambda t, e: t.beside().generate(), "t.generate"),
+        (lambda t, e: e.step("1"), "episode.step"),
+    ],
+)
+def test_a_step_that_nobody_awaits_fails_the_rollout(forgotten, name):
+    async def solve(t):
+        t.add("go")
+        episode = await t.env(Counter())
+        forgotten(t, episode)
+        await t.generate()
+        return 1.0
+
+    with pytest.raises(UsageError, match=rf"^{name}\(\) was called and never awaited"):
+        performed(solve)
+
+
+def test_a_forgotten_await_is_noted_beside_the_error_that_it_led_to():
+    async def solve(t):
+        t.add("go")
+        return t.generate().text
+
+    with pytest.raises(AttributeError) as found:
+        performed(solve)
+    assert found.value.__notes__ == [
+        "t.generate() was called and never awaited: await t.generate(…)"
+    ]
+
+
+def test_steps_that_are_awaited_later_or_by_other_tasks_are_not_missed():
+    async def solve(t):
+        t.add("go")
+        first = t.value(lambda: 1, name="first")
+        second = await t.value(lambda: 2, name="second")
+        many = await asyncio.gather(*(t.value(lambda: 3, name="many") for _ in range(5)))
+        task = asyncio.create_task(t.value(lambda: 4, name="in a task"))
+        return float(await first + second + sum(many) + await task)
+
+    assert performed(solve) == 22.0
+
+
+def test_a_step_given_to_a_task_that_has_not_begun_is_left_to_it():
+    begun = []
+
+    async def solve(t):
+        begun.append(asyncio.create_task(t.value(lambda: begun.append("ran"), name="late")))
+        return 1.0
+
+    assert performed(solve) == 1.0
+    assert "ran" in begun
+
+
+def test_a_step_is_still_called_what_it_is():
+    assert Rollout.generate.__name__ == "generate"
+    assert "Samples the assistant's next message" in Rollout.generate.__doc__
