@@ -142,6 +142,8 @@ def test_a_client_that_went_away_and_asks_again_gets_the_same_answer():
             assert await told(trajectory, ask(*HELLO), again=True) == answer
             named = await told(trajectory, ask(user("x")), name="one")
             assert await told(trajectory, ask(user("x")), name="one") == named
+            with pytest.raises(Refused, match="given to another request"):
+                await told(trajectory, ask(user("y")), name="one")
         assert len(play.oracle.requests) == 2
 
     perform(body)
@@ -154,7 +156,7 @@ def test_a_rewritten_past_breaks_off_visibly_and_a_sub_agent_is_a_root_of_its_ow
             await two_turns(trajectory)
             edited = assistant("what I never said")
             await told(trajectory, ask(*HELLO, edited, user("and then?")))
-            await told(trajectory, ask(system("you are another agent"), user("hello")))
+            await told(trajectory, ask(HELLO[0], user("another task of the same kind")))
         *_, rewritten, other = (await play.history()).generations
         assert rewritten.prefix_break == "earlier messages were changed"
         assert not other.prefix_break

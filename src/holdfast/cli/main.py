@@ -37,6 +37,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from holdfast.cli.run import run
 
         return run(args)
+    if args.command == "gateway":
+        from holdfast.cli.gateway import gateway
+
+        return gateway(args)
     if args.command == "export":
         from holdfast.cli.export import export
 
@@ -67,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     options.add_run(commands)
+    options.add_gateway(commands)
     options.add_runs(commands)
     options.add_show(commands)
     options.add_export(commands)

@@ -54,6 +54,11 @@ class Work(msgspec.Struct):
 def run(args: argparse.Namespace) -> int:
     with _prints_aside(args):
         work = _read(args)
+    return go(args, work)
+
+
+def go(args: argparse.Namespace, work: Work) -> int:
+    """Works until the run is over or stopped; the exit code."""
     return asyncio.run(_run(args, work))
 
 
@@ -65,20 +70,40 @@ def _prints_aside(args: argparse.Namespace) -> contextlib.AbstractContextManager
 def _read(args: argparse.Namespace) -> Work:
     path, name = split(args.rollout)
     tasks = read_tasks(Path(args.tasks))
-    if Path(args.journal).is_dir():
-        raise UsageError(f"journal {args.journal} is a folder; name a file")
     module = load_module(path)
     rollout = rollout_in(module, path, name)
     scorer = scorer_in(module, path, args.scorer)
     processor = processor_of(rollout, path)
+    return work_of(
+        args,
+        tasks=tasks,
+        processor=processor,
+        rollout=fingerprint_of(rollout),
+        scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
+        scorer_name="" if scorer is None else fingerprint_of(scorer),
+    )
+
+
+def work_of(
+    args: argparse.Namespace,
+    *,
+    tasks: list[Task],
+    processor: RolloutProcessor,
+    rollout: str,
+    scorer: Scorer | None,
+    scorer_name: str,
+) -> Work:
+    """What the options of a run say, with what it is about."""
+    if Path(args.journal).is_dir():
+        raise UsageError(f"journal {args.journal} is a folder; name a file")
     spec = RunSpec(
         name=args.run,
         samples=samples_for(processor, args.samples),
         model=args.model or "",
         sampling=Sampling(args.max_tokens, args.temperature, args.top_p),
         seed=args.seed,
-        rollout=fingerprint_of(rollout),
-        scorer="" if scorer is None else fingerprint_of(scorer),
+        rollout=rollout,
+        scorer=scorer_name,
         renderer="",
         tasks=tasks_digest(tasks),
         group=GroupPolicy(args.group_refill, Shortfall(args.group_shortfall), args.group_at_least),
@@ -88,7 +113,7 @@ def _read(args: argparse.Namespace) -> Work:
         settings=_settings(args),
         tasks=tasks,
         processor=processor,
-        scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
+        scorer=scorer,
     )
 
 

@@ -4,6 +4,7 @@ together with everything that it started."""
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ class AgentProcess:
         with out.open("wb") as stdout, err.open("wb") as stderr:
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    *self._command,
+                    *self._words(),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=stdout,
                     stderr=stderr,
@@ -67,6 +68,16 @@ class AgentProcess:
                 )
             except OSError as error:
                 raise UsageError(f"the agent cannot be started: {error}") from error
+
+    def _words(self) -> list[str]:
+        """The command, tied to this process where the system can: an agent whose driver was killed
+        would go on, and nobody would know of it."""
+        name, tie = self._command[0], shutil.which("setpriv")
+        found = shutil.which(name, path=self._env.get("PATH")) or (self._cwd / name).exists()
+        # A command that is not there has to be told from one that fails.
+        return (
+            [tie, "--pdeathsig", "KILL", "--", *self._command] if tie and found else self._command
+        )
 
     async def wait(self) -> int:
         assert self._process is not None, "it was started"

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.gateway.agent_process import AgentProcess, environment
-from holdfast.gateway.errors import AgentFailed
+from holdfast.gateway.errors import AgentFailed, AgentKilled
 from holdfast.gateway.server import Binding
 from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, attempt_of
+from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
@@ -57,7 +58,9 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             return code_of(self._command)
         return f"{list(self._command)!r} {sorted(self._env)!r}"
 
-    async def run_agent(self, t: Rollout, binding: Binding) -> Returned:
+    async def run_agent(
+        self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
+    ) -> Returned:
         if callable(self._command):
             found: Any = self._command(binding, t.task)
             result: Returned = await found if inspect.isawaitable(found) else found
@@ -78,8 +81,9 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         finally:
             await process.end()
         if code != 0:
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            raise AgentFailed(f"the agent ended with {how}: {process.last_words}")
+            if code < 0:
+                raise AgentKilled(f"signal {-code} ended the agent: {process.last_words}")
+            raise AgentFailed(f"the agent ended with exit code {code}: {process.last_words}")
 
     def _folder(self, t: Rollout) -> Path | None:
         if self._logs is None:

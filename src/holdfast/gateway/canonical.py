@@ -7,12 +7,12 @@ the longest known beginning of a conversation is found by looking digests up.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from holdfast.gateway.exchange import Ask
-from holdfast.records.message import Message
+from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
 
 START = b"\0" * 16
@@ -28,6 +28,13 @@ def digests(messages: Iterable[Message]) -> list[bytes]:
         last = after(last, message)
         found.append(last)
     return found
+
+
+def beginning(messages: Sequence[Message], digests: Sequence[bytes]) -> bytes:
+    """The digest of what makes a conversation this one: up to the first thing that a user said. A
+    system prompt alone may be that of many sub-agents."""
+    first = next((n for n, one in enumerate(messages) if one.role is Role.USER), 0)
+    return digests[first] if digests else START
 
 
 def after(conversation: bytes, message: Message) -> bytes:

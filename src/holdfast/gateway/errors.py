@@ -10,6 +10,12 @@ class AgentFailed(HoldfastError):
     retryable = True
 
 
+class AgentKilled(AgentFailed):
+    """A signal ended the agent's process: rather the machine's doing than the agent's."""
+
+    cause = Cause.ENVIRONMENT
+
+
 class AgentSilent(HoldfastError):
     """The agent lives, but asks nothing any more."""
 

@@ -19,6 +19,8 @@ class Bearer(Struct, frozen=True):
     trajectory: str
     epoch: int
     attempt: int
+    binding: int = 0
+    """The gateway's own count: an attempt that wrote nothing has the number of the next one."""
 
 
 class Keys:
@@ -28,7 +30,8 @@ class Keys:
         self._secret = secret or secrets.token_bytes(32)
 
     def make(self, bearer: Bearer) -> str:
-        words = f"{bearer.epoch}.{bearer.attempt}.{bearer.trajectory}".encode()
+        numbers = f"{bearer.epoch}.{bearer.attempt}.{bearer.binding}"
+        words = f"{numbers}.{bearer.trajectory}".encode()
         return PREFIX + _text(self._sign(words) + words)
 
     def read(self, key: str) -> Bearer | None:
@@ -39,8 +42,8 @@ class Keys:
         signature, words = raw[:_SIGNATURE], raw[_SIGNATURE:]
         if not hmac.compare_digest(signature, self._sign(words)):
             return None
-        epoch, attempt, trajectory = words.decode().split(".", 2)
-        return Bearer(trajectory, int(epoch), int(attempt))
+        epoch, attempt, binding, trajectory = words.decode().split(".", 3)
+        return Bearer(trajectory, int(epoch), int(attempt), int(binding))
 
     def _sign(self, words: bytes) -> bytes:
         return hmac.digest(self._secret, words, hashlib.sha256)[:_SIGNATURE]
@@ -51,7 +54,9 @@ def _text(raw: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes | None:
+    """None also for another spelling of the same bytes: a key has one."""
     try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
         return None
+    return raw if _text(raw) == text else None

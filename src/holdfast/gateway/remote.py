@@ -24,6 +24,7 @@ from msgspec import Struct
 from holdfast.gateway.errors import AgentFailed
 from holdfast.gateway.server import Binding
 from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, attempt_of
+from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.redaction import hide, redact
 from holdfast.rollout.context import Rollout
@@ -85,7 +86,9 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
             await self._http.close()
         await super().acleanup()
 
-    async def run_agent(self, t: Rollout, binding: Binding) -> Returned:
+    async def run_agent(
+        self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
+    ) -> Returned:
         asked = {
             "trajectory": str(t.key),
             "attempt": attempt_of(t),

@@ -1,29 +1,46 @@
 """Gateway: the HTTP side. Finds the trajectory of a call, lets its wire read it, and tells the
-answer, as JSON or as a stream, once it is durable."""
+answer once it is durable.
 
-import asyncio
+One line is logged for each request, and each is counted; neither knows keys, bodies or addresses.
+"""
+
+import hmac
 import logging
-from typing import Any
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
+import msgspec
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from holdfast.gateway.exchange import Answer, Ask, Refused, Wire
+from holdfast.gateway import address
+from holdfast.gateway.answering import attempt_over, reward_of, unforeseen
+from holdfast.gateway.counting import prompt_tokens
+from holdfast.gateway.exchange import Refused, Wire
+from holdfast.gateway.holding import HOLD_SECONDS, Gate, HeldPolicy, Hold
 from holdfast.gateway.keys import Bearer, Keys
-from holdfast.gateway.trajectory import AgentTrajectory, Hearing
-from holdfast.gateway.wires import openai_errors
-from holdfast.records.errors import (
-    BadRequest,
-    ContextOverflow,
-    HoldfastError,
-    RunStopped,
-    Truncated,
-)
-from holdfast.records.redaction import redact
+from holdfast.gateway.limits import Limits
+from holdfast.gateway.listener import Listener
+from holdfast.gateway.metrics import CONTENT_TYPE, Metrics
+from holdfast.gateway.trajectory import AgentTrajectory
+from holdfast.gateway.visit import Visit
+from holdfast.gateway.wires import anthropic_messages, openai_models
+from holdfast.records.errors import UsageError
+from holdfast.records.redaction import hide
+from holdfast.rollout.voice import Voice
 
-MAX_BODY = 64 * 1024 * 1024
-PING_SECONDS = 10.0
+SHORTEST_TOKEN = 16
+_MODELS = "/v1/models"
+_READS = ("GET", "HEAD")
+_QUIET = ("/health", "/metrics")
+"""Asked all the time, by those who watch."""
+_YES_OR_NO = {None: "-", True: "yes", False: "no"}
 _log = logging.getLogger("holdfast.gateway")
+
+Endpoint = Callable[[Visit], Awaitable[web.StreamResponse]]
+"""What answers at an address: it raises `Refused`, or tells and returns what it told."""
 
 
 class Binding(Struct, frozen=True):
@@ -36,180 +53,277 @@ class Binding(Struct, frozen=True):
     """With the key in its path, for clients that cannot set one."""
 
 
+class _Bound(Struct):
+    """A trajectory while a key belongs to it."""
+
+    trajectory: AgentTrajectory
+    voice: Voice
+    """As it was before the gate stood before it."""
+    known: set[str]
+    """The ids of answers that were sampled before they are asked for."""
+
+
 class Gateway:
-    """Serves the trajectories that are bound to it; use it as an async context manager."""
+    """Serves the trajectories that are bound to it; use it as an async context manager.
+
+    Bound to loopback unless told otherwise. Beyond it a `token` is wanted, which opens `/metrics`;
+    agents need none, since each has the key of its trajectory.
+    """
 
     def __init__(
-        self, wires: "dict[str, Wire]", *, host: str = "127.0.0.1", port: int = 0, model: str = ""
+        self,
+        wires: Mapping[str, Wire],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        model: str = "",
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        advertise: str | None = None,
+        limits: Limits | None = None,
+        endpoints: Mapping[str, Endpoint] | None = None,
     ):
-        self._wires = wires
+        """`model`: the name that `/v1/models` tells; by default that of the trajectory's policy.
+        `advertise`: the host, or the whole URL, that agents are told; by default the machine's
+        fully qualified name where `host` is not loopback. `endpoints`: more of them, each at a path
+        that is posted to, which the token opens."""
+        _check_usable(token, host)
+        self._wires = dict(wires)
         self._host, self._port = host, port
         self._model = model
+        self._token = token
+        self._tls = ssl_context
+        self._advertise = advertise
+        self._limits = limits or Limits()
         self._keys = Keys()
-        self._bound: dict[str, AgentTrajectory] = {}
+        self._bound: dict[str, _Bound] = {}
         """By key."""
-        self._runner: web.AppRunner | None = None
+        self._bindings = 0
+        self._gate = Gate()
+        self._metrics = Metrics()
+        self._listener = Listener(self._handle, self._limits)
+        self._created = int(time.time())
+        self._routes: dict[str, tuple[Sequence[str], Endpoint]] = {
+            **{path: (("POST",), self._guarded(one)) for path, one in (endpoints or {}).items()},
+            **dict.fromkeys(wires, (("POST",), self._call)),
+            "/v1/messages/count_tokens": (("POST",), self._count),
+            _MODELS: (_READS, self._models),
+            "/complete": (("POST",), self._complete),
+            "/health": (_READS, self._health),
+            "/metrics": (_READS, self._show_metrics),
+        }
         self.url = ""
 
     async def __aenter__(self) -> "Gateway":
-        app = web.Application(client_max_size=MAX_BODY)
-        for path, wire in self._wires.items():
-            for prefix in ("", "/t/{key}"):
-                app.router.add_post(f"{prefix}{path}", self._handler(path, wire))
-        for prefix in ("", "/t/{key}"):
-            app.router.add_post(f"{prefix}/complete", self._complete)
-        app.router.add_get("/health", self._health)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
-        await site.start()
-        assert site._server is not None  # noqa: SLF001  # aiohttp tells the port nowhere else
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]  # noqa: SLF001
-        self.url = f"http://{self._host}:{port}"
+        port = await self._listener.start(self._host, self._port, tls=self._tls)
+        self.url = await address.advertised(
+            self._host, port, given=self._advertise, secure=self._tls is not None
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Accepts no more, lets calls that are under way end within `limits.drain_seconds`, and
+        closes. Those that are cut off then are recorded all the same, and told when asked again."""
+        self._gate.open()
+        await self._listener.aclose()
 
     def bind(self, trajectory: AgentTrajectory) -> Binding:
+        """A key of its own for the attempt; it is refused once it is released."""
         session = trajectory.session
-        bearer = Bearer(trajectory.name, session.lease.epoch, len(session.history.attempts))
+        self._bindings += 1
+        attempts = len(session.history.attempts)
+        bearer = Bearer(trajectory.name, session.lease.epoch, attempts, self._bindings)
         key = self._keys.make(bearer)
-        self._bound[key] = trajectory
+        known = {called.answer for called in session.history.calls.values()}
+        self._bound[key] = _Bound(trajectory, session.voice, known)
+        policy = HeldPolicy(session.voice.policy, self._gate)
+        session.voice = structs.replace(session.voice, policy=policy)
         return Binding(self.url, key, f"{self.url}/t/{key}")
 
     def release(self, binding: Binding) -> None:
-        self._bound.pop(binding.key, None)
+        bound = self._bound.pop(binding.key, None)
+        if bound is not None:
+            bound.trajectory.session.voice = bound.voice
+
+    def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
+        """From now on, calls that would sample wait, until `end()` of what is returned, or for so
+        many seconds: then they go on. Streams are kept alive meanwhile."""
+        return self._gate.hold(seconds)
+
+    @asynccontextmanager
+    async def held(self, seconds: float = HOLD_SECONDS) -> AsyncIterator[None]:
+        hold = self.hold(seconds)
+        try:
+            yield
+        finally:
+            hold.end()
 
     # --- requests
 
-    def _handler(self, path: str, wire: Wire) -> Any:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            try:
-                trajectory = self._trajectory(request)
-                ask = wire.ask(await request.read())
-                hearing = await trajectory.hear(
-                    ask,
-                    wire=path,
-                    again=request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
-                    name=request.headers.get("idempotency-key", ""),
-                )
-            except Refused as refused:
-                return _json(wire.refusal(refused), refused.status)
-            return await self._tell(request, wire, ask, hearing)
-
-        return handle
-
-    async def _tell(
-        self, request: web.Request, wire: Wire, ask: Ask, hearing: Hearing
-    ) -> web.StreamResponse:
-        delivered = False
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        visit = Visit(request, self._limits)
         try:
-            if ask.stream:
-                response = await self._stream(request, wire, ask, hearing)
-            else:
-                answer = await _answered(hearing)
-                response = _json(wire.answer(ask, answer))
-                await response.prepare(request)
-                await response.write_eof()
-            delivered = True
-        except Refused as refused:
-            return _json(wire.refusal(refused), refused.status)
+            return await self._served(visit)
         finally:
-            hearing.leave(delivered=delivered)
-        return response
+            self._note(visit)
 
-    async def _stream(
-        self, request: web.Request, wire: Wire, ask: Ask, hearing: Hearing
-    ) -> web.StreamResponse:
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-        response = web.StreamResponse(headers=headers)
-        # What can be refused at once is refused with its status, not in a stream of 200.
-        await hearing.wait(PING_SECONDS)
-        if hearing.is_ready:
-            events = wire.events(ask, await _answered(hearing))
-            await response.prepare(request)
-        else:
-            await response.prepare(request)
-            while not await hearing.wait(PING_SECONDS):
-                await response.write(wire.keep_alive())
-            events = await self._events(wire, ask, hearing)
-        for event in events:
-            await response.write(event)
-        await response.write_eof()
-        return response
-
-    async def _events(self, wire: Wire, ask: Ask, hearing: Hearing) -> list[bytes]:
+    async def _served(self, visit: Visit) -> web.StreamResponse:
         try:
-            return wire.events(ask, await _answered(hearing))
+            if self._listener.is_closing:
+                raise Refused(503, "the gateway is closing", code="stopping")
+            return await self._endpoint(visit)(visit)
         except Refused as refused:
-            return [b"event: error\ndata: " + wire.refusal(refused) + b"\n\n"]
+            return await _refuse(visit, refused)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            ours = unforeseen(error, visit.trajectory)
+            if visit.telling.is_begun:
+                visit.telling.status = ours.status
+                raise ConnectionResetError("the answer cannot be told to its end") from error
+            return await _refuse(visit, ours)
 
-    def _trajectory(self, request: web.Request) -> AgentTrajectory:
-        key = request.match_info.get("key") or _key_in(request)
-        trajectory = self._bound.get(key)
-        if trajectory is not None:
-            return trajectory
-        if self._keys.read(key) is not None:
-            raise Refused(409, "the attempt that this key belongs to is over", code="attempt_over")
+    def _note(self, visit: Visit) -> None:
+        status, seconds = str(visit.telling.status or "gone"), visit.seconds
+        self._metrics.count(visit.route, status=status, seconds=seconds, replayed=visit.replayed)
+        _log.log(
+            logging.DEBUG if visit.route in _QUIET else logging.INFO,
+            "call trajectory=%s wire=%s status=%s replayed=%s seconds=%.4f",
+            visit.trajectory or "-",
+            visit.route,
+            status,
+            _YES_OR_NO[visit.replayed],
+            seconds,
+        )
+
+    def _endpoint(self, visit: Visit) -> Endpoint:
+        is_model = visit.path.startswith(f"{_MODELS}/")
+        route = _MODELS if is_model else visit.path
+        found = self._routes.get(route)
+        if found is None:
+            raise Refused(404, "there is nothing at this address", code="not_found")
+        methods, endpoint = found
+        visit.route, visit.wire = route, self._wires.get(route)
+        if visit.request.method not in methods:
+            raise _WrongMethod(methods)
+        return endpoint
+
+    def _found(self, visit: Visit) -> _Bound:
+        bound = self._bound.get(visit.key)
+        if bound is not None:
+            visit.telling.trajectory = bound.trajectory.name
+            bound.trajectory.heard()
+            return bound
+        if self._keys.read(visit.key) is not None:
+            raise attempt_over()
         raise Refused(401, "no such key: give the one that belongs to the trajectory")
 
-    async def _complete(self, request: web.Request) -> web.Response:
-        """`POST /complete {"reward": 0.5}`: the agent is done. Saying it again changes nothing."""
+    async def _call(self, visit: Visit) -> web.StreamResponse:
+        bound = self._found(visit)
+        assert visit.wire is not None, "a call's path is a wire's"
+        ask = visit.wire.ask(await visit.body())
+        headers = visit.request.headers
+        hearing = await bound.trajectory.hear(
+            ask,
+            wire=visit.path,
+            again=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+            name=headers.get("idempotency-key", ""),
+        )
+        telling, delivered = visit.telling, False
         try:
-            trajectory = self._trajectory(request)
-            if not trajectory.completed.is_set():
-                trajectory.reward = _reward(await request.read())
-                trajectory.completed.set()
-        except Refused as refused:
-            return _json(openai_errors.encoded(refused), refused.status)
-        return web.json_response({"completed": True, "reward": trajectory.reward})
+            response = await telling.call(visit.wire, ask, hearing=hearing, path=visit.path)
+            delivered = True
+        finally:
+            hearing.leave(delivered=delivered)
+            if telling.answer is not None:
+                visit.replayed = telling.answer.id in bound.known
+                bound.known.add(telling.answer.id)
+        return response
 
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.json_response({"status": "ok", "trajectories": len(self._bound)})
+    async def _count(self, visit: Visit) -> web.StreamResponse:
+        bound = self._found(visit)
+        ask = anthropic_messages.count_ask(await visit.body())
+        tokens = prompt_tokens(bound.trajectory, ask)
+        return await visit.telling.whole(anthropic_messages.count_answer(tokens))
+
+    async def _models(self, visit: Visit) -> web.StreamResponse:
+        bound = self._found(visit)
+        model = self._model or bound.voice.policy.model
+        name = visit.path.removeprefix(_MODELS).removeprefix("/")
+        body = openai_models.every([model], created=self._created)
+        if name:
+            body = openai_models.one(name, [model], created=self._created)
+        if visit.is_anthropic and name:
+            body = anthropic_messages.model_answer(model, created=self._created)
+        elif visit.is_anthropic:
+            body = anthropic_messages.models_answer([model], created=self._created)
+        return await visit.telling.whole(body)
+
+    async def _complete(self, visit: Visit) -> web.StreamResponse:
+        """`POST /complete {"reward": 0.5}`: the agent is done. Saying it again changes nothing."""
+        trajectory = self._found(visit).trajectory
+        reward = reward_of(await visit.body())
+        # The attempt may have ended while the body came.
+        self._found(visit)
+        if not trajectory.completed.is_set():
+            trajectory.reward = reward
+            trajectory.completed.set()
+        told = {"completed": True, "reward": trajectory.reward}
+        return await visit.telling.whole(msgspec.json.encode(told))
+
+    def _guarded(self, endpoint: Endpoint) -> Endpoint:
+        async def guarded(visit: Visit) -> web.StreamResponse:
+            self._check_token(visit)
+            return await endpoint(visit)
+
+        return guarded
+
+    async def _health(self, visit: Visit) -> web.StreamResponse:
+        told = {"status": "ok", "trajectories": len(self._bound)}
+        return await visit.telling.whole(msgspec.json.encode(told))
+
+    async def _show_metrics(self, visit: Visit) -> web.StreamResponse:
+        self._check_token(visit)
+        gauges = {
+            "trajectories": len(self._bound),
+            "in_flight": self._listener.in_flight,
+            "held": self._gate.waiting,
+        }
+        text = self._metrics.text(gauges)
+        return await visit.telling.whole(text.encode(), content_type=CONTENT_TYPE)
+
+    def _check_token(self, visit: Visit) -> None:
+        if self._token is None:
+            return
+        given = visit.key.encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, self._token.encode()):
+            raise Refused(401, "the gateway's token opens this, as `Authorization: Bearer TOKEN`")
 
 
-def _key_in(request: web.Request) -> str:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+class _WrongMethod(Refused):
+    def __init__(self, methods: Sequence[str]):
+        super().__init__(405, f"this address takes {' and '.join(methods)}")
+        self.methods = methods
 
 
-async def _answered(hearing: Hearing) -> Answer:
-    """The answer, or why there is none, as the agent is told."""
-    try:
-        return await hearing.answer()
-    except ContextOverflow as limit:
-        raise Refused(400, str(limit), code="context_length_exceeded") from limit
-    except Truncated as limit:
-        raise Refused(400, str(limit), code=limit.reason) from limit
-    except BadRequest as error:
-        raise Refused(400, redact(str(error))) from error
-    except RunStopped as error:
-        raise Refused(503, str(error), code="stopping") from error
-    except HoldfastError as error:
-        _log.warning("a call could not be answered: %s", redact(str(error)))
-        raise Refused(503, redact(str(error)), code="engine") from error
-    except asyncio.CancelledError:
-        current = asyncio.current_task()
-        if current is not None and current.cancelling():
-            raise
-        raise Refused(409, "this attempt is over", code="attempt_over") from None
+async def _refuse(visit: Visit, refused: Refused) -> web.StreamResponse:
+    headers = {}
+    if isinstance(refused, _WrongMethod):
+        headers["Allow"] = ", ".join(refused.methods)
+    if refused.code == "attempt_over":
+        # The libraries try a 409 again, and this one stays what it is.
+        headers["x-should-retry"] = "false"
+    close = refused.status in (408, 413, 503)
+    body = visit.refusal(refused)
+    return await visit.telling.whole(body, refused.status, headers=headers, close=close)
 
 
-def _reward(body: bytes) -> float | None:
-    import msgspec
-
-    if not body.strip():
-        return None
-    try:
-        found = msgspec.json.decode(body, type=dict[str, float | None])
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Refused(400, f'it wants {{"reward": number}}: {error}') from error
-    if unknown := sorted(found.keys() - {"reward"}):
-        raise Refused(400, f"unknown field {unknown[0]!r}", param=unknown[0])
-    return found.get("reward")
-
-
-def _json(body: bytes, status: int = 200) -> web.Response:
-    return web.Response(body=body, status=status, content_type="application/json")
+def _check_usable(token: str | None, host: str) -> None:
+    if token is None and not address.is_loopback(host):
+        raise UsageError(f"a gateway at {host} is seen by others: give it a token")
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii()):
+        raise UsageError(f"a token has at least {SHORTEST_TOKEN} characters, all of them ASCII")
+    hide(token)

@@ -30,9 +30,15 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self._silence = silence
         self._gateway: Gateway | None = None
 
-    async def run_agent(self, t: Rollout, binding: Binding) -> Returned:
+    async def run_agent(
+        self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
+    ) -> Returned:
         """Returns when the agent has done its task; `AgentFailed` if it ended without."""
         raise UsageError(f"{type(self).__name__} defines no `run_agent`")
+
+    def expects_calls(self, binding: Binding) -> bool:
+        """Whether there is an agent that could be silent."""
+        return True
 
     def make_gateway(self) -> Gateway:
         from holdfast.gateway.wires.all import WIRES
@@ -68,7 +74,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     async def _watched(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
         """The agent's result. Whatever else happens first ends the agent."""
-        agent = asyncio.create_task(self.run_agent(t, binding), name=f"agent of {trajectory.name}")
+        running = self.run_agent(t, binding, trajectory)
+        agent = asyncio.create_task(running, name=f"agent of {trajectory.name}")
         broken = asyncio.create_task(trajectory.broken.wait())
         try:
             while not agent.done():
@@ -77,7 +84,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
                 )
                 if broken.done() and t.session.broken is not None:
                     raise t.session.broken
-                if trajectory.is_silent(self._silence):
+                if self.expects_calls(binding) and trajectory.is_silent(self._silence):
                     raise t.session.failed(
                         AgentSilent(f"the agent asked nothing for {self._silence:g} s")
                     )

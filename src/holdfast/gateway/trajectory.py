@@ -18,7 +18,7 @@ from holdfast.gateway import canonical
 from holdfast.gateway.exchange import Answer, Ask, Choice, Refused
 from holdfast.gateway.tree import Place, Tree
 from holdfast.policy.policy import DEADLINE
-from holdfast.records.errors import HoldfastError, RunStopped, Truncated, UsageError
+from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
@@ -32,6 +32,7 @@ from holdfast.rollout.session import Session, is_accident
 class _Call(Struct):
     """One request of this attempt, and those that ask it again."""
 
+    key: bytes
     occurrence: int
     job: "asyncio.Task[Answer]"
     listeners: int = 0
@@ -56,7 +57,10 @@ class AgentTrajectory:
         self._tree = Tree(session.history, session.task)
         self._calls: defaultdict[bytes, list[_Call]] = defaultdict(list)
         self._named: dict[str, _Call] = {}
-        self._numbers = session.history.calls_ever
+        # Calls at once are not recorded in the order of their numbers, and some of them never.
+        taken = (int(path.partition(".")[0]) + 1 for path in session.history.steps)
+        self._numbers = max(session.history.calls_ever, *taken, 0)
+        self._visited: set[str] = set()
         self._closed = False
         self._tools: dict[bytes, bytes] = {}
 
@@ -74,11 +78,14 @@ class AgentTrajectory:
         sampling = _sampling(self.session.sampling, ask)
         key = canonical.key_of(ask, conversation, sampling)
         call = self._named.get(name) if name else None
+        if call is not None and call.key != key:
+            words = "this idempotency key was given to another request"
+            raise Refused(400, words, code="idempotency_key_in_use")
         call = call or self._asked_before(key, again=again)
         if call is None:
             occurrence = len(self._calls[key])
             work = self._answer(ask, wire, digests, sampling, key, occurrence)
-            call = _Call(occurrence, asyncio.create_task(work, name=f"call of {self.name}"))
+            call = _Call(key, occurrence, asyncio.create_task(work, name=f"call of {self.name}"))
             self._calls[key].append(call)
         if name:
             self._named[name] = call
@@ -89,9 +96,8 @@ class AgentTrajectory:
         """A call that nobody listens to any more, and whose answer nobody heard, is asked again;
         others with the same words are others."""
         calls = self._calls[key]
-        if again and calls:
-            return calls[-1]
-        return next((one for one in calls if not one.listeners and not one.delivered), None)
+        unheard = next((one for one in calls if not one.listeners and not one.delivered), None)
+        return calls[-1] if unheard is None and again and calls else unheard
 
     async def _answer(
         self,
@@ -105,14 +111,16 @@ class AgentTrajectory:
         recorded = self.session.history.calls.get((key, occurrence))
         if recorded is not None:
             for path in recorded.choices:
-                self.session.visit(path)
+                self._visit(path)
             return self._told(recorded, ask)
         try:
             called = await self._sample(ask, wire, digests, sampling, key, occurrence)
         except Truncated as limit:
             self.limit = self.limit or limit
             raise
-        except HoldfastError as error:
+        except Refused:
+            raise
+        except Exception as error:
             if is_accident(error):
                 self.session.failed(error)
                 self.broken.set()
@@ -151,7 +159,7 @@ class AgentTrajectory:
             key=key,
             occurrence=occurrence,
             choices=tuple(step.path for step in steps),
-            beginning=digests[0] if digests else canonical.START,
+            beginning=canonical.beginning(ask.messages, digests),
             conversation=digests[-1] if digests else canonical.START,
             tools=tools,
             wire=wire,
@@ -161,7 +169,7 @@ class AgentTrajectory:
         )
         await session.append(*(generation.without_drafted(session, one) for one in steps), called)
         for step in steps:
-            session.visit(step.path)
+            self._visit(step.path)
         self._tree.add(called, steps, [(one.path, _advanced(place, one, ask)) for one in steps])
         return called
 
@@ -195,6 +203,15 @@ class AgentTrajectory:
             seed_from=f"{seed_from}.{path.split('.')[1]}",
         )
 
+    def _visit(self, path: str) -> None:
+        """What a reply goes on from is part of this attempt as well, though nobody asked for it
+        again: without it, the reply would have lost its beginning."""
+        while path and path not in self._visited:
+            self._visited.add(path)
+            self.session.visit(path)
+            step = self.session.history.steps.get(path)
+            path = step.base if isinstance(step, Generated) else ""
+
     # --- telling
 
     def _told(self, called: Called, ask: Ask) -> Answer:
@@ -226,6 +243,10 @@ class AgentTrajectory:
             tokens=tuple(decode([token]) for token in ids),
             logprobs=tuple(unpack_logprobs(step.logprobs).tolist()),
         )
+
+    def heard(self) -> None:
+        """The agent gave a sign of life."""
+        self.last_heard = self.session.clock.elapsed()
 
     def is_silent(self, seconds: float) -> bool:
         """Whether nobody waits for an answer, and nobody asked for so long."""

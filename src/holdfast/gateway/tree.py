@@ -42,6 +42,9 @@ class Tree:
         """Which generation ends a conversation, by its digest."""
         self._beginnings: dict[bytes, str] = {}
         """The last generation of a conversation, by the digest of its first message."""
+        self._bases: dict[bytes, str] = {}
+        """What a conversation was first continued from, by its digest: one that is asked again goes
+        on from the same, so that it does not matter which of its answers came first."""
         self._streams: OrderedDict[str, Stream] = OrderedDict()
         for called in history.calls.values():
             self._grow(called, [self._generation(path) for path in called.choices])
@@ -70,20 +73,22 @@ class Tree:
                 stream = self._stream(parent, asked)
                 known = list(stream.messages)
                 return Place(stream, [*known, *messages[length:]], parent)
-        rewritten = self._beginnings.get(digests[0]) if messages else None
-        stream = Stream() if rewritten is None else self._stream(rewritten, asked)
+        beginning = canonical.beginning(messages, digests)
+        rewritten = self._beginnings.get(beginning, "") if messages else ""
+        rewritten = self._bases.get(digests[-1], rewritten) if messages else ""
+        stream = self._stream(rewritten, asked) if rewritten else Stream()
         return Place(stream, list(messages), "")
 
     def _grow(self, called: Called, steps: Sequence[Generated]) -> None:
         for step in steps:
             self._ends[canonical.after(called.conversation, step.message)] = step.path
             self._beginnings[called.beginning] = step.path
+            self._bases.setdefault(called.conversation, step.base)
 
     def _stream(self, path: str, asked: tuple[Tools, bytes]) -> Stream:
         found = self._streams.get(path)
         if found is None:
-            found = self._read(path, asked)
-            self._keep(path, found)
+            return self._read(path, asked)
         self._streams.move_to_end(path)
         return found.copy()
 
@@ -99,7 +104,10 @@ class Tree:
         # Only whether they are the tools of this request is ever asked.
         tools, digest = asked
         then = tools if called.tools == digest else OTHER_TOOLS
-        return Stream.standing(stream_of(self._history, path), step, said, then)
+        stream = Stream.standing(stream_of(self._history, path), step, said, then)
+        if then is tools:  # Another request may have them.
+            self._keep(path, stream.copy())
+        return stream
 
     def _generation(self, path: str) -> Generated:
         step = self._history.steps[path]

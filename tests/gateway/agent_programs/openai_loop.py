@@ -1,32 +1,22 @@
 """A plain agent on the openai library: it adds with a tool until the model stops asking for it.
 
-It knows nothing of Holdfast but its task's file. With CRASH_AT and CRASH_ONCE (a file) it kills
-itself after so many calls, once.
+It knows nothing of Holdfast but its task's file.
 """
 
-import json
 import os
-import signal
 import sys
 
+from adding import CALLS, DESCRIPTION, PARAMETERS, add, crash, read_task, tell_pid
 from openai import OpenAI
 
 STREAM = "--stream" in sys.argv
 TOOL = {
     "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Adds two numbers.",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-            "required": ["a", "b"],
-        },
-    },
+    "function": {"name": "add", "description": DESCRIPTION, "parameters": PARAMETERS},
 }
 
 
-def said(client: OpenAI, messages: list) -> tuple[str, list]:
+def said(client: OpenAI, messages: list, count: int) -> tuple[str, list]:
     """The reply's text and its calls, whole or from a stream."""
     asked = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages, "tools": [TOOL]}
     if not STREAM:
@@ -34,6 +24,7 @@ def said(client: OpenAI, messages: list) -> tuple[str, list]:
         return message.content or "", [call.model_dump() for call in message.tool_calls or []]
     text, calls = "", {}
     for chunk in client.chat.completions.create(**asked, stream=True):
+        crash(count, "stream")
         for choice in chunk.choices:
             text += choice.delta.content or ""
             for part in choice.delta.tool_calls or []:
@@ -45,21 +36,14 @@ def said(client: OpenAI, messages: list) -> tuple[str, list]:
     return text, list(calls.values())
 
 
-def crash(count: int) -> None:
-    flag = os.environ.get("CRASH_ONCE", "")
-    if flag and count == int(os.environ["CRASH_AT"]) and not os.path.exists(flag):
-        with open(flag, "w"):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 def main() -> None:
-    with open(os.environ["HOLDFAST_TASK"]) as file:
-        task = json.load(file)
+    tell_pid()
     client = OpenAI()
-    messages = list(task["messages"])
-    for count in range(6):
+    messages = read_task()
+    for count in range(CALLS):
         crash(count)
-        text, calls = said(client, messages)
+        text, calls = said(client, messages, count)
+        crash(count, "after")
         message = {"role": "assistant", "content": text or None}
         if calls:
             message["tool_calls"] = calls
@@ -67,8 +51,7 @@ def main() -> None:
         if not calls:
             break
         for call in calls:
-            numbers = json.loads(call["function"]["arguments"])
-            result = str(numbers["a"] + numbers["b"])
+            result = add(call["function"]["arguments"])
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
     print(f"done after {len(messages)} messages")
 

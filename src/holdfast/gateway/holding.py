@@ -1,0 +1,94 @@
+"""Holding: while an engine's weights change, nothing new is sampled through the gateway.
+
+A call that is recorded is answered all the same: it asks no engine. One that was begun before goes
+on, as the engine lets it. A hold that is not ended lapses at its deadline, and the calls go on:
+what waits is the agents' work, and refusing it would cost attempts that the engine may well serve.
+"""
+
+import asyncio
+import logging
+
+from holdfast.policy.policy import Completion, Policy, Request
+from holdfast.records.errors import UsageError
+
+HOLD_SECONDS = 600.0
+_log = logging.getLogger("holdfast.gateway")
+
+
+class Hold:
+    """One reason to wait; there may be several at once."""
+
+    def __init__(self, gate: "Gate", seconds: float):
+        self._gate = gate
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._lapse)
+
+    def end(self) -> None:
+        """Ending it again changes nothing."""
+        self._timer.cancel()
+        self._gate.without(self)
+
+    def _lapse(self) -> None:
+        _log.warning("a hold came to its deadline; the calls that waited go on")
+        self.end()
+
+
+class Gate:
+    """What every call goes through before it is sampled. Open while nothing holds it."""
+
+    def __init__(self) -> None:
+        self._holds: set[Hold] = set()
+        self._opened = asyncio.Event()
+        self._opened.set()
+        self.waiting = 0
+
+    def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
+        if not 0 < seconds < float("inf"):
+            raise UsageError(f"a hold has a deadline: give seconds above 0, not {seconds!r}")
+        hold = Hold(self, seconds)
+        self._holds.add(hold)
+        self._opened.clear()
+        return hold
+
+    def without(self, hold: Hold) -> None:
+        self._holds.discard(hold)
+        if not self._holds:
+            self._opened.set()
+
+    def open(self) -> None:
+        for hold in tuple(self._holds):
+            hold.end()
+
+    async def passed(self) -> None:
+        self.waiting += 1
+        try:
+            # A new hold may begin before those that the last one held have run.
+            while not self._opened.is_set():
+                await self._opened.wait()
+        finally:
+            self.waiting -= 1
+
+
+class HeldPolicy:
+    """A policy behind a gate."""
+
+    def __init__(self, policy: Policy, gate: Gate):
+        self.model = policy.model
+        self._policy = policy
+        self._gate = gate
+
+    async def check(self) -> None:
+        await self._policy.check()
+
+    async def ready(self) -> None:
+        await self._policy.ready()
+
+    @property
+    def seconds_down(self) -> float:
+        return self._policy.seconds_down
+
+    async def sample(self, request: Request) -> Completion:
+        await self._gate.passed()
+        return await self._policy.sample(request)
+
+    async def aclose(self) -> None:
+        await self._policy.aclose()

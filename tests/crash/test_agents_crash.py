@@ -1,0 +1,196 @@
+"""SIGKILL of the driver, which holds the gateway and has started the agents, at record boundaries.
+
+The agents are programs of their own: they lose their connections, and are started anew by the next
+driver, which gives them back what is durable.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from agents_workload import REPLIES
+from lab import SIGKILLED, Baseline, Lab, kill_and_resume, read_samples, undisturbed
+
+from holdfast.journal.check import check
+from holdfast.testing import Fault, FaultKind
+
+QUICK = ("urllib0", "urllib-stream0", "urllib-stream1")
+LIBRARIES = ("openai0", "openai-stream0")
+EVERY_LIBRARY = (*LIBRARIES, "anthropic-stream0", "responses0")
+FAST_POINTS = 7
+FAULTS = (
+    Fault(FaultKind.ERROR_500, matching="urllib0/0/1."),
+    Fault(FaultKind.RESET_AFTER, matching="urllib-stream0/0/2."),
+    Fault(FaultKind.STREAM_CUT, matching="urllib-stream1/0/0."),
+)
+
+
+def laboratory(folder: Path, names: tuple[str, ...], **options) -> Lab:
+    return Lab(
+        folder,
+        names=names,
+        samples=1,
+        workload="agents_workload",
+        max_tokens=400,
+        **{"faults": FAULTS, "replies": REPLIES, **options},
+    )
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with laboratory(tmp_path_factory.mktemp("agents"), QUICK) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def baseline(lab):
+    return undisturbed(lab)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    names = EVERY_LIBRARY if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1" else LIBRARIES
+    with laboratory(tmp_path_factory.mktemp("libraries"), names) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def libraries_baseline(libraries):
+    return undisturbed(libraries)
+
+
+def test_two_undisturbed_runs_of_agents_give_the_same_bytes(lab, baseline):
+    assert undisturbed(lab).samples == baseline.samples
+    assert len(baseline.samples) == len(QUICK)
+    # Four calls each; the faults that strike cost a try of their own.
+    assert baseline.requests == 4 * len(QUICK) + len(FAULTS)
+
+
+def place_of(when: str, part: int, points: int, records: int) -> str:
+    position = (part + (0.25 if when == "after" else 0.75)) / points
+    return f"{when}:{max(1, round(position * records))}"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("part", range(FAST_POINTS))
+def test_a_driver_killed_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
+    plan = place_of(when, part, FAST_POINTS, baseline.records)
+    assert kill_and_resume(lab, baseline, plan), plan
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_agents_on_libraries_go_on_after_a_kill_of_the_driver(libraries, libraries_baseline, when):
+    plan = place_of(when, 0, 1, libraries_baseline.records)
+    assert kill_and_resume(libraries, libraries_baseline, plan), plan
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_driver_killed_at_every_record_boundary_changes_nothing(lab, baseline, when):
+    boundary = 1
+    while kill_and_resume(lab, baseline, f"{when}:{boundary}"):
+        boundary += 1
+    assert boundary > baseline.records
+    print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_agents_on_libraries_go_on_after_a_kill_at_every_record_boundary(
+    libraries, libraries_baseline, when
+):
+    boundary = 1
+    while kill_and_resume(libraries, libraries_baseline, f"{when}:{boundary}"):
+        boundary += 1
+    assert boundary > libraries_baseline.records
+    print(f"{boundary - 1} kills {when} a commit, over {libraries_baseline.records} records")
+
+
+# --- calls side by side: which is recorded first is a matter of timing
+
+
+@pytest.fixture(scope="module")
+def parallel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parallel")
+    with laboratory(folder, ("parallel0",), faults=(), replies=("words {n}{n}{n}",)) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def parallel_baseline(parallel):
+    return undisturbed(parallel)
+
+
+def branches(samples: dict[str, str]) -> list[str]:
+    """The samples, however they are numbered."""
+    decoder, (lines,), at, found = json.JSONDecoder(), samples.values(), 0, []
+    while at < len(lines):
+        row, at = decoder.raw_decode(lines, at)
+        del row["branch"]
+        found.append(json.dumps(row, sort_keys=True))
+    return sorted(found)
+
+
+def kill_in_parallel(lab: Lab, baseline: Baseline, plan: str) -> bool:
+    place = lab.fresh(plan.replace(":", "-"))
+    if lab.drive(place, crash=plan) == 0:
+        return False
+    before = lab.world(place)
+    assert lab.drive(place) == 0, plan
+    after = lab.world(place)
+    assert branches(read_samples(place / "samples.jsonl")) == branches(baseline.samples), plan
+    durable = {f"{name}/{path}" for name, paths in before.steps.items() for path in paths}
+    lost = len(before.requests) - len(durable)
+    assert len(after.requests) <= baseline.requests + lost, plan
+    assert not check(place / "journal.db").findings
+    return True
+
+
+def test_a_driver_killed_among_calls_at_once_loses_and_repeats_none(parallel, parallel_baseline):
+    assert len(branches(parallel_baseline.samples)) == 6
+    plan = f"after:{parallel_baseline.records // 2}"
+    assert kill_in_parallel(parallel, parallel_baseline, plan), plan
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_driver_killed_anywhere_among_calls_at_once_loses_and_repeats_none(
+    parallel, parallel_baseline, when
+):
+    boundary = 1
+    while kill_in_parallel(parallel, parallel_baseline, f"{when}:{boundary}"):
+        boundary += 1
+    assert boundary > parallel_baseline.records
+
+
+# --- what is left behind
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+def test_an_agent_does_not_outlive_its_driver_however_stubborn_it_is(tmp_path):
+    with laboratory(tmp_path, ("stubborn0",), faults=()) as lab:
+        place = lab.fresh("stubborn")
+        assert lab.drive(place, crash="after:20") == SIGKILLED
+        (pid,) = map(int, (place / "effects.pids").read_text().split())
+        deadline = time.monotonic() + 5
+        try:
+            while is_running(pid):
+                assert time.monotonic() < deadline, "it lives on, and nobody knows of it"
+                time.sleep(0.02)
+        finally:
+            if is_running(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,177 @@
+"""Agents as people write them: one token-exact tree for each, whatever dies on the way."""
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from stage import Oracle
+from yard import Yard
+
+from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+
+PROGRAMS = Path(__file__).parent / "agent_programs"
+CALL = '<tool_call>{{"name": "add", "arguments": {{"a": {}, "b": 2}}}}</tool_call>'
+TURNS = 4
+EXTENDING = {
+    "openai": ("openai_loop",),
+    "openai-stream": ("openai_loop", "--stream"),
+    "anthropic": ("anthropic_loop",),
+    "anthropic-stream": ("anthropic_loop", "--stream"),
+    "responses": ("responses_loop",),
+    "responses-stream": ("responses_loop", "--stream"),
+    "curl": ("curl_loop",),
+    "urllib": ("curl_loop", "--urllib"),
+    "urllib-stream": ("curl_loop", "--stream"),
+    "retrying": ("retrying_loop",),
+}
+QUICK = ("curl", "urllib", "urllib-stream")
+"""Programs that start in no time are killed at every call, also in the fast part."""
+
+
+def adding(request) -> str:
+    """Asks for the tool three times, with some words, and is then done."""
+    turn = bytes(token for token in request.prompt if token < 256).count(b"assistant\n")
+    return "that is all" if turn >= TURNS else f"I add {turn} " + CALL.format(turn)
+
+
+def chatting(request) -> str:
+    return f"words {request.seed % 100_000}"
+
+
+def played(words: tuple[str, ...], answer, **env: str) -> Yard:
+    yard = Yard(policy=Oracle(answer))
+    name, *args = words
+    command = [sys.executable, str(PROGRAMS / f"{name}.py"), *args]
+    yard.run(BlackBoxRolloutProcessor(command, env=env))
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    return yard
+
+
+def exported(yard: Yard) -> list[str]:
+    """The samples, however branches that ran side by side were numbered."""
+    rows = [{name: row[name] for name in row if name != "branch"} for row in yard.rows()]
+    return sorted(json.dumps(row, default=str) for row in rows)
+
+
+def assert_each_token_is_trained_once(yard: Yard, samples: int) -> None:
+    rows = yard.rows()
+    assert len(rows) == samples
+    assert sum(sum(row["loss_mask"]) for row in rows) == yard.history().sampled_tokens
+
+
+@cache
+def undisturbed(words: tuple[str, ...], answer) -> Yard:
+    return played(words, answer)
+
+
+@pytest.mark.parametrize("program", EXTENDING)
+def test_an_agent_that_extends_its_conversation_gives_one_sample(program):
+    yard = undisturbed(EXTENDING[program], adding)
+    history = yard.history()
+    assert len(history.generations) == len(yard.policy.requests) == TURNS
+    assert history.prefix_breaks == 0
+    assert not history.forks
+    assert_each_token_is_trained_once(yard, samples=1)
+    assert [step.base for step in history.generations] == ["", "0.0.0", "1.0.0", "2.0.0"]
+
+
+def kill_and_compare(tmp_path, words, answer, *, count, phase="before") -> None:
+    calm = undisturbed(words, answer)
+    flag = tmp_path / f"{phase}-{count}"
+    crash = {"CRASH_AT": str(count), "CRASH_ONCE": str(flag), "CRASH_PHASE": phase}
+    yard = played(words, answer, **crash)
+    assert flag.exists(), "it was killed"
+    assert len(yard.policy.requests) == len(calm.policy.requests)
+    history = yard.history()
+    assert not history.forks
+    assert ["signal 9" in one.message for one in history.failures] == [True]
+    assert exported(yard) == exported(calm)
+
+
+@pytest.mark.parametrize("program", QUICK)
+@pytest.mark.parametrize("phase", ["before", "stream", "after"])
+def test_an_agent_killed_at_each_of_its_calls_is_given_back_its_past(tmp_path, program, phase):
+    if phase == "stream" and not program.endswith("-stream"):
+        pytest.skip("nothing is streamed")
+    for count in range(TURNS):
+        kill_and_compare(tmp_path, EXTENDING[program], adding, count=count, phase=phase)
+
+
+@pytest.mark.parametrize("program", ["anthropic-stream", "responses", "openai-stream"])
+def test_an_agent_on_a_library_killed_in_mid_conversation_is_given_back_its_past(tmp_path, program):
+    stream = "stream" if program.endswith("-stream") else "before"
+    kill_and_compare(tmp_path, EXTENDING[program], adding, count=2, phase=stream)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("program", EXTENDING)
+@pytest.mark.parametrize("count", range(TURNS))
+def test_any_agent_killed_at_each_point_of_each_call_is_given_back_its_past(
+    tmp_path, program, count
+):
+    phases = ("before", "stream", "after") if program.endswith("-stream") else ("before", "after")
+    for phase in phases:
+        kill_and_compare(tmp_path, EXTENDING[program], adding, count=count, phase=phase)
+
+
+# --- trees
+
+PARALLEL = ("parallel_agents",)
+COMPACTING = ("compacting_loop",)
+
+
+def test_identical_prompts_and_sub_agents_at_once_are_branches_of_their_own():
+    yard = undisturbed(PARALLEL, chatting)
+    history = yard.history()
+    # Three drafts, two sub-agents of two turns, one judge.
+    assert len(history.generations) == len(yard.policy.requests) == 8
+    assert history.prefix_breaks == 0
+    assert_each_token_is_trained_once(yard, samples=6)
+    assert len({step.message.text for step in history.generations}) == 8
+
+
+def test_a_parallel_agent_that_is_killed_keeps_every_branch(tmp_path):
+    kill_and_compare(tmp_path, PARALLEL, chatting, count=2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("count", range(4))
+def test_a_parallel_agent_killed_at_each_of_its_stages_keeps_every_branch(tmp_path, count):
+    kill_and_compare(tmp_path, PARALLEL, chatting, count=count)
+
+
+def test_an_agent_that_edits_its_history_each_turn_breaks_off_visibly():
+    yard = undisturbed(COMPACTING, chatting)
+    history = yard.history()
+    assert len(history.generations) == len(yard.policy.requests) == 4
+    breaks = [step.prefix_break for step in history.generations]
+    assert breaks == ["", *["earlier messages were changed"] * 3]
+    assert_each_token_is_trained_once(yard, samples=4)
+
+
+@pytest.mark.parametrize("count", range(TURNS))
+def test_an_agent_that_edits_its_history_is_given_back_its_past_as_well(tmp_path, count):
+    kill_and_compare(tmp_path, COMPACTING, chatting, count=count)
+
+
+# --- clients that ask again
+
+
+def test_an_agent_that_gives_up_waiting_and_asks_again_is_sampled_once():
+    import asyncio
+
+    tries: list[str] = []
+
+    async def slow(request) -> str:
+        tries.append(request.id)
+        if len(tries) in (2, 4):
+            await asyncio.sleep(1.0)
+        return adding(request)
+
+    words, patience = EXTENDING["retrying"], {"GIVE_UP_AT": "1,3", "GIVE_UP_SECONDS": "0.3"}
+    yard = played(words, slow, **patience)
+    assert len(tries) == TURNS
+    assert exported(yard) == exported(undisturbed(words, adding))

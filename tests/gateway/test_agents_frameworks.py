@@ -1,0 +1,60 @@
+"""Agent frameworks behind the gateway, where they are installed.
+
+HOLDFAST_AGENTS_PYTHON names an interpreter that has them; by default it is the tests' own.
+"""
+
+import os
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+from stage import Oracle
+from test_agents import PROGRAMS, TURNS, adding, assert_each_token_is_trained_once, exported
+from yard import Yard
+
+from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+
+PYTHON = os.environ.get("HOLDFAST_AGENTS_PYTHON", sys.executable)
+FRAMEWORKS = {
+    "openai-agents": ("agents.run", "openai_agents_loop"),
+    "openai-agents-chat": ("agents.run", "openai_agents_loop", "--chat"),
+    "langgraph": ("langgraph.prebuilt", "langgraph_loop"),
+    "langgraph-stream": ("langgraph.prebuilt", "langgraph_loop", "--stream"),
+    "pydantic-ai": ("pydantic_ai.models", "pydantic_ai_loop"),
+    "pydantic-ai-responses": ("pydantic_ai.models", "pydantic_ai_loop", "--responses"),
+}
+
+
+@cache
+def is_installed(module: str) -> bool:
+    looked = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    return subprocess.run([PYTHON, "-c", looked], capture_output=True).returncode == 0
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def command(request) -> list[str]:
+    module, program, *args = FRAMEWORKS[request.param]
+    if not is_installed(module):
+        pytest.skip(f"{module} is not installed")
+    return [PYTHON, str(PROGRAMS / f"{program}.py"), *args]
+
+
+def played(command: list[str], **env: str) -> Yard:
+    yard = Yard(policy=Oracle(adding))
+    yard.run(BlackBoxRolloutProcessor(command, env=env))
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    assert len(history.generations) == len(yard.policy.requests) == TURNS
+    assert history.prefix_breaks == 0
+    assert not history.forks
+    assert_each_token_is_trained_once(yard, samples=1)
+    return yard
+
+
+def test_a_framework_gives_one_sample_and_is_given_back_its_past_when_it_dies(command, tmp_path):
+    calm = played(command)
+    crash = {"CRASH_AT": "2", "CRASH_ONCE": str(tmp_path / "crashed")}
+    killed = played(command, **crash)
+    assert len(killed.history().failures) == 1
+    assert exported(killed) == exported(calm)

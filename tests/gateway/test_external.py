@@ -1,0 +1,148 @@
+"""Agents that others start: they take trajectories, are resumed by replay, and complete them."""
+
+import asyncio
+
+import aiohttp
+import pytest
+from yard import Yard
+
+from holdfast.gateway.external import ExternalRolloutProcessor
+
+
+async def post(http, url: str, body=None, **headers):
+    async with http.post(url, json=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def ask(http, taken: dict, *messages: dict):
+    body = {"model": "m", "messages": list(messages)}
+    key = f"Bearer {taken['key']}"
+    url = f"{taken['openai_base_url']}/chat/completions"
+    return await post(http, url, body, Authorization=key)
+
+
+async def converse(http, taken: dict, turns: int = 2) -> list[str]:
+    said, messages = [], list(taken["task"]["messages"])
+    for turn in range(turns):
+        status, answer = await ask(http, taken, *messages)
+        assert status == 200, answer
+        text = answer["choices"][0]["message"]["content"]
+        said.append(text)
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": f"{turn}"}]
+    return said
+
+
+def with_agents(yard: Yard, agents, **options):
+    """Runs the yard while `agents(http, url)` does what agents do."""
+    processor = ExternalRolloutProcessor(**options)
+
+    async def body():
+        work = asyncio.create_task(yard.work(processor))
+        while not processor.url:
+            await asyncio.sleep(0.01)
+        async with aiohttp.ClientSession() as http:
+            found = await agents(http, processor.url)
+        await asyncio.wait_for(work, 30)
+        return found
+
+    return asyncio.run(body())
+
+
+def test_agents_take_trajectories_and_complete_them():
+    yard = Yard("a", "b", samples=2)
+
+    async def worker(http, url):
+        done = []
+        for _ in range(2):
+            status, taken = await post(http, f"{url}/trajectories", {"wait": 10})
+            assert status == 200, taken
+            await converse(http, taken)
+            status, told = await post(http, f"{taken['bound_url']}/complete", {"reward": 0.5})
+            assert (status, told["reward"]) == (200, 0.5)
+            done.append(taken["trajectory"])
+        return done
+
+    async def agents(http, url):
+        return await asyncio.gather(worker(http, url), worker(http, url))
+
+    first, second = with_agents(yard, agents)
+    assert sorted([*first, *second]) == ["run/a/0", "run/a/1", "run/b/0", "run/b/1"]
+    for history in yard.histories().values():
+        assert (history.status.name, history.reward) == ("COMPLETED", 0.5)
+        assert len(history.generations) == 2
+
+
+def test_an_agent_that_comes_again_is_given_back_its_past_and_the_old_key_is_refused():
+    yard = Yard()
+
+    async def agents(http, url):
+        _, taken = await post(http, f"{url}/trajectories", {"task": "a", "sample": 0, "wait": 10})
+        before = await converse(http, taken)
+        status, again = await post(http, f"{url}/trajectories", {"task": "a", "sample": 0})
+        assert status == 200, again
+        assert again["key"] != taken["key"]
+        status, refused = await ask(http, taken, {"role": "user", "content": "do a"})
+        assert status == 409, refused
+        assert (await converse(http, again, 3))[:2] == before
+        await post(http, f"{again['bound_url']}/complete", {})
+
+    with_agents(yard, agents)
+    history = yard.history()
+    assert history.status.name == "COMPLETED"
+    assert len(yard.policy.requests) == 3
+    assert not history.failures
+
+
+def test_a_trajectory_that_nobody_knows_or_that_is_not_open_is_refused():
+    yard = Yard()
+
+    async def agents(http, url):
+        status, taken = await post(http, f"{url}/trajectories", {"wait": 10})
+        assert status == 200
+        assert (await post(http, f"{url}/trajectories", {}))[0] == 404
+        assert (await post(http, f"{url}/trajectories", {"task": "x"}))[0] == 404
+        assert (await post(http, f"{url}/trajectories", {"tusk": "x"}))[0] == 400
+        await post(http, f"{taken['bound_url']}/complete", {"reward": 1})
+
+    with_agents(yard, agents)
+    assert yard.history().reward == 1.0
+
+
+def test_a_silent_agent_is_given_up_and_another_goes_on():
+    yard = Yard()
+
+    async def agents(http, url):
+        _, taken = await post(http, f"{url}/trajectories", {"wait": 10})
+        before = await converse(http, taken, 1)
+        status, again = await post(http, f"{url}/trajectories", {"wait": 20})
+        assert status == 200, again
+        assert again["attempt"] == 2
+        assert await converse(http, again, 1) == before
+        await post(http, f"{again['bound_url']}/complete", {"reward": 1})
+
+    with_agents(yard, agents, silence=0.5)
+    history = yard.history()
+    assert [failure.type for failure in history.failures] == ["AgentSilent"]
+    assert len(yard.policy.requests) == 1
+
+
+def test_takers_have_to_know_the_token():
+    yard, token = Yard(), "a-token-of-some-length"
+
+    async def agents(http, url):
+        assert (await post(http, f"{url}/trajectories", {"wait": 5}))[0] == 401
+        bearer = {"Authorization": f"Bearer {token}"}
+        status, taken = await post(http, f"{url}/trajectories", {"wait": 5}, **bearer)
+        assert status == 200
+        await post(http, f"{taken['bound_url']}/complete", {"reward": 1})
+
+    with_agents(yard, agents, token=token)
+    assert yard.history().reward == 1.0
+
+
+@pytest.mark.parametrize("silence", [0, -1])
+def test_silence_takes_time(silence):
+    from holdfast.records.errors import UsageError
+
+    with pytest.raises(UsageError, match="more than 0 seconds"):
+        ExternalRolloutProcessor(silence=silence)

@@ -1,0 +1,174 @@
+"""Thousands of requests that nobody would send: none breaks the gateway, writes to a trajectory
+that is not its own, or gets a secret told."""
+
+import asyncio
+import logging
+import random
+import re
+
+import msgspec
+from counter import (
+    BODIES,
+    CHAT,
+    COMPLETIONS,
+    COUNT,
+    MODELS,
+    Counter,
+    Reply,
+    exchange,
+    opened,
+    request,
+)
+from stage import Oracle, Play, text_of
+
+from holdfast.gateway.keys import Bearer, Keys
+from holdfast.gateway.limits import Limits
+from holdfast.records.message import user
+from holdfast.records.task import Task
+
+REQUESTS, AT_ONCE = 2_000, 40
+SECRETS = ("canary-in-a-header", "canary-in-a-key")
+WORDS = re.compile(rb"canary-in-a-body-\d\d\d")
+"""What a body holds may be quoted, to whoever sent it and to nobody else."""
+OWNERS = {"alpha": 0.25, "bravo": 0.75, "nobody": 0.99}
+"""The reward that each of them says."""
+PATHS = (*BODIES, *BODIES, COUNT, MODELS, f"{MODELS}/x", "/complete", "/health", "/metrics", "/")
+READ = (MODELS, f"{MODELS}/x", "/health", "/metrics", "/")
+ODD_PATHS = ("/..", "//", "/%2e%2e/complete", "?a=b", "/%00", "%ff", "/t/", "#", ";", "/\xe9")
+ODD = (None, True, -1, 1e308, 10**30, "", "\x00", "x" * 3000, [], {}, [[]], {"type": "x"}, [None])
+ODD_HEADERS = {
+    "Content_Type": ("application/json", "text/plain", "multipart/form-data", "\xff"),
+    "Content_Encoding": ("gzip", "deflate", "br", "identity"),
+    "Expect": ("100-continue", "something"),
+    "anthropic_version": ("2023-06-01", ""),
+    "x_stainless_retry_count": ("0", "1", "many"),
+    "idempotency_key": ("one", "two"),
+    "Upgrade": ("websocket", "h2c"),
+    "Accept": ("text/html",),
+}
+
+
+class Fuzz:
+    """Makes requests from a seed. `keys`: by owner, the keys that it may use."""
+
+    def __init__(self, seed: int, keys: dict[str, list[str]]):
+        self._random = random.Random(seed)
+        self._keys = keys
+
+    def request(self) -> bytes:
+        some = self._random
+        owner = some.choice(["alpha", "alpha", "bravo", "bravo", "nobody"])
+        plain, key = some.choice(PATHS), some.choice(self._keys[owner])
+        path, body = plain, self._body(plain, owner)
+        headers = {"X_Secret": SECRETS[0], "Cookie": f"session={SECRETS[0]}"}
+        for name in some.sample(sorted(ODD_HEADERS), some.choice((0, 0, 0, 1, 2))):
+            headers[name] = some.choice(ODD_HEADERS[name])
+        if some.random() < 0.3:
+            path = f"/t/{key}{path}"
+        else:
+            headers.update(some.choice(({"Authorization": f"Bearer {key}"}, {"x_api_key": key})))
+        if some.random() < 0.1:
+            path += some.choice(ODD_PATHS)
+        method = "GET" if plain in READ else "POST"
+        if some.random() < 0.1:
+            method = some.choice(("GET", "POST", "HEAD", "PUT", "OPTIONS", "FOO"))
+        raw = request(method, path, body, **headers)
+        return self._bent(raw) if some.random() < 0.1 else raw
+
+    def _body(self, path: str, owner: str) -> bytes:
+        some = self._random
+        if path == "/complete":
+            return msgspec.json.encode({"reward": OWNERS[owner]})
+        asked = dict(BODIES.get(path, BODIES[CHAT]))
+        said = f"{owner} canary-in-a-body-{some.randrange(300):03}"
+        if "messages" in asked:
+            asked["messages"] = [{"role": "user", "content": said}]
+        else:
+            name = "prompt" if path == COMPLETIONS else "input"
+            asked[name] = list(said.encode()) if path == COMPLETIONS else said
+        asked["stream"] = some.random() < 0.4
+        if some.random() < 0.4:
+            names = [*asked, "n", "tools", "temperature", "stop", "max_tokens", "logprobs", "new"]
+            asked[some.choice(names)] = some.choice(ODD)
+        encoded = msgspec.json.encode(asked)
+        return self._bent(encoded) if some.random() < 0.2 else encoded
+
+    def _bent(self, raw: bytes) -> bytes:
+        some, bent = self._random, bytearray(raw)
+        for _ in range(some.randrange(1, 6)):
+            place = some.randrange(len(bent))
+            match some.randrange(3):
+                case 0:
+                    bent[place] = some.randrange(256)
+                case 1:
+                    del bent[place : place + some.randrange(1, 20)]
+                case _:
+                    bent[place:place] = some.randbytes(some.randrange(1, 20))
+            bent = bent or bytearray(b"\0")
+        return bytes(bent)
+
+
+async def sent(port: int, fuzz: Fuzz, how_many: int) -> list:
+    found = []
+    for _ in range(how_many):
+        raw = fuzz.request()
+        try:
+            reply = await exchange(port, raw)
+            found.append((raw, Reply(reply.body) if reply.status == 100 else reply))
+        except ConnectionResetError:
+            # It closed while we still sent.
+            continue
+    return found
+
+
+def stale_keys(counter: Counter) -> list[str]:
+    theirs = Keys().make(Bearer("run/alpha/0", 1, 0))
+    mine = counter.gateway._keys.make(Bearer("run/alpha/0", 1, 0))
+    return [theirs, mine, SECRETS[1], f"hf-{SECRETS[1]}", "", "\xff", "hf-", mine[:-3]]
+
+
+async def attacked(seed: int):
+    limits = Limits(body_seconds=0.2, idle_seconds=0.2)
+    async with opened(task="alpha", limits=limits) as (alpha, one, first):
+        task = Task(id="bravo", messages=(user("do it"),))
+        bravo = Counter(alpha.gateway, Play(Oracle(), task=task))
+        async with bravo.attempt() as (two, second):
+            stale = stale_keys(alpha)
+            keys = {"alpha": [first.key], "bravo": [second.key], "nobody": stale}
+            fuzz = Fuzz(seed, keys)
+            share = REQUESTS // AT_ONCE
+            found = await asyncio.gather(*(sent(alpha.port, fuzz, share) for _ in range(AT_ONCE)))
+            final = await exchange(alpha.port, request("GET", "/metrics"))
+            for play, owner, trajectory in ((alpha.play, "alpha", one), (bravo.play, "bravo", two)):
+                check_owner(play, owner, trajectory)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    return [pair for pairs in found for pair in pairs], final, (first.key, second.key)
+
+
+def check_owner(play: Play, owner: str, trajectory) -> None:
+    assert trajectory.reward in (None, OWNERS[owner])
+    assert not trajectory.broken.is_set()
+    others = OWNERS.keys() - {owner}
+    said = [text_of(one.prompt) for one in play.oracle.requests]
+    assert sum(owner in text for text in said) > 50
+    assert not [text for text in said if any(other in text for other in others)]
+
+
+def test_whatever_is_sent_nothing_breaks_and_no_secret_is_told(caplog):
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    with caplog.at_level(logging.DEBUG):
+        found, final, keys = asyncio.run(attacked(seed))
+    statuses = {reply.status for _, reply in found}
+    assert {200, 400, 401, 404, 405, 409} <= statuses
+    broken = [(raw, reply.raw) for raw, reply in found if reply.status >= 500]
+    assert not broken
+    for raw, reply in found:
+        assert set(WORDS.findall(reply.raw)) <= set(WORDS.findall(raw))
+    assert "canary" not in caplog.text
+    assert b"canary" not in final.raw
+    told = b"".join(reply.raw for _, reply in found) + final.raw
+    for secret in (*SECRETS, *keys):
+        assert secret.encode() not in told
+        assert secret not in caplog.text
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]

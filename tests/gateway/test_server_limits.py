@@ -1,0 +1,248 @@
+"""Clients that send too much, too slowly or nonsense, that do not read, or that go away."""
+
+import asyncio
+import gzip
+import json
+import logging
+
+import pytest
+from counter import (
+    BODIES,
+    CHAT,
+    COUNT,
+    HELLO,
+    MESSAGES,
+    Reply,
+    exchange,
+    narrow,
+    opened,
+    post,
+    request,
+    until,
+)
+
+from holdfast.gateway.limits import Limits
+from holdfast.gateway.wires.openai_chat import OpenAIChat
+
+SECRET = "canary-0123456789"
+SMALL = Limits(body=10_000, body_seconds=0.3, write_seconds=0.3, idle_seconds=0.3)
+
+
+def perform(body):
+    return asyncio.run(body())
+
+
+async def is_well(counter, binding) -> bool:
+    return (await exchange(counter.port, post(CHAT, HELLO, binding))).status == 200
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, COUNT, "/complete"])
+def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so(path):
+    async def body():
+        async with opened(limits=SMALL) as (counter, _, binding):
+            large = b" " * 20_000
+            chunked = f"{len(large):x}\r\n".encode() + large + b"\r\n0\r\n\r\n"
+            key = {"Authorization": f"Bearer {binding.key}"}
+            unsaid = request("POST", path, **key, Transfer_Encoding="chunked")
+            unsaid = unsaid.replace(b"Content-Length: 0\r\n", b"") + chunked
+            zipped = post(path, gzip.compress(large), binding, Content_Encoding="gzip")
+            for raw in (post(path, large, binding), unsaid, zipped):
+                reply = await exchange(counter.port, raw)
+                assert reply.status == 413
+                assert (reply.json.get("type") == "error") == path.startswith(MESSAGES)
+                assert reply.json["error"]["message"] == "a body holds at most 10000 bytes"
+            assert await is_well(counter, binding)
+
+    perform(body)
+
+
+def test_a_body_that_is_only_announced_is_refused_before_it_comes():
+    async def body():
+        async with opened() as (counter, _, binding):
+            raw = request("POST", CHAT, Authorization=f"Bearer {binding.key}")
+            raw = raw.replace(b"Content-Length: 0", b"Content-Length: 999999999999")
+            assert (await exchange(counter.port, raw)).status == 413
+
+    perform(body)
+
+
+def test_a_body_that_comes_slowly_is_given_up_and_nobody_else_waits():
+    async def body():
+        async with opened(limits=SMALL) as (counter, _, binding):
+            raw = post(CHAT, HELLO, binding)
+            slow = asyncio.create_task(exchange(counter.port, raw[:-3]))
+            assert await is_well(counter, binding)
+            reply = await slow
+            assert (reply.status, reply.json["error"]["code"]) == (408, "request_timeout")
+
+    perform(body)
+
+
+def test_headers_that_never_end_and_silence_are_given_up():
+    async def body():
+        async with opened(limits=SMALL) as (counter, _, binding):
+            for beginning in (b"", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nA: b"):
+                assert (await exchange(counter.port, beginning)).raw == b""
+            assert await is_well(counter, binding)
+
+    perform(body)
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"canary-0123456789\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\ncanary-0123456789\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nA: canary-0123456789" + b"a" * 20_000, 431),
+        (b"GET /" + b"canary-0123456789" * 2_000 + b" HTTP/1.1\r\n\r\n", 431),
+        (b"GET /health HTTP/1.1\r\n" + b"A: canary-0123456789\r\n" * 300 + b"\r\n", 400),
+        (b"POST /complete HTTP/1.1\r\nContent-Length: canary-0123456789\r\n\r\n", 400),
+        (b"\x16\x03\x01canary-0123456789\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_http_is_refused_and_told_to_nobody(raw, status, caplog):
+    async def body():
+        async with opened() as (counter, _, _):
+            reply = await exchange(counter.port, raw)
+            assert reply.status == status
+            assert reply.json["error"]["type"] == "invalid_request_error"
+            assert b"canary" not in reply.raw
+
+    with caplog.at_level(logging.DEBUG):
+        perform(body)
+    assert "canary" not in caplog.text
+
+
+@pytest.mark.parametrize("path", [*BODIES, COUNT])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'"\xed\xa0\x80"', b"[" * 100_000, b'{"model": 1}'],
+)
+def test_a_body_that_is_not_a_request_is_the_clients_fault(path, body):
+    async def run():
+        async with opened() as (counter, _, binding):
+            reply = await exchange(counter.port, post(path, body, binding))
+            assert reply.status == 400
+            assert reply.json["error"]["message"]
+            assert not counter.play.oracle.requests
+
+    perform(run)
+
+
+def test_a_body_that_is_not_what_its_headers_say_is_the_clients_fault():
+    async def body():
+        async with opened() as (counter, _, binding):
+            raw = post(CHAT, HELLO, binding, Content_Encoding="gzip")
+            assert (await exchange(counter.port, raw)).status == 400
+            raw = post(CHAT, gzip.compress(json.dumps(HELLO).encode()), binding)
+            assert (await exchange(counter.port, raw)).status == 400
+
+    perform(body)
+
+
+def test_whoever_asks_before_it_sends_a_body_is_told_to_go_on():
+    async def body():
+        async with opened() as (counter, _, binding):
+            raw = post(CHAT, HELLO, binding, Expect="100-continue")
+            reply = await exchange(counter.port, raw)
+            assert reply.status == 100
+            assert Reply(reply.body).status == 200
+            raw = post(CHAT, HELLO, Expect="100-continue")
+            assert (await exchange(counter.port, raw)).status == 401
+
+    perform(body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_does_not_read_is_given_up_and_can_ask_again(stream):
+    async def body():
+        text = "x" * 1_000_000
+        limits = Limits(write_seconds=0.3)
+        async with opened(lambda _: text, limits=limits) as (counter, trajectory, binding):
+            asked = {**HELLO, "stream": stream, "max_tokens": 2_000_000}
+            _, writer = await narrow(counter.port)
+            writer.write(post(CHAT, asked, binding))
+            await until(lambda: trajectory.session.history.calls)
+            await asyncio.sleep(0)
+            small = post("/v1/messages/count_tokens", HELLO, binding)
+            assert (await exchange(counter.port, small)).status == 200
+            await until(lambda: counter.gateway._listener.in_flight == 0)
+            writer.close()
+            # It was not delivered, so that the same request is the same call.
+            reply = await exchange(counter.port, post(CHAT, asked, binding))
+            assert reply.status == 200
+            assert len(counter.play.oracle.requests) == 1
+            assert len(reply.body) > len(text)
+
+    perform(body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("cut", ["headers", "body", "answer"])
+def test_a_client_that_goes_away_leaves_no_task_and_no_listener(stream, cut):
+    async def body():
+        gate = asyncio.Event()
+
+        async def answer(_):
+            await gate.wait()
+            return "late"
+
+        limits = Limits(ping_seconds=0.01)
+        async with opened(answer, limits=limits) as (counter, trajectory, binding):
+            before = asyncio.all_tasks()
+            raw = post(CHAT, {**HELLO, "stream": stream}, binding)
+            length = {"headers": 30, "body": len(raw) - 3, "answer": len(raw)}[cut]
+            _, writer = await asyncio.open_connection("127.0.0.1", counter.port)
+            writer.write(raw[:length])
+            await asyncio.sleep(0.05)
+            if cut == "answer":
+                await until(lambda: counter.play.oracle.requests)
+                assert not trajectory.is_silent(-1)
+            writer.close()
+            await until(lambda: counter.gateway._listener.in_flight == 0)
+            gate.set()
+            await until(lambda: asyncio.all_tasks() == before)
+            assert trajectory.is_silent(-1)
+            assert len(trajectory.session.history.calls) == (cut == "answer")
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    perform(body)
+
+
+class Broken(OpenAIChat):
+    """A wire with a bug."""
+
+    def __init__(self, where: str):
+        self.where = where
+
+    def ask(self, body):
+        if self.where == "ask":
+            raise KeyError(SECRET)
+        return super().ask(body)
+
+    def answer(self, ask, answer):
+        raise KeyError(SECRET)
+
+
+@pytest.mark.parametrize("where", ["ask", "answer", "engine"])
+def test_what_nobody_foresaw_is_a_500_without_internals_and_one_line_in_the_log(where, caplog):
+    def fails(_):
+        return KeyError(SECRET)
+
+    async def body():
+        async with opened(fails if where == "engine" else None) as (counter, _, binding):
+            if where != "engine":
+                counter.gateway._wires[CHAT] = Broken(where)
+            reply = await exchange(counter.port, post(CHAT, HELLO, binding))
+            assert (reply.status, reply.json["error"]["code"]) == (500, "internal_error")
+            assert reply.json["error"]["type"] == "server_error"
+            assert b"canary" not in reply.raw
+            assert b"KeyError" not in reply.raw
+
+    with caplog.at_level(logging.INFO, "holdfast"):
+        perform(body)
+    (error,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert "run/t/0" in error.getMessage()
+    assert "KeyError" in error.getMessage()
+    assert "canary" not in caplog.text
