@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from result import Result
 
 ALL = (
-    "startup", "journal", "engine", "environment", "client", "rendering", "scale", "storage",
+    "startup", "journal", "engine", "environment", "gateway", "client", "rendering", "scale", "storage",
     "resume", "embedded",
 )  # fmt: skip
 
