@@ -211,6 +211,23 @@ def kill_and_resume(lab: Lab, baseline: Baseline, plan: str) -> bool:
     return True
 
 
+def kill_in_part(lab: Lab, baseline: Baseline, when: str, part: int, *, parts: int) -> None:
+    """One kill, at a record boundary in this part of the run."""
+    # Spread over the run, and shifted from one half to the other.
+    position = (part + (0.25 if when == "after" else 0.75)) / parts
+    plan = f"{when}:{max(1, round(position * baseline.records))}"
+    assert kill_and_resume(lab, baseline, plan), plan
+
+
+def kill_everywhere(lab: Lab, baseline: Baseline, when: str) -> None:
+    """A kill at every record boundary, one run each."""
+    boundary = 1
+    while kill_and_resume(lab, baseline, f"{when}:{boundary}"):
+        boundary += 1
+    assert boundary > baseline.records
+    print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
+
+
 def read_samples(path: Path) -> dict[str, str]:
     """Lines by trajectory, as they are in the file: equal strings are equal bytes."""
     found: dict[str, str] = {}

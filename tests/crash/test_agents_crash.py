@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 from agents_workload import REPLIES
-from lab import SIGKILLED, Baseline, Lab, kill_and_resume, read_samples, undisturbed
+from lab import (
+    SIGKILLED,
+    Baseline,
+    Lab,
+    kill_and_resume,
+    kill_everywhere,
+    read_samples,
+    undisturbed,
+)
 
 from holdfast.journal.check import check
 from holdfast.testing import Fault, FaultKind
@@ -92,11 +100,7 @@ def test_agents_on_libraries_go_on_after_a_kill_of_the_driver(libraries, librari
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_driver_killed_at_every_record_boundary_changes_nothing(lab, baseline, when):
-    boundary = 1
-    while kill_and_resume(lab, baseline, f"{when}:{boundary}"):
-        boundary += 1
-    assert boundary > baseline.records
-    print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
+    kill_everywhere(lab, baseline, when)
 
 
 @pytest.mark.exhaustive

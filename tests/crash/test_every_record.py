@@ -1,7 +1,7 @@
 """SIGKILL at every journal record boundary, before and after the commit; resume; compare."""
 
 import pytest
-from lab import SIGKILLED, Lab, kill_and_resume, undisturbed
+from lab import SIGKILLED, Lab, kill_and_resume, kill_everywhere, kill_in_part, undisturbed
 
 FAST_POINTS = 14
 
@@ -25,21 +25,14 @@ def test_two_undisturbed_runs_give_the_same_bytes(lab, baseline):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("part", range(FAST_POINTS))
 def test_a_kill_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
-    # Spread over the run, and shifted from one half to the other.
-    position = (part + (0.25 if when == "after" else 0.75)) / FAST_POINTS
-    plan = f"{when}:{max(1, round(position * baseline.records))}"
-    assert kill_and_resume(lab, baseline, plan), plan
+    kill_in_part(lab, baseline, when, part, parts=FAST_POINTS)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_at_every_record_boundary_changes_nothing(lab, baseline, when):
-    boundary = 1
-    while kill_and_resume(lab, baseline, f"{when}:{boundary}"):
-        boundary += 1
-    assert boundary > baseline.records
-    print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
+    kill_everywhere(lab, baseline, when)
 
 
 @pytest.mark.parametrize("point", ["engine.finished:1", "engine.finished:13", "export.row:5"])

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from command import export_samples, finished, holdfast, run_words, write_tasks
-from lab import FAULTS, Lab, kill_and_resume, undisturbed
+from lab import FAULTS, Lab, kill_and_resume, kill_in_part, undisturbed
 
 from holdfast.journal.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
@@ -50,9 +50,7 @@ def test_a_run_in_drafts_gives_the_bytes_of_one_in_whole_replies(lab, baseline, 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("part", range(FAST_POINTS))
 def test_a_kill_at_a_draft_or_any_other_record_changes_nothing(lab, baseline, when, part):
-    position = (part + (0.25 if when == "after" else 0.75)) / FAST_POINTS
-    plan = f"{when}:{max(1, round(position * baseline.records))}"
-    assert kill_and_resume(lab, baseline, plan), plan
+    kill_in_part(lab, baseline, when, part, parts=FAST_POINTS)
 
 
 @pytest.mark.exhaustive
