@@ -262,4 +262,4 @@ def test_no_thread_is_left_of_an_environment_that_cannot_be_opened(where):
 
     with pytest.raises((EnvironmentBroken, ValueError), match="no"):
         perform(Play(), lambda t: t.env(Unready()))
-    eventually(lambda: not any(where in one.name for one in threading.enumerate()))
+    eventually(lambda: not any(f"Unready {where}" in one.name for one in threading.enumerate()))
