@@ -13,7 +13,6 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from holdfast.policy.policy import DEADLINE, Completion
-from holdfast.policy.renderer import ByteRenderer
 from holdfast.records.errors import EnvironmentBroken, Truncated, UsageError
 from holdfast.records.history import tool_message
 from holdfast.records.message import Message, ToolCall, user
@@ -127,11 +126,8 @@ class Rollout:
             )
         session = self._session
         voice = voice or session.voice
-        # Bytes are framed, not templated: only they can begin with nothing.
-        if not self.messages and not isinstance(voice.renderer, ByteRenderer):
-            raise UsageError(
-                "the conversation is empty: add a message first, as in t.add(*t.task.messages)"
-            )
+        schemas = self._shown = schemas_of(tools)
+        given.check_conversation(self.messages, schemas, voice.renderer)
         asked = given.sampling_of(
             session.sampling, max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop
         )
@@ -140,12 +136,6 @@ class Rollout:
         budget.check()
         sampling = budget.fitted(asked)
         path = self._next_path()
-        schemas = self._shown = schemas_of(tools)
-        if schemas and not getattr(voice.renderer, "shows_tools", True):
-            raise UsageError(
-                "the model's chat template does not show tools to it: describe them in a message "
-                "and call generate without tools, or use a template that has them"
-            )
         prompt = self._stream.next_prompt(
             self.messages, schemas, renderer=voice.renderer, sampling=sampling
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.policy.renderer import ByteRenderer, Renderer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, ToolCall, user
 from holdfast.records.sampling import Sampling
@@ -36,6 +37,22 @@ def _meant(given: object) -> str:
     if isinstance(given, Reply):
         return "; t.generate added the reply already"
     return "; did you forget to await it?" if inspect.isawaitable(given) else ""
+
+
+def check_conversation(
+    messages: Sequence[Message], tools: Sequence[dict[str, object]], renderer: Renderer
+) -> None:
+    """What can be asked of the model at all."""
+    # Bytes are framed, not templated: only they can begin with nothing.
+    if not messages and not isinstance(renderer, ByteRenderer):
+        raise UsageError(
+            "the conversation is empty: add a message first, as in t.add(*t.task.messages)"
+        )
+    if tools and not getattr(renderer, "shows_tools", True):
+        raise UsageError(
+            "the model's chat template does not show tools to it: describe them in a message and "
+            "call generate without tools, or use a template that has them"
+        )
 
 
 def check_calls(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from holdfast.records.errors import Diverged, EnvironmentBroken, JournalCorrupt, ToolSaysNo
-from holdfast.records.history import CAME_BACK_DIFFERENT, World
+from holdfast.records.history import CAME_BACK_DIFFERENT
 from holdfast.records.step import (
     Entered,
     EnvironmentStepped,
@@ -21,6 +21,7 @@ from holdfast.records.step import (
     ToolResult,
     is_cut_by,
 )
+from holdfast.records.world import World
 from holdfast.rollout import difference
 from holdfast.rollout.environment import Environment, Observation, Recovery, checked
 from holdfast.rollout.guarded import GuardedEnvironment
