@@ -31,7 +31,7 @@ vllm: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,local,parquet,renderers,gym,mcp,openenv]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,local,parquet,renderers,gym,mcp,openenv,evaluation]'
 	touch $@
 
 clean:
