@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check crash bench vllm clean
+.PHONY: demo test check crash bench vllm agents clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -28,6 +28,11 @@ bench: $(VENV)/installed
 # The conformance suite of engines against a real vLLM on the CPU, which is installed into .vllm/.
 vllm: $(VENV)/installed
 	PYTHON=$(PYTHON) PYTEST_PYTHON=$(BIN)/python scripts/vllm.sh
+
+# Coding agents from npm (Claude Code, Codex, Qwen Code, opencode) behind the gateway; installed
+# into .agents/.
+agents: $(VENV)/installed
+	PYTEST_PYTHON=$(BIN)/python scripts/agents.sh
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
