@@ -25,6 +25,8 @@ SHELL = "echo held > made.txt"
 ASKS, DONE = "I make it.", "It is made."
 LAUNCH = Path(__file__).parent / "agent_programs" / "coding_agent.sh"
 
+PROVIDER = '{name="holdfast",base_url="BASE",env_key="OPENAI_API_KEY",wire_api="responses"}'
+
 
 class Coder(Struct, frozen=True):
     """How an agent is started, and how its model calls its shell."""
@@ -41,16 +43,14 @@ CODERS = {
         {"command": SHELL, "description": "makes it"},
     ),
     "codex": Coder(
-        # What its provider would run by itself is switched off: nobody runs it here.
-        ("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
-        + ("-c", 'web_search="disabled"', "--disable", "multi_agent", "-m", "oracle")
-        + ("-c", 'model_provider="holdfast"')
-        + (
-            "-c",
-            'model_providers.holdfast={name="holdfast",base_url="BASE",'
-            'env_key="OPENAI_API_KEY",wire_api="responses"}',
-        )
-        + (TASK,),
+        (
+            *("codex", "exec", "--skip-git-repo-check"),
+            "--dangerously-bypass-approvals-and-sandbox",
+            # What its provider would run by itself is switched off: nobody runs it here.
+            *("-c", 'web_search="disabled"', "--disable", "multi_agent"),
+            *("-m", "oracle", "-c", 'model_provider="holdfast"'),
+            *("-c", f"model_providers.holdfast={PROVIDER}", TASK),
+        ),
         "exec_command",
         {"cmd": SHELL},
     ),
@@ -136,6 +136,7 @@ def test_a_coding_agent_that_is_killed_is_given_back_its_past(coder, tmp_path):
     # The answer that it had before it was killed was sampled once, and told again from the record.
     asked = [step for step in history.generations if step.message.tool_calls]
     assert len(asked) == sum(ASKS not in text(request) for request in yard.policy.requests)
+    # No word about forks: some agents tell their model how long a command took.
     assert_token_exact(yard)
 
 

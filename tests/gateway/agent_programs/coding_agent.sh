@@ -1,6 +1,7 @@
 #!/bin/sh
 # Starts a coding agent. Those that want the address in a file or an option, and not in a variable,
 # get it there: BASE in an argument stands for it.
+rm -f ./made.txt # A fresh world: agents tell their model which files there are.
 cat >"$HOME/opencode.json" <<END
 {"provider": {"holdfast": {
   "npm": "@ai-sdk/openai-compatible",
