@@ -1,83 +1,72 @@
-"""The gateway: CPU per call, against a bare proxy that relays, parses and keeps what it saw.
+"""The gateway: CPU per call, replay and memory, against a bare proxy that captures what it relays.
 
-Each call is the first of its conversation, so that the whole prompt is new. The record is durable
-before the answer, on both sides; the proxy's has no tokens, no logprobs and no replay.
+What is compared: agents that ask for chat completions, each call the first of its conversation, so
+that its whole prompt is new. On both sides the record is durable before the answer. The bare proxy
+relays the agent's text, parses both ways and writes what it saw, many calls to one fsync; it keeps
+no token, no logprob and no order, and could give nothing back. The gateway renders the prompt,
+sends the engine 32,000 ids for 32 KB of text, gets them back and checks them. A proxy that has the
+engine tell ids and logprobs, and keeps them, is told beside it: that is what a trainer could use.
 """
 
 import asyncio
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
-import aiohttp
+import gateway_memory
+import gateway_replay
+from gateway_service import Agent, Service, client, service
 from result import Result
 
 from holdfast.testing import FakeEngine
 
-HERE = Path(__file__).parent
 ROUNDS = 3
 AT_ONCE = 16
-SHAPES = {"400/100": (400, 100, 640), "4k/300": (4_000, 300, 320), "32k/500": (32_000, 500, 96)}
+MODES = ("text", "proxy", "gateway")
+SHAPES = {"400/100": (400, 100, 640), "4k/300": (4_000, 300, 320), "32k/500": (32_000, 500, 160)}
 
 
 def measure() -> list[Result]:
+    return [*_processor(), *gateway_replay.measure(), *gateway_memory.measure()]
+
+
+def _processor() -> list[Result]:
     found = []
     with FakeEngine(mean_length=0) as engine:
-        for name, (prompt, reply, calls) in SHAPES.items():
-            pairs = [
-                [_cpu(mode, engine.url, prompt, reply, calls) for mode in ("proxy", "gateway")]
-                for _ in range(ROUNDS)
-            ]
-            ratio = statistics.median(ours / bare for bare, ours in pairs)
-            bare, ours = (min(column) * 1e3 for column in zip(*pairs, strict=True))
-            detail = f"{ours:.2f} ms a call, bare {bare:.2f}"
+        for name, shape in SHAPES.items():
+            rounds = [[cpu(mode, engine.url, shape) for mode in MODES] for _ in range(ROUNDS)]
+            ratio = statistics.median(ours / bare for bare, _, ours in rounds)
+            kept = statistics.median(ours / tokens for _, tokens, ours in rounds)
+            bare, tokens, ours = (min(column) * 1e3 for column in zip(*rounds, strict=True))
+            detail = (
+                f"{ours:.2f} ms a call, bare {bare:.2f}; keeping tokens {tokens:.2f}: {kept:.2f} ×"
+            )
             found.append(
                 Result(f"gateway: CPU per call / bare proxy, {name}", ratio, "×", "≤ 4", detail)
             )
     return found
 
 
-def _cpu(mode: str, engine: str, prompt: int, reply: int, calls: int) -> float:
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        command = [sys.executable, str(HERE / "gateway_child.py"), mode, engine, folder, "16"]
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert child.stdin is not None
-        assert child.stdout is not None
-        url = child.stdout.readline().strip()
-        asyncio.run(_ask(mode, url, prompt, reply, calls))
-        child.stdin.close()
-        told = json.loads(child.stdout.readline())
-        child.wait(60)
-        child.stdout.close()
-    return float(told["cpu"]) / calls
+def cpu(mode: str, engine: str, shape: tuple[int, int, int]) -> float:
+    """Seconds of CPU for each call."""
+    prompt, reply, calls = shape
+    with service(mode, engine, trajectories=AT_ONCE) as running:
+        return asyncio.run(_asked(running, prompt, reply, calls=calls)) / calls
 
 
-async def _ask(mode: str, url: str, prompt: int, reply: int, calls: int) -> None:
-    async with aiohttp.ClientSession() as session:
-        keys = [await _key(session, mode, url) for _ in range(AT_ONCE)]
-
-        async def agent(number: int) -> None:
-            for turn in range(calls // AT_ONCE):
-                words = f"{number} {turn} ".ljust(prompt, "x")
-                body = {
-                    "model": "fake", "max_tokens": reply,
-                    "messages": [{"role": "user", "content": words}],
-                }  # fmt: skip
-                headers = {"Authorization": f"Bearer {keys[number]}"}
-                target = f"{url}/v1/chat/completions"
-                async with session.post(target, json=body, headers=headers) as answer:
-                    assert answer.status == 200, await answer.text()
-                    await answer.read()
-
-        await asyncio.gather(*(agent(number) for number in range(AT_ONCE)))
+async def _asked(running: Service, prompt: int, reply: int, *, calls: int) -> float:
+    async with client() as session:
+        agents = [await Agent.taken(session, running) for _ in range(AT_ONCE)]
+        await ask(agents, prompt, reply, calls=2 * AT_ONCE)
+        before = running.used()["cpu"]
+        await ask(agents, prompt, reply, calls=calls, first=2)
+        return running.used()["cpu"] - before
 
 
-async def _key(session: aiohttp.ClientSession, mode: str, url: str) -> str:
-    if mode == "proxy":
-        return "none"
-    async with session.post(f"{url}/trajectories", json={"wait": 30}) as answer:
-        taken: dict[str, str] = await answer.json()
-        return taken["key"]
+async def ask(agents: list[Agent], prompt: int, reply: int, *, calls: int, first: int = 0) -> None:
+    """So many calls of all agents at once, each the first of its conversation."""
+
+    async def one(number: int, agent: Agent) -> None:
+        for turn in range(first, first + calls // len(agents)):
+            said = f"{number} {turn} ".ljust(prompt, "x")
+            await agent.ask([{"role": "user", "content": said}], reply=reply)
+
+    await asyncio.gather(*(one(number, agent) for number, agent in enumerate(agents)))

@@ -1,15 +1,17 @@
-"""One side of the gateway benchmark: a gateway with its journal, or a bare capture proxy.
+"""One side of the gateway benchmarks: a gateway with its journal, or a bare capture proxy.
 
-Prints its address, serves until its standard input ends, and prints the CPU seconds that it used
-since the first call.
+Prints its address and serves. For each line of its standard input it prints the CPU seconds that
+it used since its start and the memory that it holds; it ends with its standard input.
 """
 
 import asyncio
+import gc
 import json
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -19,11 +21,13 @@ import holdfast
 import holdfast.engine.run
 from holdfast.gateway.external import ExternalRolloutProcessor
 
-CPU: list[float] = []
 
+async def proxy(url: str, folder: str, *, tokens: bool) -> None:
+    """Relays, parses both ways, and writes what it saw: many calls to one fsync.
 
-async def proxy(url: str, folder: str) -> None:
-    """Relays, parses both ways, and writes what it saw: many calls to one fsync."""
+    `tokens`: asks the engine for ids and logprobs, keeps them, and tells the agent what it asked
+    for. Without, it sees text alone, of which nothing can be trained.
+    """
     waiting: list[tuple[bytes, asyncio.Future[None]]] = []
     wake = asyncio.Event()
     file = (Path(folder) / "captured").open("ab", buffering=0)
@@ -39,15 +43,19 @@ async def proxy(url: str, folder: str) -> None:
             for _, done in batch:
                 done.set_result(None)
 
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
         async def relay(request: web.Request) -> web.Response:
-            _begin()
             body = await request.read()
             asked = msgspec.json.decode(body)
+            if tokens:
+                body = msgspec.json.encode({**asked, "return_token_ids": True, "logprobs": True})
             async with session.post(f"{url}/v1/chat/completions", data=body) as answer:
                 told = await answer.read()
-            seen = msgspec.json.encode([asked, msgspec.json.decode(told)])
+            said = msgspec.json.decode(told)
+            seen = msgspec.json.encode([asked, said])
+            if tokens:
+                told = msgspec.json.encode(_without_tokens(said))
             done = asyncio.get_running_loop().create_future()
             waiting.append((seen, done))
             wake.set()
@@ -64,9 +72,14 @@ async def proxy(url: str, folder: str) -> None:
         port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         keeping = asyncio.create_task(keep())
         print(f"http://127.0.0.1:{port}", flush=True)
-        await _until_told()
+        await _serve()
         keeping.cancel()
         await runner.cleanup()
+
+
+def _without_tokens(said: dict[str, Any]) -> dict[str, Any]:
+    choices = [{**one, "token_ids": None, "logprobs": None} for one in said["choices"]]
+    return {**said, "choices": choices, "prompt_token_ids": None}
 
 
 async def gateway(url: str, folder: str, trajectories: int) -> None:
@@ -75,12 +88,8 @@ async def gateway(url: str, folder: str, trajectories: int) -> None:
             await super().setup()
             print(self.url, flush=True)
 
-        async def rollout(self, t: holdfast.Rollout) -> object:  # type: ignore[override]
-            _begin()
-            return await super().rollout(t)
-
     journal = holdfast.open_journal(Path(folder) / "journal.db")
-    policy = holdfast.EnginePolicy(url, "fake", connections=64)
+    policy = holdfast.EnginePolicy(url, "fake", connections=2 * trajectories)
     try:
         run = holdfast.run(
             Telling(),
@@ -89,7 +98,7 @@ async def gateway(url: str, folder: str, trajectories: int) -> None:
             settings=holdfast.Settings(concurrency=trajectories),
         )  # fmt: skip
         work = asyncio.create_task(run)
-        await _until_told()
+        await _serve()
         work.cancel()
         await asyncio.wait({work})
     finally:
@@ -97,21 +106,24 @@ async def gateway(url: str, folder: str, trajectories: int) -> None:
         await journal.close()
 
 
-def _begin() -> None:
-    if not CPU:
-        CPU.append(time.process_time())
+async def _serve() -> None:
+    loop = asyncio.get_running_loop()
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        cpu = time.process_time()
+        gc.collect()
+        print(json.dumps({"cpu": cpu, "memory": _resident()}), flush=True)
 
 
-async def _until_told() -> None:
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    CPU.append(time.process_time())
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> None:
     mode, url, folder, trajectories = sys.argv[1:]
-    work = proxy(url, folder) if mode == "proxy" else gateway(url, folder, int(trajectories))
-    asyncio.run(work)
-    print(json.dumps({"cpu": CPU[1] - CPU[0]}), flush=True)
+    if mode == "gateway":
+        asyncio.run(gateway(url, folder, int(trajectories)))
+    else:
+        asyncio.run(proxy(url, folder, tokens=mode == "proxy"))
 
 
 main()

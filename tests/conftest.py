@@ -5,6 +5,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["pytester"]  # Only here: pytest takes it from no other conftest.
+
 settings.register_profile(
     "default",
     deadline=None,  # Time on a busy machine is no property of the code.

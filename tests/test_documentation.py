@@ -61,6 +61,8 @@ def test_the_public_names_are_these():
         "AgentRolloutProcessor", "DialogueRolloutProcessor", "EnvironmentRolloutProcessor",
         "Environment", "Episode", "Limits", "Observation", "Recovery",
         "OnDivergence", "Shortfall", "UsageError",
+        "BlackBoxRolloutProcessor", "ExternalRolloutProcessor", "FreshWorld",
+        "RemoteRolloutProcessor", "WorkspaceWorld",
     }  # fmt: skip
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 

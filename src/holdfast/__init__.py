@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from holdfast.engine.scorer import group_scorer as group_scorer
     from holdfast.engine.settings import ScoringPolicy as ScoringPolicy
     from holdfast.engine.settings import Settings as Settings
+    from holdfast.gateway.black_box import BlackBoxRolloutProcessor as BlackBoxRolloutProcessor
+    from holdfast.gateway.external import ExternalRolloutProcessor as ExternalRolloutProcessor
+    from holdfast.gateway.remote import RemoteRolloutProcessor as RemoteRolloutProcessor
+    from holdfast.gateway.worlds import FreshWorld as FreshWorld
+    from holdfast.gateway.worlds import WorkspaceWorld as WorkspaceWorld
     from holdfast.journal import open_journal as open_journal
     from holdfast.policy.choice import renderer_for as renderer_for
     from holdfast.policy.pool import EnginePolicy as EnginePolicy
@@ -52,6 +57,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "AgentRolloutProcessor": "holdfast.rollout.agent",
+    "BlackBoxRolloutProcessor": "holdfast.gateway.black_box",
     "Contract": "holdfast.records.step",
     "DialogueRolloutProcessor": "holdfast.rollout.dialogue",
     "EnginePolicy": "holdfast.policy.pool",
@@ -59,6 +65,8 @@ _WHERE = {
     "EnvironmentBroken": "holdfast.records.errors",
     "EnvironmentRolloutProcessor": "holdfast.rollout.agent",
     "Episode": "holdfast.rollout.episode",
+    "ExternalRolloutProcessor": "holdfast.gateway.external",
+    "FreshWorld": "holdfast.gateway.worlds",
     "GroupPolicy": "holdfast.records.group",
     "HoldfastError": "holdfast.records.errors",
     "Limits": "holdfast.rollout.budget",
@@ -66,6 +74,7 @@ _WHERE = {
     "Observation": "holdfast.rollout.environment",
     "OnDivergence": "holdfast.rollout.session",
     "Recovery": "holdfast.rollout.environment",
+    "RemoteRolloutProcessor": "holdfast.gateway.remote",
     "Reply": "holdfast.rollout.context",
     "Rollout": "holdfast.rollout.context",
     "RolloutConfig": "holdfast.rollout.processor",
@@ -86,6 +95,7 @@ _WHERE = {
     "TrajectoryView": "holdfast.records.view",
     "UsageError": "holdfast.records.errors",
     "Voice": "holdfast.rollout.voice",
+    "WorkspaceWorld": "holdfast.gateway.worlds",
     "group_scorer": "holdfast.engine.scorer",
     "open_journal": "holdfast.journal",
     "renderer_for": "holdfast.policy.choice",
@@ -94,6 +104,7 @@ _WHERE = {
 }
 __all__ = [
     "AgentRolloutProcessor",
+    "BlackBoxRolloutProcessor",
     "Contract",
     "DialogueRolloutProcessor",
     "EnginePolicy",
@@ -101,6 +112,8 @@ __all__ = [
     "EnvironmentBroken",
     "EnvironmentRolloutProcessor",
     "Episode",
+    "ExternalRolloutProcessor",
+    "FreshWorld",
     "GroupPolicy",
     "HoldfastError",
     "Limits",
@@ -108,6 +121,7 @@ __all__ = [
     "Observation",
     "OnDivergence",
     "Recovery",
+    "RemoteRolloutProcessor",
     "Reply",
     "Rollout",
     "RolloutConfig",
@@ -128,6 +142,7 @@ __all__ = [
     "TrajectoryView",
     "UsageError",
     "Voice",
+    "WorkspaceWorld",
     "group_scorer",
     "open_journal",
     "renderer_for",

@@ -85,7 +85,7 @@ def read_back(row: dict) -> dict:
     for name in extra.keys() & {"version_spans", "token_turn_traces", "failed_samples"}:
         extra[name] = json.loads(extra[name])
     extra |= json.loads(extra.pop("others", "{}"))
-    return row
+    return row | row.pop("others", {})
 
 
 def present(row: dict) -> dict:

@@ -89,6 +89,7 @@ class Abilities(Struct, frozen=True):
     """A completion that goes on from its tokens is the one that was never interrupted."""
     takes_stop_ids: bool = True
     pauses: bool = True
+    keeps_to_json: bool = True
     starts_quickly: bool = True
     in_a_second: int = 200
     """About how many tokens of one reply it samples in a second, or fewer: there must be time to
@@ -351,7 +352,7 @@ def engines() -> list[Engine]:
             can=Abilities(tells_versions=False, takes_stop_ids=False, pauses=False),
         ),
     ]
-    embedded, can = EmbeddedServer(), Abilities(in_a_second=100)
+    embedded, can = EmbeddedServer(), Abilities(in_a_second=100, keeps_to_json=False)
     found += [
         Engine("embedded", embedded, dialect=Kind.VLLM_GENERATE, can=can, tokenizer=TINY),
         Engine(

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from yard import Yard
 
-from holdfast.gateway.external import ExternalRolloutProcessor
+from holdfast.gateway.external import Address, ExternalRolloutProcessor
 
 
 async def post(http, url: str, body=None, **headers):
@@ -136,7 +136,7 @@ def test_takers_have_to_know_the_token():
         assert status == 200
         await post(http, f"{taken['bound_url']}/complete", {"reward": 1})
 
-    with_agents(yard, agents, token=token)
+    with_agents(yard, agents, address=Address(token=token))
     assert yard.history().reward == 1.0
 
 

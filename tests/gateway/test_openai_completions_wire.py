@@ -44,10 +44,22 @@ def test_one_token_is_a_prompt() -> None:
     assert ask(prompt=[[7]]).prompt_ids == (7,)
 
 
-@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2]], [1, "a"], ["a", 1]])
-def test_several_prompts_are_refused(prompt: Any) -> None:
-    found = refused(prompt=prompt)
-    assert (found.param, found.code) == ("prompt", "unsupported_value")
+@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2, 3]], ["a"] * 128])
+def test_several_prompts_are_kept_in_order(prompt: Any) -> None:
+    asked = ask(prompt=prompt)
+    assert asked.prompts == tuple(one if isinstance(one, str) else tuple(one) for one in prompt)
+    assert (asked.text, asked.prompt_ids) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n"),
+    [([1, "a"], 1), (["a", 1], 1), (["a", [1]], 1), (["a", ""], 1), (["a"] * 65, 2)],
+)
+def test_prompts_of_different_kinds_empty_ones_and_too_many_are_refused(
+    prompt: Any, n: int
+) -> None:
+    found = refused(prompt=prompt, n=n)
+    assert (found.param, found.code) == ("prompt", "invalid_value")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 that is not its own, or gets a secret told."""
 
 import asyncio
+import contextlib
+import gc
 import logging
+import os
 import random
 import re
 
 import msgspec
+from aiohttp import web
 from counter import (
     BODIES,
     CHAT,
@@ -18,24 +22,33 @@ from counter import (
     exchange,
     opened,
     request,
+    until,
 )
 from stage import Oracle, Play, text_of
 
 from holdfast.gateway.keys import Bearer, Keys
 from holdfast.gateway.limits import Limits
+from holdfast.gateway.visit import Visit
 from holdfast.records.message import user
 from holdfast.records.task import Task
 
-REQUESTS, AT_ONCE = 2_000, 40
+REQUESTS = 10_000 if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1" else 2_000
+AT_ONCE, LARGEST = 40, 100_000
 SECRETS = ("canary-in-a-header", "canary-in-a-key")
 WORDS = re.compile(rb"canary-in-a-body-\d\d\d")
 """What a body holds may be quoted, to whoever sent it and to nobody else."""
 OWNERS = {"alpha": 0.25, "bravo": 0.75, "nobody": 0.99}
 """The reward that each of them says."""
-PATHS = (*BODIES, *BODIES, COUNT, MODELS, f"{MODELS}/x", "/complete", "/health", "/metrics", "/")
+TAKE, TOOLS, MCP = "/trajectories", "/tools", "/mcp"
+PATHS = (
+    *(*BODIES, *BODIES, COUNT, MODELS, f"{MODELS}/x", "/complete", TAKE, "/health", "/metrics"),
+    *(TOOLS, f"{TOOLS}/x", MCP, "/-/owns", "/-/take", "/"),
+)
 READ = (MODELS, f"{MODELS}/x", "/health", "/metrics", "/")
 ODD_PATHS = ("/..", "//", "/%2e%2e/complete", "?a=b", "/%00", "%ff", "/t/", "#", ";", "/\xe9")
 ODD = (None, True, -1, 1e308, 10**30, "", "\x00", "x" * 3000, [], {}, [[]], {"type": "x"}, [None])
+MANNERS = ("waits", "large", "half", "slow", "leaves", "reads little")
+MANNER_WEIGHTS = (88, 3, 2, 3, 2, 2)
 ODD_HEADERS = {
     "Content_Type": ("application/json", "text/plain", "multipart/form-data", "\xff"),
     "Content_Encoding": ("gzip", "deflate", "br", "identity"),
@@ -93,6 +106,27 @@ class Fuzz:
         encoded = msgspec.json.encode(asked)
         return self._bent(encoded) if some.random() < 0.2 else encoded
 
+    def large(self) -> bytes:
+        """Too much of something: of the body, said beforehand or not, of a header, of headers."""
+        key = self._random.choice(self._keys["alpha"])
+        headers, body = {"Authorization": f"Bearer {key}"}, b"x" * (LARGEST + 1)
+        match self._random.randrange(4):
+            case 0:
+                return request("POST", CHAT, body, **headers)
+            case 1:
+                raw = request("POST", CHAT, **headers, Transfer_Encoding="chunked")
+                raw = raw.replace(b"Content-Length: 0\r\n", b"")
+                return raw + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
+            case 2:
+                return request("POST", CHAT, b"{}", **headers, X_Long="x" * 20_000)
+            case _:
+                many = {f"x_{number}": "y" for number in range(300)}
+                return request("POST", CHAT, b"{}", **headers, **many)
+
+    def manner(self) -> str:
+        """How a client behaves: most wait for their answer."""
+        return self._random.choices(MANNERS, MANNER_WEIGHTS)[0]
+
     def _bent(self, raw: bytes) -> bytes:
         some, bent = self._random, bytearray(raw)
         for _ in range(some.randrange(1, 6)):
@@ -108,11 +142,34 @@ class Fuzz:
         return bytes(bent)
 
 
+async def rude(port: int, raw: bytes, manner: str) -> Reply | None:
+    """One that does not send all, or does not wait for all."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(raw[: len(raw) - 5] if manner in ("half", "slow") else raw)
+        await writer.drain()
+        if manner == "slow":
+            return Reply(await asyncio.wait_for(reader.read(), 20))
+        if manner == "reads little":
+            await asyncio.wait_for(reader.read(20), 20)
+        return None
+    finally:
+        # At once: the other side finds the connection reset.
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
 async def sent(port: int, fuzz: Fuzz, how_many: int) -> list:
     found = []
     for _ in range(how_many):
-        raw = fuzz.request()
+        manner = fuzz.manner()
+        raw = fuzz.large() if manner == "large" else fuzz.request()
         try:
+            if manner in ("half", "slow", "leaves", "reads little"):
+                if (reply := await rude(port, raw, manner)) is not None and reply.status:
+                    found.append((raw, reply))
+                continue
             reply = await exchange(port, raw)
             found.append((raw, Reply(reply.body) if reply.status == 100 else reply))
         except ConnectionResetError:
@@ -128,8 +185,13 @@ def stale_keys(counter: Counter) -> list[str]:
 
 
 async def attacked(seed: int):
-    limits = Limits(body_seconds=0.2, idle_seconds=0.2)
-    async with opened(task="alpha", limits=limits) as (alpha, one, first):
+    limits = Limits(body=LARGEST, body_seconds=0.2, idle_seconds=0.2)
+
+    async def take(visit: Visit) -> web.StreamResponse:
+        return await visit.telling.whole(b'{"taken": %d}' % len(await visit.body()))
+
+    options = {"limits": limits, "endpoints": {TAKE: take}}
+    async with opened(task="alpha", **options) as (alpha, one, first):
         task = Task(id="bravo", messages=(user("do it"),))
         bravo = Counter(alpha.gateway, Play(Oracle(), task=task))
         async with bravo.attempt() as (two, second):
@@ -141,6 +203,7 @@ async def attacked(seed: int):
             final = await exchange(alpha.port, request("GET", "/metrics"))
             for play, owner, trajectory in ((alpha.play, "alpha", one), (bravo.play, "bravo", two)):
                 check_owner(play, owner, trajectory)
+            await until(lambda: not alpha.gateway._listener.in_flight)
     assert asyncio.all_tasks() == {asyncio.current_task()}
     return [pair for pairs in found for pair in pairs], final, (first.key, second.key)
 
@@ -157,10 +220,11 @@ def check_owner(play: Play, owner: str, trajectory) -> None:
 def test_whatever_is_sent_nothing_breaks_and_no_secret_is_told(caplog):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
+    opened_before = len(os.listdir("/proc/self/fd"))
     with caplog.at_level(logging.DEBUG):
         found, final, keys = asyncio.run(attacked(seed))
     statuses = {reply.status for _, reply in found}
-    assert {200, 400, 401, 404, 405, 409} <= statuses
+    assert {200, 400, 401, 404, 405, 408, 409, 413, 431} <= statuses
     broken = [(raw, reply.raw) for raw, reply in found if reply.status >= 500]
     assert not broken
     for raw, reply in found:
@@ -172,3 +236,6 @@ def test_whatever_is_sent_nothing_breaks_and_no_secret_is_told(caplog):
         assert secret.encode() not in told
         assert secret not in caplog.text
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, Visit)], "requests are kept"
+    assert len(os.listdir("/proc/self/fd")) <= opened_before

@@ -13,7 +13,8 @@ from builders import joined, values
 from holdfast.journal import schema
 from holdfast.journal.check import check
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.records.history import History, conversation, stream_of
+from holdfast.records.conversation import conversation
+from holdfast.records.history import History, stream_of
 from holdfast.records.sample import samples_of
 from holdfast.records.step import EnvironmentStepped
 from holdfast.records.trajectory import Status

@@ -4,6 +4,7 @@ import json
 from array import array
 from typing import Any
 
+import msgspec
 import pytest
 from spoken import PROMPT
 
@@ -19,7 +20,9 @@ TOOLS = ({"type": "function", "function": {"name": "add"}},)
 
 def body(kind: Kind, *, stream: bool = False, **more: Any) -> dict[str, object]:
     request = Request(array("i", PROMPT), SAMPLING, 7, "r", stop_token_ids=(2,), **more)
-    return DIALECTS[kind].body(Ask(request, "m", array("i", [*PROMPT, 9]), 20, 11, stream))
+    asked = DIALECTS[kind].body(Ask(request, "m", array("i", [*PROMPT, 9]), 20, 11, stream))
+    sent: dict[str, object] = msgspec.json.decode(msgspec.json.encode(asked))
+    return sent
 
 
 def test_every_kind_has_its_dialect() -> None:

@@ -75,6 +75,11 @@ BY_TYPE: dict[type, st.SearchStrategy[object]] = {
     tuple[Message | str, ...]: st.lists(messages | text, max_size=3).map(tuple),
     dict[str, float]: st.dictionaries(text, number, max_size=3),
     dict[str, str]: st.dictionaries(text, text, max_size=3),
+    dict[str, object]: st.dictionaries(
+        text,
+        st.recursive(st.none() | st.booleans() | number | text, lambda inner: st.lists(inner)),
+        max_size=3,
+    ),
 }
 KINDS: list[type] = list(Record.__args__)
 

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import finished, generated, make_tasks, scored, started, value
+from holdfast.records.conversation import conversation
 from holdfast.records.errors import Cause
 from holdfast.records.failure import Failure
-from holdfast.records.history import History, conversation, stream_of, turns
+from holdfast.records.history import History, stream_of, turns
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, user
 from holdfast.records.step import (
     AttemptFailed,

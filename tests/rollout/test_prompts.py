@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from stage import Oracle, Play, call, text_of
 
-from holdfast.records.history import conversation, stream_of
+from holdfast.records.conversation import conversation
+from holdfast.records.history import stream_of
 from holdfast.records.message import Role, system, user
 from holdfast.records.sample import samples_of
 from holdfast.records.step import Finished

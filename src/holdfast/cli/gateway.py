@@ -1,21 +1,33 @@
 """`holdfast gateway`: a run whose agents others start.
 
 The run is like any other: it is resumed by the same command, retried, scored and reported. Only
-that each of its trajectories waits for an agent which comes to the gateway by itself.
+that each of its trajectories waits for an agent which comes to the gateway by itself. The socket is
+bound, and everything else that can be wrong is checked, before the run is opened.
 """
 
 import argparse
 import os
+import ssl
 import sys
 from pathlib import Path
 
 from holdfast.cli import run as running
+from holdfast.cli import supervising
+from holdfast.cli.gateway_log import log_to
 from holdfast.cli.loading import load_module, scorer_in, split
 from holdfast.engine.scorer import Scorer
-from holdfast.gateway.external import ExternalRolloutProcessor
+from holdfast.gateway import address
+from holdfast.gateway.external import Address, ExternalRolloutProcessor
+from holdfast.gateway.keys import kept_secret
+from holdfast.gateway.limits import Limits
+from holdfast.gateway.supervisor import end_with_supervisor
 from holdfast.records.errors import UsageError
 from holdfast.records.task import read_tasks
 from holdfast.rollout.processor import fingerprint_of
+
+MIB = 1024 * 1024
+ROLLOUT = "agents that others start"
+"""Part of the run's identity. What they are is not known here."""
 
 
 class _TellingProcessor(ExternalRolloutProcessor):
@@ -23,27 +35,86 @@ class _TellingProcessor(ExternalRolloutProcessor):
 
     async def setup(self) -> None:
         await super().setup()
-        print(f"holdfast: agents take trajectories at {self.url}/trajectories", file=sys.stderr)
+        supervising.tell(supervising.found_at(self.url))
+
+
+class _WorkerProcessor(ExternalRolloutProcessor):
+    async def setup(self) -> None:
+        end_with_supervisor()
+        await super().setup()
 
 
 def gateway(args: argparse.Namespace) -> int:
+    role = supervising.role_of(args)
+    _check(args)
+    tls = _tls(args)
+    token = _token(args)
+    address.check_usable(token, args.host)
+    with address.listening(args.host, args.port) if role is None else role.sock as sock:
+        at = Address(args.host, args.port, token, tls, args.advertise, sock)
+        kind = _TellingProcessor if role is None else _WorkerProcessor
+        processor = kind(
+            at,
+            silence=args.silence,
+            rejoin=args.rejoin,
+            limits=Limits(body=args.max_body * MIB, drain_seconds=args.drain),
+            place=None if role is None else role.place,
+        )
+        work = _work(args, processor)
+        work.quiet = role is not None
+        log_to(args.log, worker=None if role is None else role.place.index)
+        if args.workers > 1:
+            return supervising.go(args, work, at)
+        return running.go(args, work)
+
+
+def _work(args: argparse.Namespace, processor: ExternalRolloutProcessor) -> running.Work:
     tasks = read_tasks(Path(args.tasks))
     scorer = None
     if args.scorer is not None:
         file, name = split(args.scorer)
         scorer = scorer_in(load_module(file), file, name)
-    processor = _TellingProcessor(
-        host=args.host, port=args.port, token=_token(args), silence=args.silence
-    )
     work = running.work_of(
         args,
         tasks=tasks,
         processor=processor,
-        rollout=fingerprint_of(processor),
+        rollout=ROLLOUT,
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
         scorer_name="" if scorer is None else fingerprint_of(scorer),
     )
-    return running.go(args, work)
+    work.on_open = lambda journal, run: processor.attach(journal, run, secret=_secret(args))
+    return work
+
+
+def _check(args: argparse.Namespace) -> None:
+    if not 0 <= args.port < 2**16:
+        raise UsageError(f"--port {args.port}: ports end at 65535")
+    if not args.host or not args.host.isprintable():
+        raise UsageError("--host: name the address to listen at, like 127.0.0.1 or 0.0.0.0")
+    if args.advertise is not None:
+        address.check_advertised(args.advertise)
+    if not args.silence > 0:
+        raise UsageError("--silence must be more than 0 seconds")
+
+
+def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
+    if args.tls_cert is None and args.tls_key is None:
+        if not address.is_loopback(args.host) and args.as_worker is None:
+            words = "without --tls-cert, the token and all keys cross the network readable to all"
+            print(f"holdfast: {words}", file=sys.stderr)
+        return None
+    if args.tls_cert is None or args.tls_key is None:
+        given, missing = "--tls-cert", "--tls-key"
+        if args.tls_cert is None:
+            given, missing = missing, given
+        raise UsageError(f"{given} is of no use without {missing}")
+    return address.tls(Path(args.tls_cert), Path(args.tls_key))
+
+
+def _secret(args: argparse.Namespace) -> bytes:
+    """Beside the journal: whoever may go on with the run may go on with its agents."""
+    path = Path(args.journal)
+    return kept_secret(path.with_name(f"{path.name}.gateway-secret"))
 
 
 def _token(args: argparse.Namespace) -> str | None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from holdfast import __version__
 from holdfast.cli import options, printing
 from holdfast.cli.exit import Exit
+from holdfast.cli.gateway_options import add_gateway
+from holdfast.cli.result_options import add_compare, add_report
 from holdfast.cli.serve import add_serve
 from holdfast.records import redaction
 
@@ -57,6 +59,18 @@ def _dispatch(args: argparse.Namespace) -> int:
         from holdfast.cli.policy import check as check_policy
 
         return check_policy(args)
+    return _look(args)
+
+
+def _look(args: argparse.Namespace) -> int:
+    if args.command == "compare":
+        from holdfast.cli.compare import compare
+
+        return compare(args)
+    if args.command == "report":
+        from holdfast.cli.report import report
+
+        return report(args)
     from holdfast.cli import show
 
     return show.runs(args) if args.command == "runs" else show.show(args)
@@ -71,10 +85,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     options.add_run(commands)
-    options.add_gateway(commands)
+    add_gateway(commands)
     options.add_runs(commands)
     options.add_show(commands)
     options.add_export(commands)
+    add_compare(commands)
+    add_report(commands)
     options.add_journal(commands)
     options.add_policy(commands)
     add_serve(commands)

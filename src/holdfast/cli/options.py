@@ -44,37 +44,10 @@ def add_run(commands: Commands) -> None:
         metavar="FILE.py[:NAME]",
         help="the rollout; NAME may be left out when it is `rollout` or the only one",
     )
-    _whole_run(run)
+    whole_run(run)
 
 
-def add_gateway(commands: Commands) -> None:
-    gateway = commands.add_parser(
-        "gateway",
-        help="a run whose agents others start: they come to a gateway and take trajectories",
-        description="Serves the trajectories of a run to agents that come by themselves.\n\n"
-        "  holdfast gateway --tasks tasks.jsonl --samples 4 --run first --port 8100 \\\n"
-        "      --policy http://127.0.0.1:8000\n\n"
-        "An agent takes one with POST /trajectories, speaks to it as to OpenAI or Anthropic, and\n"
-        "ends with POST /complete.",
-    )
-    gateway.add_argument("--host", default="127.0.0.1", metavar="HOST", help="%(default)s")
-    gateway.add_argument("--port", type=whole(0), default=0, metavar="N", help="any that is free")
-    gateway.add_argument(
-        "--token-env",
-        metavar="NAME",
-        help="the variable with the token that takers of trajectories send; needed beyond loopback",
-    )
-    gateway.add_argument(
-        "--silence",
-        type=number(0),
-        default=1800.0,
-        metavar="SECONDS",
-        help="after which an agent that asks nothing is given up (%(default)s)",
-    )
-    _whole_run(gateway)
-
-
-def _whole_run(run: argparse.ArgumentParser) -> None:
+def whole_run(run: argparse.ArgumentParser) -> None:
     """What every run has, wherever its trajectories come from."""
     run.add_argument("--tasks", required=True, metavar="FILE", help="JSONL, one task per line")
     run.add_argument(
@@ -110,6 +83,11 @@ def _sampling(run: argparse.ArgumentParser) -> None:
     group.add_argument("--top-p", type=number(0), default=1.0, metavar="P", help="%(default)s")
     group.add_argument(
         "--max-tokens", type=whole(1), default=1024, metavar="N", help="per reply (%(default)s)"
+    )
+    group.add_argument(
+        "--reasoning-effort",
+        metavar="LEVEL",
+        help="how long the model thinks: low, medium, high, … (its own; refused where it has none)",
     )
     group.add_argument(
         "--tokenizer",

@@ -17,7 +17,8 @@ except ImportError as error:
     ) from error
 
 OTHERS = "others"
-"""The column for what a task brought along in `extra`, whose names no schema can know."""
+"""The column for what a task brought along, beside a row or in `extra`: names that no schema can
+know."""
 _SAMPLES = pa.schema(
     [
         ("task", pa.string()),
@@ -103,6 +104,7 @@ _ROWS = pa.schema(
                 ]
             ),
         ),
+        (OTHERS, pa.string()),
     ]
 )
 _SCHEMAS = {
@@ -123,7 +125,10 @@ def writer(path: Path, schema: Any) -> Any:
 
 def columns(rows: list[Row], schema: Any) -> Any:
     """Nested values of open shape become JSON text; arrays stay arrays."""
-    return pa.Table.from_pylist([_flat(row, schema) for row in rows], schema=schema)
+    names = set(schema.names) - {OTHERS}
+    return pa.Table.from_pylist(
+        [_flat(_with_others(row, names), schema) for row in rows], schema=schema
+    )
 
 
 def _flat(row: Row, schema: Any) -> Row:
@@ -133,7 +138,8 @@ def _flat(row: Row, schema: Any) -> Row:
 
 def _cell(value: object, field: Any) -> object:
     if pa.types.is_struct(field.type) and isinstance(value, dict):
-        return _flat(_with_others(value, field.type), field.type)
+        names = {field.type.field(index).name for index in range(field.type.num_fields)}
+        return _flat(_with_others(value, names - {OTHERS}), field.type)
     if not pa.types.is_string(field.type) or value is None:
         return value
     # Any JSON may be a ground truth: the text "5" must not read like the number.
@@ -141,9 +147,8 @@ def _cell(value: object, field: Any) -> object:
     return value if as_is else msgspec.json.encode(value).decode()
 
 
-def _with_others(value: Row, struct: Any) -> Row:
-    """Fields that the struct does not know go into its column for others, together."""
-    names = {struct.field(index).name for index in range(struct.num_fields)} - {OTHERS}
+def _with_others(value: Row, names: set[str]) -> Row:
+    """Fields that are not known go into the column for others, together."""
     others = {name: one for name, one in value.items() if name not in names}
     if not others:
         return value

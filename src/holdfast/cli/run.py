@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from holdfast.engine.stop import Stop
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
 from holdfast.policy import gate
+from holdfast.policy.effort import at_effort
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.redaction import redact
@@ -49,6 +51,10 @@ class Work(msgspec.Struct):
     tasks: list[Task]
     processor: RolloutProcessor
     scorer: Scorer | None
+    on_open: Callable[[Journal, Run], None] | None = None
+    """Told of the run when it is opened."""
+    quiet: bool = False
+    """One of several processes: another one reports."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,7 +106,12 @@ def work_of(
         name=args.run,
         samples=samples_for(processor, args.samples),
         model=args.model or "",
-        sampling=Sampling(args.max_tokens, args.temperature, args.top_p),
+        sampling=Sampling(
+            args.max_tokens,
+            args.temperature,
+            args.top_p,
+            reasoning_effort=args.reasoning_effort,
+        ),
         seed=args.seed,
         rollout=rollout,
         scorer=scorer_name,
@@ -141,6 +152,8 @@ async def _run(args: argparse.Namespace, work: Work) -> int:
 
 async def _work(args: argparse.Namespace, work: Work) -> int:
     async with connected(args) as connection:
+        # Said before the journal knows of the run, and not by each of its trajectories.
+        at_effort(connection.renderer, work.spec.sampling.reasoning_effort)
         model = connection.policy.model
         work.spec = structs.replace(work.spec, model=model, renderer=connection.renderer.name)
         journal = open_journal(args.journal)
@@ -154,8 +167,10 @@ async def _in_journal(
     args: argparse.Namespace, work: Work, connection: Connection, journal: Journal
 ) -> int:
     run = await opened(args, journal, work.spec, work.tasks)
+    if work.on_open is not None:
+        work.on_open(journal, run)
     stop, progress = Stop(), Progress()
-    signals = Signals(stop)
+    signals = Signals(stop, quiet=work.quiet)
     signals.watch()
     engine = Engine(
         run=run,
@@ -174,9 +189,11 @@ async def _in_journal(
         async with displayed(progress, quiet=args.quiet or args.json):
             ending = await engine.work()
         await _no_orphans(ours)
+    if work.quiet:
+        return _ended_quietly(ending, signals.received)
     report = await build(journal, run)
-    _tell(args, run, report, ending)
-    return _code(args, report, ending, signals)
+    tell(args, run, report, ending)
+    return exit_code(args, report, ending, signals.received)
 
 
 async def _no_orphans(ours: "set[asyncio.Task[object]]") -> None:
@@ -195,7 +212,16 @@ async def _no_orphans(ours: "set[asyncio.Task[object]]") -> None:
         )
 
 
-def _tell(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending) -> None:
+def _ended_quietly(ending: Ending, received: Exit | None) -> int:
+    """For one of several processes: what only it knows is told."""
+    _tell_cuts(ending)
+    if ending.stopped and received is None:
+        print(f"holdfast: a worker stopped: {one_line(redact(ending.stopped))}", file=sys.stderr)
+    early = early_code(ending, received)
+    return Exit.OK if early is None else early
+
+
+def _tell_cuts(ending: Ending) -> None:
     for cut in ending.cuts:
         print(
             f"holdfast: {shown(cut.trajectory)}: record {cut.seq} at position {cut.position} "
@@ -203,6 +229,10 @@ def _tell(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending)
             "went on from the last good one",
             file=sys.stderr,
         )
+
+
+def tell(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending) -> None:
+    _tell_cuts(ending)
     if args.json:
         print_json(msgspec.to_builtins(report) | {"stopped": ending.stopped})
     else:
@@ -226,19 +256,29 @@ def resume_command(run: Run) -> str:
     return shlex.join(["holdfast", *words])
 
 
-def _code(args: argparse.Namespace, report: RunReport, ending: Ending, signals: Signals) -> int:
+def exit_code(
+    args: argparse.Namespace, report: RunReport, ending: Ending, received: Exit | None
+) -> int:
+    early = early_code(ending, received)
+    if early is not None:
+        return early
+    if report.corrupt:
+        return say(f"{len(report.corrupt)} corrupt logs; {advice(args.journal)}", Exit.CORRUPT)
+    if args.fail_on_permanent_failure and report.permanent_failures:
+        return Exit.FAILURES
+    return Exit.OK
+
+
+def early_code(ending: Ending, received: Exit | None) -> Exit | None:
+    """That of a command which ended before its work was done; None for one that did it."""
     if ending.fatal is not None and not isinstance(ending.fatal, HoldfastError):
         raise ending.fatal
-    if signals.received is not None:
-        return signals.received
+    if received is not None:
+        return received
     if ending.fatal is not None:
         code = code_of(ending.fatal)
         # Once the run has begun, something was changed: the same command goes on.
         return Exit.STOPPED if code is Exit.USAGE else code
     if ending.stopped:
         return Exit.STOPPED
-    if report.corrupt:
-        return say(f"{len(report.corrupt)} corrupt logs; {advice(args.journal)}", Exit.CORRUPT)
-    if args.fail_on_permanent_failure and report.permanent_failures:
-        return Exit.FAILURES
-    return Exit.OK
+    return None

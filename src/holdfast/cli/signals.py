@@ -14,8 +14,10 @@ _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 class Signals:
     """Watches for the two while the run works."""
 
-    def __init__(self, stop: Stop):
+    def __init__(self, stop: Stop, *, quiet: bool = False):
+        """`quiet`: one of several, for whom another process speaks."""
         self._stop = stop
+        self._quiet = quiet
         self.received: Exit | None = None
 
     def watch(self) -> None:
@@ -30,6 +32,8 @@ class Signals:
             os._exit(_CODES[number])
         self.received = _CODES[number]
         self._stop.request(f"received {number.name}")
+        if self._quiet:
+            return
         print(
             f"\nholdfast: {number.name}: finishing what is in flight; again to stop at once",
             file=sys.stderr,

@@ -220,11 +220,11 @@ def _error_of(job: "asyncio.Task[Returned]") -> Exception | None:
 async def _within_deadline(
     bench: Workbench, session: Session, job: "asyncio.Task[Returned]"
 ) -> None:
-    """Waits for the job. Time during which the endpoint was down is not counted."""
-    left, down = bench.settings.attempt_deadline, bench.policy.seconds_down
+    """Waits for the job. Time during which the endpoint was down, or held, is not counted."""
+    left, down = bench.settings.attempt_deadline, session.voice.policy.seconds_down
     try:
         while not (await asyncio.wait({job}, timeout=left))[0]:
-            outage = bench.policy.seconds_down - down
+            outage = session.voice.policy.seconds_down - down
             if outage <= 0:
                 late = AttemptTimeout(
                     f"the attempt did not finish within {bench.settings.attempt_deadline:g} s"

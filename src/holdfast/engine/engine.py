@@ -70,12 +70,16 @@ class Engine:
         renderer: Renderer,
         processor: RolloutProcessor,
         scorer: Scorer | None = None,
+        settles: bool = True,
         settings: Settings | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
         stop: Stop | None = None,
         reopen_failed: bool = False,
     ):
+        """Without a scorer, outcomes are settled as they are; with `settles=False` they stay open
+        for a scoring that comes later (`late_scoring`)."""
+        assert settles or scorer is None, "a scorer settles what it scores"
         self._run = run
         self._journal = journal
         self._policy = policy
@@ -105,8 +109,9 @@ class Engine:
             stopping=lambda: self.stop.requested,
             on_record=self._progress.record,
             on_cut=self._cut,
-            settles=scorer is None,
+            settles=scorer is None and settles,
         )
+        self._settles = settles
 
     async def work(self) -> Ending:
         """Joins the run, works, and leaves. Raises only for what cannot be worked around."""
@@ -284,7 +289,7 @@ class Engine:
         member = group.members[-1]
         group.waiting -= 1
         if self._scoring is None:
-            if not member.lease.settled:
+            if self._settles and not member.lease.settled:
                 # It was finished under a scorer that the run no longer has.
                 await self._journal.append(member.lease, (), settled=True)
             return self._progress.settled([member.history])

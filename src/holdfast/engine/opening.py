@@ -45,7 +45,7 @@ async def open_run(
     differences = run.spec.differences(spec)
     if not differences:
         return run
-    told = await _in_words(journal, run, tasks, differences)
+    told = await in_words(journal, run, tasks, differences)
     if not accept_changes:
         raise RunChanged(spec.name, told)
     if spec.samples < run.spec.samples:
@@ -84,9 +84,10 @@ async def free_name(journal: Journal, name: str) -> str:
     return candidate
 
 
-async def _in_words(
+async def in_words(
     journal: Journal, run: Run, tasks: Sequence[Task], differences: Sequence[str]
 ) -> list[str]:
+    """The differences of two specs, with their tasks named instead of their digests."""
     resting = {row.ordinal for row in await journal.trajectories(run) if row.resting}
     listed = enumerate(await journal.tasks(run))
     recorded = [task for ordinal, task in listed if ordinal not in resting]

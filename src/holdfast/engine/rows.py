@@ -8,6 +8,8 @@ its root error, never a score (I5): a sample that failed is absent from every li
 
 from collections.abc import Mapping, Sequence
 
+from holdfast.engine.row_messages import HELD, held_of, messages_of, messages_of_task
+from holdfast.engine.row_status import FINISHED, internal, last_failure, status_fields
 from holdfast.engine.row_tokens import (
     NAMES,
     Branch,
@@ -16,26 +18,24 @@ from holdfast.engine.row_tokens import (
     flat_fields,
     group_fields,
 )
-from holdfast.records.failure import Failure
-from holdfast.records.history import History, conversation
-from holdfast.records.message import Message
+from holdfast.records.conversation import main_end
+from holdfast.records.history import History
 from holdfast.records.run import RunSpec
 from holdfast.records.sample import has_tokens
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
 from holdfast.records.tokens import count
-from holdfast.records.trajectory import Status, Truncation
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processor import completion_params_of
 
-FINISHED = 100
-INTERNAL = 13
-_TERMINATIONS = {
-    Truncation.MAX_TOKENS.value: "length",
-    Truncation.CONTEXT_OVERFLOW.value: "length",
-    "max_turns": "max_steps",
-}
-"""eval-protocol's words for our reasons; other reasons are given as they are."""
+_OWN_PLACES = frozenset(
+    {
+        *("input_metadata", "rollout_status", "evaluation_result", "execution_metadata"),
+        *("created_at", "eval_metadata", "pid", HELD),
+        *("completion_params", "dataset_info", "session_data", "extra"),
+    }
+)
+"""What of a task's metadata is no column of its row, but has its place, or is not repeated."""
 
 
 def evaluation_rows(
@@ -67,6 +67,52 @@ def _is_one_prompt(valid: Sequence[TrajectoryView]) -> bool:
     return len(prompts) == 1 and trained and all(found[0].added == first for found in steps)
 
 
+def row_fields(spec: RunSpec, view: TrajectoryView) -> Fields:
+    """The row of one trajectory's main conversation, whatever the others of its group are like.
+
+    Without `extra`, which costs more than all the rest: see `extra_fields`.
+    """
+    steps = _main_turns(view.history)
+    return _row(
+        spec,
+        view,
+        messages=messages_of(view),
+        status=status_fields(view),
+        params=completion_params_of(steps[0].model, steps[0].sampling) if steps else {},
+        execution=_execution(steps, _usage_of(steps)),
+        extra={},
+    )
+
+
+def extra_fields(view: TrajectoryView) -> Fields:
+    """What `extra` holds in such a row."""
+    last, branch = main_end(view.history), None
+    if last is not None and has_tokens(view.history):
+        branches = branches_of(view)
+        ending = (one for one in branches if one.turns[-1].step.path == last.path)
+        branch = next(ending, branches[0] if branches else None)
+    return _inherited(view.task) | flat_fields(view, branch, turn_traces=False)
+
+
+def _main_turns(history: History) -> list[Generated]:
+    """The turns of the main conversation, first to last."""
+    turns: list[Generated] = []
+    step = main_end(history)
+    while step is not None:
+        turns.append(step)
+        base = history.steps.get(step.base) if step.base and not step.prefix_break else None
+        step = base if isinstance(base, Generated) else None
+    return turns[::-1]
+
+
+def _usage_of(steps: Sequence[Generated]) -> Fields | None:
+    if not steps or not steps[-1].ids:
+        return None
+    last = steps[-1]
+    sampled = sum(count(step.ids) for step in steps)
+    return _usage(last.keep + count(last.delta) + count(last.ids) - sampled, sampled)
+
+
 # --- the layouts
 
 
@@ -83,8 +129,8 @@ def _group_row(
     return _row(
         spec,
         view,
-        messages=view.messages,
-        status=_status(view),
+        messages=messages_of(view),
+        status=status_fields(view),
         params=completion_params_of(steps[0].model, steps[0].sampling),
         execution=_execution(steps[:1], _usage(prompt, sampled) if steps[0].ids else None),
         extra=extra,
@@ -113,8 +159,8 @@ def _flat_row(
         spec,
         view,
         name=f"{view.key}#{index}" if index else str(view.key),
-        messages=conversation(history, view.task, steps[-1]) if branch else None,
-        status=_status(view),
+        messages=messages_of(view, steps[-1] if branch else None),
+        status=status_fields(view),
         params=completion_params_of(steps[0].model, steps[0].sampling) if steps else {},
         execution=_execution(steps, usage),
         extra=flat_fields(view, branch, turn_traces=turn_traces),
@@ -125,8 +171,8 @@ def _failed_row(spec: RunSpec, view: TrajectoryView, failed: list[Fields]) -> Fi
     return _row(
         spec,
         view,
-        messages=view.task.messages,
-        status=_status(view),
+        messages=messages_of_task(view.task),
+        status=status_fields(view),
         extra={"failed_samples": failed},
     )
 
@@ -138,8 +184,8 @@ def _dropped_row(spec: RunSpec, group: Sequence[TrajectoryView], valid: int) -> 
     return _row(
         spec,
         group[0],
-        messages=group[0].task.messages,
-        status=_internal(said, {"shortfall": spec.group.shortfall.value}),
+        messages=messages_of_task(group[0].task),
+        status=internal(said, {"shortfall": spec.group.shortfall.value}),
         extra={"failed_samples": failed},
     )
 
@@ -151,7 +197,7 @@ def _row(
     spec: RunSpec,
     view: TrajectoryView,
     *,
-    messages: Sequence[Message] | None,
+    messages: list[Fields],
     status: Fields,
     extra: Fields,
     name: str | None = None,
@@ -159,9 +205,9 @@ def _row(
     execution: Fields | None = None,
 ) -> Fields:
     task = view.task
-    said = view.messages if messages is None else messages
     return _present(
-        messages=[_message(message) for message in said],
+        **_columns(task),
+        messages=messages,
         tools=list(task.tools) or None,
         input_metadata=_input_metadata(spec, task, params or {}),
         rollout_status=status,
@@ -178,25 +224,6 @@ def _row(
 
 def _present(**fields: object) -> Fields:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _message(message: Message) -> Fields:
-    calls = [
-        {
-            "id": call.id,
-            "type": call.type,
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
-        for call in message.tool_calls
-    ]
-    return _present(
-        role=message.role.value,
-        content=message.content,
-        reasoning_content=message.reasoning,
-        name=message.name,
-        tool_call_id=message.tool_call_id,
-        tool_calls=calls or None,
-    )
 
 
 def _input_metadata(spec: RunSpec, task: Task, recorded: Mapping[str, object]) -> Fields:
@@ -216,6 +243,15 @@ def _input_metadata(spec: RunSpec, task: Task, recorded: Mapping[str, object]) -
         if isinstance(task.metadata.get(name), Mapping)
     }
     return {**given, **infos, "row_id": task.id, "completion_params": params}
+
+
+def _columns(task: Task) -> Fields:
+    """Columns of the data set that a row has no field for."""
+    held = held_of(task)
+    merged = held.get("merged")
+    aside = {*merged, *_OWN_PLACES} if isinstance(merged, list) else _OWN_PLACES
+    found = {name: value for name, value in task.metadata.items() if name not in aside}
+    return found | dict(_mapping(held, "columns"))
 
 
 def _inherited(task: Task) -> Fields:
@@ -251,14 +287,14 @@ def _usage(prompt: int, sampled: int) -> Fields:
 
 def _evaluation(view: TrajectoryView) -> Fields | None:
     """None where nothing was scored: a missing score is no zero."""
-    if view.reward is None:
+    scored = view.history.scored if view.status.is_outcome else None
+    if view.reward is None and scored is None:
         return None
-    scored = view.history.scored
     metrics, reasons = (scored.metrics, scored.reasons) if scored else ({}, {})
     rest = [f"{name}: {text}" for name, text in reasons.items() if name not in metrics]
-    return _present(
-        score=view.reward,
-        is_score_valid=True,
+    told = _present(
+        score=view.reward or 0.0,
+        is_score_valid=view.reward is not None,
         reason="\n".join(rest) or None,
         metrics={
             name: {
@@ -270,59 +306,14 @@ def _evaluation(view: TrajectoryView) -> Fields | None:
             for name, value in metrics.items()
         },
     )
-
-
-# --- how it ended
-
-
-def _status(view: TrajectoryView) -> Fields:
-    if view.status is Status.COMPLETED:
-        return _finished([])
-    if view.status is Status.TRUNCATED:
-        reason = _TERMINATIONS.get(view.reason, view.reason)
-        return _finished(
-            [
-                _detail("TERMINATION_REASON", {"termination_reason": reason}),
-                _detail("EXTRA_INFO", {"status": view.status.name, "reason": view.reason}),
-            ]
-        )
-    failure = _last_failure(view.history)
-    if failure is None:
-        return _internal(view.reason or view.status.name, {})
-    told = {"cause": failure.cause.value, "type": failure.type, "phase": failure.phase}
-    return _internal(failure.root, told)
-
-
-def _finished(details: list[Fields]) -> Fields:
-    return {"code": FINISHED, "message": "Rollout finished", "details": details}
-
-
-def _internal(message: str, told: Mapping[str, object]) -> Fields:
-    details = [_detail("EXTRA_INFO", told)] if told else []
-    return {"code": INTERNAL, "message": message, "details": details}
-
-
-def _detail(reason: str, metadata: Mapping[str, object]) -> Fields:
-    return {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": reason,
-        "domain": "evalprotocol.io",
-        "metadata": dict(metadata),
-    }
+    return told | (dict(scored.details) if scored else {})
 
 
 def _failed_sample(view: TrajectoryView) -> Fields:
-    failure = _last_failure(view.history)
+    failure = last_failure(view.history)
     return {
         "sample": view.key.sample,
         "cause": failure.cause.value if failure else "",
         # The root, whose numbers are blanked: a port or a duration is no part of the data.
         "message": failure.root if failure else view.reason,
     }
-
-
-def _last_failure(history: History) -> Failure | None:
-    """What made it fail for good: its scoring, when it had come that far."""
-    scored_last = history.finished is not None and history.finished.reason == "scoring failed"
-    failures = history.scoring_failures if scored_last else history.failures
-    return failures[-1] if failures else None

@@ -5,6 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from holdfast.records.errors import UsageError
@@ -18,11 +19,16 @@ _GROUP = "__holdfast_group_scorer__"
 
 
 class Score(Struct, frozen=True):
-    """A reward, with the numbers and words that explain it."""
+    """A reward, with the numbers and words that explain it.
 
-    reward: float
+    A `reward` of None says that there is no valid score: the trajectory is in no mean.
+    """
+
+    reward: float | None
     metrics: Mapping[str, float] = {}
     reasons: Mapping[str, str] = {}
+    details: Mapping[str, object] = {}
+    """Whatever else is to be kept with it: JSON."""
 
 
 Scored = Score | float | int
@@ -81,12 +87,24 @@ def _score(found: object, name: str) -> Score:
     """Checked here, where an error is the scorer's: what is recorded must be readable."""
     score = found if isinstance(found, Score) else Score(found)  # type: ignore[arg-type]  # next
     reward = as_number(score.reward)
-    if reward is None:
+    if reward is None and (score.reward is not None or score is not found):
         raise TypeError(f"scorer {name} returned {found!r}; it wants a number or a Score")
-    if not math.isfinite(reward):
+    if reward is not None and not math.isfinite(reward):
         raise ValueError(f"scorer {name} returned {reward}, which is no reward")
     return Score(
         reward,
         {str(metric): float(value) for metric, value in score.metrics.items()},
         {str(what): result_text(why) for what, why in score.reasons.items()},
+        _readable(score.details, name),
     )
+
+
+def _readable(details: Mapping[str, object], name: str) -> dict[str, object]:
+    """The details as they will be read again, or the scorer's error."""
+    try:
+        found = msgspec.msgpack.decode(msgspec.msgpack.encode(details))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise TypeError(f"scorer {name} returned details that are no JSON: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise TypeError(f"scorer {name} returned details that are no object with names")
+    return found

@@ -6,7 +6,7 @@ process dies is only scored when the run goes on.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -19,7 +19,7 @@ from holdfast.records.failure import failure_of
 from holdfast.records.history import History
 from holdfast.records.step import Record, Scored, ScoringFailed
 from holdfast.records.task import Task, own
-from holdfast.records.trajectory import Status
+from holdfast.records.trajectory import Status, TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.containment import as_exception, end
 
@@ -38,16 +38,28 @@ class Member(Struct):
         return TrajectoryView(self.lease.key, own(self.task), self.history)
 
 
-def _in_order(members: Sequence[Member], company: Sequence[TrajectoryView]) -> list[TrajectoryView]:
-    views = [*company, *(member.view for member in members)]
-    return sorted(views, key=lambda view: view.key.sample)
+Place = Callable[[TrajectoryKey], tuple[int, ...]]
+"""Where a trajectory stands among those that are scored together."""
+
+
+def by_sample(key: TrajectoryKey) -> tuple[int, ...]:
+    return (key.sample,)
 
 
 class Scoring:
     """Scores members one by one or as a group, and settles them."""
 
-    def __init__(self, scorer: Scorer, policy: ScoringPolicy, journal: Journal, clock: Clock):
+    def __init__(
+        self,
+        scorer: Scorer,
+        policy: ScoringPolicy,
+        journal: Journal,
+        clock: Clock,
+        *,
+        place: Place = by_sample,
+    ):
         self.scorer = scorer
+        self._place = place
         self._policy = policy
         self._journal = journal
         self._clock = clock
@@ -81,7 +93,8 @@ class Scoring:
     async def _score(
         self, members: Sequence[Member], company: Sequence[TrajectoryView]
     ) -> list[Score]:
-        views = _in_order(members, company)
+        views = [*company, *(member.view for member in members)]
+        views.sort(key=lambda view: self._place(view.key))
         # A task of its own: one that swallows its cancellation cannot hold the run up.
         job = asyncio.create_task(self.scorer.score(views), name=f"scorer {self.scorer.name}")
         try:
@@ -98,7 +111,14 @@ class Scoring:
     async def _scored(self, members: Sequence[Member], scores: Sequence[Score]) -> None:
         now = self._clock.now()
         records = [
-            Scored(self.scorer.name, score.reward, dict(score.metrics), dict(score.reasons), now)
+            Scored(
+                self.scorer.name,
+                score.reward,
+                dict(score.metrics),
+                dict(score.reasons),
+                now,
+                dict(score.details),
+            )
             for score in scores
         ]
         await self._append(members, records, status=None, settled=True)

@@ -3,6 +3,16 @@
 import asyncio
 import ipaddress
 import socket
+import ssl
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from holdfast.records.errors import UsageError
+from holdfast.records.redaction import hide
+
+SHORTEST_TOKEN = 16
+BACKLOG = 1024
+"""Connections that wait while every worker is busy, or is just started again."""
 
 
 def is_loopback(host: str) -> bool:
@@ -12,6 +22,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_usable(token: str | None, host: str) -> None:
+    if token is None and not is_loopback(host):
+        raise UsageError(f"a gateway at {host} is seen by others: give it a token")
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii()):
+        raise UsageError(f"a token has at least {SHORTEST_TOKEN} characters, all of them ASCII")
+    hide(token)
 
 
 async def advertised(host: str, port: int, *, given: str | None, secure: bool) -> str:
@@ -25,3 +43,60 @@ async def advertised(host: str, port: int, *, given: str | None, secure: bool) -
     if ":" in name:
         name = f"[{name.strip('[]')}]"
     return f"{'https' if secure else 'http'}://{name}:{port}"
+
+
+def check_advertised(given: str) -> None:
+    """A host, or a URL of http or https without anything behind its path."""
+    if "://" in given:
+        parts = urlsplit(given)
+        good = parts.scheme in ("http", "https") and parts.hostname and not parts.query
+        good = good and not parts.fragment and parts.username is None
+    else:
+        good = bool(given) and not set(given) & set(" /?#@\t\r\n")
+    if not good or not given.isprintable():
+        raise UsageError(
+            f"{given[:200]!r} is no address to advertise: give a host, or http://… or https://…"
+        )
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens; what cannot be listened at is told."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        sock = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"the gateway cannot listen at {host!r}, port {port}: {reason}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def tls(certificate: Path, key: Path) -> ssl.SSLContext:
+    """What serves https with these two files, which are PEM; each mistake is named."""
+    for path, what in ((certificate, "certificate"), (key, "key")):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"the {what} {path} cannot be read: {error.strerror}") from error
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Only the certificate's own file is at fault in the first, so that the second blames the key.
+    try:
+        ssl.create_default_context().load_verify_locations(certificate)
+    except ssl.SSLError as error:
+        raise UsageError(f"{certificate} holds no certificate in PEM") from error
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            words = f"the key {key} does not belong to the certificate {certificate}"
+            raise UsageError(words) from error
+        raise UsageError(
+            f"{key} holds no key in PEM that can be read without a password"
+        ) from error
+    return context
+
+
+def _no_password() -> str:
+    """Asked for where the key is encrypted; without this, OpenSSL would ask the terminal."""
+    return ""

@@ -25,11 +25,17 @@ _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "V
 def environment(
     binding: Binding, task: Task, *, model: str, folder: Path, more: Mapping[str, str]
 ) -> dict[str, str]:
-    """What the common SDKs read. The task is in a file: it may be large."""
+    """All variables of an agent on this machine."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return passed | variables(binding, task, model=model, folder=folder, more=more)
+
+
+def variables(
+    binding: Binding, task: Task, *, model: str, folder: Path, more: Mapping[str, str]
+) -> dict[str, str]:
+    """What the common SDKs read. The task is in a file: it may be large."""
     (folder / "task.json").write_bytes(msgspec.json.encode(task))
     return {
-        **passed,
         "OPENAI_BASE_URL": f"{binding.url}/v1",
         "OPENAI_API_BASE": f"{binding.url}/v1",
         "OPENAI_API_KEY": binding.key,

@@ -7,7 +7,7 @@ import traceback
 import msgspec
 
 from holdfast.gateway.exchange import Answer, Refused
-from holdfast.gateway.trajectory import Hearing
+from holdfast.gateway.hearing import Hearing
 from holdfast.records.errors import (
     BadRequest,
     ContextOverflow,
@@ -16,7 +16,10 @@ from holdfast.records.errors import (
     Truncated,
 )
 from holdfast.records.redaction import redact
+from holdfast.rollout.session import Session
 
+END_SECONDS = 60.0
+"""For the end of a trajectory to become durable."""
 _log = logging.getLogger("holdfast.gateway")
 
 
@@ -57,6 +60,22 @@ def unforeseen(error: Exception, trajectory: str) -> Refused:
     kind = type(error).__name__
     _log.error("a request of %r failed: %s\n%s", trajectory or "nobody", kind, where)
     return Refused(500, "the gateway failed; its log says where", code="internal_error")
+
+
+async def until_durable(session: Session) -> None:
+    """Waits for the attempt's last record. `Refused` if it is not the end of the trajectory."""
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            await session.concluded.wait()
+    except TimeoutError:
+        raise Refused(503, "the end is not durable yet; say it again", code="busy") from None
+    if session.history.finished is None:
+        raise attempt_over()
+
+
+def completed(reward: float | None) -> bytes:
+    """What an agent that is done is told."""
+    return msgspec.json.encode({"completed": True, "reward": reward})
 
 
 def reward_of(body: bytes) -> float | None:

@@ -2,24 +2,30 @@
 
 It is pointed at the gateway by environment variables and told nothing else. When it, the gateway or
 the engine dies, it is started again, and its calls are answered from the record until it comes to
-where it was.
+where it was. What it finds around it then is its world's affair (see `worlds`).
 """
 
 import inspect
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.gateway.agent_process import AgentProcess, environment
+from holdfast.gateway.agent_process import AgentProcess, environment, variables
 from holdfast.gateway.errors import AgentFailed, AgentKilled
+from holdfast.gateway.folder import AgentFolder
+from holdfast.gateway.folder_process import FolderProcess
 from holdfast.gateway.server import Binding
 from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, attempt_of
 from holdfast.gateway.trajectory import AgentTrajectory
+from holdfast.gateway.worlds import FRESH, FreshWorld, Restore, WorkspaceWorld, World
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
+from holdfast.rollout.agent import Finish, MakeEnvironment
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processor import Returned, code_of
+from holdfast.rollout.tool import Function, Tool
 
 Agent = Callable[[Binding, Task], Awaitable[Returned]]
 """An agent in this process: it is given its address and key, and may return (turns, reward)."""
@@ -40,23 +46,33 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         cwd: str | Path | None = None,
         logs: str | Path | None = None,
         silence: float = SILENCE,
+        tools: "Sequence[Tool | Function]" = (),
+        environments: Sequence[MakeEnvironment] = (),
+        world: World = FRESH,
+        resume_command: Sequence[str] | None = None,
+        finish: Finish | None = None,
     ):
-        """`logs`: where the output of each attempt is kept; by default only its end, in errors."""
-        super().__init__(silence=silence)
-        if isinstance(command, str):
-            raise UsageError(f"a command is a list of words, not {command!r}")
-        if not callable(command) and not (command and all(isinstance(w, str) for w in command)):
-            raise UsageError(f"a command is a list of words, not {command!r:.200}")
+        """`cwd`: by default a new folder for each attempt, in a workspace's world always that;
+        `logs`: where the output of each attempt is kept; by default only its end, in errors.
+        `resume_command` is run instead of `command` where the agent finds its workspace as it was.
+        The rest is as with `GatewayRolloutProcessor`."""
+        super().__init__(
+            silence=silence, tools=tools, environments=environments, world=world, finish=finish
+        )
+        _check_command(command)
         self._command = command
+        self._resume = command if resume_command is None else resume_command
+        _check_world(world, command, cwd, resume_command)
         self._env = dict(env or {})
-        self._cwd = Path(cwd) if cwd is not None else Path.cwd()
+        self._cwd = None if cwd is None else Path(cwd)
         self._logs = Path(logs) if logs is not None else None
 
     @property
     def identity(self) -> str:
         if callable(self._command):
-            return code_of(self._command)
-        return f"{list(self._command)!r} {sorted(self._env)!r}"
+            return code_of(self._command) + self.surroundings
+        resume = "" if self._resume is self._command else f" {self._resume!r}"
+        return f"{list(self._command)!r} {sorted(self._env)!r}{resume}{self.surroundings}"
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
@@ -66,24 +82,46 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             result: Returned = await found if inspect.isawaitable(found) else found
             return result
         with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as scratch:
-            await self._run_process(self._command, t, binding, self._folder(t) or Path(scratch))
+            logs = self._folder(t) or Path(scratch)
+            home = next((one for one in t.session.episodes if isinstance(one, AgentFolder)), None)
+            if home is None:
+                await self._run_process(self._command, t, binding, logs, Path(scratch))
+            else:
+                await self._run_in_workspace(home, t, binding, logs, Path(scratch))
         return None
 
     async def _run_process(
-        self, command: Sequence[str], t: Rollout, binding: Binding, folder: Path
+        self, command: Sequence[str], t: Rollout, binding: Binding, logs: Path, scratch: Path
     ) -> None:
         model = t.voice.policy.model
-        env = environment(binding, t.task, model=model, folder=folder, more=self._env)
-        process = AgentProcess(command, folder=folder, env=env, cwd=self._cwd)
+        env = environment(binding, t.task, model=model, folder=logs, more=self._env)
+        fresh = scratch / "fresh"
+        fresh.mkdir()
+        words = command if self._cwd is not None else _found_from_here(command)
+        process = AgentProcess(words, folder=logs, env=env, cwd=self._cwd or fresh)
         await process.start()
         try:
             code = await process.wait()
         finally:
             await process.end()
-        if code != 0:
-            if code < 0:
-                raise AgentKilled(f"signal {-code} ended the agent: {process.last_words}")
-            raise AgentFailed(f"the agent ended with exit code {code}: {process.last_words}")
+        _check_ended(code, process.last_words)
+
+    async def _run_in_workspace(
+        self, home: AgentFolder, t: Rollout, binding: Binding, logs: Path, scratch: Path
+    ) -> None:
+        given = scratch / "given"
+        given.mkdir()
+        model = t.voice.policy.model
+        env = variables(binding, t.task, model=model, folder=given, more=self._env)
+        # Whoever runs in the sandbox may be nobody.
+        given.chmod(0o755)
+        (given / "task.json").chmod(0o644)
+        command = self._resume if home.is_resumed else self._command
+        assert not callable(command), "a workspace's world wants a command"
+        env["HOLDFAST_RESUMED"] = "1" if home.is_resumed else ""
+        launch = home.workspace.launch(command, env=env, read_only=[str(given)])
+        process = FolderProcess(launch, logs / "stdout")
+        _check_ended(await process.run(), process.last_words)
 
     def _folder(self, t: Rollout) -> Path | None:
         if self._logs is None:
@@ -92,3 +130,39 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         folder = self._logs / t.key.run / name / str(attempt_of(t))
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def _check_command(command: object) -> None:
+    if callable(command):
+        return
+    if (
+        not isinstance(command, list | tuple)
+        or not command
+        or not all(isinstance(word, str) for word in command)
+    ):
+        raise UsageError(f"a command is a list of words, not {command!r:.200}")
+
+
+def _check_world(
+    world: World, command: object, cwd: object, resume_command: Sequence[str] | None
+) -> None:
+    if not isinstance(world, FreshWorld | WorkspaceWorld):
+        raise UsageError(f"a world is a FreshWorld or a WorkspaceWorld, not {world!r:.200}")
+    if resume_command is not None:
+        _check_command(resume_command)
+        if not isinstance(world, WorkspaceWorld) or world.restore != Restore.LATEST:
+            raise UsageError('resume_command goes with world=WorkspaceWorld(…, restore="latest")')
+    if isinstance(world, WorkspaceWorld) and (callable(command) or cwd is not None):
+        raise UsageError("in a workspace's world the agent is a command, and its cwd is that")
+
+
+def _found_from_here(command: Sequence[str]) -> list[str]:
+    """A word that names a file here names it from any other folder, too."""
+    return [os.path.abspath(word) if os.path.isfile(word) else word for word in command]
+
+
+def _check_ended(code: int, last_words: str) -> None:
+    if code < 0:
+        raise AgentKilled(f"signal {-code} ended the agent: {last_words}")
+    if code > 0:
+        raise AgentFailed(f"the agent ended with exit code {code}: {last_words}")

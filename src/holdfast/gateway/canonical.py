@@ -20,10 +20,11 @@ START = b"\0" * 16
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def digests(messages: Iterable[Message]) -> list[bytes]:
-    """The digest of the conversation after each of its messages."""
+def digests(messages: Iterable[Message], conversation: bytes = START) -> list[bytes]:
+    """The digest of the conversation after each of its messages; `conversation` is that of what
+    was said before them."""
     found: list[bytes] = []
-    last = START
+    last = conversation
     for message in messages:
         last = after(last, message)
         found.append(last)
@@ -44,7 +45,9 @@ def after(conversation: bytes, message: Message) -> bytes:
 
 def key_of(ask: Ask, conversation: bytes, sampling: Sampling) -> bytes:
     """The digest of everything in a request that makes another answer right."""
-    others = (ask.tools, sampling, ask.n, ask.text, ask.prompt_ids)
+    others: tuple[object, ...] = (ask.tools, sampling, ask.n, ask.text, ask.prompt_ids)
+    if ask.prompts:
+        others = (*others, ask.prompts)
     return hashlib.blake2b(conversation + _encode(others), digest_size=16).digest()
 
 

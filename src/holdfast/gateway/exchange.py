@@ -4,10 +4,12 @@ A wire turns a provider's request into an `Ask`, and an `Answer` into that provi
 stream of events. What lies between the two (binding, replay, sampling, recording) knows only these.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from holdfast.gateway.quoting import LONGEST_NAME, quotable
 from holdfast.records.message import Message
 
 
@@ -26,6 +28,9 @@ class Ask(Struct, frozen=True):
     stop: tuple[str, ...] = ()
     n: int = 1
     stream: bool = False
+    json: bool | str = False
+    """As `Sampling` has it: whether the answer is JSON, or the schema that it fits."""
+    reasoning_effort: str | None = None
     logprobs: bool = False
     """Whether the answer tells the logprobs of its tokens."""
     include_usage: bool = False
@@ -34,6 +39,8 @@ class Ask(Struct, frozen=True):
     """A bare prompt instead of messages (`/v1/completions`)."""
     prompt_ids: tuple[int, ...] | None = None
     """A prompt of tokens instead of messages (`/v1/completions`)."""
+    prompts: "tuple[str | tuple[int, ...], ...]" = ()
+    """Several of either; each is answered by `n` choices, in order."""
 
 
 class Choice(Struct, frozen=True):
@@ -63,35 +70,101 @@ class Answer(Struct, frozen=True):
     cached_tokens: int = 0
 
 
+    @property
+    def opening(self) -> "Opening":
+        return Opening(
+            self.id,
+            self.created,
+            self.model,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+        )
+
+
+class Opening(Struct, frozen=True):
+    """What is known of an answer when it begins."""
+
+    id: str
+    created: int
+    model: str
+    prompt_tokens: int
+    cached_tokens: int = 0
+
+
+class Delta(Struct, frozen=True):
+    """More of one choice. It is durable."""
+
+    index: int
+    text: str
+    is_reasoning: bool = False
+
+
+class Untellable(Exception):
+    """An answer that does not begin with what was told of it."""
+
+
 class Refused(Exception):
     """A request that cannot be answered; wires say it in their provider's shape."""
 
     def __init__(
         self, status: int, message: str, *, kind: str = "", param: str | None = None, code: str = ""
     ):
+        message = quotable(message)
         super().__init__(message)
         self.status = status
         self.message = message
         self.kind = kind
         """The provider's `type`, where it is not the usual one of the status."""
-        self.param = param
+        self.param = None if param is None else quotable(param, LONGEST_NAME)
         self.code = code
 
 
-class Wire(Protocol):
-    """One provider's way to say it. Pure: no I/O, no clock, no state."""
+class EventStream(Protocol):
+    """One answer as one connection is told it, as server-sent events, each complete with its blank
+    line. It knows what it has told: everything together is the answer, and told once."""
 
-    def ask(self, body: bytes) -> Ask:
-        """Raises `Refused` for what is malformed, unknown, or cannot be done."""
+    def more(self, opening: Opening, deltas: Sequence[Delta]) -> list[bytes]:
+        """The answer goes on, or begins."""
+        ...
+
+    def end(self, answer: Answer) -> list[bytes]:
+        """Whatever was not told of the answer, which may be all of it; the last event is the
+        stream's terminal one. Raises `Untellable`."""
+        ...
+
+    def error(self, refused: Refused) -> bytes:
+        """There is no answer, although the stream has begun."""
+        ...
+
+
+class Known(Protocol):
+    """What was read before, for those who read it again."""
+
+    def messages(
+        self, sent: Raw, read: Callable[[bytes], tuple[Message, ...]]
+    ) -> tuple[Message, ...]:
+        """The messages of a JSON array; `read` is asked for those that are new, as an array."""
+        ...
+
+
+class Wire(Protocol):
+    """One provider's way to say it. Pure: no I/O, no clock; only a stream has state."""
+
+    def ask(self, body: bytes, known: Known | None = None) -> Ask:
+        """Raises `Refused` for what is malformed, unknown, or cannot be done. `known` only saves
+        time: without it, the same is read."""
         ...
 
     def answer(self, ask: Ask, answer: Answer) -> bytes:
         """The body of the answer, JSON."""
         ...
 
+    def stream(self, ask: Ask) -> EventStream:
+        """A stream that has told nothing yet."""
+        ...
+
     def events(self, ask: Ask, answer: Answer) -> list[bytes]:
-        """The answer as server-sent events, each complete with its blank line; the last one is the
-        stream's terminal event."""
+        """The whole answer in one go: the same bytes whenever it is told again."""
         ...
 
     def keep_alive(self) -> bytes:

@@ -3,126 +3,190 @@
     POST /trajectories {}                              the next one that waits for an agent
     POST /trajectories {"task": "…", "sample": 0}      a certain one; again: its next attempt
 
-answers with the task, the addresses and the key; the agent ends with `POST …/complete`.
+answers with the task, the addresses and the key; the agent ends with `POST …/complete`. An attempt
+is durable before its key is told, and its end before that is confirmed: whatever process dies, the
+next one knows which agent is at work.
 """
 
 import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Sequence
 
-import msgspec
-from aiohttp import web
 from msgspec import Struct
 
+from holdfast.gateway.counter import Counter
 from holdfast.gateway.exchange import Refused
-from holdfast.gateway.offers import Offer, Offers
+from holdfast.gateway.keys import Keys
+from holdfast.gateway.limits import Limits
+from holdfast.gateway.offers import REJOIN, Offer, Offers
+from holdfast.gateway.peers import Peers, Place
 from holdfast.gateway.server import Binding, Gateway
-from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, attempt_of
+from holdfast.gateway.standing import Register
+from holdfast.gateway.strangers import Strangers
+from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor
 from holdfast.gateway.trajectory import AgentTrajectory
-from holdfast.gateway.visit import Visit
+from holdfast.journal.journal import Journal
 from holdfast.records.errors import Rewound
 from holdfast.records.redaction import hide
+from holdfast.records.run import Run
+from holdfast.rollout.agent import Finish, MakeEnvironment
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processor import Returned
+from holdfast.rollout.session import Session
+from holdfast.rollout.tool import Function, Tool
 
-LONGEST_WAIT = 60.0
+RUN_OVER = Refused(410, "every trajectory of the run is done", code="run_over")
+STOPPING = Refused(503, "the gateway is closing", code="stopping")
 REPLACED = "another agent has taken the trajectory"
+LOOK = 0.2
 
 
-class _Wanted(Struct, forbid_unknown_fields=True):
-    task: str | None = None
-    sample: int = 0
-    wait: float = 0.0
-    """Seconds to wait for one."""
+class Address(Struct, frozen=True):
+    """Where agents find the gateway, and how it is guarded."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = None
+    """What whoever takes trajectories has to send as a bearer; needed beyond loopback."""
+    tls: ssl.SSLContext | None = None
+    advertise: str | None = None
+    sock: socket.socket | None = None
+    """One that listens already, perhaps shared by several workers."""
 
 
 class ExternalRolloutProcessor(GatewayRolloutProcessor):
     """As many trajectories are open at once as the run's concurrency says."""
 
+    ends_when_told = True
+
     def __init__(
         self,
+        address: Address | None = None,
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        token: str | None = None,
         silence: float = SILENCE,
+        rejoin: float = REJOIN,
+        limits: Limits | None = None,
+        place: Place | None = None,
+        tools: "Sequence[Tool | Function]" = (),
+        environments: Sequence[MakeEnvironment] = (),
+        finish: Finish | None = None,
     ):
-        """`token`: what whoever takes trajectories has to send as a bearer; needed beyond
-        loopback."""
-        super().__init__(silence=silence)
-        self._host, self._port, self._token = host, port, token
-        hide(token)
-        self._offers = Offers()
+        """`rejoin`: how long a trajectory is kept for an agent that may have outlived the process
+        that it spoke to; `place`: that of this worker among others. The rest is as with
+        `GatewayRolloutProcessor`."""
+        super().__init__(silence=silence, tools=tools, environments=environments, finish=finish)
+        self._address = address or Address()
+        hide(self._address.token)
+        self._limits = limits or Limits()
+        self._keys = Keys()
+        self._offers = Offers(rejoin)
         self._by_key: dict[str, Offer] = {}
+        self._peers = None if place is None else Peers(place, self._limits)
+        self._register: Register | None = None
+        self._session: Session | None = None
         self.url = ""
         """Where agents find it, once it is set up."""
+
+    def attach(self, journal: Journal, run: Run, *, secret: bytes) -> None:
+        """Where to look up what became of the attempts of earlier processes, and what signed their
+        keys. Before it is set up."""
+        self._register = Register(journal, run)
+        self._keys = Keys(secret)
 
     def make_gateway(self) -> Gateway:
         from holdfast.gateway.wires.all import WIRES
 
+        at, peers = self._address, self._peers
+        counter = Counter(self._offers, self._by_key, peers=peers, unheard=self._unheard)
         return Gateway(
             WIRES,
-            host=self._host,
-            port=self._port,
-            token=self._token,
-            endpoints={"/trajectories": self._open},
+            host=at.host,
+            port=at.port,
+            token=at.token,
+            ssl_context=at.tls,
+            advertise=at.advertise,
+            limits=self._limits,
+            endpoints={"/trajectories": counter.open},
+            keys=self._keys,
+            stranger=Strangers(
+                self._offers,
+                self._adopt,
+                register=self._register,
+                peers=peers,
+                is_stopping=lambda: self._is_stopping,
+            ),
+            sock=at.sock,
+            inside=None if peers is None else peers.place.own,
+            inner=counter.inner(lambda: self._running.stats),
+            everyone=None if peers is None else lambda: peers.stats(self._running.stats),
         )
 
+    @property
+    def _is_stopping(self) -> bool:
+        return self._session is not None and self._session.is_stopping
+
+    @property
+    def _running(self) -> Gateway:
+        assert self._gateway is not None, "a processor is set up first"
+        return self._gateway
+
+    def _adopt(self, offer: Offer, key: str) -> None:
+        self._running.adopt(offer.binding, key)
+
+    def _unheard(self, ticket: str) -> None:
+        self._running.unheard(ticket)
+
     async def setup(self) -> None:
+        if self._peers is not None:
+            await self._peers.start()
         await super().setup()
-        assert self._gateway is not None, "it was just made"
-        self.url = self._gateway.url
+        self.url = self._running.url
+
+    async def acleanup(self) -> None:
+        await self._offers.close(STOPPING if self._is_stopping else RUN_OVER)
+        await super().acleanup()
+        if self._peers is not None:
+            await self._peers.aclose()
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
         """Waits for an agent, and then for its end; its reward is the trajectory's."""
-        offer = Offer(t.key, attempt_of(t), t.task, binding, trajectory, asyncio.Event())
+        self._session = t.session
+        attempt = len(t.session.history.attempts) + 1
+        offer = Offer(t.key, attempt, t.task, binding, trajectory, asyncio.Event())
         self._by_key[binding.key] = offer
         await self._offers.put(offer)
+        try:
+            await self._until_over(t, offer)
+            return None
+        finally:
+            await self._offers.withdraw(offer)
+            del self._by_key[binding.key]
+
+    async def _until_over(self, t: Rollout, offer: Offer) -> None:
+        trajectory = offer.trajectory
         done = asyncio.create_task(trajectory.completed.wait())
         replaced = asyncio.create_task(offer.replaced.wait())
         try:
-            await asyncio.wait({done, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            while not (done.done() or replaced.done()):
+                if trajectory.is_idle:
+                    # An agent that asks nothing would hold up the end of the run.
+                    t.session.check_running()
+                await asyncio.wait(
+                    {done, replaced}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED
+                )
             if not done.done():
                 # No failure: what is recorded is replayed for the agent that comes now.
                 raise t.session.failed(Rewound(REPLACED))
-            return None
         finally:
             for task in (done, replaced):
                 task.cancel()
-            await self._offers.withdraw(offer)
-            del self._by_key[binding.key]
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({done, replaced})
 
     def expects_calls(self, binding: Binding) -> bool:
         offer = self._by_key.get(binding.key)
         return offer is not None and offer.is_taken
-
-    async def _open(self, visit: Visit) -> web.StreamResponse:
-        wanted = _read(await visit.body())
-        wait = min(max(wanted.wait, 0.0), LONGEST_WAIT)
-        if wanted.task is None:
-            offer = await self._offers.take(wait)
-        else:
-            offer = await self._offers.take_certain(wanted.task, wanted.sample, LONGEST_WAIT)
-        return await visit.telling.whole(msgspec.json.encode(_told(offer)))
-
-
-def _read(body: bytes) -> _Wanted:
-    try:
-        return msgspec.json.decode(body or b"{}", type=_Wanted)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Refused(400, f'it wants {{"task", "sample", "wait"}}: {error}') from error
-
-
-def _told(offer: Offer) -> dict[str, object]:
-    binding = offer.binding
-    return {
-        "trajectory": str(offer.key),
-        "group": offer.key.group,
-        "task": offer.task,
-        "sample": offer.key.sample,
-        "attempt": offer.attempt,
-        "key": binding.key,
-        "openai_base_url": f"{binding.url}/v1",
-        "anthropic_base_url": binding.url,
-        "bound_url": binding.bound_url,
-    }

@@ -7,6 +7,7 @@ what waits is the agents' work, and refusing it would cost attempts that the eng
 
 import asyncio
 import logging
+import time
 
 from holdfast.policy.policy import Completion, Policy, Request
 from holdfast.records.errors import UsageError
@@ -40,18 +41,29 @@ class Gate:
         self._opened = asyncio.Event()
         self._opened.set()
         self.waiting = 0
+        self._held_before = 0.0
+        self._closed_at = 0.0
+
+    @property
+    def seconds_held(self) -> float:
+        """For how long it was closed, all in all."""
+        now = 0.0 if self._opened.is_set() else time.monotonic() - self._closed_at
+        return self._held_before + now
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
         if not 0 < seconds < float("inf"):
             raise UsageError(f"a hold has a deadline: give seconds above 0, not {seconds!r}")
         hold = Hold(self, seconds)
+        if not self._holds:
+            self._closed_at = time.monotonic()
         self._holds.add(hold)
         self._opened.clear()
         return hold
 
     def without(self, hold: Hold) -> None:
         self._holds.discard(hold)
-        if not self._holds:
+        if not self._holds and not self._opened.is_set():
+            self._held_before = self.seconds_held
             self._opened.set()
 
     def open(self) -> None:
@@ -69,12 +81,14 @@ class Gate:
 
 
 class HeldPolicy:
-    """A policy behind a gate."""
+    """A policy behind a gate. To an attempt, the time of a hold is time in which the engine was
+    down: it counts against no deadline."""
 
     def __init__(self, policy: Policy, gate: Gate):
         self.model = policy.model
         self._policy = policy
         self._gate = gate
+        self._held_before = gate.seconds_held
 
     async def check(self) -> None:
         await self._policy.check()
@@ -84,7 +98,7 @@ class HeldPolicy:
 
     @property
     def seconds_down(self) -> float:
-        return self._policy.seconds_down
+        return self._policy.seconds_down + self._gate.seconds_held - self._held_before
 
     async def sample(self, request: Request) -> Completion:
         await self._gate.passed()

@@ -24,3 +24,7 @@ class Limits(Struct, frozen=True):
     """Between two keep-alives of a stream that waits for its answer."""
     drain_seconds: float = 10.0
     """For calls that are under way when the gateway is closed."""
+    stream_tokens: int = 16
+    """Of a streamed reply, tokens that are made durable and told together; 0: it is told whole."""
+    stream_seconds: float = 0.5
+    """After which fewer are told, where tokens come slowly."""

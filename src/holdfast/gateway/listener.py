@@ -11,6 +11,7 @@ import socket
 import ssl
 import traceback
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
@@ -20,6 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from holdfast.gateway.exchange import Refused
 from holdfast.gateway.limits import SERVER, Limits
 from holdfast.gateway.wires import openai_errors
+from holdfast.records.errors import UsageError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _LINGER = 1.0
@@ -112,7 +114,7 @@ class Listener:
         self._handler = handler
         self._limits = limits
         self._runner: web.ServerRunner | None = None
-        self._site: web.TCPSite | None = None
+        self._sites: list[web.BaseSite] = []
         self._handling: set[asyncio.Task[object]] = set()
         self.is_closing = False
 
@@ -120,21 +122,46 @@ class Listener:
     def in_flight(self) -> int:
         return len(self._handling)
 
-    async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None) -> int:
-        """The port that it listens on."""
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None,
+        sock: socket.socket | None = None,
+        inside: Path | None = None,
+    ) -> int:
+        """The port that it listens on. `sock`: a socket that listens already, perhaps shared with
+        other processes; `inside`: where the other workers of the same gateway come in."""
         server = _Server(self._handle, self._limits)
         self._runner = web.ServerRunner(server, shutdown_timeout=_GONE)
         await self._runner.setup()
-        self._site = web.TCPSite(self._runner, host, port, ssl_context=tls)
-        await self._site.start()
-        return int(self._runner.addresses[0][1])
+        if sock is not None:
+            self._sites.append(web.SockSite(self._runner, sock, ssl_context=tls))
+        else:
+            self._sites.append(web.TCPSite(self._runner, host, port, ssl_context=tls))
+        if inside is not None:
+            # One that was killed has left its own behind.
+            inside.unlink(missing_ok=True)
+            self._sites.insert(0, web.UnixSite(self._runner, str(inside)))
+        try:
+            for site in self._sites:
+                await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            self._runner = None
+            words = f"the gateway cannot listen at {host}, port {port}: {error.strerror}"
+            raise UsageError(words) from error
+        outside = [address for address in self._runner.addresses if not isinstance(address, str)]
+        return int(outside[0][1])
 
     async def aclose(self) -> None:
         """Takes no more, lets what is under way end within its bound, and ends the rest."""
         self.is_closing = True
-        if self._runner is None or self._site is None:
+        if self._runner is None:
             return
-        await self._site.stop()
+        for site in self._sites:
+            await site.stop()
         if self._handling:
             await asyncio.wait(self._handling, timeout=self._limits.drain_seconds)
         # Cancelled ones may still clear up: none is left when this returns.

@@ -5,10 +5,40 @@ Labels are names of routes and statuses, never anything that a client sent.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+PREFIX = "holdfast_gateway_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Family(Struct, frozen=True):
+    """One metric: its samples as (suffix of the name, labels, value)."""
+
+    name: str
+    kind: str
+    samples: tuple[tuple[str, str, float], ...]
+
+
+def as_text(families: Sequence[tuple[str, Sequence[Family]]]) -> str:
+    """The families of one or more processes, each with its label ("" for none). A process that is
+    started again counts from 0, which is why they are not added up here."""
+    merged: dict[tuple[str, str], list[str]] = {}
+    for label, found in families:
+        for family in found:
+            lines = merged.setdefault((family.name, family.kind), [])
+            for suffix, labels, value in family.samples:
+                listed = ",".join(one for one in (label, labels) if one)
+                braces = f"{{{listed}}}" if listed else ""
+                lines.append(f"{PREFIX}{family.name}{suffix}{braces} {value:.15g}")
+    told = [
+        line
+        for (name, kind), lines in merged.items()
+        for line in (f"# TYPE {PREFIX}{name} {kind}", *lines)
+    ]
+    return "\n".join(told) + "\n"
 
 
 class Metrics:
@@ -26,24 +56,26 @@ class Metrics:
             self._answers["replayed" if replayed else "sampled"] += 1
         self._seconds.setdefault(wire, _Histogram()).add(seconds)
 
-    def text(self, gauges: Mapping[str, float]) -> str:
-        lines: list[str] = []
-        for name, value in gauges.items():
-            lines += [f"# TYPE holdfast_gateway_{name} gauge", f"holdfast_gateway_{name} {value:g}"]
-        lines.append("# TYPE holdfast_gateway_calls_total counter")
-        lines += [
-            f'holdfast_gateway_calls_total{{wire="{wire}",status="{status}"}} {count}'
+    def families(self, gauges: Mapping[str, float]) -> list[Family]:
+        calls = [
+            ("", f'wire="{wire}",status="{status}"', float(count))
             for (wire, status), count in sorted(self._calls.items())
         ]
-        lines.append("# TYPE holdfast_gateway_answers_total counter")
-        lines += [
-            f'holdfast_gateway_answers_total{{source="{source}"}} {self._answers[source]}'
+        answers = [
+            ("", f'source="{source}"', float(self._answers[source]))
             for source in ("replayed", "sampled")
         ]
-        lines.append("# TYPE holdfast_gateway_call_seconds histogram")
-        for wire, histogram in sorted(self._seconds.items()):
-            lines += histogram.lines("holdfast_gateway_call_seconds", f'wire="{wire}"')
-        return "\n".join(lines) + "\n"
+        seconds = [
+            sample
+            for wire, histogram in sorted(self._seconds.items())
+            for sample in histogram.samples(f'wire="{wire}"')
+        ]
+        return [
+            *(Family(name, "gauge", (("", "", value),)) for name, value in gauges.items()),
+            Family("calls_total", "counter", tuple(calls)),
+            Family("answers_total", "counter", tuple(answers)),
+            Family("call_seconds", "histogram", tuple(seconds)),
+        ]
 
 
 class _Histogram:
@@ -55,9 +87,9 @@ class _Histogram:
         self._counts[bisect_left(BUCKETS, seconds)] += 1
         self._sum += seconds
 
-    def lines(self, name: str, label: str) -> list[str]:
-        lines, below = [], 0
+    def samples(self, label: str) -> list[tuple[str, str, float]]:
+        found, below = [], 0
         for limit, count in zip((*BUCKETS, "+Inf"), self._counts, strict=True):
             below += count
-            lines.append(f'{name}_bucket{{{label},le="{limit}"}} {below}')
-        return [*lines, f"{name}_sum{{{label}}} {self._sum:g}", f"{name}_count{{{label}}} {below}"]
+            found.append(("_bucket", f'{label},le="{limit}"', float(below)))
+        return [*found, ("_sum", label, self._sum), ("_count", label, float(below))]

@@ -14,7 +14,7 @@ attempt: a word about another attempt is never taken for one about this.
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar
 
 import aiohttp
@@ -27,8 +27,10 @@ from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, a
 from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.redaction import hide, redact
+from holdfast.rollout.agent import Finish, MakeEnvironment
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processor import Returned
+from holdfast.rollout.tool import Function, Tool
 
 _log = logging.getLogger("holdfast.gateway")
 T = TypeVar("T")
@@ -60,9 +62,13 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         headers: Mapping[str, str] | None = None,
         patience: float = 60.0,
         silence: float = SILENCE,
+        tools: "Sequence[Tool | Function]" = (),
+        environments: Sequence[MakeEnvironment] = (),
+        finish: Finish | None = None,
     ):
-        """`patience`: seconds for which the service may be out of reach."""
-        super().__init__(silence=silence)
+        """`patience`: seconds for which the service may be out of reach. The rest is as with
+        `GatewayRolloutProcessor`."""
+        super().__init__(silence=silence, tools=tools, environments=environments, finish=finish)
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"{url!r} is no address: it has to begin with http:// or https://")
         self._url = url.rstrip("/")
@@ -74,7 +80,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
 
     @property
     def identity(self) -> str:
-        return self._url
+        return self._url + self.surroundings
 
     async def setup(self) -> None:
         await super().setup()

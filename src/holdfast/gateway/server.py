@@ -6,32 +6,36 @@ One line is logged for each request, and each is counted; neither knows keys, bo
 
 import hmac
 import logging
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct, structs
 
-from holdfast.gateway import address
-from holdfast.gateway.answering import attempt_over, reward_of, unforeseen
+from holdfast.gateway import address, tool_endpoint, tool_mcp
+from holdfast.gateway.answering import attempt_over, completed, reward_of, unforeseen, until_durable
 from holdfast.gateway.counting import prompt_tokens
 from holdfast.gateway.exchange import Refused, Wire
 from holdfast.gateway.holding import HOLD_SECONDS, Gate, HeldPolicy, Hold
 from holdfast.gateway.keys import Bearer, Keys
 from holdfast.gateway.limits import Limits
 from holdfast.gateway.listener import Listener
-from holdfast.gateway.metrics import CONTENT_TYPE, Metrics
+from holdfast.gateway.live import Pace
+from holdfast.gateway.metrics import CONTENT_TYPE, Metrics, as_text
+from holdfast.gateway.peers import Stats
+from holdfast.gateway.refusing import WrongMethod, refuse
+from holdfast.gateway.relay import Tickets
+from holdfast.gateway.tools import AgentTools
 from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.gateway.visit import Visit
 from holdfast.gateway.wires import anthropic_messages, openai_models
-from holdfast.records.errors import UsageError
-from holdfast.records.redaction import hide
 from holdfast.rollout.voice import Voice
 
-SHORTEST_TOKEN = 16
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
 _QUIET = ("/health", "/metrics")
@@ -41,6 +45,9 @@ _log = logging.getLogger("holdfast.gateway")
 
 Endpoint = Callable[[Visit], Awaitable[web.StreamResponse]]
 """What answers at an address: it raises `Refused`, or tells and returns what it told."""
+Stranger = Callable[[Visit, Bearer], Awaitable[web.StreamResponse | None]]
+"""What becomes of a call whose key is signed and not bound here: it is answered elsewhere, which is
+returned; or bound meanwhile (None); or refused."""
 
 
 class Binding(Struct, frozen=True):
@@ -61,6 +68,9 @@ class _Bound(Struct):
     """As it was before the gate stood before it."""
     known: set[str]
     """The ids of answers that were sampled before they are asked for."""
+    keys: list[str]
+    ends: bool
+    """Whether the attempt ends when the agent says that it is done."""
 
 
 class Gateway:
@@ -82,12 +92,20 @@ class Gateway:
         advertise: str | None = None,
         limits: Limits | None = None,
         endpoints: Mapping[str, Endpoint] | None = None,
+        keys: Keys | None = None,
+        stranger: Stranger | None = None,
+        sock: socket.socket | None = None,
+        inside: Path | None = None,
+        inner: Mapping[str, Endpoint] | None = None,
+        everyone: Callable[[], Awaitable[list[tuple[str, Stats]]]] | None = None,
     ):
         """`model`: the name that `/v1/models` tells; by default that of the trajectory's policy.
         `advertise`: the host, or the whole URL, that agents are told; by default the machine's
         fully qualified name where `host` is not loopback. `endpoints`: more of them, each at a path
-        that is posted to, which the token opens."""
-        _check_usable(token, host)
+        that is posted to, which the token opens. `sock`: one that listens already. `inside`: a
+        socket where other workers of the same gateway come in, who also find `inner` there;
+        `everyone`: what they all, with their labels, counted."""
+        address.check_usable(token, host)
         self._wires = dict(wires)
         self._host, self._port = host, port
         self._model = model
@@ -95,7 +113,12 @@ class Gateway:
         self._tls = ssl_context
         self._advertise = advertise
         self._limits = limits or Limits()
-        self._keys = Keys()
+        self._keys = keys or Keys()
+        self._stranger = stranger
+        self._sock, self._inside = sock, inside
+        self._inner = dict(inner or {})
+        self._everyone = everyone
+        self._tickets = Tickets()
         self._bound: dict[str, _Bound] = {}
         """By key."""
         self._bindings = 0
@@ -109,13 +132,18 @@ class Gateway:
             "/v1/messages/count_tokens": (("POST",), self._count),
             _MODELS: (_READS, self._models),
             "/complete": (("POST",), self._complete),
+            tool_endpoint.LIST: (_READS, self._with_tools(tool_endpoint.list_tools)),
+            tool_endpoint.CALL: (("POST",), self._with_tools(tool_endpoint.call_tool)),
+            tool_mcp.PATH: (("POST",), self._with_tools(tool_mcp.serve)),
             "/health": (_READS, self._health),
             "/metrics": (_READS, self._show_metrics),
         }
         self.url = ""
 
     async def __aenter__(self) -> "Gateway":
-        port = await self._listener.start(self._host, self._port, tls=self._tls)
+        port = await self._listener.start(
+            self._host, self._port, tls=self._tls, sock=self._sock, inside=self._inside
+        )
         self.url = await address.advertised(
             self._host, port, given=self._advertise, secure=self._tls is not None
         )
@@ -130,23 +158,33 @@ class Gateway:
         self._gate.open()
         await self._listener.aclose()
 
-    def bind(self, trajectory: AgentTrajectory) -> Binding:
-        """A key of its own for the attempt; it is refused once it is released."""
+    def bind(self, trajectory: AgentTrajectory, *, ends: bool = False) -> Binding:
+        """A key of its own for the attempt; it is refused once it is released. `ends`: the attempt
+        ends when the agent says that it is done, which it is told when that is durable."""
         session = trajectory.session
+        trajectory.pace = Pace(self._limits.stream_tokens, self._limits.stream_seconds)
         self._bindings += 1
-        attempts = len(session.history.attempts)
-        bearer = Bearer(trajectory.name, session.lease.epoch, attempts, self._bindings)
+        attempt = len(session.history.attempts) + 1
+        bearer = Bearer(trajectory.name, session.lease.epoch, attempt, self._bindings)
         key = self._keys.make(bearer)
         known = {called.answer for called in session.history.calls.values()}
-        self._bound[key] = _Bound(trajectory, session.voice, known)
+        self._bound[key] = _Bound(trajectory, session.voice, known, [key], ends)
         policy = HeldPolicy(session.voice.policy, self._gate)
         session.voice = structs.replace(session.voice, policy=policy)
         return Binding(self.url, key, f"{self.url}/t/{key}")
 
     def release(self, binding: Binding) -> None:
-        bound = self._bound.pop(binding.key, None)
+        bound = self._bound.get(binding.key)
         if bound is not None:
+            for key in bound.keys:
+                del self._bound[key]
             bound.trajectory.session.voice = bound.voice
+
+    def adopt(self, binding: Binding, key: str) -> None:
+        """From now on, `key`, which was made before, opens the same as that of `binding`."""
+        bound = self._bound[binding.key]
+        bound.keys.append(key)
+        self._bound[key] = bound
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
         """From now on, calls that would sample wait, until `end()` of what is returned, or for so
@@ -174,9 +212,12 @@ class Gateway:
         try:
             if self._listener.is_closing:
                 raise Refused(503, "the gateway is closing", code="stopping")
-            return await self._endpoint(visit)(visit)
+            endpoint = self._endpoint(visit)
+            if visit.key not in self._bound and (told := await self._told_elsewhere(visit)):
+                return told
+            return await endpoint(visit)
         except Refused as refused:
-            return await _refuse(visit, refused)
+            return await refuse(visit, refused)
         except ConnectionError:
             raise
         except Exception as error:
@@ -184,9 +225,18 @@ class Gateway:
             if visit.telling.is_begun:
                 visit.telling.status = ours.status
                 raise ConnectionResetError("the answer cannot be told to its end") from error
-            return await _refuse(visit, ours)
+            return await refuse(visit, ours)
+
+    async def _told_elsewhere(self, visit: Visit) -> web.StreamResponse | None:
+        bearer = self._keys.read(visit.key)
+        if bearer is None or self._stranger is None:
+            return None
+        visit.telling.trajectory = bearer.trajectory
+        return await self._stranger(visit, bearer)
 
     def _note(self, visit: Visit) -> None:
+        if visit.route in self._inner:
+            return
         status, seconds = str(visit.telling.status or "gone"), visit.seconds
         self._metrics.count(visit.route, status=status, seconds=seconds, replayed=visit.replayed)
         _log.log(
@@ -200,15 +250,19 @@ class Gateway:
         )
 
     def _endpoint(self, visit: Visit) -> Endpoint:
-        is_model = visit.path.startswith(f"{_MODELS}/")
-        route = _MODELS if is_model else visit.path
+        # A model's name, or a tool's, is no part of the route: that is counted and logged.
+        named = (_MODELS + "/", tool_endpoint.CALL)
+        begins = next((one for one in named if visit.path.startswith(one)), visit.path)
+        route = _MODELS if begins == named[0] else begins
         found = self._routes.get(route)
+        if visit.is_inside and route in self._inner:
+            found = (("POST",), self._inner[route])
         if found is None:
             raise Refused(404, "there is nothing at this address", code="not_found")
         methods, endpoint = found
         visit.route, visit.wire = route, self._wires.get(route)
         if visit.request.method not in methods:
-            raise _WrongMethod(methods)
+            raise WrongMethod(methods)
         return endpoint
 
     def _found(self, visit: Visit) -> _Bound:
@@ -224,7 +278,7 @@ class Gateway:
     async def _call(self, visit: Visit) -> web.StreamResponse:
         bound = self._found(visit)
         assert visit.wire is not None, "a call's path is a wire's"
-        ask = visit.wire.ask(await visit.body())
+        ask = visit.wire.ask(await visit.body(), bound.trajectory.remembered)
         headers = visit.request.headers
         hearing = await bound.trajectory.hear(
             ask,
@@ -234,10 +288,12 @@ class Gateway:
         )
         telling, delivered = visit.telling, False
         try:
-            response = await telling.call(visit.wire, ask, hearing=hearing, path=visit.path)
+            response = await telling.call(visit.wire, ask, hearing=hearing)
             delivered = True
         finally:
             hearing.leave(delivered=delivered)
+            if visit.ticket:
+                self._tickets.put(visit.ticket, hearing)
             if telling.answer is not None:
                 visit.replayed = telling.answer.id in bound.known
                 bound.known.add(telling.answer.id)
@@ -267,12 +323,29 @@ class Gateway:
         trajectory = self._found(visit).trajectory
         reward = reward_of(await visit.body())
         # The attempt may have ended while the body came.
-        self._found(visit)
+        bound = self._found(visit)
         if not trajectory.completed.is_set():
             trajectory.reward = reward
             trajectory.completed.set()
-        told = {"completed": True, "reward": trajectory.reward}
-        return await visit.telling.whole(msgspec.json.encode(told))
+        if bound.ends:
+            await until_durable(trajectory.session)
+        return await visit.telling.whole(completed(trajectory.reward))
+
+    def unheard(self, ticket: str) -> None:
+        """What was answered through another worker did not arrive."""
+        self._tickets.missed(ticket)
+
+    def _with_tools(
+        self, endpoint: Callable[[Visit, AgentTools], Awaitable[web.StreamResponse]]
+    ) -> Endpoint:
+        async def served(visit: Visit) -> web.StreamResponse:
+            try:
+                return await endpoint(visit, self._found(visit).trajectory.tools)
+            finally:
+                if visit.ticket and visit.tool is not None:
+                    self._tickets.put(visit.ticket, visit.tool)
+
+        return served
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
         async def guarded(visit: Visit) -> web.StreamResponse:
@@ -282,18 +355,33 @@ class Gateway:
         return guarded
 
     async def _health(self, visit: Visit) -> web.StreamResponse:
-        told = {"status": "ok", "trajectories": len(self._bound)}
+        every = await self._all_stats()
+        told: dict[str, object] = {
+            "status": "ok",
+            "trajectories": sum(stats.trajectories for _, stats in every),
+        }
+        if self._everyone is not None:
+            told["workers"] = len(every)
         return await visit.telling.whole(msgspec.json.encode(told))
 
     async def _show_metrics(self, visit: Visit) -> web.StreamResponse:
         self._check_token(visit)
+        text = as_text([(label, stats.families) for label, stats in await self._all_stats()])
+        return await visit.telling.whole(text.encode(), content_type=CONTENT_TYPE)
+
+    async def _all_stats(self) -> list[tuple[str, Stats]]:
+        return [("", self.stats)] if self._everyone is None else await self._everyone()
+
+    @property
+    def stats(self) -> Stats:
+        """What this process did."""
+        bound = len({id(one) for one in self._bound.values()})
         gauges = {
-            "trajectories": len(self._bound),
+            "trajectories": bound,
             "in_flight": self._listener.in_flight,
             "held": self._gate.waiting,
         }
-        text = self._metrics.text(gauges)
-        return await visit.telling.whole(text.encode(), content_type=CONTENT_TYPE)
+        return Stats(bound, tuple(self._metrics.families(gauges)))
 
     def _check_token(self, visit: Visit) -> None:
         if self._token is None:
@@ -301,29 +389,3 @@ class Gateway:
         given = visit.key.encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._token.encode()):
             raise Refused(401, "the gateway's token opens this, as `Authorization: Bearer TOKEN`")
-
-
-class _WrongMethod(Refused):
-    def __init__(self, methods: Sequence[str]):
-        super().__init__(405, f"this address takes {' and '.join(methods)}")
-        self.methods = methods
-
-
-async def _refuse(visit: Visit, refused: Refused) -> web.StreamResponse:
-    headers = {}
-    if isinstance(refused, _WrongMethod):
-        headers["Allow"] = ", ".join(refused.methods)
-    if refused.code == "attempt_over":
-        # The libraries try a 409 again, and this one stays what it is.
-        headers["x-should-retry"] = "false"
-    close = refused.status in (408, 413, 503)
-    body = visit.refusal(refused)
-    return await visit.telling.whole(body, refused.status, headers=headers, close=close)
-
-
-def _check_usable(token: str | None, host: str) -> None:
-    if token is None and not address.is_loopback(host):
-        raise UsageError(f"a gateway at {host} is seen by others: give it a token")
-    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii()):
-        raise UsageError(f"a token has at least {SHORTEST_TOKEN} characters, all of them ASCII")
-    hide(token)

@@ -1,23 +1,33 @@
 """Telling: how a request's answer goes back, as JSON or as a stream of events.
 
-A stream begins once its answer is durable, or with keep-alives while that is waited for. A client
-that does not read is given up at a deadline, and what it was told does not count as delivered.
+A stream tells what is durable of its answer, as it becomes so, and keep-alives while there is
+nothing new; its terminal event is sent when the whole answer is recorded. A client that does not
+read is given up at a deadline, and what it was told does not count as delivered.
 """
 
 import asyncio
+import logging
 import re
 import uuid
 from collections.abc import Awaitable
 
-import msgspec
 from aiohttp import web
 
+from holdfast import crashpoint
 from holdfast.gateway.answering import answered
-from holdfast.gateway.exchange import Answer, Ask, Refused, Wire
+from holdfast.gateway.exchange import (
+    Answer,
+    Ask,
+    EventStream,
+    Opening,
+    Refused,
+    Untellable,
+    Wire,
+)
+from holdfast.gateway.hearing import Hearing
 from holdfast.gateway.limits import SERVER, Limits
-from holdfast.gateway.trajectory import Hearing
-from holdfast.gateway.wires import sse
 
+_log = logging.getLogger("holdfast.gateway")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -32,6 +42,7 @@ class Telling:
         self.status = 0
         """That of the answer, or of the error that a stream ended with."""
         self.answer: Answer | None = None
+        self._opening: Opening | None = None
         self.trajectory = ""
 
     async def whole(
@@ -51,43 +62,60 @@ class Telling:
         await self._taken(response.write_eof())
         return response
 
-    async def call(
-        self, wire: Wire, ask: Ask, *, hearing: Hearing, path: str
-    ) -> web.StreamResponse:
+    async def call(self, wire: Wire, ask: Ask, *, hearing: Hearing) -> web.StreamResponse:
         """The answer, as it was asked for. Raises `Refused` only while nothing was sent."""
         if ask.stream:
-            return await self._stream(wire, ask, hearing=hearing, path=path)
+            return await self._stream(wire, ask, hearing)
         self.answer = await answered(hearing, self.trajectory)
         return await self.whole(wire.answer(ask, self.answer))
 
-    async def _stream(
-        self, wire: Wire, ask: Ask, *, hearing: Hearing, path: str
-    ) -> web.StreamResponse:
+    async def _stream(self, wire: Wire, ask: Ask, hearing: Hearing) -> web.StreamResponse:
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-        response = web.StreamResponse(headers=headers)
+        response, stream = web.StreamResponse(headers=headers), wire.stream(ask)
         # What can be refused at once is refused with its status, not in a stream of 200.
-        if await hearing.wait(self._limits.ping_seconds):
-            self.answer = await answered(hearing, self.trajectory)
-            events = wire.events(ask, self.answer)
+        while not await self._told_live(response, wire, stream=stream, hearing=hearing):
+            pass
+        events = await self._ending(stream, hearing)
+        if not self.is_begun:
             await self._begin(response)
-        else:
-            await self._begin(response)
-            await self._taken(response.write(wire.keep_alive()))
-            while not await hearing.wait(self._limits.ping_seconds):
-                await self._taken(response.write(wire.keep_alive()))
-            events = await self._events(wire, ask, hearing=hearing, path=path)
+        crashpoint.reach("gateway.recorded")
         for event in events:
             await self._taken(response.write(event))
         await self._taken(response.write_eof())
+        crashpoint.reach("gateway.told")
         return response
 
-    async def _events(self, wire: Wire, ask: Ask, *, hearing: Hearing, path: str) -> list[bytes]:
+    async def _told_live(
+        self, response: web.StreamResponse, wire: Wire, *, stream: EventStream, hearing: Hearing
+    ) -> bool:
+        """Tells what is durable, or that it is waited for; whether the answer is there."""
+        deltas = await hearing.news(self._limits.ping_seconds)
+        if hearing.is_ready:
+            return True
+        if not self.is_begun:
+            self._opening = hearing.opening if deltas else None
+            await self._begin(response)
+        if deltas:
+            assert hearing.opening is not None, "an answer is opened before it is told"
+            await self._taken(response.write(b"".join(stream.more(hearing.opening, deltas))))
+            crashpoint.reach("gateway.delta")
+        else:
+            await self._taken(response.write(wire.keep_alive()))
+        return False
+
+    async def _ending(self, stream: EventStream, hearing: Hearing) -> list[bytes]:
         try:
             self.answer = await answered(hearing, self.trajectory)
-            return wire.events(ask, self.answer)
+            return stream.end(self.answer)
         except Refused as refused:
+            if not self.is_begun:
+                raise
             self.status = refused.status
-            return [error_event(wire, refused, path=path)]
+            return [stream.error(refused)]
+        except Untellable as error:
+            _log.error("a stream of %r is broken off: %s", self.trajectory, error)
+            self._abort()
+            raise ConnectionResetError("the answer is not what was told of it") from error
 
     async def _begin(self, response: web.StreamResponse) -> None:
         name = self._request_id()
@@ -99,8 +127,9 @@ class Telling:
 
     def _request_id(self) -> str:
         """The answer's; while there is none, the client's own or a new one."""
-        if self.answer is not None:
-            return self.answer.id
+        known = self.answer or self._opening
+        if known is not None:
+            return known.id
         sent = self._request.headers.get("x-request-id", "")
         return sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
 
@@ -109,26 +138,9 @@ class Telling:
             async with asyncio.timeout(self._limits.write_seconds):
                 await writing
         except TimeoutError:
-            if self._request.transport is not None:
-                self._request.transport.abort()
+            self._abort()
             raise ConnectionResetError("the client does not read") from None
 
-
-def error_event(wire: Wire, refused: Refused, *, path: str) -> bytes:
-    """How a stream whose headers were sent tells that there is no answer."""
-    if path == "/v1/messages":
-        return sse.event("error", wire.refusal(refused))
-    if path == "/v1/responses":
-        return sse.event("error", _responses_error(refused))
-    return sse.data(wire.refusal(refused))
-
-
-def _responses_error(refused: Refused) -> bytes:
-    told = {
-        "type": "error",
-        "code": refused.code or None,
-        "message": refused.message,
-        "param": refused.param,
-        "sequence_number": 0,
-    }
-    return msgspec.json.encode(told)
+    def _abort(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()

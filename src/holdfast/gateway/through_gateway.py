@@ -6,14 +6,19 @@ each end the attempt in their own way.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from holdfast.gateway.errors import AgentFailed, AgentSilent
+from holdfast.gateway.scene import End, Scene
 from holdfast.gateway.server import Binding, Gateway
 from holdfast.gateway.trajectory import AgentTrajectory
+from holdfast.gateway.worlds import FRESH, WorkspaceWorld, World
 from holdfast.records.errors import Truncated, UsageError
-from holdfast.rollout.containment import end
+from holdfast.rollout.agent import Finish, MakeEnvironment, makers
+from holdfast.rollout.containment import end as ended
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processor import Returned, RolloutProcessor
+from holdfast.rollout.processor import Returned, RolloutProcessor, code_of
+from holdfast.rollout.tool import Function, Tool, tools_of
 
 SILENCE = 1800.0
 LOOK = 1.0
@@ -22,13 +27,44 @@ LOOK = 1.0
 class GatewayRolloutProcessor(RolloutProcessor):
     """Override `run_agent`."""
 
-    def __init__(self, *, silence: float = SILENCE):
+    ends_when_told = False
+    """Whether an attempt ends when its agent says that it is done, and not by itself."""
+
+    def __init__(
+        self,
+        *,
+        silence: float = SILENCE,
+        tools: "Sequence[Tool | Function]" = (),
+        environments: Sequence[MakeEnvironment] = (),
+        world: World = FRESH,
+        finish: Finish | None = None,
+    ):
         """`silence`: seconds without a call, and without waiting for one, after which an agent is
-        given up."""
+        given up. `tools`, and those of `environments`, can be called through the gateway. `finish`
+        is awaited when the agent is done, also when a limit ended it; what it returns is the
+        reward."""
         if not silence > 0:
             raise UsageError(f"silence must be more than 0 seconds, not {silence!r}")
         self._silence = silence
+        self.tools = tools_of(tools, where="tools")
+        self.environments = makers(environments)
+        self.world = world
+        self.finish = finish
         self._gateway: Gateway | None = None
+
+    @property
+    def identity(self) -> str:
+        return self.surroundings
+
+    @property
+    def surroundings(self) -> str:
+        """For the `identity`: what makes another run besides the agent itself."""
+        world = self.world
+        given = [*self.tools, *self.environments]
+        given += [world.workspace] if isinstance(world, WorkspaceWorld) else []
+        given += [] if self.finish is None else [self.finish]
+        names = [one.name for one in self.tools]
+        return f" {names} {world.identity} {code_of(*given)}" if given else ""
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
@@ -46,31 +82,49 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return Gateway(WIRES)
 
     async def setup(self) -> None:
-        self._gateway = await self.make_gateway().__aenter__()
+        # Known before it listens: a request may wait already.
+        self._gateway = self.make_gateway()
+        await self._gateway.__aenter__()
 
     async def acleanup(self) -> None:
         if self._gateway is not None:
             await self._gateway.__aexit__(None, None, None)
 
     async def rollout(self, t: Rollout) -> Returned:
-        assert self._gateway is not None, "a processor is set up first"
+        scene = Scene(t)
+        await scene.open(self.world, self.environments)
         trajectory = AgentTrajectory(t.session)
-        binding = self._gateway.bind(trajectory)
+        trajectory.offer((*self.tools, *scene.tools), standing=scene.standing)
+        is_over = scene.is_over
+        end = None if is_over else await self._ended(t, trajectory)
+        if is_over or self.finish is not None or scene.folder is not None:
+            after, end = await scene.end(trajectory, end)
+            if self.finish is not None:
+                judged = await self.finish(after, scene.episodes)
+                end = end if judged is None else end.judged(judged)
+        assert end is not None, "an agent that is not over has ended"
+        if end.limit:
+            raise Truncated(end.limit, returned=end.returned)
+        return end.returned
+
+    async def _ended(self, t: Rollout, trajectory: AgentTrajectory) -> End:
+        """How the agent ended; raises what is no outcome."""
+        assert self._gateway is not None, "a processor is set up first"
+        binding = self._gateway.bind(trajectory, ends=self.ends_when_told)
+        found: Returned = None
         try:
             found = await self._watched(t, trajectory, binding)
         except AgentFailed:
-            if trajectory.limit is not None:
-                # It was told of the limit, and fell over it.
-                raise Truncated(trajectory.limit.reason, returned=trajectory.reward) from None
-            raise
+            # If it was told of a limit, it fell over that.
+            if trajectory.limit is None:
+                raise
         finally:
             self._gateway.release(binding)
             await trajectory.aclose()
-        if found is None:
-            found = trajectory.reward
-        if trajectory.limit is not None:
-            raise Truncated(trajectory.limit.reason, returned=found)
-        return found
+        if t.session.broken is not None:
+            raise t.session.broken
+        limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
+        return End(trajectory.reward, limit=limit).judged(found)
 
     async def _watched(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
         """The agent's result. Whatever else happens first ends the agent."""
@@ -91,7 +145,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
             return agent.result()
         finally:
             broken.cancel()
-            await end(agent)
+            await ended(agent)
 
 
 def attempt_of(t: Rollout) -> int:

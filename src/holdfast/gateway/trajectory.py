@@ -7,19 +7,28 @@ and asks again is given the same answer. Durable first, told after (I1).
 
 import asyncio
 import hashlib
+import itertools
 import time
-from array import array
 from collections import defaultdict
+from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
-from holdfast.gateway import canonical
-from holdfast.gateway.exchange import Answer, Ask, Choice, Refused
+from holdfast.gateway import abilities, canonical
+from holdfast.gateway.bare import BarePrompts, prompts_of, told_text
+from holdfast.gateway.exchange import Answer, Ask, Choice, Opening, Refused
+from holdfast.gateway.hearing import Call, Hearing
+from holdfast.gateway.live import Live, Pace, begun_in
+from holdfast.gateway.remembered import Remembered
+from holdfast.gateway.standing import asked_in
+from holdfast.gateway.tools import AgentTools
 from holdfast.gateway.tree import Place, Tree
+from holdfast.journal.journal import digest_of
 from holdfast.policy.policy import DEADLINE
-from holdfast.records.errors import RunStopped, Truncated, UsageError
-from holdfast.records.message import Message
+from holdfast.records.errors import Truncated, UsageError
+from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
 from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
@@ -27,17 +36,8 @@ from holdfast.rollout import generation
 from holdfast.rollout.generation import Turn
 from holdfast.rollout.prompt import Stream
 from holdfast.rollout.session import Session, is_accident
-
-
-class _Call(Struct):
-    """One request of this attempt, and those that ask it again."""
-
-    key: bytes
-    occurrence: int
-    job: "asyncio.Task[Answer]"
-    listeners: int = 0
-    delivered: bool = False
-    """Whether somebody heard the whole answer."""
+from holdfast.rollout.tool import Tool
+from holdfast.rollout.voice import Voice
 
 
 class AgentTrajectory:
@@ -55,25 +55,47 @@ class AgentTrajectory:
         self.last_heard = session.clock.elapsed()
         """When the agent last asked something, or was last told."""
         self._tree = Tree(session.history, session.task)
-        self._calls: defaultdict[bytes, list[_Call]] = defaultdict(list)
-        self._named: dict[str, _Call] = {}
+        self._calls: defaultdict[bytes, list[Call]] = defaultdict(list)
+        self._named: dict[str, Call] = {}
         # Calls at once are not recorded in the order of their numbers, and some of them never.
-        taken = (int(path.partition(".")[0]) + 1 for path in session.history.steps)
-        self._numbers = max(session.history.calls_ever, *taken, 0)
+        known = (*session.history.steps, *session.history.drafts)
+        taken = (int(path.partition(".")[0]) + 1 for path in known)
+        self._next = itertools.count(max(session.history.calls_ever, *taken, 0)).__next__
+        self._begun = begun_in(session.history)
+        self.pace = Pace()
+        """In which streams are told."""
         self._visited: set[str] = set()
         self._closed = False
         self._tools: dict[bytes, bytes] = {}
+        self.remembered = Remembered()
+        # No method of ours: two that hold each other outlive their end, with all that they hold.
+        self.tools = AgentTools(session, number=self._next, on_accident=self.broken.set)
+        """Those that the agent calls through the gateway; none, unless it is given some."""
+
+    def offer(self, tools: Sequence[Tool], *, standing: frozenset[str] = frozenset()) -> None:
+        """From now on, the agent can call `tools` (see `AgentTools`)."""
+        self.tools = AgentTools(
+            self.session,
+            tools,
+            number=self._next,
+            on_accident=self.broken.set,
+            standing=standing,
+        )
+
+    def take_number(self) -> int:
+        """The next number of a step."""
+        return self._next()
 
     # --- what the wire asks
 
-    async def hear(self, ask: Ask, *, wire: str, again: bool = False, name: str = "") -> "Hearing":
+    async def hear(self, ask: Ask, *, wire: str, again: bool = False, name: str = "") -> Hearing:
         """The call that `ask` is. `again`: the client says that it asks a second time; `name`: a
         name that it gives to all of its tries."""
         if self._closed:
             raise Refused(409, "this attempt is over; a newer one goes on", code="attempt_over")
         self.last_heard = self.session.clock.elapsed()
         messages = ask.messages
-        digests = canonical.digests(messages)
+        digests = self.remembered.digests(messages)
         conversation = digests[-1] if digests else canonical.START
         sampling = _sampling(self.session.sampling, ask)
         key = canonical.key_of(ask, conversation, sampling)
@@ -83,16 +105,17 @@ class AgentTrajectory:
             raise Refused(400, words, code="idempotency_key_in_use")
         call = call or self._asked_before(key, again=again)
         if call is None:
-            occurrence = len(self._calls[key])
-            work = self._answer(ask, wire, digests, sampling, key, occurrence)
-            call = _Call(key, occurrence, asyncio.create_task(work, name=f"call of {self.name}"))
+            occurrence, live = len(self._calls[key]), Live()
+            work = self._answer(ask, wire, digests, sampling, key, occurrence, live)
+            job = asyncio.create_task(work, name=f"call of {self.name}")
+            job.add_done_callback(lambda _: live.forget())
+            call = Call(key, occurrence, job, live)
             self._calls[key].append(call)
         if name:
             self._named[name] = call
-        call.listeners += 1
-        return Hearing(self, call)
+        return Hearing(call, on_leave=self.heard)
 
-    def _asked_before(self, key: bytes, *, again: bool) -> _Call | None:
+    def _asked_before(self, key: bytes, *, again: bool) -> Call | None:
         """A call that nobody listens to any more, and whose answer nobody heard, is asked again;
         others with the same words are others."""
         calls = self._calls[key]
@@ -107,6 +130,7 @@ class AgentTrajectory:
         sampling: Sampling,
         key: bytes,
         occurrence: int,
+        live: Live,
     ) -> Answer:
         recorded = self.session.history.calls.get((key, occurrence))
         if recorded is not None:
@@ -114,13 +138,15 @@ class AgentTrajectory:
                 self._visit(path)
             return self._told(recorded, ask)
         try:
-            called = await self._sample(ask, wire, digests, sampling, key, occurrence)
+            called = await self._sample(ask, wire, digests, sampling, key, occurrence, live)
         except Truncated as limit:
             self.limit = self.limit or limit
             raise
         except Refused:
             raise
         except Exception as error:
+            if (refused := abilities.refusal_of(error, ask, wire)) is not None:
+                raise refused from error
             if is_accident(error):
                 self.session.failed(error)
                 self.broken.set()
@@ -137,21 +163,40 @@ class AgentTrajectory:
         sampling: Sampling,
         key: bytes,
         occurrence: int,
+        live: Live,
     ) -> Called:
         session = self.session
         session.check_usable()
-        number, self._numbers = self._numbers, self._numbers + 1
+        begun = self._begun.pop((key, occurrence), None)
+        number = self.take_number() if begun is None else begun.number
+        await session.keep_worlds()
         tools = await self._kept_tools(ask)
+        voice, seed_from = session.voice.speaking(sampling), f"{key.hex()}.{occurrence}"
         place = self._tree.place(ask.messages, digests, tools=ask.tools, tools_digest=tools)
-        turns = [
-            self._turn(place, ask, sampling, f"{number}.{choice}.0", f"{key.hex()}.{occurrence}")
+        turns = self._bare_turns(ask, sampling, number, seed_from) or [
+            self._turn(voice, place, ask, sampling, f"{number}.{choice}.0", seed_from)
             for choice in range(ask.n)
         ]
+        opening = Opening(
+            id=hashlib.sha256(f"{self.name}/{turns[0].path}".encode()).hexdigest()[:24],
+            created=int(time.time()) if begun is None else begun.created,
+            model=ask.model,
+            # Choices of one prompt share it.
+            prompt_tokens=sum(len(turn.ids) for turn in turns[:: ask.n]),
+            cached_tokens=sum(turn.prompt.keep for turn in turns[:: ask.n]),
+        )
+        pace = self.pace if ask.stream and self.pace.tokens else Pace(session.partial_tokens)
+        heard = live.audiences(
+            turns, voice, opening=opening, pace=pace, call=key, occurrence=occurrence
+        )
         completions = await asyncio.gather(
-            *(generation.sample(session, session.voice, turn) for turn in turns)
+            *(
+                generation.sample(session, voice, turn, audience=audience)
+                for turn, audience in zip(turns, heard, strict=True)
+            )
         )
         steps = [
-            generation.generated(session, session.voice, turn, completion)
+            generation.generated(session, voice, turn, completion)
             for turn, completion in zip(turns, completions, strict=True)
         ]
         called = Called(
@@ -163,15 +208,24 @@ class AgentTrajectory:
             conversation=digests[-1] if digests else canonical.START,
             tools=tools,
             wire=wire,
-            answer=hashlib.sha256(f"{self.name}/{steps[0].path}".encode()).hexdigest()[:24],
-            created=int(time.time()),
+            answer=opening.id,
+            created=opening.created,
             model=ask.model,
         )
         await session.append(*(generation.without_drafted(session, one) for one in steps), called)
         for step in steps:
             self._visit(step.path)
-        self._tree.add(called, steps, [(one.path, _advanced(place, one, ask)) for one in steps])
+        if turns[0].bare:
+            self._bare_prompts.add(called)
+        else:
+            self._tree.add(called, steps, [(one.path, _advanced(place, one, ask)) for one in steps])
         return called
+
+    def place(self, ask: Ask) -> Place:
+        """Where a request would belong; nothing of it is kept."""
+        tools = digest_of(msgspec.json.encode(ask.tools)) if ask.tools else b""
+        digests = self.remembered.digests(ask.messages)
+        return self._tree.place(ask.messages, digests, tools=ask.tools, tools_digest=tools)
 
     async def _kept_tools(self, ask: Ask) -> bytes:
         """The digest of the tools' schemas; they are stored once, however many calls show them."""
@@ -182,26 +236,56 @@ class AgentTrajectory:
             self._tools[body] = await self.session.blobs.put_blob(body)
         return self._tools[body]
 
-    def _turn(self, place: Place, ask: Ask, sampling: Sampling, path: str, seed_from: str) -> Turn:
-        renderer = self.session.voice.renderer
+    @cached_property
+    def _bare_prompts(self) -> BarePrompts:
+        return BarePrompts(self.session.history)
+
+    def _bare_turns(self, ask: Ask, sampling: Sampling, number: int, seed_from: str) -> list[Turn]:
+        """One for each choice of each bare prompt; none where there is a conversation."""
+        prompts, renderer = prompts_of(ask), self.session.voice.renderer
+        asked = [
+            self._bare_prompts.ask(one, renderer=renderer, sampling=sampling) for one in prompts
+        ]
+        return [
+            Turn(
+                path=f"{number}.{choice}.0",
+                prompt=one.prompt,
+                ids=one.ids,
+                sampling=sampling,
+                tools=(),
+                messages=one.added,
+                added=one.added,
+                seed_from=f"{seed_from}.{choice}",
+                bare=True,
+            )
+            for choice, one in enumerate(one for one in asked for _ in range(ask.n))
+        ]
+
+    def _turn(
+        self, voice: Voice, place: Place, ask: Ask, sampling: Sampling, path: str, seed_from: str
+    ) -> Turn:
         prompt = place.stream.next_prompt(
-            place.messages, ask.tools, renderer=renderer, sampling=sampling
+            place.messages, ask.tools, renderer=voice.renderer, sampling=sampling
         )
-        if ask.prompt_ids is not None:
-            prompt = structs.replace(prompt, delta=array("i", ask.prompt_ids))
-        elif ask.text is not None:
-            raise Refused(400, "a prompt has to be a list of token ids here", param="prompt")
         added = place.stream.added(place.messages, anew=bool(prompt.prefix_break))
         return Turn(
             path=path,
             prompt=prompt,
-            ids=place.stream.ids[: prompt.keep] + prompt.delta,
+            ids=place.stream.prompt_ids(prompt),
             sampling=sampling,
             tools=ask.tools,
             messages=tuple(place.messages),
             added=tuple(added),
             seed_from=f"{seed_from}.{path.split('.')[1]}",
         )
+
+    def go_on(self) -> None:
+        """The agent of the last attempt lives, and goes on with it: it will not ask again what it
+        was told."""
+        self.session.go_on()
+        self.tools.go_on()
+        for path in asked_in(self.session.history):
+            self._visit(path)
 
     def _visit(self, path: str) -> None:
         """What a reply goes on from is part of this attempt as well, though nobody asked for it
@@ -224,9 +308,10 @@ class AgentTrajectory:
             created=called.created,
             model=called.model,
             choices=tuple(self._choice(step, ask) for step in said),
-            prompt_tokens=said[0].keep + count(said[0].delta),
+            # Choices of one prompt share it.
+            prompt_tokens=sum(step.keep + count(step.delta) for step in said[:: ask.n]),
             completion_tokens=sum(count(step.ids) for step in said),
-            cached_tokens=said[0].keep,
+            cached_tokens=sum(step.keep for step in said[:: ask.n]),
         )
 
     def _choice(self, step: Generated, ask: Ask) -> Choice:
@@ -234,6 +319,8 @@ class AgentTrajectory:
         if step.message.tool_calls and reason == "stop":
             reason = "tool_calls"
         choice = Choice(step.message, reason)
+        if prompts_of(ask):
+            choice = Choice(Message(Role.ASSISTANT, told_text(step)), reason)
         if not ask.logprobs:
             return choice
         decode = self.session.voice.renderer.decode
@@ -248,9 +335,15 @@ class AgentTrajectory:
         """The agent gave a sign of life."""
         self.last_heard = self.session.clock.elapsed()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for an answer."""
+        asked = (call for calls in self._calls.values() for call in calls)
+        return not self.tools.is_busy and not any(call.listeners for call in asked)
+
     def is_silent(self, seconds: float) -> bool:
         """Whether nobody waits for an answer, and nobody asked for so long."""
-        if any(call.listeners for calls in self._calls.values() for call in calls):
+        if not self.is_idle:
             return False
         return self.session.clock.elapsed() - self.last_heard > seconds
 
@@ -264,35 +357,7 @@ class AgentTrajectory:
             await asyncio.wait(jobs)
         for job in jobs:
             _ = job.cancelled() or job.exception()
-
-
-class Hearing:
-    """One connection that waits for an answer."""
-
-    def __init__(self, trajectory: AgentTrajectory, call: _Call):
-        self._trajectory = trajectory
-        self._call = call
-
-    async def answer(self) -> Answer:
-        """Cancelling it ends the waiting, not the sampling."""
-        try:
-            return await asyncio.shield(self._call.job)
-        except RunStopped as stopped:
-            raise Refused(503, str(stopped), code="stopping") from stopped
-
-    @property
-    def is_ready(self) -> bool:
-        return self._call.job.done()
-
-    async def wait(self, seconds: float) -> bool:
-        """Whether the answer is there, after at most so many seconds."""
-        await asyncio.wait({self._call.job}, timeout=seconds)
-        return self.is_ready
-
-    def leave(self, *, delivered: bool) -> None:
-        self._call.listeners -= 1
-        self._call.delivered = self._call.delivered or delivered
-        self._trajectory.last_heard = self._trajectory.session.clock.elapsed()
+        await self.tools.aclose()
 
 
 def _sampling(run: Sampling, ask: Ask) -> Sampling:
@@ -301,6 +366,8 @@ def _sampling(run: Sampling, ask: Ask) -> Sampling:
         "temperature": ask.temperature,
         "top_p": ask.top_p,
         "stop": ask.stop or None,
+        "json": ask.json or None,
+        "reasoning_effort": ask.reasoning_effort,
     }
     changes = {name: value for name, value in given.items() if value is not None}
     try:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.gateway import canonical
-from holdfast.records.history import History, conversation, stream_of
+from holdfast.gateway.bare import WIRE as BARE_WIRE
+from holdfast.records.conversation import conversation
+from holdfast.records.history import History, stream_of
 from holdfast.records.message import Message
 from holdfast.records.step import Called, Generated
 from holdfast.records.task import Task
@@ -47,6 +49,8 @@ class Tree:
         on from the same, so that it does not matter which of its answers came first."""
         self._streams: OrderedDict[str, Stream] = OrderedDict()
         for called in history.calls.values():
+            if called.wire == BARE_WIRE:
+                continue  # No conversation: see `bare`.
             self._grow(called, [self._generation(path) for path in called.choices])
 
     def add(

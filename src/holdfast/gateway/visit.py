@@ -9,9 +9,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from holdfast.gateway.exchange import Refused, Wire
 from holdfast.gateway.limits import Limits
 from holdfast.gateway.telling import Telling
+from holdfast.gateway.tools import ToolHearing
 from holdfast.gateway.wires import anthropic_errors, openai_errors
 
 UNKNOWN = "unknown"
+TICKET = "x-holdfast-ticket"
 
 
 class Visit:
@@ -26,6 +28,8 @@ class Visit:
         """A name of ours: what was asked for may hold a key."""
         self.wire: Wire | None = None
         self.replayed: bool | None = None
+        self.tool: ToolHearing | None = None
+        """The call of a tool that it waits for."""
         self._limits = limits
         self._since = time.monotonic()
 
@@ -33,6 +37,17 @@ class Visit:
     def trajectory(self) -> str:
         """The name of the one it belongs to; "" while that is not known."""
         return self.telling.trajectory
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it comes from another worker of the same gateway."""
+        transport = self.request.transport
+        return transport is not None and isinstance(transport.get_extra_info("sockname"), str)
+
+    @property
+    def ticket(self) -> str:
+        """By which another worker, who tells the answer, can say that it did not arrive."""
+        return self.request.headers.get(TICKET, "")[:64] if self.is_inside else ""
 
     @property
     def seconds(self) -> float:

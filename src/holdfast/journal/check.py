@@ -9,7 +9,6 @@ at a time, whatever the size of the journal.
 makes broken links anew.
 """
 
-import hashlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,7 +17,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from holdfast.journal.chain import COLUMNS, rows
-from holdfast.journal.journal import Cut, WorkerIdentity
+from holdfast.journal.journal import Cut, WorkerIdentity, digest_of
 from holdfast.journal.log_check import Finding, TrajectoryState, check_log
 from holdfast.journal.process import is_gone
 from holdfast.journal.repair import mend
@@ -169,7 +168,7 @@ def _blobs(connection: sqlite3.Connection, report: Report) -> None:
         "SELECT CAST(digest AS BLOB), CAST(body AS BLOB) FROM blobs"
     ):
         report.blobs += 1
-        if not isinstance(body, bytes) or hashlib.sha256(body).digest() != digest:
+        if not isinstance(body, bytes) or digest_of(body) != digest:
             report.add(
                 f"blob {bytes(digest).hex()[:12]}",
                 "does not match its digest",

@@ -9,6 +9,7 @@
 - **Cancellation** of the coroutine that awaits an append does not cancel the append.
 """
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
@@ -114,6 +115,11 @@ class Batch(Struct, frozen=True):
     consumer: str
     step: int
     groups: tuple[tuple[TrajectoryRow, ...], ...]
+
+
+def digest_of(body: bytes) -> bytes:
+    """What a blob with this content is called."""
+    return hashlib.sha256(body).digest()
 
 
 class Journal(Protocol):

@@ -4,7 +4,6 @@ The same promises as any other except durability, and the same conformance suite
 model that the SQLite one is compared with.
 """
 
-import hashlib
 import time
 from collections.abc import AsyncIterator, Sequence
 
@@ -19,6 +18,7 @@ from holdfast.journal.journal import (
     TrajectoryRow,
     Worker,
     WorkerIdentity,
+    digest_of,
 )
 from holdfast.journal.process import is_gone
 from holdfast.records.codec import decode, encode
@@ -321,7 +321,7 @@ class MemoryJournal:
     # --- blobs
 
     async def put_blob(self, body: bytes) -> bytes:
-        digest = hashlib.sha256(body).digest()
+        digest = digest_of(body)
         self._blobs[digest] = bytes(body)
         return digest
 

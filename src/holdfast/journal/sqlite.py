@@ -6,7 +6,6 @@ WAL is moved into the main file by a thread of its own, off the writer's path.
 """
 
 import asyncio
-import hashlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from holdfast.journal.journal import (
     TrajectoryRow,
     Worker,
     WorkerIdentity,
+    digest_of,
 )
 from holdfast.journal.repair import cut_to_last_good, decode_rows, reopen_failed
 from holdfast.journal.schema import explain, prepare, require
@@ -249,7 +249,7 @@ class SqliteJournal:
     # --- blobs
 
     async def put_blob(self, body: bytes) -> bytes:
-        digest = hashlib.sha256(body).digest()
+        digest = digest_of(body)
         await self._write(
             lambda connection: (
                 connection.execute(
@@ -269,7 +269,7 @@ class SqliteJournal:
         if row is None:
             raise JournalCorrupt(f"there is no blob {digest.hex()[:12]}")
         body = bytes(row[0])
-        if hashlib.sha256(body).digest() != digest:
+        if digest_of(body) != digest:
             raise JournalCorrupt(f"blob {digest.hex()[:12]} does not match its digest")
         return body
 

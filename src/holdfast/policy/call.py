@@ -14,7 +14,7 @@ from typing import Protocol
 from holdfast.clock import Clock
 from holdfast.policy.dialect import Ask
 from holdfast.policy.endpoint import Endpoint
-from holdfast.policy.policy import DEADLINE, Completion, Request
+from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.policy.sampled import ABORTED, FINISHED, Sampled
 from holdfast.policy.stop_strings import StopWatch
@@ -24,6 +24,7 @@ from holdfast.records.errors import (
     EngineUnavailable,
     HoldfastError,
     PolicyError,
+    Unsupported,
 )
 from holdfast.records.redaction import redact
 
@@ -74,6 +75,7 @@ class Call:
         self._last_save = self._started
         self._version: str | None = None
         self._watch: StopWatch | None = None
+        self._is_constrained = request.sampling.json is not False
         self._fresh = 0
         """Tokens of the present try when the last of them came."""
         self._fresh_at = self._started
@@ -107,7 +109,7 @@ class Call:
         ask = self._ask(endpoint)
         sampled = self._sampled
         self._version = self._replicas.version_of(endpoint)
-        sampled.begin(ask.prompt, version=self._version)
+        sampled.begin(ask.prompt, version=self._version, spelled=ask.spelled)
         self._watch = StopWatch.at_seam(self._request, sampled)
         endpoint.running += 1
         try:
@@ -124,8 +126,9 @@ class Call:
         except asyncio.CancelledError:
             # The run stops: what is there is kept, if that is still allowed.
             sampled.interrupted()
-            with contextlib.suppress(HoldfastError):
-                await self._save(hold=0)
+            if not self._is_constrained:
+                with contextlib.suppress(HoldfastError):
+                    await self._save(hold=0)
             raise
         finally:
             endpoint.running -= 1
@@ -137,9 +140,11 @@ class Call:
         return self._sampled.finish_reason in FINISHED
 
     async def _keep_after(self, error: PolicyError) -> None:
-        """Keeps what a failed try gave; of one that lied, nothing."""
+        """Keeps what a failed try gave; of one that lied, nothing, and of one that was held to a
+        format neither: an engine begins a format anew with each request, inside of what is there
+        already."""
         partial = self._request.partial
-        if not isinstance(error, BadAnswer):
+        if not isinstance(error, BadAnswer) and not self._is_constrained:
             self._sampled.interrupted()
             await self._save(hold=0)
         elif (taken_back := self._sampled.distrusted()) is not None and partial is not None:
@@ -159,6 +164,12 @@ class Call:
 
     def _ask(self, endpoint: Endpoint) -> Ask:
         request, sampled = self._request, self._sampled
+        if self._is_constrained and not endpoint.takes_json:
+            raise Unsupported(
+                "json",
+                f"{endpoint.name} is the embedded engine, which cannot keep a reply to JSON; ask "
+                "for JSON in the prompt, or use vLLM, SGLang or another engine that can",
+            )
         prompt: array[int] = request.prompt
         if len(sampled):
             prompt = prompt + sampled.ids
@@ -204,7 +215,7 @@ class Call:
                 self._note_version(endpoint)
                 if self._watch is not None and self._watch.found(self._sampled):
                     return
-                if self._is_time_to_save(partial.every):
+                if self._is_time_to_save(partial):
                     await self._save(hold=1)
                 if self._is_late(endpoint):
                     return
@@ -235,14 +246,15 @@ class Call:
             sampled.finish_reason = DEADLINE
         return late and sampled.fresh > 0
 
-    def _is_time_to_save(self, every: int) -> bool:
+    def _is_time_to_save(self, partial: Partial) -> bool:
         """What has ended is about to be recorded as a whole: it is not drafted any more."""
-        if self._sampled.finish_reason is not None:
+        if self._sampled.finish_reason is not None or self._is_constrained:
             return False
         unsaved = len(self._sampled) - self._sampled.saved
-        if unsaved > every:
+        if unsaved > partial.every:
             return True
-        return unsaved > 1 and self._clock.elapsed() - self._last_save > SAVE_SECONDS
+        seconds = SAVE_SECONDS if partial.seconds is None else partial.seconds
+        return unsaved > 1 and self._clock.elapsed() - self._last_save > seconds
 
     async def _save(self, *, hold: int) -> None:
         partial = self._request.partial

@@ -4,6 +4,7 @@ A template is data from a model's folder: it runs in Jinja's sandbox and sees no
 conversation, the tools, the special tokens and the options.
 """
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -28,6 +29,7 @@ class ChatTemplate:
         self._variables = dict(variables)
         sources = {"default": source} if isinstance(source, str) else source
         environment = _environment(now)
+        self._sources = sources
         self._compiled = {name: _compiled(environment, text) for name, text in sources.items()}
         self.source = sources.get("tool_use") or next(iter(sources.values()))
         self.text = json.dumps(sources, sort_keys=True)
@@ -53,6 +55,20 @@ class ChatTemplate:
             add_generation_prompt=opening,
         )
         return text
+
+    def reads(self, variable: str) -> bool:
+        """Whether what it writes may depend on a variable that is given to it."""
+        meta = extra("jinja2.meta", needed_by="a chat template")
+        return all(
+            variable in meta.find_undeclared_variables(one.environment.parse(self._sources[name]))
+            for name, one in self._compiled.items()
+        )
+
+    def given(self, **variables: object) -> "ChatTemplate":
+        """The same template with these variables."""
+        other = copy.copy(self)
+        vars(other)["_variables"] = {**self._variables, **variables}
+        return other
 
     def _chosen(self, tools: Dicts) -> Any:
         wanted = ("tool_use", "default") if tools else ("default", "tool_use")

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from msgspec import Raw, Struct
+import msgspec
+from msgspec import Raw, Struct, structs
 
 from holdfast.policy.policy import Request
 from holdfast.records.message import Message
@@ -17,6 +18,7 @@ from holdfast.records.step import VersionSpan
 
 UNREADABLE = (ValueError, RecursionError)
 """What msgspec raises for JSON that it cannot read: its own errors, bad UTF-8, deep nesting."""
+_encode = msgspec.json.Encoder().encode
 
 
 class Kind(StrEnum):
@@ -43,6 +45,16 @@ class Ask(Struct, frozen=True):
     max_tokens: int
     seed: int | None
     stream: bool
+    _spelled: Raw | None = None
+
+    @property
+    def spelled(self) -> Raw:
+        """The prompt in JSON. Written once, however often it is needed: of a long prompt, that is
+        much of what a call costs."""
+        if self._spelled is None:
+            structs.force_setattr(self, "_spelled", Raw(_encode(self.prompt.tolist())))
+        assert self._spelled is not None, "it was just set"
+        return self._spelled
 
 
 class Piece(Struct):

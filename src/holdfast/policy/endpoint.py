@@ -122,6 +122,11 @@ class Endpoint:
         }
         self.gate = Gate(self.name, self._probe, clock=clock, patience=patience)
 
+    @property
+    def takes_json(self) -> bool:
+        """Whether it can keep a reply to JSON. All can but the embedded engine."""
+        return self.described.owned_by != "holdfast"
+
     # --- looking at it
 
     async def models(self) -> list[Model]:
@@ -235,12 +240,11 @@ class Endpoint:
     @asynccontextmanager
     async def _post(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:
         """The response, once its status is known to be good. Socket errors come out as ours."""
-        body = _encoder.encode(self.dialect.body(ask))
         headers = {"Content-Type": "application/json", "X-Request-Id": _header(ask.request.id)}
         try:
             async with self._client().post(
                 self.url + self.dialect.path,
-                data=body,
+                data=_encoder.encode(self.dialect.body(ask)),
                 headers=headers,
                 timeout=self._timeouts[ask.stream],
                 # Elsewhere is not what was asked: neither the prompt nor the answer goes there.

@@ -8,11 +8,13 @@ the history.
 Invariant: what the package returns begins with exactly what it was given, or there is no bridge.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 from holdfast.policy.conversation import as_dicts, decoded_arguments, verbatim_arguments
+from holdfast.policy.effort import MOST_LEVELS, unsupported
 from holdfast.policy.tokenizer import Tokenizer, extra
 from holdfast.policy.tool_calls import from_attempts, message
 from holdfast.records.errors import UsageError
@@ -36,6 +38,9 @@ _VERBATIM = frozenset(
 _DEVELOPER = frozenset(("gpt-oss", "gemma4", "deepseek-v4"))
 # The last header is what this one reads; its turns may end with a token that stops nothing.
 _ANCHORS = {"gpt-oss": "<|start|>"}
+_HEADERS = {"llama-3": "<|end_header_id|>"}
+_CLOSINGS = {"gemma4": "<channel|>", "hy3": "</think:opensource>", "gpt-oss": "", "inkling": ""}
+"""What ends reasoning, where it is not `</think>`; "": what is cut reads as what is not."""
 # Its text goes through an encoder of its own, in which special tokens are text anyway.
 _OWN_ENCODER = frozenset(("gpt-oss",))
 
@@ -55,14 +60,34 @@ class FamilyRenderer:
         self.tokenizer = tokenizer
         self.family = family
         chosen = dict(options or {})
+        self._options, self._keep_reasoning = chosen, keep_reasoning
         self._package = _package_renderer(tokenizer, family, chosen, keep_reasoning=keep_reasoning)
         self.stop_token_ids: tuple[int, ...] = tuple(self._package.get_stop_token_ids())
         anchor = _ANCHORS.get(family)
         self._anchors = frozenset(
             self.stop_token_ids if anchor is None else (tokenizer.convert_tokens_to_ids(anchor),)
         )
+        header = _HEADERS.get(family)
+        self._header = None if header is None else tokenizer.convert_tokens_to_ids(header)
+        self._closing = tokenizer.encode(_CLOSINGS.get(family, "</think>"))
         digest = tokenizer.digest(repr(sorted(chosen.items())), str(keep_reasoning))
         self.name = f"renderers:{family}@{version()}+{digest}"
+        self._at_effort: dict[str, FamilyRenderer] = {}
+
+    def with_effort(self, effort: str) -> "FamilyRenderer":
+        if (found := self._at_effort.get(effort)) is not None:
+            return found
+        other = copy.copy(self)
+        options = {**self._options, "reasoning_effort": effort}
+        try:
+            vars(other)["_package"] = _package_renderer(
+                self.tokenizer, self.family, options, keep_reasoning=self._keep_reasoning
+            )
+        except UsageError as error:
+            raise unsupported(str(error)) from error
+        if len(self._at_effort) < MOST_LEVELS:
+            self._at_effort[effort] = other
+        return other
 
     def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
         try:
@@ -95,10 +120,11 @@ class FamilyRenderer:
         self, completion: Sequence[int], *, prompt: Sequence[int] = (), tools: Tools = ()
     ) -> Message:
         ids = list(completion)
+        if self._header in ids:
+            # The package takes it for the end of the prompt's header, and drops what is before it.
+            return message(self.tokenizer.decode(self._said(ids)).strip())
         try:
-            parsed = self._package.parse_response(
-                ids, tools=list(tools) or None, prompt_ids=self.tail(prompt) or None
-            )
+            parsed = self._parsed(ids, prompt, tools)
             return from_attempts(
                 parsed.content,
                 parsed.reasoning_content,
@@ -110,8 +136,25 @@ class FamilyRenderer:
             end = ids[:-1] if ids and ids[-1] in self.stop_token_ids else ids
             return message(self.tokenizer.decode(end))
 
+    def _parsed(self, ids: list[int], prompt: Sequence[int], tools: Tools) -> Any:
+        given = {"tools": list(tools) or None, "prompt_ids": self.tail(prompt) or None}
+        parsed = self._package.parse_response(ids, **given)
+        if parsed.reasoning_complete or not self._closing:
+            return parsed
+        # Reasoning that was cut reads as if it ended there: the package keeps spaces around it, or
+        # drops what was said before it, which it does not where it is closed.
+        closed = self._package.parse_response([*self._said(ids), *self._closing], **given)
+        return closed if closed.reasoning_complete else parsed
+
+    def _said(self, ids: list[int]) -> list[int]:
+        end = next((at for at, token in enumerate(ids) if token in self.stop_token_ids), len(ids))
+        return ids[:end]
+
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=not special)
+
+    def encode(self, text: str, *, whole: bool) -> list[int]:
+        return self.tokenizer.encode_whole(text) if whole else self.tokenizer.encode(text)
 
     def tail(self, prompt: Sequence[int]) -> list[int]:
         """The prompt from its last end of a turn on: all that the package reads of it."""

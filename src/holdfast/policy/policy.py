@@ -31,7 +31,9 @@ class Partial(Struct, frozen=True):
 
     save: Callable[[Draft], Awaitable[None]]
     every: int
-    """Tokens between two saves; a few seconds are enough, too."""
+    """Tokens between two saves."""
+    seconds: float | None = None
+    """Seconds after which fewer are enough; None: a few."""
 
 
 class Request(Struct, frozen=True):

@@ -69,10 +69,11 @@ class ByteRenderer:
     def render(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> list[int]:
         ids: list[int] = []
         if tools:
-            ids += self._block("tools", json.dumps(list(tools), sort_keys=True))
+            self._block(ids, "tools", json.dumps(list(tools), sort_keys=True))
         for message in messages:
-            ids += self._message(message)
-        return ids + self._opening(Role.ASSISTANT)
+            self._message(ids, message)
+        ids += self._opening(Role.ASSISTANT)
+        return ids
 
     def bridge(
         self,
@@ -84,8 +85,9 @@ class ByteRenderer:
         # A completion that was cut by its length never wrote its own end.
         ids = [] if completion and completion[-1] == self.END else [self.END]
         for message in messages:
-            ids += self._message(message)
-        return ids + self._opening(Role.ASSISTANT)
+            self._message(ids, message)
+        ids += self._opening(Role.ASSISTANT)
+        return ids
 
     def parse(
         self,
@@ -107,15 +109,20 @@ class ByteRenderer:
             raw = bytes(token for token in ids if token < 256)
         return raw.decode("utf-8", "replace")
 
-    def _message(self, message: Message) -> list[int]:
+    def encode(self, text: str, *, whole: bool) -> list[int]:
+        return list(text.encode("utf-8", "surrogatepass"))
+
+    def _message(self, ids: list[int], message: Message) -> None:
         text = message.text
         for call in message.tool_calls:
             name = json.dumps(call.name)
             text += f'<tool_call>{{"name": {name}, "arguments": {call.arguments}}}</tool_call>'
-        return self._block(message.role, text)
+        self._block(ids, message.role, text)
 
-    def _block(self, role: str, text: str) -> list[int]:
-        return [*self._opening(role), *text.encode("utf-8", "surrogatepass"), self.END]
+    def _block(self, ids: list[int], role: str, text: str) -> None:
+        ids += self._opening(role)
+        ids += text.encode("utf-8", "surrogatepass")
+        ids.append(self.END)
 
     def _opening(self, role: str) -> list[int]:
         return [self.OPEN, *role.encode(), 10]

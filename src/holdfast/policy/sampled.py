@@ -46,6 +46,7 @@ class Sampled:
         self._limit = request.sampling.max_tokens
         self._begun = len(self.ids)
         self._prompt: array[int] = request.prompt
+        self._spelled: Raw | None = None
         self._assumed = VersionSpan("", 0, 0, VersionSource.UNKNOWN)
 
     def __len__(self) -> int:
@@ -56,12 +57,15 @@ class Sampled:
         """How many tokens the present try has given."""
         return len(self.ids) - self._begun
 
-    def begin(self, prompt: "array[int]", *, version: str | None) -> None:
-        """A try begins; `version` is what its engine is assumed to run, if anyone knows."""
+    def begin(
+        self, prompt: "array[int]", *, version: str | None, spelled: Raw | None = None
+    ) -> None:
+        """A try begins; `version` is what its engine is assumed to run, if anyone knows, and
+        `spelled` the prompt as it is sent, if it is written already."""
         if self._begun != len(self.ids):
             self.seams.append(len(self.ids))
         self._begun = len(self.ids)
-        self._prompt = prompt
+        self._prompt, self._spelled = prompt, spelled
         self.assume(version)
 
     def take(self, piece: Piece, *, model: str) -> None:
@@ -94,7 +98,8 @@ class Sampled:
         if not isinstance(found, Raw):
             return packed(found) == self._prompt
         # Reading a long prompt back takes many times what writing and comparing it does.
-        if bytes(found) == _encoder.encode(self._prompt.tolist()):
+        spelled = self._spelled or Raw(_encoder.encode(self._prompt.tolist()))
+        if found == spelled:
             return True
         try:
             return packed(msgspec.json.decode(found, type=list[int])) == self._prompt

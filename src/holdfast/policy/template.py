@@ -10,6 +10,7 @@ bridge, and the caller renders anew.
 Invariant: sampled ids are never encoded again, and a bridge costs the same in turn 2 and 200.
 """
 
+import copy
 import re
 from array import array
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from holdfast.policy.chat_template import ChatTemplate, errors
 from holdfast.policy.completion_parser import CompletionParser
 from holdfast.policy.conversation import as_dicts, decoded_arguments
+from holdfast.policy.effort import MOST_LEVELS, unsupported
 from holdfast.policy.stand_in import Shape, StandIn
 from holdfast.policy.tokenizer import Tokenizer
 from holdfast.records.errors import UsageError
@@ -52,6 +54,21 @@ class TemplateRenderer:
         chosen = repr(sorted((options or {}).items()))
         digest = tokenizer.digest(template.text, chosen, self._parser.name)
         self.name = f"template:{self._parser.name}+{digest}"
+        self._at_effort: dict[str, TemplateRenderer] = {}
+
+    def with_effort(self, effort: str) -> "TemplateRenderer":
+        if (found := self._at_effort.get(effort)) is not None:
+            return found
+        if not self._template.reads("reasoning_effort"):
+            raise unsupported(
+                f"the chat template of {self.tokenizer.name_or_path} never reads reasoning_effort"
+            )
+        template = self._template.given(reasoning_effort=effort)
+        other = copy.copy(self)
+        vars(other).update(_template=template, _stand_in=StandIn(template, self.tokenizer))
+        if len(self._at_effort) < MOST_LEVELS:
+            self._at_effort[effort] = other
+        return other
 
     def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
         try:
@@ -89,6 +106,9 @@ class TemplateRenderer:
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=not special)
+
+    def encode(self, text: str, *, whole: bool) -> list[int]:
+        return self.tokenizer.encode_whole(text) if whole else self.tokenizer.encode(text)
 
     def _closing(self, *, thinking: bool) -> list[int]:
         """What a completion that was cut by its length still lacks."""

@@ -59,11 +59,15 @@ class Tokenizer:
         self.bos_token_id = self._id(self.named_tokens.get("bos_token"))
         self.pad_token_id = self._id(self.named_tokens.get("pad_token"))
         self.chat_template = _chat_template(folder, self.settings)
-        added = self._backend.get_added_tokens_decoder().values()
-        self.all_special_tokens = [token.content for token in added if token.special]
-        self._control = _control_pattern(
-            token.content for token in added if token.special or _is_markup(token.content)
-        )
+        added = self._backend.get_added_tokens_decoder()
+        self.all_special_tokens = [token.content for token in added.values() if token.special]
+        self.control_tokens: dict[int, str] = {
+            identifier: token.content
+            for identifier, token in added.items()
+            if token.special or _is_markup(token.content)
+        }
+        """Those that are no text: special ones and markup, by their ids."""
+        self._control = _control_pattern(self.control_tokens.values())
         self.encoded_characters = 0
         """How much text was encoded so far: what a test measures instead of time."""
 
@@ -80,6 +84,12 @@ class Tokenizer:
             plain = piece.replace(SPLIT * 2, SPLIT)
             ids += self._backend.encode(plain, add_special_tokens=False).ids
         return ids
+
+    def encode_whole(self, text: str) -> list[int]:
+        """The ids of a whole prompt, with what the tokenizer puts around one, as engines do that
+        are given a text."""
+        self.encoded_characters += len(text)
+        return list(self._backend.encode(text).ids)
 
     def decode(self, ids: Sequence[int] | int, *_: object, **options: Any) -> str:
         skip = bool(options.get("skip_special_tokens", False))

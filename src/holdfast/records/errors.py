@@ -34,6 +34,17 @@ class UsageError(HoldfastError):
     """The caller asked for something impossible; the message says what to do instead."""
 
 
+class Unsupported(UsageError):
+    """The policy cannot sample as it was asked to. Raised before anything is recorded.
+
+    `what` is the field of `Sampling` (or `prompt`) that asks for it.
+    """
+
+    def __init__(self, what: str, message: str):
+        super().__init__(message)
+        self.what = what
+
+
 # --- the journal -------------------------------------------------------------------------------
 
 

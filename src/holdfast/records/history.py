@@ -58,7 +58,7 @@ class History:
         self.calls: dict[tuple[bytes, int], Called] = {}
         """Of a black-box agent, by key and occurrence."""
         self.calls_ever = 0
-        """Those that are history, too."""
+        """Those that are history, too, and calls of tools."""
         self.worlds: dict[str, World] = {}
         """What was done to each environment, by the path of its opening."""
         self.close_failures: list[Failure] = []
@@ -71,6 +71,8 @@ class History:
         self._entered: set[str] = set()
         self._failed = False
         self.attempts: list[AttemptStarted] = []
+        self.inherited: frozenset[str] = frozenset()
+        """The steps that were there when the last attempt began."""
         self.failures: list[Failure] = []
         self.scoring_failures: list[Failure] = []
         self.forks: list[Forked] = []
@@ -98,6 +100,7 @@ class History:
 
     def _start(self, record: AttemptStarted) -> None:
         self.attempts.append(record)
+        self.inherited = frozenset(self.steps)
         if not self._failed and len(self.attempts) > 1:
             self.interruptions.update(self._running | self._entered)
         self._failed = False
@@ -113,6 +116,7 @@ class History:
             case ToolIntent():
                 self.steps[record.path] = record
                 self._running.add(record.path)
+                self.calls_ever += 1
             case ValueRecorded():
                 self.steps[record.path] = record
             case EnvironmentStepped():
@@ -149,6 +153,8 @@ class History:
                 self.rewinds += record.reason == CAME_BACK_DIFFERENT
                 self._entered.clear()
                 self.cut(record.path)
+                if record.path == "0":
+                    self.calls_ever = 0  # From the beginning: as if nothing had been asked.
             case Refilled():
                 self.life = record.life
                 self._forgive()
@@ -157,6 +163,7 @@ class History:
             case Snapshotted() if record.environment in self.worlds:
                 world = self.worlds[record.environment]
                 world.snapshots.append((record.applied, record.snapshot))
+                world.last_step = next(reversed(self.steps), "")
             case CloseFailed():
                 self.close_failures.append(record.failure)
             case Entered():
@@ -279,6 +286,9 @@ def longer(draft: Drafted | None, more: Drafted) -> Drafted:
         draft.logprobs[:kept] + more.logprobs,
         more.versions,
         more.model,
+        more.call or draft.call,
+        more.occurrence or draft.occurrence,
+        more.created or draft.created,
     )
 
 
@@ -350,38 +360,3 @@ def tool_message(history: History, path: str) -> Message:
     intent, result = history.steps[path], history.results[path]
     assert isinstance(intent, ToolIntent), "a tool message always has its intent"
     return Message(Role.TOOL, result.content, tool_call_id=intent.call_id or None, name=intent.name)
-
-
-def conversation(history: History, task: Task, last: Generated | None = None) -> list[Message]:
-    """The messages of a branch, from its beginning to its last reply and tool results.
-
-    Without `last`, it is the main conversation; where nothing was said in that, the branch or
-    sub-rollout of the last generation.
-    """
-    if last is None:
-        said = history.generations
-        main = [step for step in said if "." not in step.path]
-        last = next(reversed(main or said), None)
-    if last is None:
-        return list(task.messages)
-    chain: list[Generated] = []
-    step: Generated | None = last
-    while step is not None:
-        chain.append(step)
-        if step.prefix_break or not step.base:
-            break
-        base = history.steps[step.base]
-        step = base if isinstance(base, Generated) else None
-    messages: list[Message] = []
-    for step in reversed(chain):
-        messages.extend(added_messages(history, task, step))
-        messages.append(step.message)
-    asked = {call.id for call in last.message.tool_calls}
-    messages += [
-        tool_message(history, intent.path)
-        for intent in history.in_order
-        if isinstance(intent, ToolIntent)
-        and intent.call_id in asked
-        and intent.path in history.results
-    ]
-    return messages

@@ -1,17 +1,32 @@
 """Sampling: how tokens are drawn."""
 
+import re
+from collections.abc import Mapping
+
+import msgspec
 from msgspec import Struct
 
 from holdfast.records.errors import UsageError
 
+_LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_NO_SCHEMA = "a JSON schema is an object, or the text of one"
+
 
 class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
-    """How tokens are drawn. Part of a step's fingerprint: another value is another step."""
+    """How tokens are drawn. Part of a step's fingerprint: another value is another step.
+
+    What is left at its default is not written: a field that is added changes no record.
+    """
 
     max_tokens: int = 1024
     temperature: float = 1.0
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
+    json: bool | str = False
+    """True: the reply is JSON; a text: it is JSON that fits this schema, which is JSON itself. The
+    order of a schema's members is kept, since engines write properties in it."""
+    reasoning_effort: str | None = None
+    """How long the model is to think, as its template or its engine names it: low, high, …"""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -20,3 +35,64 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
             raise UsageError(f"temperature must be 0 or more, not {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        if isinstance(self.json, str):
+            _check_schema(self.json)
+        if self.reasoning_effort is not None and not _LEVEL.fullmatch(self.reasoning_effort):
+            raise UsageError(
+                "reasoning_effort is a word like low, medium or high, not "
+                f"{self.reasoning_effort[:100]!r}"
+            )
+
+    @property
+    def schema(self) -> dict[str, object] | None:
+        """What the reply has to fit; None where any JSON will do, or none is wanted."""
+        if not isinstance(self.json, str):
+            return None
+        found: dict[str, object] = msgspec.json.decode(self.json)
+        return found
+
+
+def schema_text(schema: Mapping[str, object]) -> str:
+    """A JSON schema as `Sampling` keeps it."""
+    try:
+        return msgspec.json.encode(dict(schema)).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{_NO_SCHEMA}: {error}") from error
+
+
+def json_of(response_format: object) -> bool | str:
+    """What `Sampling.json` is for chat APIs' `response_format`."""
+    if not isinstance(response_format, Mapping):
+        raise UsageError("response_format is an object with a type")
+    kind = response_format.get("type")
+    if kind in ("text", "json_object"):
+        return bool(kind == "json_object")
+    if kind != "json_schema":
+        raise UsageError(
+            f"response_format.type is text, json_object or json_schema, not {str(kind)[:100]!r}"
+        )
+    inner = response_format.get("json_schema")
+    schema = inner.get("schema") if isinstance(inner, Mapping) else None
+    if not isinstance(schema, Mapping):
+        raise UsageError("response_format.json_schema.schema: a JSON schema, an object, is missing")
+    return schema_text(schema)
+
+
+def response_format_of(sampling: Sampling) -> dict[str, object] | None:
+    """The same, the other way round; None where the reply may be anything."""
+    if sampling.json is False:
+        return None
+    schema = sampling.schema
+    if schema is None:
+        return {"type": "json_object"}
+    title = re.sub(r"[^a-zA-Z0-9_-]+", "_", str(schema.get("title") or "answer"))[:64]
+    return {"type": "json_schema", "json_schema": {"name": title, "schema": schema, "strict": True}}
+
+
+def _check_schema(text: str) -> None:
+    try:
+        found = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{_NO_SCHEMA}: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{_NO_SCHEMA}, not {text[:100]!r}")

@@ -182,10 +182,14 @@ class Finished(_Record, frozen=True, tag=9):
 
 class Scored(_Record, frozen=True, tag=10):
     scorer: str
-    reward: float
+    reward: float | None
+    """None: the scorer declares that there is no valid score."""
     metrics: dict[str, float]
     reasons: dict[str, str]
     at: float
+    details: dict[str, object] = {}
+    """All that an evaluation's result says, under the names of its fields (`score`,
+    `is_score_valid`, `reason`, `metrics`, …); empty where the scorer gave no more than above."""
 
 
 class ScoringFailed(_Record, frozen=True, tag=11):
@@ -224,6 +228,12 @@ class Drafted(_Record, frozen=True, tag=14):
     versions: tuple[VersionSpan, ...]
     model: str = ""
     """Who sampled them: another model does not go on with them."""
+    call: bytes = b""
+    """Of a black-box agent that is told of them already: the key of its call (`Called.key`)."""
+    occurrence: int = 0
+    """Of that call, as `Called` has it."""
+    created: int = 0
+    """Of its answer, which is begun."""
 
 
 class Snapshotted(_Record, frozen=True, tag=15):

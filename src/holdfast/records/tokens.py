@@ -5,9 +5,10 @@ A list of a thousand Python floats takes 32 KB and 100 µs to encode; packed it 
 everywhere, also before they are recorded, so that a live value and a replayed one are equal.
 """
 
+import struct
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 Value = TypeVar("Value", int, float)
@@ -17,6 +18,13 @@ TYPE_LOGPROBS = "f"
 
 if array(TYPE_IDS).itemsize != 4 or array(TYPE_LOGPROBS).itemsize != 4:
     raise ImportError("holdfast needs 4-byte C ints and floats")
+
+
+def ids_of(ids: Sequence[int]) -> "array[int]":
+    """As an array. Twice as fast as its constructor, which looks at each type anew."""
+    packed: array[int] = array(TYPE_IDS)
+    packed.frombytes(struct.pack(f"{len(ids)}{TYPE_IDS}", *ids))
+    return packed
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:

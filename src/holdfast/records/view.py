@@ -4,7 +4,8 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from holdfast.records.history import History, Turn, conversation, turns
+from holdfast.records.conversation import conversation
+from holdfast.records.history import History, Turn, turns
 from holdfast.records.message import Message, Role
 from holdfast.records.step import ToolIntent, ToolResult
 from holdfast.records.task import Task

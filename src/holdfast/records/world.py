@@ -6,7 +6,7 @@ from holdfast.records.step import is_cut_by
 class World:
     """What was done to one environment since its opening, and what was kept of it."""
 
-    __slots__ = ("actions", "cuts", "snapshots")
+    __slots__ = ("actions", "cuts", "last_step", "snapshots")
 
     def __init__(self) -> None:
         self.cuts = 0
@@ -15,6 +15,8 @@ class World:
         """The paths of steps and tool calls, in the order in which they took effect."""
         self.snapshots: list[tuple[int, bytes]] = []
         """(after how many actions, the digest of the blob), oldest first."""
+        self.last_step = ""
+        """The step that was recorded last, in any world, when the newest of them was taken."""
 
     def cut(self, path: str) -> None:
         first = next((n for n, one in enumerate(self.actions) if is_cut_by(one, path)), None)

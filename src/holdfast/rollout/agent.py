@@ -51,7 +51,7 @@ class AgentRolloutProcessor(RolloutProcessor):
     ):
         """`max_tokens` and `max_seconds` bound the whole trajectory, not one reply."""
         self.tools = tools_of(tools, where="tools")
-        self.environments = _makers(environments)
+        self.environments = makers(environments)
         self.system_prompt = system_prompt
         self.limits = Limits(max_turns, max_tokens, max_seconds)
         self.finish = finish
@@ -131,7 +131,7 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
         return episode.total_reward
 
 
-def _makers(given: Sequence[MakeEnvironment]) -> tuple[MakeEnvironment, ...]:
+def makers(given: Sequence[MakeEnvironment]) -> tuple[MakeEnvironment, ...]:
     check_listed(given, "environments wants a list of functions that make one from a task")
     return tuple(from_task(one, what="environments", makes="an Environment") for one in given)
 

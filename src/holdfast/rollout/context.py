@@ -7,7 +7,7 @@ and outside reads through `value`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -114,10 +114,13 @@ class Rollout:
         temperature: float | None = None,
         top_p: float | None = None,
         stop: tuple[str, ...] | list[str] | str | None = None,
+        json: bool | Mapping[str, object] | str | None = None,
+        reasoning_effort: str | None = None,
         voice: Voice | None = None,
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation.
 
+        `json`: True for any JSON object, or the JSON schema that the reply has to fit.
         Another `voice` than the run's own speaks through another policy.
         """
         if self._sampling:
@@ -129,8 +132,15 @@ class Rollout:
         schemas = self._shown = schemas_of(tools)
         given.check_conversation(self.messages, schemas, voice.renderer)
         asked = given.sampling_of(
-            session.sampling, max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=stop
+            session.sampling,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            stop=stop,
+            json=json,
+            reasoning_effort=reasoning_effort,
         )
+        voice = voice.speaking(asked)
         # What is not trained is the world's: it costs the policy nothing.
         budget = self.budget if voice.trained else Budget()
         budget.check()

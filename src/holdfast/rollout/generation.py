@@ -5,6 +5,7 @@ interrupted, by a kill of this process or of the engine, goes on from its last d
 record then holds only the tokens that no draft holds.
 """
 
+import json
 from array import array
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,7 +14,8 @@ from msgspec import Struct, structs
 
 from holdfast.policy.messages_only import MessagesOnly
 from holdfast.policy.policy import Completion, Draft, Partial, Request
-from holdfast.records.message import Message
+from holdfast.records.errors import Unsupported
+from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Drafted, Generated
 from holdfast.records.tokens import count, unpack_ids
@@ -35,12 +37,38 @@ class Turn(Struct, frozen=True):
     added: tuple[Message | str, ...]
     seed_from: str = ""
     """What its seed is derived from, where that is not its path."""
+    bare: bool = False
+    """Whether its prompt is no conversation: whatever the reply looks like, it is text."""
+
+
+class Audience(Struct, frozen=True):
+    """Somebody who is told of a generation while it is sampled: of what is durable, and no more."""
+
+    hear: Callable[[Draft], None]
+    """Called with each part of it, first with what is durable from before."""
+    every: int
+    """Tokens after which there is more to tell."""
+    seconds: float | None
+    """Or so many of them, where tokens come slowly; None: a few."""
+    call: bytes = b""
+    """Kept with the drafts: see `Drafted`."""
+    occurrence: int = 0
+    created: int = 0
 
 
 async def sample(
-    session: Session, voice: Voice, turn: Turn, seconds: float | None = None
+    session: Session,
+    voice: Voice,
+    turn: Turn,
+    seconds: float | None = None,
+    *,
+    audience: Audience | None = None,
 ) -> Completion:
+    _check_possible(voice, turn)
     key = session.lease.key
+    draft = _durable(session, voice, turn)
+    if audience is not None and draft.ids:
+        audience.hear(draft)
     request = Request(
         prompt=turn.ids,
         sampling=turn.sampling,
@@ -49,14 +77,24 @@ async def sample(
         stop_token_ids=voice.renderer.stop_token_ids,
         home=session.name,
         family=key.task,
-        draft=_durable(session, voice, turn),
-        partial=_partial(session, voice, turn),
+        draft=draft,
+        partial=_partial(session, voice, turn, audience),
         decode=partial(voice.renderer.decode, special=False),
         seconds=seconds,
     )
     if isinstance(voice.renderer, MessagesOnly):
         request = structs.replace(request, messages=turn.messages, tools=turn.tools)
     return await voice.policy.sample(request)
+
+
+def _check_possible(voice: Voice, turn: Turn) -> None:
+    """Raises `Unsupported` for what no engine does, although each of its parts can be done."""
+    if turn.sampling.json is False or not turn.tools:
+        return
+    if not isinstance(voice.renderer, MessagesOnly):
+        raise Unsupported(
+            "json", "a reply that is kept to JSON cannot call tools: ask for one or the other"
+        )
 
 
 def _durable(session: Session, voice: Voice, turn: Turn) -> Draft:
@@ -68,13 +106,19 @@ def _durable(session: Session, voice: Voice, turn: Turn) -> Draft:
     return Draft(0, draft.ids, draft.logprobs, draft.versions)
 
 
-def _partial(session: Session, voice: Voice, turn: Turn) -> Partial | None:
-    if not session.partial_tokens:
-        return None
-    return Partial(_saver(session, voice, turn), session.partial_tokens)
+def _partial(
+    session: Session, voice: Voice, turn: Turn, audience: Audience | None
+) -> Partial | None:
+    if audience is None:
+        every = session.partial_tokens
+        return Partial(_saver(session, voice, turn), every) if every else None
+    every = min(audience.every, session.partial_tokens or audience.every)
+    return Partial(_saver(session, voice, turn, audience), every, audience.seconds)
 
 
-def _saver(session: Session, voice: Voice, turn: Turn) -> Callable[[Draft], Awaitable[None]]:
+def _saver(
+    session: Session, voice: Voice, turn: Turn, audience: Audience | None = None
+) -> Callable[[Draft], Awaitable[None]]:
     async def save(draft: Draft) -> None:
         await session.append(
             Drafted(
@@ -85,17 +129,19 @@ def _saver(session: Session, voice: Voice, turn: Turn) -> Callable[[Draft], Awai
                 draft.logprobs,
                 draft.versions,
                 voice.policy.model,
+                *((audience.call, audience.occurrence, audience.created) if audience else ()),
             )
         )
+        if audience is not None:
+            audience.hear(draft)
 
     return save
 
 
 def generated(session: Session, voice: Voice, turn: Turn, completion: Completion) -> Generated:
     """The step as everyone sees it, with all of its tokens."""
-    message = completion.message or voice.renderer.parse(
-        unpack_ids(completion.ids), prompt=turn.ids, tools=turn.tools
-    )
+    message = completion.message or _parsed(voice, turn, unpack_ids(completion.ids))
+    _check_json(turn, completion, message)
     return Generated(
         path=turn.path,
         fingerprint=turn.prompt.fingerprint,
@@ -116,6 +162,31 @@ def generated(session: Session, voice: Voice, turn: Turn, completion: Completion
         seams=completion.seams,
         trainable=voice.trained and completion.message is None,
     )
+
+
+def _parsed(voice: Voice, turn: Turn, ids: "array[int]") -> Message:
+    if turn.bare:
+        return Message(Role.ASSISTANT, voice.renderer.decode(ids, special=False))
+    return voice.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
+
+
+def _check_json(turn: Turn, completion: Completion, message: Message) -> None:
+    """An engine that does not know the parameter may well ignore it: what it says is looked at. A
+    reply that was cut is no JSON, and no lie; nor is one that calls a tool."""
+    sampling = turn.sampling
+    if sampling.json is False or completion.finish_reason != "stop":
+        return
+    if sampling.stop or message.tool_calls:
+        return
+    try:
+        json.loads(message.text)
+    except (ValueError, RecursionError) as error:
+        raise Unsupported(
+            "json",
+            "the engine was asked for JSON and answered something else: it does not know how, or "
+            "its reply began with reasoning that it was not told to set apart (vLLM: "
+            f"--reasoning-parser). It begins: {message.text[:100]!r}",
+        ) from error
 
 
 def without_drafted(session: Session, step: Generated) -> Generated:

@@ -4,14 +4,14 @@ A mistake is a `UsageError` of one line: it names what was given, and says what 
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from holdfast.policy.renderer import ByteRenderer, Renderer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, ToolCall, user
-from holdfast.records.sampling import Sampling
+from holdfast.records.sampling import Sampling, schema_text
 from holdfast.rollout.reply import Reply
 from holdfast.rollout.tool import MAX_RESULT, Tool, name_in
 
@@ -87,6 +87,8 @@ def sampling_of(run: Sampling, **changes: object) -> Sampling:
         return run
     if isinstance(given.get("stop"), str):
         given["stop"] = (given["stop"],)
+    if isinstance(schema := given.get("json"), Mapping):
+        given["json"] = schema_text(schema)
     try:
         return msgspec.convert({**msgspec.structs.asdict(run), **given}, Sampling)
     except msgspec.ValidationError as error:

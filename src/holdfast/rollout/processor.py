@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.records.errors import UsageError
-from holdfast.records.sampling import Sampling
+from holdfast.records.sampling import Sampling, response_format_of
 from holdfast.records.task import Task
 from holdfast.rollout.containment import contained
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.pending import Pending
+from holdfast.rollout.source import without_evaluations
 
 Reward = float | None
 Returned = Reward | tuple[int, Reward]
@@ -58,6 +59,10 @@ def completion_params_of(
     }
     if sampling.stop:
         params["stop"] = list(sampling.stop)
+    if (form := response_format_of(sampling)) is not None:
+        params["response_format"] = form
+    if sampling.reasoning_effort is not None:
+        params["reasoning_effort"] = sampling.reasoning_effort
     return params if n is None else params | {"n": n}
 
 
@@ -170,7 +175,7 @@ def _subject(candidate: object) -> object:
 
 def _source(subject: object) -> bytes:
     try:
-        return Path(inspect.getfile(subject)).read_bytes()  # type: ignore[arg-type]
+        return without_evaluations(Path(inspect.getfile(subject)).read_bytes())  # type: ignore[arg-type]
     except (TypeError, OSError):
         code = getattr(subject, "__code__", None)
         return code.co_code if code is not None else b""

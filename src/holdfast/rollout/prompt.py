@@ -18,7 +18,7 @@ from holdfast.policy.renderer import Renderer
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
-from holdfast.records.tokens import pack_ids, unpack_ids
+from holdfast.records.tokens import ids_of, pack_ids, unpack_ids
 
 
 class Prompt(Struct, gc=False):
@@ -34,7 +34,7 @@ class Prompt(Struct, gc=False):
 class Stream:
     """A token stream and the messages that it stands for."""
 
-    __slots__ = ("_completion", "_digest", "_messages", "_tools", "base", "ids")
+    __slots__ = ("_completion", "_digest", "_effort", "_messages", "_tools", "base", "ids")
 
     def __init__(self) -> None:
         self.ids: array[int] = array("i")
@@ -43,6 +43,7 @@ class Stream:
         self._completion: array[int] = array("i")
         self._digest = b""
         self._tools: tuple[dict[str, object], ...] = ()
+        self._effort: str | None = None
 
     @classmethod
     def standing(
@@ -58,6 +59,7 @@ class Stream:
         stream._completion = unpack_ids(step.ids)
         stream._digest = _hash(step.fingerprint, step.ids, *_said_without_tokens(step))
         stream._messages, stream._tools = list(messages), tools
+        stream._effort = step.sampling.reasoning_effort
         return stream
 
     @property
@@ -70,11 +72,17 @@ class Stream:
         other.ids, other.base = self.ids[:], self.base
         other._messages, other._completion = list(self._messages), self._completion
         other._digest, other._tools = self._digest, self._tools
+        other._effort = self._effort
         return other
 
     def added(self, messages: Sequence[Message], *, anew: bool) -> Sequence[Message]:
         """The messages that the prompt adds to those of the base."""
         return messages if anew else messages[len(self._messages) :]
+
+    def prompt_ids(self, prompt: Prompt) -> "array[int]":
+        """All of its tokens; not to be changed, as those of a conversation's first prompt are the
+        prompt's own."""
+        return self.ids[: prompt.keep] + prompt.delta if prompt.keep else prompt.delta
 
     def next_prompt(
         self,
@@ -84,7 +92,7 @@ class Stream:
         renderer: Renderer,
         sampling: Sampling,
     ) -> Prompt:
-        keep, delta, why = self._extend(messages, tools, renderer)
+        keep, delta, why = self._extend(messages, tools, renderer, sampling.reasoning_effort)
         fingerprint = _hash(
             self._digest,
             keep.to_bytes(8, "little"),
@@ -108,18 +116,22 @@ class Stream:
         messages: Sequence[Message],
         tools: tuple[dict[str, object], ...],
         renderer: Renderer,
+        effort: str | None,
     ) -> "tuple[int, array[int], str]":
         if not self.base:
-            return 0, array("i", renderer.render(messages, tools)), ""
+            return 0, ids_of(renderer.render(messages, tools)), ""
         why = self._why_not_bridged(messages, tools)
+        # A template may have written it anywhere, and most do at the very beginning.
+        if not why and effort != self._effort and not isinstance(renderer, MessagesOnly):
+            why = "the reasoning effort was changed"
         if not why:
             sent = self.ids[: len(self.ids) - len(self._completion)]
             new = messages[len(self._messages) :]
             bridge = renderer.bridge(sent, self._completion, new, tools)
             if bridge is not None:
-                return len(self.ids), array("i", bridge), ""
+                return len(self.ids), ids_of(bridge), ""
             why = "the renderer has no bridge from this turn"
-        anew = array("i", renderer.render(messages, tools))
+        anew = ids_of(renderer.render(messages, tools))
         keep = _common(self.ids, anew)
         kept = keep == len(self.ids) and not isinstance(renderer, MessagesOnly)
         return keep, anew[keep:], "" if kept else why
@@ -147,6 +159,7 @@ class Stream:
         self._digest = _hash(step.fingerprint, step.ids, *_said_without_tokens(step))
         self._messages = [*messages, step.message]
         self._tools = tools
+        self._effort = step.sampling.reasoning_effort
 
 
 def _said_without_tokens(step: Generated) -> tuple[bytes, ...]:

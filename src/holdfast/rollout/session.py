@@ -25,7 +25,15 @@ from holdfast.records.errors import (
 from holdfast.records.history import History
 from holdfast.records.run import seed_for
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import Contract, Forked, Generated, Record, Step, ToolIntent
+from holdfast.records.step import (
+    AttemptStarted,
+    Contract,
+    Forked,
+    Generated,
+    Record,
+    Step,
+    ToolIntent,
+)
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.rollout.voice import Voice
@@ -81,6 +89,8 @@ class Session:
         """Environments of this attempt, in the order of their opening."""
         self.afterwards: list[Record] = []
         """What happened on clearing up; written with the attempt's last record."""
+        self.concluded = asyncio.Event()
+        """Set when the attempt's last record is durable."""
         self.blobs = journal
         self.on_divergence = on_divergence
         self.step = ""
@@ -117,6 +127,20 @@ class Session:
         """The attempt's last append: a task that the rollout left behind adds nothing to it."""
         self._over = True
         await self._write((*self.afterwards, *records), status=status, settled=settled)
+        self.concluded.set()
+
+    async def begin(self) -> None:
+        """Makes the attempt durable before anything is done in it: whoever holds it can then be
+        told, by its number, from those that held the ones before."""
+        if self._prelude:
+            return await self.append()
+        before = self.history.attempts
+        worker = before[-1].worker if before else ""
+        return await self.append(AttemptStarted(len(before) + 1, worker, self.clock.now()))
+
+    def go_on(self) -> None:
+        """No new attempt: whoever made the last one is alive, and still at it."""
+        self._prelude = ()
 
     async def _write(
         self, records: tuple[Record, ...], *, status: Status | None, settled: bool | None
@@ -262,6 +286,11 @@ class Session:
                 reason = f"tool {step.name!r} was interrupted and its contract is to start anew"
                 await self.append(Forked("0", reason, "", self.clock.now()))
                 return
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run is asked to stop: nothing new is begun."""
+        return self._stopping()
 
     def check_running(self) -> None:
         if self._stopping():

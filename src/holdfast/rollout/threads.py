@@ -7,6 +7,8 @@ end), is counted, and is bounded: with too many left behind, new work is refused
 import asyncio
 import contextlib
 import contextvars
+import os
+import queue
 import threading
 import weakref
 from collections import deque
@@ -17,26 +19,29 @@ from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.containment import as_exception
 
 MAX_ABANDONED = 64
+IDLE_SECONDS = 1.0
 Result = TypeVar("Result")
 
 
 class DaemonThreads:
-    """A thread per call. Cancelling the await abandons the thread until it ends by itself."""
+    """A thread for each call that is under way. Cancelling the await abandons the thread until its
+    call ends by itself; one that is free takes the next call, and goes when none comes."""
 
     def __init__(self, what: str):
         self._what = what
-        self._abandoned: set[threading.Thread] = set()
+        self._process = os.getpid()
+        self._free: deque[_Worker] = deque()
+        self._abandoned: set[_Worker] = set()
 
     async def run(self, function: Callable[[], Result]) -> Result:
-        self._abandoned = {thread for thread in self._abandoned if thread.is_alive()}
+        self._abandoned = {worker for worker in self._abandoned if worker.is_busy}
         if len(self._abandoned) >= MAX_ABANDONED:
             raise EnvironmentBroken(
                 f"{len(self._abandoned)} {self._what} are still hanging; no more are started"
             )
         loop = asyncio.get_running_loop()
-        mailbox = mailbox_of(loop)
         future: asyncio.Future[Result] = loop.create_future()
-        context = contextvars.copy_context()
+        mailbox, context = mailbox_of(loop), contextvars.copy_context()
 
         def work() -> None:
             try:
@@ -46,13 +51,51 @@ class DaemonThreads:
             else:
                 mailbox.post(set_result, future, result)
 
-        thread = threading.Thread(target=work, name=f"holdfast-{self._what}", daemon=True)
-        thread.start()
+        worker = self._worker()
+        worker.do(work)
         try:
             return await future
         except asyncio.CancelledError:
-            self._abandoned.add(thread)
+            self._abandoned.add(worker)
             raise
+
+    def _worker(self) -> "_Worker":
+        if self._process != os.getpid():
+            # A fork has none of the threads of the process that it came from.
+            self._process, self._free, self._abandoned = os.getpid(), deque(), set()
+        try:
+            return self._free.pop()
+        except IndexError:
+            return _Worker(f"holdfast-{self._what}", self._free)
+
+
+class _Worker:
+    """One thread. Whoever takes it out of `free` gives it the next call."""
+
+    def __init__(self, name: str, free: "deque[_Worker]"):
+        self.is_busy = False
+        self._free = free
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def do(self, call: Callable[[], None]) -> None:
+        self.is_busy = True
+        self._calls.put(call)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                try:
+                    self._free.remove(self)
+                except ValueError:
+                    continue  # It was taken at this moment: its call is coming.
+                return
+            call()
+            del call  # It holds what the user's function and its result hold.
+            self.is_busy = False
+            self._free.append(self)
 
 
 class _Mailbox:

@@ -15,16 +15,16 @@ from holdfast.policy.renderer import Renderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role
-from holdfast.records.sampling import Sampling
+from holdfast.records.sampling import Sampling, json_of
 from holdfast.records.task import Task
 from holdfast.rollout.clients import Clients
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processor import Returned, RolloutConfig, RolloutProcessor
 from holdfast.rollout.voice import Voice
 
-_SAMPLED = ("max_tokens", "temperature", "top_p", "stop")
+_SAMPLED = ("max_tokens", "temperature", "top_p", "stop", "json", "reasoning_effort")
 _WHERE = frozenset({"model", "base_url", "api_base"})
-READ = frozenset({"n", *_WHERE, *_SAMPLED})
+READ = frozenset({"n", "response_format", *_WHERE, *_SAMPLED} - {"json"})
 IGNORED = frozenset(
     {
         # How an answer travels, and how often it is asked for.
@@ -47,6 +47,9 @@ class CompletionParams(msgspec.Struct, frozen=True):
     temperature: float | None = None
     top_p: float | None = None
     stop: tuple[str, ...] | None = None
+    json: bool | str | None = None
+    """What `response_format` asks for."""
+    reasoning_effort: str | None = None
     base_url: str | None = None
 
 
@@ -132,6 +135,8 @@ class TrainingRolloutProcessor(RolloutProcessor):
             temperature=params.temperature,
             top_p=params.top_p,
             stop=params.stop,
+            json=params.json,
+            reasoning_effort=params.reasoning_effort,
             voice=self._voice(t.voice, params, named_by_row=bool(_WHERE & row.keys())),
         )
         return None
@@ -196,6 +201,8 @@ def read_params(
     if isinstance(given.get("stop"), str):
         given["stop"] = (given["stop"],)
     try:
+        if (form := given.pop("response_format", None)) is not None:
+            given["json"] = json_of(form)
         read = msgspec.convert(given, CompletionParams)
         msgspec.convert({name: given[name] for name in _SAMPLED if name in given}, Sampling)
     except (msgspec.ValidationError, UsageError) as error:

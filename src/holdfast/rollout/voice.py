@@ -1,9 +1,11 @@
 """Voice: who speaks in a turn: a policy, and the renderer that turns messages into its tokens."""
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from holdfast.policy.effort import at_effort
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
+from holdfast.records.sampling import Sampling
 
 
 class Voice(Struct, frozen=True):
@@ -11,3 +13,10 @@ class Voice(Struct, frozen=True):
     renderer: Renderer
     trained: bool = True
     """False: what it says is part of the world, such as a simulated user."""
+
+    def speaking(self, sampling: Sampling) -> "Voice":
+        """As it speaks with this sampling; raises `Unsupported` for what it cannot."""
+        if sampling.reasoning_effort is None:
+            return self
+        renderer = at_effort(self.renderer, sampling.reasoning_effort)
+        return structs.replace(self, renderer=renderer)

@@ -20,6 +20,9 @@ POINTS = {
     "engine.admitted": "engine.admitted",
     "engine.finished": "engine.finished",
     "export.row": "export.row",
+    "gateway.delta": "gateway.delta",
+    "gateway.recorded": "gateway.recorded",
+    "gateway.told": "gateway.told",
 }
 
 

@@ -5,19 +5,23 @@ Messages are rendered by `ByteRenderer`, and tool calls read by it.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.policy.renderer import ByteRenderer
-from holdfast.records.message import Message
+from holdfast.records.message import Message, system
 from holdfast.testing import fake_refusals as refusals
 from holdfast.testing.fake_completions import FINGERPRINT, usage_of, whole_usage
 from holdfast.testing.fake_generation import Piece
 from holdfast.testing.fake_job import Job, StreamOptions, checked, decoded, limits, only_one
+from holdfast.testing.fake_json import ResponseFormat
 from holdfast.testing.fake_options import Options
 from holdfast.testing.fake_tokens import TEXT
 from holdfast.testing.fake_tool_calls import Shown, shown
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class Body(Struct):
@@ -36,8 +40,13 @@ class Body(Struct):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     n: int = 1
+    response_format: ResponseFormat | None = None
+    reasoning_effort: Effort | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+
+
+_EFFORT = "Reasoning: "
 
 
 class ChatWire:
@@ -55,7 +64,9 @@ class ChatWire:
             raise refusals.unknown_model(body.model, self._options.model)
         only_one(body.n)
         tools = body.tools or []
-        prompt = self._renderer.render(body.messages, tools)
+        # As templates do that know it, and so that another effort is another sample.
+        told = [] if body.reasoning_effort is None else [system(_EFFORT + body.reasoning_effort)]
+        prompt = self._renderer.render([*told, *body.messages], tools)
         room = self._options.max_model_len - len(prompt)
         wanted = body.max_completion_tokens or body.max_tokens or max(1, room)
         job = Job(
@@ -64,6 +75,8 @@ class ChatWire:
             prompt=prompt,
             limits=limits(wanted, body.stop, body.stop_token_ids),
             seed=body.seed,
+            effort=body.reasoning_effort,
+            schema=body.response_format.wanted() if body.response_format else None,
             stream=bool(body.stream),
             usage=body.stream_options is not None and body.stream_options.include_usage,
             logprobs=bool(body.logprobs),

@@ -12,6 +12,7 @@ from msgspec import Struct
 from holdfast.testing import fake_refusals as refusals
 from holdfast.testing.fake_generation import Piece
 from holdfast.testing.fake_job import Job, StreamOptions, checked, decoded, limits, only_one
+from holdfast.testing.fake_json import ResponseFormat
 from holdfast.testing.fake_options import Options
 from holdfast.testing.fake_tokens import TEXT
 
@@ -31,6 +32,7 @@ class Body(Struct):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     n: int = 1
+    response_format: ResponseFormat | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -93,6 +95,7 @@ class CompletionsWire:
             prompt=prompt,
             limits=limits(body.max_tokens, body.stop, body.stop_token_ids),
             seed=body.seed,
+            schema=body.response_format.wanted() if body.response_format else None,
             stream=bool(body.stream),
             usage=body.stream_options is not None and body.stream_options.include_usage,
             logprobs=body.logprobs is not None,

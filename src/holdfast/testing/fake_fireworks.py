@@ -16,6 +16,7 @@ from holdfast.testing import fake_refusals as refusals
 from holdfast.testing.fake_completions import legacy_logprobs, usage_of
 from holdfast.testing.fake_generation import Piece
 from holdfast.testing.fake_job import Job, checked, decoded, limits, only_one
+from holdfast.testing.fake_json import ResponseFormat
 from holdfast.testing.fake_options import Options
 from holdfast.testing.fake_tokens import TEXT
 
@@ -34,6 +35,7 @@ class Body(Struct):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     n: int = 1
+    response_format: ResponseFormat | None = None
     stream: bool | None = None
 
 
@@ -54,6 +56,7 @@ class FireworksWire:
             prompt=list(body.prompt.encode()) if isinstance(body.prompt, str) else body.prompt,
             limits=limits(body.max_tokens, body.stop, body.stop_token_ids),
             seed=body.seed,
+            schema=body.response_format.wanted() if body.response_format else None,
             stream=bool(body.stream),
             logprobs=wanted is not None and wanted is not False,
             legacy_logprobs=wanted is not None and not isinstance(wanted, bool),

@@ -13,7 +13,29 @@ from holdfast.testing import fake_refusals as refusals
 from holdfast.testing.fake_completions import Usage, usage_of, whole_usage
 from holdfast.testing.fake_generation import Piece, Span
 from holdfast.testing.fake_job import Job, StreamOptions, checked, decoded, limits, only_one
+from holdfast.testing.fake_json import ANY
+from holdfast.testing.fake_json import checked as checked_schema
 from holdfast.testing.fake_options import Options
+
+
+class StructuredOutputs(Struct, frozen=True):
+    json: dict[str, object] | str | None = None
+    json_object: bool | None = None
+
+    def wanted(self) -> dict[str, object]:
+        if (self.json is None) == (self.json_object is None):
+            kinds = "one kind of structured outputs constraint"
+            many = "multiple" if self.json is not None else "none"
+            raise refusals.Refused(400, f"You must use {kinds} but {many} are specified")
+        if self.json is None:
+            return ANY
+        schema = self.json
+        if isinstance(schema, str):
+            schema = decoded(_schemas, schema.encode())
+        return checked_schema(schema)
+
+
+_schemas = msgspec.json.Decoder(dict[str, object])
 
 
 class SamplingParams(Struct, frozen=True):
@@ -24,6 +46,7 @@ class SamplingParams(Struct, frozen=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     n: int = 1
+    structured_outputs: StructuredOutputs | None = None
 
 
 class Body(Struct):
@@ -103,6 +126,7 @@ class GenerateWire:
             prompt=body.token_ids,
             limits=limits(params.max_tokens, params.stop, params.stop_token_ids),
             seed=params.seed,
+            schema=params.structured_outputs.wanted() if params.structured_outputs else None,
             stream=bool(body.stream),
             usage=body.stream_options is not None and body.stream_options.include_usage,
             logprobs=params.logprobs is not None,

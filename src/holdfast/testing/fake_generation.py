@@ -9,6 +9,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
+from holdfast.testing.fake_json import written
 from holdfast.testing.fake_options import DEFAULT_VERSION
 from holdfast.testing.fake_tokens import (
     END,
@@ -19,6 +20,7 @@ from holdfast.testing.fake_tokens import (
     SPREAD,
     Limits,
     Sampler,
+    Script,
     pack,
     salt_of,
     start_of,
@@ -54,10 +56,30 @@ class Piece(Struct):
     """Of the generation so far, not of this piece."""
 
 
+class JsonScript(Struct, frozen=True):
+    """A reply that fits a schema. As in real engines, it begins with the request: what the prompt
+    holds already is not gone on with."""
+
+    schema: dict[str, object]
+    state: int
+    begun: int = 0
+
+    def text(self, salt: int) -> bytes:
+        return written(self.schema, self.state ^ salt).encode()
+
+
 class Generation:
     """Pure: `prompt`, `seed`, `limits` and the versions given to `advance` decide everything."""
 
-    def __init__(self, sampler: Sampler, prompt: list[int], *, seed: int, limits: Limits):
+    def __init__(
+        self,
+        sampler: Sampler,
+        prompt: list[int],
+        *,
+        seed: int,
+        limits: Limits,
+        schema: dict[str, object] | None = None,
+    ):
         packed, start = pack(prompt), start_of(seed)
         self.ids: list[int] = []
         self.logprobs: list[float] = []
@@ -68,7 +90,9 @@ class Generation:
         self._stop_texts = sorted((text.encode(), text) for text in limits.stop_texts if text)
         self._stop_ids = frozenset({END, *limits.stop_ids})
         self._end_below = sampler.end_below
-        self._script = sampler.script(packed, start)
+        self._script: Script | JsonScript | None = sampler.script(packed, start)
+        if schema is not None:
+            self._script = JsonScript(schema, crc32(packed, start))
         self._replies: dict[int, bytes] = {}
         self._state = crc32(packed, start)
         self._taken = 0

@@ -45,6 +45,9 @@ class Job(Struct, kw_only=True):
     """Tool calls in the text are to be parsed."""
     hide_ids: bool = False
     """A lie by omission: no id of a sampled token is told anywhere."""
+    schema: dict[str, object] | None = None
+    """What the reply has to fit, as JSON; None: anything goes."""
+    effort: str | None = None
     version: str = DEFAULT_VERSION
     """The weights when it was read."""
     created: int = 0

@@ -32,7 +32,9 @@ class Ledger:
 
     def understood(self, job: Job, path: str) -> None:
         prompt, wanted = len(job.prompt), job.limits.max_tokens
-        self.calls.append(Call(job.id, path, prompt, wanted, job.seed, job.stream))
+        self.calls.append(
+            Call(job.id, path, prompt, wanted, job.seed, job.stream, job.schema, job.effort)
+        )
 
     def sampled(self, tokens: int) -> None:
         self._stats.tokens += tokens

@@ -68,3 +68,7 @@ class Call(Struct, frozen=True):
     max_tokens: int
     seed: int | None
     stream: bool
+    schema: dict[str, object] | None = None
+    """What the reply has to fit, as JSON."""
+    effort: str | None = None
+    """Where the wire has a parameter for it: `reasoning_effort`."""

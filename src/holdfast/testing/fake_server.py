@@ -154,7 +154,13 @@ class FakeServer:
 
     def _generation(self, job: Job) -> Generation:
         try:
-            return Generation(self._sampler, job.prompt, seed=job.seed_or_chance, limits=job.limits)
+            return Generation(
+                self._sampler,
+                job.prompt,
+                seed=job.seed_or_chance,
+                limits=job.limits,
+                schema=job.schema,
+            )
         except OutOfVocabulary as error:
             raise refusals.Refused(400, str(error)) from error
 

@@ -17,6 +17,8 @@ from msgspec.structs import replace
 from holdfast.testing import fake_refusals as refusals
 from holdfast.testing.fake_generation import Piece
 from holdfast.testing.fake_job import Job, checked, decoded, limits, only_one
+from holdfast.testing.fake_json import ANY
+from holdfast.testing.fake_json import checked as checked_schema
 from holdfast.testing.fake_options import Options
 from holdfast.testing.fake_tokens import END, TEXT
 
@@ -28,6 +30,7 @@ class SamplingParams(Struct, frozen=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     n: int = 1
+    json_schema: str | None = None
 
 
 class Body(Struct):
@@ -41,6 +44,14 @@ class Body(Struct):
     return_prompt_token_ids: bool = False
     stream: bool = False
     rid: str | None = None
+
+
+_schemas = msgspec.json.Decoder(dict[str, object])
+
+
+def _schema(text: str) -> dict[str, object]:
+    schema = decoded(_schemas, text.encode())
+    return ANY if schema == {"type": "object"} else checked_schema(schema)
 
 
 class SGLangWire:
@@ -60,6 +71,7 @@ class SGLangWire:
             prompt=list((body.text or "").encode()) if body.input_ids is None else body.input_ids,
             limits=limits(params.max_new_tokens, params.stop, params.stop_token_ids),
             seed=params.sampling_seed,
+            schema=None if params.json_schema is None else _schema(params.json_schema),
             stream=body.stream,
             logprobs=body.return_logprob,
             logprob_texts=body.return_text_in_logprobs,

@@ -12,6 +12,7 @@ any. Invariants:
 import asyncio
 import logging
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,7 +42,13 @@ class Session:
     """Made by `open`, ended by `close`."""
 
     def __init__(
-        self, connection: Connection, *, timeout: float, handshake: bool, seed: int | None
+        self,
+        connection: Connection,
+        *,
+        timeout: float,
+        handshake: bool,
+        seed: int | None,
+        introduction: Mapping[str, object],
     ):
         self.tools: tuple[mcp_types.Tool, ...] = ()
         """What the server listed when the session began."""
@@ -53,6 +60,7 @@ class Session:
         self._timeout = timeout
         self._handshake = handshake
         self._seed = seed
+        self._introduction = introduction
         self._words = Words(connection.secrets)
         self._client: Client | None = None
         self._settled = asyncio.Event()
@@ -70,12 +78,20 @@ class Session:
         timeout: float,
         handshake: bool = False,
         seed: int | None = None,
+        introduction: Mapping[str, object] | None = None,
     ) -> "Session":
         """Ready for calls, with its tools listed; `EnvironmentBroken` if it is not so in time.
 
-        Without `handshake`, the server is asked first whether it needs none.
+        Without `handshake`, the server is asked first whether it needs none. `introduction` is what
+        the client says of itself beside its name.
         """
-        session = cls(connection, timeout=timeout, handshake=handshake, seed=seed)
+        session = cls(
+            connection,
+            timeout=timeout,
+            handshake=handshake,
+            seed=seed,
+            introduction=introduction or {},
+        )
         try:
             async with asyncio.timeout(timeout):
                 await session._settled.wait()
@@ -158,6 +174,10 @@ class Session:
         transport = self._connection.transport(
             self._words, self._leaving.set, seed=self._seed, timeout=self._timeout
         )
+        if self._introduction:
+            from holdfast.environments.mcp.introduction import introduced
+
+            transport = introduced(transport, self._introduction)
         return Client(
             transport,
             mode="legacy" if self._handshake else "auto",

@@ -7,13 +7,16 @@ policy; only what goes wrong on our side breaks the environment.
 """
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import structs
+
 from holdfast.environments.workspace import folder as folders
 from holdfast.environments.workspace import mounts, sandbox, scoring, settings
-from holdfast.environments.workspace.command import Bounds, Ended, Stop, run
+from holdfast.environments.workspace.command import Bounds, Ended, Launch, Stop, run
 from holdfast.environments.workspace.files import Files
 from holdfast.environments.workspace.limits import ResourceLimits, WorkspaceLimit, amount
 from holdfast.environments.workspace.output import Output
@@ -154,6 +157,27 @@ class Workspace(Environment):
         made = scoring.make(command, files or {}, keep=chosen, timeout=timeout)
         self._scorings[made.action] = made
         return made.action
+
+    # --- programs that work in it by themselves
+
+    def launch(
+        self, words: Sequence[str], *, env: Mapping[str, str], read_only: Sequence[str] = ()
+    ) -> Launch:
+        """Starts a program whose home and working folder the workspace is, with the workspace's
+        own variables and `env`; it has the network, and sees `read_only`, too. Whoever starts it
+        ends it, and says `touched` when the files are looked at."""
+        job = self._job(f"exec {shlex.join(words)}", self.path, env)
+        seen = (*job.read_only, *mounts.checked(tuple(read_only)))
+        return self._sandbox.launch(structs.replace(job, network=True, read_only=seen))
+
+    def touched(self) -> None:
+        """Something else than this workspace's own commands may have changed the files."""
+        self._tree = None
+
+    async def check_room(self) -> bool:
+        """Whether what is in it is within its limit."""
+        tree = self._tree = await in_thread(self._known_tree)
+        return tree.fits(self._limit)
 
     # --- tools
 

@@ -3,13 +3,16 @@
 - Ignored, since nothing that is sampled depends on it: `metadata`, `service_tier`, `speed`,
   `diagnostics`, `cache_control` wherever it stands, `citations` that are off.
 - Refused by name: what would change the answer and cannot be done (`top_k`, `container`,
-  `mcp_servers`, `context_management`, …), and every field that is not known.
+  `mcp_servers`, …), and every field that is not known.
 - `null`, an empty list or an empty object says nothing and is as good as absent.
 - `thinking`: `adaptive` means that the model decides, and it does; `disabled` is what a policy that
   does not reason does anyway. Neither reaches the template. A budget (`enabled`) and
   `between_tools` cannot be held and are refused. `display` is ignored: reasoning is always shown
   whole, because what a client sends back must be what was sampled.
-- `output_config`: `effort` other than `high` (which is the same as none) and `format` are refused.
+- `context_management`: edits that keep everything, as Claude Code sends them, ask for nothing; one
+  that would clear something is refused.
+- `output_config`: `effort` is followed where the model has such a thing, and `high` is the same as
+  none, as Anthropic has it; `format` is a JSON schema.
 """
 
 from typing import Annotated, TypeVar
@@ -18,11 +21,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from holdfast.gateway.wires.anthropic_errors import bad, misshapen, unsupported
+from holdfast.records.errors import UsageError
+from holdfast.records.sampling import schema_text
 
 Name = Annotated[str, Meta(min_length=1)]
 Choosing = dict[str, object]
 Found = TypeVar("Found")
 
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _UNSUPPORTED = (
     "compaction",
     "container",
@@ -113,6 +119,21 @@ class Counted(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     thread: object = None
     top_k: object = None
 
+    @property
+    def effort(self) -> str | None:
+        effort = (self.output_config or {}).get("effort")
+        return None if effort in (None, "high") else str(effort)
+
+    @property
+    def json(self) -> bool | str:
+        form = (self.output_config or {}).get("format")
+        if not isinstance(form, dict):
+            return False
+        try:
+            return schema_text(form["schema"])
+        except UsageError as error:
+            raise bad("output_config.format.schema", str(error)) from error
+
 
 class Request(Counted, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What `/v1/messages` takes."""
@@ -166,10 +187,21 @@ def _decoded(decoder: msgspec.json.Decoder[Found], body: bytes) -> Found:
 
 def _check(found: Counted) -> None:
     for name in _UNSUPPORTED:
-        if getattr(found, name) not in (None, [], {}):
+        given = getattr(found, name)
+        if given not in (None, [], {}) and not (name == "context_management" and _keeps_all(given)):
             raise unsupported(name)
     _check_thinking(found.thinking or {})
     _check_output(found.output_config or {})
+
+
+def _keeps_all(management: object) -> bool:
+    """Whether every edit that is asked for leaves the conversation as it is."""
+    if not isinstance(management, dict) or set(management) != {"edits"}:
+        return False
+    edits = management["edits"]
+    return isinstance(edits, list) and all(
+        isinstance(edit, dict) and edit.get("keep") == "all" for edit in edits
+    )
 
 
 def _check_thinking(thinking: Choosing) -> None:
@@ -181,10 +213,21 @@ def _check_thinking(thinking: Choosing) -> None:
 
 def _check_output(output: Choosing) -> None:
     _only(output, ("effort", "format"), "output_config")
-    if output.get("effort") not in (None, "high"):
-        raise unsupported("output_config.effort")
-    if output.get("format") is not None:
-        raise unsupported("output_config.format")
+    if output.get("effort") not in (None, *_EFFORTS):
+        raise bad("output_config.effort", f"Input should be {', '.join(_EFFORTS)}")
+    if (form := output.get("format")) is not None:
+        _check_format(form)
+
+
+def _check_format(form: object) -> None:
+    where = "output_config.format"
+    if not isinstance(form, dict):
+        raise bad(where, "Input should be a valid dictionary")
+    _only(form, ("type", "schema"), where)
+    if form.get("type") != "json_schema":
+        raise unsupported(f"{where}.type", 'use "json_schema"')
+    if not isinstance(form.get("schema"), dict):
+        raise bad(f"{where}.schema", "Input should be a valid dictionary")
 
 
 def _only(given: Choosing, known: tuple[str, ...], where: str) -> None:

@@ -4,15 +4,17 @@ An answer is told as one JSON object or as a stream of chunks. Both are function
 alone: told again, they have the same bytes.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
-from holdfast.gateway.exchange import Answer, Ask, Choice, Refused
+from holdfast.gateway.exchange import Answer, Ask, Choice, Delta, Known, Opening, Refused
 from holdfast.gateway.wires import openai_errors, sse
 from holdfast.gateway.wires.openai_errors import unsupported_value, wrong
+from holdfast.gateway.wires.openai_formats import Effort
 from holdfast.gateway.wires.openai_messages import Told, messages, tools
 from holdfast.gateway.wires.openai_parameters import (
     NEUTRAL,
@@ -20,17 +22,23 @@ from holdfast.gateway.wires.openai_parameters import (
     Parameters,
     only_neutral,
 )
-from holdfast.records.message import ToolCall
+from holdfast.gateway.wires.openai_stream import CompletionStream
+from holdfast.gateway.wires.spoken import Spoken
+from holdfast.records.message import Message, ToolCall
 
 _LEAST_LOGPROB = -9999.0
 """What OpenAI says for a token that could hardly be sampled; JSON has no infinity."""
 
 
-class _Body(Parameters, kw_only=True, forbid_unknown_fields=True):
-    messages: Annotated[list[Told], Meta(min_length=1)]
+_Said = TypeVar("_Said")
+
+
+class _Body(Parameters, Generic[_Said], kw_only=True, forbid_unknown_fields=True):
+    messages: _Said
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
     max_completion_tokens: Count | None = None
+    reasoning_effort: Effort | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0)] | None = None
 
@@ -45,7 +53,6 @@ class _Body(Parameters, kw_only=True, forbid_unknown_fields=True):
     audio: object = None
     moderation: object = None
     web_search_options: object = None
-    reasoning_effort: object = None
     verbosity: object = None
     chat_template: object = None
     chat_template_kwargs: object = None
@@ -63,7 +70,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "audio": (),
     "moderation": (),
     "web_search_options": (),
-    "reasoning_effort": (),
     "verbosity": ("medium",),
     "chat_template": (),
     "chat_template_kwargs": ({},),
@@ -72,14 +78,16 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "include_reasoning": (True,),
 }
 
-_DECODER = msgspec.json.Decoder(_Body)
+_DECODER = msgspec.json.Decoder(_Body[Annotated[list[Told], Meta(min_length=1)]])
+_UNREAD = msgspec.json.Decoder(_Body[Raw])
+_MESSAGES = msgspec.json.Decoder(list[Told])
 
 
 class OpenAIChat:
     """The wire."""
 
-    def ask(self, body: bytes) -> Ask:
-        told = openai_errors.decoded(_DECODER, body)
+    def ask(self, body: bytes, known: Known | None = None) -> Ask:
+        told, said = _read(body, known)
         only_neutral(told, _NEUTRAL)
         if told.top_logprobs:
             raise unsupported_value(
@@ -87,12 +95,14 @@ class OpenAIChat:
             )
         return Ask(
             model=told.model,
-            messages=messages(told.messages),
+            messages=said or messages(told.messages),
             tools=_shown_tools(told),
             max_tokens=_max_tokens(told),
             temperature=told.temperature,
             top_p=told.top_p,
             stop=told.stops,
+            json=told.json,
+            reasoning_effort=told.reasoning_effort,
             n=told.n or 1,
             stream=bool(told.stream),
             logprobs=bool(told.logprobs),
@@ -109,19 +119,11 @@ class OpenAIChat:
             }
         )
 
+    def stream(self, ask: Ask) -> "ChatStream":
+        return ChatStream(ask)
+
     def events(self, ask: Ask, answer: Answer) -> list[bytes]:
-        head = _head(answer, "chat.completion.chunk")
-        head["system_fingerprint"] = None
-        # Whoever asked for the usage gets null for it in all chunks but the last.
-        rest = {"usage": None} if ask.include_usage else {}
-        said = [
-            {**head, "choices": [chunk], **rest}
-            for index, choice in enumerate(answer.choices)
-            for chunk in _chunks(index, choice, ask=ask)
-        ]
-        if ask.include_usage:
-            said.append({**head, "choices": [], "usage": usage(answer)})
-        return [*(sse.data(msgspec.json.encode(one)) for one in said), sse.DONE]
+        return self.stream(ask).end(answer)
 
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE
@@ -130,7 +132,22 @@ class OpenAIChat:
         return openai_errors.encoded(refused)
 
 
-def _max_tokens(told: _Body) -> int | None:
+def _read(body: bytes, known: Known | None) -> tuple[_Body[Any], tuple[Message, ...]]:
+    """The body, and its messages where they are read with what is known of them."""
+    if known is not None:
+        # Where something is wrong, only the whole tells what, and in which message.
+        with contextlib.suppress(Refused, ValueError, RecursionError):
+            unread = _UNREAD.decode(body)
+            if said := known.messages(unread.messages, _new):
+                return unread, said
+    return openai_errors.decoded(_DECODER, body), ()
+
+
+def _new(sent: bytes) -> tuple[Message, ...]:
+    return messages(_MESSAGES.decode(sent))
+
+
+def _max_tokens(told: _Body[Any]) -> int | None:
     given = {one for one in (told.max_tokens, told.max_completion_tokens) if one is not None}
     if len(given) > 1:
         said = "'max_tokens' and 'max_completion_tokens' differ; send one of them."
@@ -138,7 +155,7 @@ def _max_tokens(told: _Body) -> int | None:
     return given.pop() if given else None
 
 
-def _shown_tools(told: _Body) -> tuple[dict[str, object], ...]:
+def _shown_tools(told: _Body[Any]) -> tuple[dict[str, object], ...]:
     if told.tool_choice not in (None, "auto", "none"):
         raise unsupported_value(
             "tool_choice", told.tool_choice, "no call can be forced; send 'auto' or 'none'."
@@ -147,7 +164,7 @@ def _shown_tools(told: _Body) -> tuple[dict[str, object], ...]:
     return () if told.tool_choice == "none" else found
 
 
-def _head(answer: Answer, kind: str) -> dict[str, object]:
+def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
     return {
         "id": f"chatcmpl-{answer.id}",
         "object": kind,
@@ -220,29 +237,47 @@ def _logprob(token: str, logprob: float) -> dict[str, object]:
     }
 
 
-def _chunks(index: int, choice: Choice, *, ask: Ask) -> Iterator[dict[str, object]]:
-    """One choice after another: its role, its reasoning, its text, its calls, its end."""
-    text = choice.message.text
-    spelled = sse.spelled(choice.tokens, text) if ask.logprobs else None
-    # Logprobs of tokens that are not the text's alone come at once, with the end: the published
-    # library counts those of a choice's first chunk twice.
-    apart = _logprobs(choice, range(len(choice.tokens))) if ask.logprobs and not spelled else None
-    opening = {
-        "role": "assistant",
-        "content": None if _content(choice) is None else "",
-        "refusal": None,
-    }
-    yield _chunk(index, opening)
-    for piece in sse.pieces(choice.message.reasoning or ""):
-        yield _chunk(index, {"reasoning_content": piece})
-    if spelled is None:
-        for piece in sse.pieces(text):
-            yield _chunk(index, {"content": piece})
-    for piece, places in spelled or ():
-        yield _chunk(index, {"content": piece}, logprobs=_logprobs(choice, places))
-    for delta in _call_deltas(choice.message.tool_calls):
-        yield _chunk(index, {"tool_calls": [delta]})
-    yield _chunk(index, {}, logprobs=apart, finish_reason=choice.finish_reason)
+class ChatStream(CompletionStream):
+    """Of each choice: its role, its reasoning, its text, its calls, its end."""
+
+    def _head(self, opening: Opening) -> dict[str, object]:
+        return {**_head(opening, "chat.completion.chunk"), "system_fingerprint": None}
+
+    def _usage(self, answer: Answer) -> dict[str, object]:
+        return usage(answer)
+
+    def _delta(self, delta: Delta, spoken: Spoken) -> Iterator[dict[str, object]]:
+        if not spoken.is_begun:
+            yield _opened(delta.index, None if delta.is_reasoning else "")
+        name = "reasoning_content" if delta.is_reasoning else "content"
+        yield _chunk(delta.index, {name: delta.text})
+
+    def _rest(self, index: int, choice: Choice, spoken: Spoken) -> Iterator[dict[str, object]]:
+        reasoning, text = spoken.rest(choice.message)
+        # Logprobs never come with a choice's first chunk: the published library counts those twice.
+        pieces, apart = self._pieces(choice, text, spoken)
+        content = _content(choice)
+        if not spoken.is_begun:
+            yield _opened(index, None if content is None else "")
+        for piece in sse.pieces(reasoning):
+            yield _chunk(index, {"reasoning_content": piece})
+        for piece, places in pieces:
+            yield _chunk(index, {"content": piece}, logprobs=_logprobs_at(choice, places))
+        if spoken.is_begun and content == "":
+            # It was opened without saying whether there is text.
+            yield _chunk(index, {"content": ""})
+        for delta in _call_deltas(choice.message.tool_calls):
+            yield _chunk(index, {"tool_calls": [delta]})
+        logprobs = _logprobs_at(choice, apart)
+        yield _chunk(index, {}, logprobs=logprobs, finish_reason=choice.finish_reason)
+
+
+def _logprobs_at(choice: Choice, places: range | None) -> dict[str, object] | None:
+    return None if places is None else _logprobs(choice, places)
+
+
+def _opened(index: int, content: str | None) -> dict[str, object]:
+    return _chunk(index, {"role": "assistant", "content": content, "refusal": None})
 
 
 def _call_deltas(calls: Sequence[ToolCall]) -> Iterator[dict[str, object]]:

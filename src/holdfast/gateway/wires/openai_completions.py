@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import msgspec
 from msgspec import Meta
 
-from holdfast.gateway.exchange import Answer, Ask, Choice, Refused
+from holdfast.gateway.exchange import Answer, Ask, Choice, Delta, Known, Opening, Refused
 from holdfast.gateway.wires import openai_errors, sse
 from holdfast.gateway.wires.openai_chat import least_logprob, usage
 from holdfast.gateway.wires.openai_errors import unsupported_value, wrong
@@ -17,9 +17,13 @@ from holdfast.gateway.wires.openai_parameters import (
     Parameters,
     only_neutral,
 )
+from holdfast.gateway.wires.openai_stream import CompletionStream
+from holdfast.gateway.wires.spoken import Spoken
 
 _DEFAULT_MAX_TOKENS = 16
 """As this endpoint has always had it."""
+
+_MOST_CHOICES = 128
 
 _Token = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 _Prompt = str | list[str | _Token | list[_Token]]
@@ -48,14 +52,18 @@ _DECODER = msgspec.json.Decoder(_Body)
 class OpenAICompletions:
     """The wire."""
 
-    def ask(self, body: bytes) -> Ask:
+    def ask(self, body: bytes, known: Known | None = None) -> Ask:
         told = openai_errors.decoded(_DECODER, body)
         only_neutral(told, _NEUTRAL)
         if told.logprobs is not None and told.logprobs > 1:
             raise unsupported_value(
                 "logprobs", told.logprobs, "only sampled tokens have logprobs; send 0 or 1."
             )
-        text, ids = _prompt(told.prompt)
+        prompts = _prompts(told.prompt)
+        if len(prompts) * (told.n or 1) > _MOST_CHOICES:
+            said = f"there can be {_MOST_CHOICES} choices of all prompts together"
+            raise wrong(f"Invalid 'prompt': {said}.", param="prompt")
+        only = prompts[0] if len(prompts) == 1 else None
         return Ask(
             model=told.model,
             messages=(),
@@ -63,12 +71,14 @@ class OpenAICompletions:
             temperature=told.temperature,
             top_p=told.top_p,
             stop=told.stops,
+            json=told.json,
             n=told.n or 1,
             stream=bool(told.stream),
             logprobs=told.logprobs is not None,
             include_usage=told.include_usage,
-            text=text,
-            prompt_ids=ids,
+            text=only if isinstance(only, str) else None,
+            prompt_ids=only if isinstance(only, tuple) else None,
+            prompts=() if only is not None else prompts,
         )
 
     def answer(self, ask: Ask, answer: Answer) -> bytes:
@@ -83,17 +93,11 @@ class OpenAICompletions:
         ]
         return msgspec.json.encode({**_head(answer), "choices": choices, "usage": usage(answer)})
 
+    def stream(self, ask: Ask) -> "TextStream":
+        return TextStream(ask)
+
     def events(self, ask: Ask, answer: Answer) -> list[bytes]:
-        head = _head(answer)
-        rest = {"usage": None} if ask.include_usage else {}
-        said = [
-            {**head, "choices": [chunk], **rest}
-            for index, choice in enumerate(answer.choices)
-            for chunk in _chunks(index, choice, ask=ask)
-        ]
-        if ask.include_usage:
-            said.append({**head, "choices": [], "usage": usage(answer)})
-        return [*(sse.data(msgspec.json.encode(one)) for one in said), sse.DONE]
+        return self.stream(ask).end(answer)
 
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE
@@ -102,22 +106,17 @@ class OpenAICompletions:
         return openai_errors.encoded(refused)
 
 
-def _prompt(prompt: _Prompt) -> tuple[str | None, tuple[int, ...] | None]:
-    """The text or the tokens. One prompt: several are several calls."""
-    if prompt in ("", [], [""], [[]]):
+def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:
+    """Texts or tokens, one or several."""
+    kinds = {str} if isinstance(prompt, str) else set(map(type, prompt))
+    if kinds == {int}:
+        return (tuple(cast("list[int]", prompt)),)
+    several = [prompt] if isinstance(prompt, str) else prompt
+    if len(kinds) > 1:
+        raise wrong("Invalid 'prompt': its prompts are not all of one kind.", param="prompt")
+    if not several or not all(several):
         raise wrong("Invalid 'prompt': it is empty.", param="prompt")
-    if isinstance(prompt, str):
-        return prompt, None
-    if set(map(type, prompt)) == {int}:
-        return None, tuple(cast("list[int]", prompt))
-    if len(prompt) > 1:
-        raise wrong(
-            "Unsupported value: 'prompt' has several prompts; send one in each call.",
-            param="prompt",
-            code="unsupported_value",
-        )
-    (one,) = prompt
-    return (one, None) if isinstance(one, str) else (None, tuple(cast("list[int]", one)))
+    return tuple(one if isinstance(one, str) else tuple(cast("list[int]", one)) for one in several)
 
 
 def _finish_reason(choice: Choice) -> str:
@@ -125,7 +124,7 @@ def _finish_reason(choice: Choice) -> str:
     return "length" if choice.finish_reason == "length" else "stop"
 
 
-def _head(answer: Answer) -> dict[str, object]:
+def _head(answer: Answer | Opening) -> dict[str, object]:
     return {
         "id": f"cmpl-{answer.id}",
         "object": "text_completion",
@@ -166,13 +165,26 @@ def _offsets(tokens: Sequence[str]) -> list[int]:
     return list(accumulate((len(one) for one in tokens), initial=0))
 
 
-def _chunks(index: int, choice: Choice, *, ask: Ask) -> Iterator[dict[str, object]]:
-    text = choice.message.text
-    spelled = sse.spelled(choice.tokens, text) if ask.logprobs else None
-    apart = _logprobs(choice, range(len(choice.tokens))) if ask.logprobs and not spelled else None
-    if spelled is None:
-        for piece in sse.pieces(text):
-            yield _choice(index, piece)
-    for piece, places in spelled or ():
-        yield _choice(index, piece, logprobs=_logprobs(choice, places))
-    yield _choice(index, "", logprobs=apart, finish_reason=_finish_reason(choice))
+class TextStream(CompletionStream):
+    """Of each choice: its text, its end."""
+
+    def _head(self, opening: Opening) -> dict[str, object]:
+        return _head(opening)
+
+    def _usage(self, answer: Answer) -> dict[str, object]:
+        return usage(answer)
+
+    def _delta(self, delta: Delta, spoken: Spoken) -> Iterator[dict[str, object]]:
+        yield _choice(delta.index, delta.text)
+
+    def _rest(self, index: int, choice: Choice, spoken: Spoken) -> Iterator[dict[str, object]]:
+        _, text = spoken.rest(choice.message)
+        pieces, apart = self._pieces(choice, text, spoken)
+        for piece, places in pieces:
+            yield _choice(index, piece, logprobs=_logprobs_at(choice, places))
+        end, reason = _logprobs_at(choice, apart), _finish_reason(choice)
+        yield _choice(index, "", logprobs=end, finish_reason=reason)
+
+
+def _logprobs_at(choice: Choice, places: range | None) -> dict[str, object] | None:
+    return None if places is None else _logprobs(choice, places)

@@ -11,6 +11,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from holdfast.gateway.wires.openai_errors import unsupported, unsupported_value
+from holdfast.gateway.wires.openai_formats import ResponseFormat, json_of
 
 MOST_TOKENS = 2**31 - 1
 
@@ -35,6 +36,7 @@ class Parameters(Struct, kw_only=True, forbid_unknown_fields=True):
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
 
     # About the books.
     user: object = None
@@ -71,12 +73,15 @@ class Parameters(Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_logprobs: object = None
     return_token_ids: object = None
     return_tokens_as_token_ids: object = None
-    response_format: object = None
     structured_outputs: object = None
 
     @property
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def json(self) -> bool | str:
+        return json_of(self.response_format, param="response_format")
 
     @property
     def include_usage(self) -> bool:
@@ -105,7 +110,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "prompt_logprobs": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
-    "response_format": ({"type": "text"},),
     "structured_outputs": (),
 }
 
@@ -114,9 +118,8 @@ _WHY = {
     "leave it out.",
     "functions": "it is deprecated; use 'tools'.",
     "function_call": "it is deprecated; use 'tools' and 'tool_choice'.",
-    "response_format": "nothing constrains what is sampled; ask for JSON in the prompt.",
+    "structured_outputs": "ask for JSON with 'response_format'; nothing else constrains a sample.",
     "parallel_tool_calls": "nothing keeps the model from several calls in one turn.",
-    "reasoning_effort": "how the model reasons is the policy's setting.",
     "chat_template_kwargs": "how messages are rendered is the policy's setting.",
 }
 _USUAL = "it would change what is sampled; leave it out."

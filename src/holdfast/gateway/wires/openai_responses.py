@@ -7,26 +7,27 @@ same bytes. Nothing is kept under the ids that are told: a client sends its whol
 
 import msgspec
 
-from holdfast.gateway.exchange import Answer, Ask, Refused
+from holdfast.gateway.exchange import Answer, Ask, Known, Refused
 from holdfast.gateway.wires import openai_errors, sse
-from holdfast.gateway.wires.responses_events import events_of
-from holdfast.gateway.wires.responses_output import closing, opening
+from holdfast.gateway.wires.responses_events import ResponseStream
+from holdfast.gateway.wires.responses_output import closing, items_of, opening
 from holdfast.gateway.wires.responses_request import ask_of
 
 
 class OpenAIResponses:
     """The wire."""
 
-    def ask(self, body: bytes) -> Ask:
+    def ask(self, body: bytes, known: Known | None = None) -> Ask:
         return ask_of(body)
 
     def answer(self, ask: Ask, answer: Answer) -> bytes:
-        return msgspec.json.encode(closing(opening(ask, answer), answer))
+        return msgspec.json.encode(closing(opening(ask, answer), answer, items_of(answer)))
+
+    def stream(self, ask: Ask) -> ResponseStream:
+        return ResponseStream(ask)
 
     def events(self, ask: Ask, answer: Answer) -> list[bytes]:
-        return [
-            sse.event(str(one["type"]), msgspec.json.encode(one)) for one in events_of(ask, answer)
-        ]
+        return self.stream(ask).end(answer)
 
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE

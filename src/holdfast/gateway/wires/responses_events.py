@@ -1,77 +1,191 @@
-"""A response as the events of its stream.
+"""A response as the events of its stream, numbered from 0.
 
-The answer is known as a whole before its first event, so its deltas are always the same. What the
-events add up to is the response that is told without a stream.
+Its items are opened, grow and end one after another. What the events add up to is the response that
+the last of them holds. One that is told whole has at most one item of reasoning and one of words,
+in this order, and is the response that is told without a stream; a live one has as many as the
+reply turned from one to the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from holdfast.gateway.exchange import Answer, Ask
+import msgspec
+
+from holdfast.gateway.exchange import Answer, Ask, Choice, Delta, Opening, Refused
 from holdfast.gateway.wires import sse
-from holdfast.gateway.wires.responses_output import Json, closing, opening
+from holdfast.gateway.wires.responses_output import (
+    Json,
+    call_item,
+    closing,
+    logprobs_of,
+    opening,
+    reasoning_item,
+    was_cut,
+    words_item,
+)
+from holdfast.gateway.wires.spoken import Spoken
+from holdfast.records.message import Message, ToolCall
 
 Event = tuple[str, Json]
 """Its type and what it holds besides that and its number."""
+_encode = msgspec.json.Encoder().encode
 
 
-def events_of(ask: Ask, answer: Answer) -> list[Json]:
-    """In order, numbered from 0."""
-    return [
-        {"type": kind, "sequence_number": number, **held}
-        for number, (kind, held) in enumerate(_events(ask, answer))
-    ]
+class _Open:
+    """An item of reasoning or of words that still grows."""
+
+    def __init__(self, response: Opening, place: int, *, is_reasoning: bool):
+        self.is_reasoning = is_reasoning
+        self._response, self._place = response, place
+        self._text: list[str] = []
+        item = self.item([])
+        (part,) = self._parts(item)
+        self.added: Json = {**item, "status": "in_progress", "content": []}
+        self.part: Json = {**part, "text": "", **({} if is_reasoning else {"logprobs": []})}
+        self.at: Json = {"item_id": item["id"], "output_index": place, "content_index": 0}
+
+    def item(self, logprobs: list[Json]) -> Json:
+        text = "".join(self._text)
+        if self.is_reasoning:
+            return reasoning_item(self._response, self._place, text)
+        return words_item(self._response, self._place, text, logprobs)
+
+    def grown(self, text: str, logprobs: list[Json]) -> Event:
+        self._text.append(text)
+        if self.is_reasoning:
+            return "response.reasoning_text.delta", {**self.at, "delta": text}
+        return "response.output_text.delta", {**self.at, "delta": text, "logprobs": logprobs}
+
+    def ended(self, item: Json) -> Iterator[Event]:
+        (part,) = self._parts(item)
+        kind = "reasoning_text" if self.is_reasoning else "output_text"
+        said: Json = {name: part[name] for name in ("text", "logprobs") if name in part}
+        yield f"response.{kind}.done", {**self.at, **said}
+        yield "response.content_part.done", {**self.at, "part": part}
+
+    def _parts(self, item: Json) -> list[Json]:
+        parts = item["content"]
+        assert isinstance(parts, list), "words and reasoning have parts"
+        return parts
 
 
-def _events(ask: Ask, answer: Answer) -> Iterator[Event]:
-    opened = opening(ask, answer)
-    yield "response.created", {"response": opened}
-    yield "response.in_progress", {"response": opened}
-    whole = closing(opened, answer)
-    items = whole["output"]
-    assert isinstance(items, list), "a response has its items"
-    for index, item in enumerate(items):
-        yield from _item(item, index)
-    yield f"response.{whole['status']}", {"response": whole}
+class ResponseStream:
+    """It has one choice."""
+
+    def __init__(self, ask: Ask):
+        self._ask = ask
+        self._spoken = Spoken()
+        self._numbers = 0
+        self._items: list[Json] = []
+        """Those that ended."""
+        self._open: _Open | None = None
+
+    def more(self, opening: Opening, deltas: Sequence[Delta]) -> list[bytes]:
+        events = [*self._begin(opening)]
+        for delta in deltas:
+            self._spoken.take(delta)
+            events += self._grow(opening, delta.text, is_reasoning=delta.is_reasoning)
+        return self._numbered(events)
+
+    def end(self, answer: Answer) -> list[bytes]:
+        choice, response = answer.choices[0], answer.opening
+        reasoning, text = self._spoken.rest(choice.message)
+        events = [*self._begin(response)]
+        for piece in sse.pieces(reasoning):
+            events += self._grow(response, piece, is_reasoning=True)
+        logprobs = logprobs_of(choice)
+        events += self._words(response, choice, text, logprobs)
+        calls = choice.message.tool_calls
+        events += self._close(logprobs, is_cut=was_cut(answer) and not calls)
+        for call in calls:
+            events += self._call(response, call, is_cut=was_cut(answer) and call is calls[-1])
+        whole = closing(opening(self._ask, response), answer, self._items)
+        events.append((f"response.{whole['status']}", {"response": whole}))
+        return self._numbered(events)
+
+    def error(self, refused: Refused) -> bytes:
+        told = {
+            "type": "error",
+            "code": refused.code or None,
+            "message": refused.message,
+            "param": refused.param,
+            "sequence_number": self._numbers,
+        }
+        return sse.event("error", _encode(told))
+
+    def _begin(self, response: Opening) -> Iterator[Event]:
+        if not self._spoken.is_begun:
+            self._spoken.is_begun = True
+            opened: Json = {"response": opening(self._ask, response)}
+            yield "response.created", opened
+            yield "response.in_progress", opened
+
+    def _words(
+        self, response: Opening, choice: Choice, text: str, logprobs: list[Json]
+    ) -> Iterator[Event]:
+        """What is left of the text; logprobs go with it where all of it is left."""
+        if not _has_words(choice.message):
+            return
+        tokens = [] if self._spoken.has_text else [str(one["token"]) for one in logprobs]
+        for piece, places in _cut(text, tokens):
+            told = [logprobs[place] for place in places]
+            yield from self._grow(response, piece, is_reasoning=False, logprobs=told)
+        if not self._spoken.has_text and not text:
+            yield from self._opened(response, is_reasoning=False)
+
+    def _grow(
+        self, response: Opening, text: str, *, is_reasoning: bool, logprobs: Sequence[Json] = ()
+    ) -> Iterator[Event]:
+        yield from self._opened(response, is_reasoning=is_reasoning)
+        assert self._open is not None, "it was just opened"
+        yield self._open.grown(text, list(logprobs))
+
+    def _opened(self, response: Opening, *, is_reasoning: bool) -> Iterator[Event]:
+        if self._open is not None and self._open.is_reasoning is is_reasoning:
+            return
+        yield from self._close([])
+        place = len(self._items)
+        self._open = _Open(response, place, is_reasoning=is_reasoning)
+        yield "response.output_item.added", {"output_index": place, "item": self._open.added}
+        yield "response.content_part.added", {**self._open.at, "part": self._open.part}
+
+    def _close(self, logprobs: list[Json], *, is_cut: bool = False) -> Iterator[Event]:
+        if self._open is None:
+            return
+        item = self._open.item(logprobs)
+        yield from self._open.ended(item)
+        yield self._done(item, is_cut=is_cut)
+        self._open = None
+
+    def _call(self, response: Opening, call: ToolCall, *, is_cut: bool) -> Iterator[Event]:
+        place = len(self._items)
+        item = call_item(response, place, call)
+        added = {**item, "status": "in_progress", "arguments": ""}
+        yield "response.output_item.added", {"output_index": place, "item": added}
+        at = {"item_id": item["id"], "output_index": place}
+        for piece in sse.pieces(call.arguments):
+            yield "response.function_call_arguments.delta", {**at, "delta": piece}
+        whole = {**at, "name": call.name, "arguments": call.arguments}
+        yield "response.function_call_arguments.done", whole
+        yield self._done(item, is_cut=is_cut)
+
+    def _done(self, item: Json, *, is_cut: bool) -> Event:
+        if is_cut:
+            item["status"] = "incomplete"
+        self._items.append(item)
+        return "response.output_item.done", {"output_index": len(self._items) - 1, "item": item}
+
+    def _numbered(self, events: Sequence[Event]) -> list[bytes]:
+        found = []
+        for kind, held in events:
+            told = {"type": kind, "sequence_number": self._numbers, **held}
+            self._numbers += 1
+            found.append(sse.event(kind, _encode(told)))
+        return found
 
 
-def _item(item: Json, index: int) -> Iterator[Event]:
-    empty = "arguments" if item["type"] == "function_call" else "content"
-    bare = {**item, "status": "in_progress", empty: "" if empty == "arguments" else []}
-    yield "response.output_item.added", {"output_index": index, "item": bare}
-    where = {"item_id": item["id"], "output_index": index}
-    yield from _arguments(item, where) if empty == "arguments" else _parts(item, where)
-    yield "response.output_item.done", {"output_index": index, "item": item}
-
-
-def _arguments(item: Json, where: Json) -> Iterator[Event]:
-    arguments = item["arguments"]
-    assert isinstance(arguments, str), "a call has its arguments"
-    for piece in sse.pieces(arguments):
-        yield "response.function_call_arguments.delta", {**where, "delta": piece}
-    whole = {**where, "name": item["name"], "arguments": arguments}
-    yield "response.function_call_arguments.done", whole
-
-
-def _parts(item: Json, where: Json) -> Iterator[Event]:
-    parts = item["content"]
-    assert isinstance(parts, list), "words and reasoning have parts"
-    for index, part in enumerate(parts):
-        here = {**where, "content_index": index}
-        told = _words(part, here) if part["type"] == "output_text" else _thought(part, here)
-        bare = {**part, "text": "", **({"logprobs": []} if "logprobs" in part else {})}
-        yield "response.content_part.added", {**here, "part": bare}
-        yield from told
-        yield "response.content_part.done", {**here, "part": part}
-
-
-def _words(part: Json, where: Json) -> Iterator[Event]:
-    text, logprobs = part["text"], part["logprobs"]
-    assert isinstance(text, str), "words are text"
-    assert isinstance(logprobs, list), "words have logprobs, if only none"
-    for piece, places in _cut(text, [one["token"] for one in logprobs]):
-        told = [logprobs[place] for place in places]
-        yield "response.output_text.delta", {**where, "delta": piece, "logprobs": told}
-    yield "response.output_text.done", {**where, "text": text, "logprobs": logprobs}
+def _has_words(message: Message) -> bool:
+    """A reply without calls always has words, if only ""."""
+    return bool(message.text) or not message.tool_calls
 
 
 def _cut(text: str, tokens: list[str]) -> list[tuple[str, range]]:
@@ -82,11 +196,3 @@ def _cut(text: str, tokens: list[str]) -> list[tuple[str, range]]:
         return found
     first, none = range(len(tokens)), range(0)
     return [(piece, none if place else first) for place, piece in enumerate(sse.pieces(text))]
-
-
-def _thought(part: Json, where: Json) -> Iterator[Event]:
-    text = part["text"]
-    assert isinstance(text, str), "reasoning is text"
-    for piece in sse.pieces(text):
-        yield "response.reasoning_text.delta", {**where, "delta": piece}
-    yield "response.reasoning_text.done", {**where, "text": text}

@@ -8,7 +8,7 @@ system message is told as the instructions.
 
 import msgspec
 
-from holdfast.gateway.exchange import Answer, Ask, Choice
+from holdfast.gateway.exchange import Answer, Ask, Choice, Opening
 from holdfast.gateway.wires.openai_chat import least_logprob
 from holdfast.records.message import Role, ToolCall
 
@@ -17,19 +17,24 @@ Json = dict[str, object]
 _CUT = "length"
 
 
-def closing(opened: Json, answer: Answer) -> Json:
+def closing(opened: Json, answer: Answer, output: list[Json]) -> Json:
     """The response when nothing more comes."""
-    is_cut = answer.choices[0].finish_reason == _CUT
+    is_cut = was_cut(answer)
     return {
         **opened,
         "status": "incomplete" if is_cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-        "output": items_of(answer),
+        "output": output,
         "usage": _usage(answer),
     }
 
 
-def opening(ask: Ask, answer: Answer) -> Json:
+def was_cut(answer: Answer) -> bool:
+    """Whether its last item is incomplete."""
+    return answer.choices[0].finish_reason == _CUT
+
+
+def opening(ask: Ask, answer: Answer | Opening) -> Json:
     """The response before its first item."""
     return {
         "id": f"resp_{answer.id}",
@@ -47,11 +52,11 @@ def opening(ask: Ask, answer: Answer) -> Json:
         "output": [],
         "parallel_tool_calls": True,
         "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": ask.reasoning_effort, "summary": None},
         "service_tier": "default",
         "store": False,
         "temperature": ask.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": _format(ask)},
         "tool_choice": "auto",
         "tools": msgspec.Raw(msgspec.json.encode([_tool(one) for one in ask.tools])),
         "top_logprobs": 0,
@@ -62,28 +67,35 @@ def opening(ask: Ask, answer: Answer) -> Json:
     }
 
 
+def _format(ask: Ask) -> Json:
+    if isinstance(ask.json, bool):
+        return {"type": "json_object" if ask.json else "text"}
+    schema = msgspec.Raw(ask.json.encode())
+    return {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}
+
+
 def items_of(answer: Answer) -> list[Json]:
     """Reasoning, then words, then calls. A reply without calls always has words, if only ""."""
     choice, found = answer.choices[0], list[Json]()
     message = choice.message
     if message.reasoning:
-        found.append(_reasoning(_id("rs", answer, found), message.reasoning))
+        found.append(reasoning_item(answer, 0, message.reasoning))
     if message.text or not message.tool_calls:
-        found.append(_words(_id("msg", answer, found), choice))
+        found.append(words_item(answer, len(found), message.text, logprobs_of(choice)))
     for call in message.tool_calls:
-        found.append(_call(_id("fc", answer, found), call))
-    if choice.finish_reason == _CUT:
+        found.append(call_item(answer, len(found), call))
+    if was_cut(answer):
         found[-1]["status"] = "incomplete"
     return found
 
 
-def _id(kind: str, answer: Answer, before: list[Json]) -> str:
-    return f"{kind}_{answer.id}_{len(before)}"
+def _id(kind: str, answer: Answer | Opening, place: int) -> str:
+    return f"{kind}_{answer.id}_{place}"
 
 
-def _reasoning(identifier: str, text: str) -> Json:
+def reasoning_item(answer: Answer | Opening, place: int, text: str) -> Json:
     return {
-        "id": identifier,
+        "id": _id("rs", answer, place),
         "type": "reasoning",
         "status": "completed",
         "summary": [],
@@ -92,26 +104,26 @@ def _reasoning(identifier: str, text: str) -> Json:
     }
 
 
-def _words(identifier: str, choice: Choice) -> Json:
+def words_item(answer: Answer | Opening, place: int, text: str, logprobs: list[Json]) -> Json:
     return {
-        "id": identifier,
+        "id": _id("msg", answer, place),
         "type": "message",
         "status": "completed",
         "role": "assistant",
         "content": [
             {
                 "type": "output_text",
-                "text": choice.message.text,
+                "text": text,
                 "annotations": [],
-                "logprobs": _logprobs(choice),
+                "logprobs": logprobs,
             }
         ],
     }
 
 
-def _call(identifier: str, call: ToolCall) -> Json:
+def call_item(answer: Answer | Opening, place: int, call: ToolCall) -> Json:
     return {
-        "id": identifier,
+        "id": _id("fc", answer, place),
         "type": "function_call",
         "status": "completed",
         "call_id": call.id,
@@ -120,7 +132,7 @@ def _call(identifier: str, call: ToolCall) -> Json:
     }
 
 
-def _logprobs(choice: Choice) -> list[Json]:
+def logprobs_of(choice: Choice) -> list[Json]:
     """Of the tokens that the text is made of; of all of them, where the text is not found in what
     they spell."""
     text, spelled = choice.message.text, "".join(choice.tokens)

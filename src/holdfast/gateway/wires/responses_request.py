@@ -18,6 +18,7 @@ from holdfast.gateway.wires.openai_errors import (
     unsupported_value,
     wrong,
 )
+from holdfast.gateway.wires.openai_formats import Effort, TextFormat, json_of
 from holdfast.gateway.wires.openai_parameters import Count, Text
 from holdfast.gateway.wires.responses_items import WHOLE_INPUT
 from holdfast.records.message import Message, system
@@ -38,7 +39,7 @@ Includable = Literal[
 
 
 class _Text(Struct, forbid_unknown_fields=True):
-    format: object = None
+    format: TextFormat | None = None
     verbosity: object = None
 
 
@@ -46,7 +47,7 @@ class _Reasoning(Struct, forbid_unknown_fields=True):
     # Reasoning is told whole, whatever summary of it is asked for.
     summary: object = None
     generate_summary: object = None
-    effort: object = None
+    effort: Effort | None = None
     context: object = None
     mode: object = None
 
@@ -112,11 +113,9 @@ _NEUTRAL: dict[str, tuple[tuple[object, ...], str]] = {
     "truncation": (("disabled",), "the input is never cut; cut it before it is sent."),
 }
 _NEUTRAL_TEXT: dict[str, tuple[tuple[object, ...], str]] = {
-    "format": (({"type": "text"},), "nothing constrains what is sampled; ask for JSON in words."),
     "verbosity": (("medium",), "how much the model says is for the instructions to say."),
 }
 _NEUTRAL_REASONING: dict[str, tuple[tuple[object, ...], str]] = {
-    "effort": ((), "how the model reasons is the policy's setting; leave it out."),
     "context": (("auto",), "send the reasoning that the model is to see."),
     "mode": (("standard",), "how the model reasons is the policy's setting; leave it out."),
 }
@@ -138,6 +137,8 @@ def ask_of(body: bytes) -> Ask:
         max_tokens=told.max_output_tokens,
         temperature=told.temperature,
         top_p=told.top_p,
+        json=json_of(told.text.format if told.text else None, param="text.format"),
+        reasoning_effort=told.reasoning.effort if told.reasoning else None,
         stream=bool(told.stream),
         logprobs=_LOGPROBS in (told.include or ()),
     )

@@ -9,6 +9,7 @@ from msgspec import Struct
 from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
 from holdfast.policy.dialects.reading import decoded, ended, only
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from holdfast.records.sampling import response_format_of
 
 _REASONS = {"tool_calls": "stop", "function_call": "stop", "content_filter": "stop"}
 
@@ -64,6 +65,10 @@ class Chat:
             body["stop"] = list(sampling.stop)
         if ask.seed is not None:
             body["seed"] = ask.seed
+        if sampling.json is not False:
+            body["response_format"] = response_format_of(sampling)
+        if sampling.reasoning_effort is not None:
+            body["reasoning_effort"] = sampling.reasoning_effort
         return body
 
     def whole(self, body: bytes) -> Piece:

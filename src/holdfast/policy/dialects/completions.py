@@ -13,6 +13,7 @@ from holdfast.policy.dialects.reading import (
     spans,
     unread,
 )
+from holdfast.records.sampling import response_format_of
 
 
 class _Logprobs(Struct):
@@ -56,7 +57,7 @@ class Completions(Choices[_Answer]):
         sampling = request.sampling
         body: dict[str, object] = {
             "model": ask.model,
-            "prompt": ask.prompt.tolist(),
+            "prompt": ask.spelled,
             "max_tokens": ask.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -70,6 +71,8 @@ class Completions(Choices[_Answer]):
             body["stop_token_ids"] = list(request.stop_token_ids)
         if ask.seed is not None:
             body["seed"] = ask.seed
+        if sampling.json is not False:
+            body["response_format"] = response_format_of(sampling)
         if ask.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return body

@@ -17,6 +17,7 @@ from holdfast.policy.dialects.reading import (
     only,
     unread,
 )
+from holdfast.records.sampling import response_format_of
 
 
 class _Token(Struct):
@@ -60,7 +61,7 @@ class Fireworks(Choices[_Answer]):
         sampling = request.sampling
         body: dict[str, object] = {
             "model": ask.model,
-            "prompt": ask.prompt.tolist(),
+            "prompt": ask.spelled,
             "max_tokens": ask.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -73,6 +74,8 @@ class Fireworks(Choices[_Answer]):
             body["stop"] = list(sampling.stop)
         if ask.seed is not None:
             body["seed"] = ask.seed
+        if sampling.json is not False:
+            body["response_format"] = response_format_of(sampling)
         return body
 
 

@@ -71,9 +71,12 @@ class Generate(Choices[_Answer]):
             params["stop_token_ids"] = list(request.stop_token_ids)
         if ask.seed is not None:
             params["seed"] = ask.seed
+        if sampling.json is not False:
+            schema = sampling.schema
+            params["structured_outputs"] = {"json": schema} if schema else {"json_object": True}
         body: dict[str, object] = {
             "model": ask.model,
-            "token_ids": ask.prompt.tolist(),
+            "token_ids": ask.spelled,
             "sampling_params": params,
             "return_token_ids": True,
         }

@@ -40,6 +40,7 @@ class _Answer(Struct):
 
 
 _decoder = msgspec.json.Decoder(_Answer)
+_ANY_OBJECT = '{"type": "object"}'
 
 
 class SGLang:
@@ -61,8 +62,11 @@ class SGLang:
             params["stop_token_ids"] = list(request.stop_token_ids)
         if ask.seed is not None:
             params["sampling_seed"] = ask.seed
+        if sampling.json is not False:
+            # It has no word of its own for any object, only for schemas.
+            params["json_schema"] = _ANY_OBJECT if sampling.json is True else sampling.json
         return {
-            "input_ids": ask.prompt.tolist(),
+            "input_ids": ask.spelled,
             "sampling_params": params,
             "return_logprob": True,
             "logprob_start_len": -1,

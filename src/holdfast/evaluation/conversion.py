@@ -1,0 +1,204 @@
+"""Rows and the engine's own nouns: row to task, trajectory to row, result to score.
+
+Nothing is lost on the way: what a task has no field for rides in its metadata, and comes back. What
+a row holds only because it was made just now (a time, generated ids) is no part of its task, or
+the same data set would be another one each time it is read.
+"""
+
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.engine.row_messages import HELD, message_fields
+from holdfast.engine.rows import extra_fields, row_fields
+from holdfast.engine.scorer import Score
+from holdfast.evaluation.result import EvaluateResult
+from holdfast.evaluation.row import EvaluationRow
+from holdfast.records import message as records
+from holdfast.records.errors import UsageError
+from holdfast.records.run import RunSpec
+from holdfast.records.task import MAX_ID, Task
+from holdfast.records.view import TrajectoryView
+
+Fields = dict[str, Any]
+
+_CLASHING = frozenset({"metadata", "completion_params", "dataset_info", "session_data", "extra"})
+"""Columns of data sets whose names mean something else in a task's metadata."""
+_GIVEN = ("evaluation_result", "created_at", "eval_metadata", "pid")
+"""What a finished row has from its data set, unless it was replaced since."""
+
+
+# --- a row of a data set as a task
+
+
+def task_of(row: EvaluationRow, *, where: str = "") -> Task:
+    """The row as a task. Its id is the row's, or "" until it has one."""
+    said = [message.model_dump(mode="json", exclude_unset=True) for message in row.messages]
+    messages = tuple(_message(one, where=f"{where}messages[{at}]") for at, one in enumerate(said))
+    held: Fields = {}
+    lost = {
+        str(at): one
+        for at, (one, message) in enumerate(zip(said, messages, strict=True))
+        if not _is_whole(one, message)
+    }
+    if lost:
+        held["messages"] = lost
+    metadata = _given_fields(row) | _columns(row, held)
+    if held:
+        metadata[HELD] = held
+    return Task(
+        id=_checked_id(row, where),
+        messages=messages,
+        tools=tuple(row.tools or ()),
+        ground_truth=_plain(row.ground_truth),
+        metadata=metadata,
+    )
+
+
+def row_from(task: Task) -> EvaluationRow:
+    """The row that the task was made from."""
+    held = cast("Fields", task.metadata.get(HELD) or {})
+    whole = held.get("messages") or {}
+    merged = held.get("merged") or ()
+    columns = {k: v for k, v in task.metadata.items() if k != HELD and k not in merged}
+    fields: Fields = {**columns, **(held.get("columns") or {})}
+    fields["messages"] = [
+        whole.get(str(at)) or message_fields(message) for at, message in enumerate(task.messages)
+    ]
+    if task.tools:
+        fields["tools"] = list(task.tools)
+    if task.ground_truth is not None:
+        fields["ground_truth"] = task.ground_truth
+    row = EvaluationRow.model_validate(fields)
+    row.input_metadata.row_id = task.id or None
+    return row
+
+
+def _checked_id(row: EvaluationRow, where: str) -> str:
+    name = row.input_metadata.row_id or ""
+    if len(name) > MAX_ID:
+        raise UsageError(f"{where}row_id has {len(name)} characters; at most {MAX_ID} are allowed")
+    return name
+
+
+def _message(fields: Fields, *, where: str) -> records.Message:
+    known = {name: value for name, value in fields.items() if value is not None}
+    if fields.get("content", "") is None:
+        known["content"] = None
+    if "reasoning_content" in known:
+        known["reasoning"] = known["reasoning_content"]
+    try:
+        return msgspec.convert(known, records.Message)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _is_whole(fields: Fields, message: records.Message) -> bool:
+    """Whether the message says all that the fields say."""
+    return message_fields(message) == fields
+
+
+def _given_fields(row: EvaluationRow) -> Fields:
+    """The fields that a task has no place for, where they were given."""
+    found: Fields = {}
+    asked = row.input_metadata.model_dump(mode="json", exclude_unset=True, exclude={"row_id"})
+    if row.input_metadata.completion_params:
+        asked["completion_params"] = _plain(row.input_metadata.completion_params)
+    ran = row.execution_metadata.model_dump(mode="json", exclude_unset=True)
+    found |= {"input_metadata": asked} if asked else {}
+    found |= {"execution_metadata": ran} if ran else {}
+    given = [name for name in _GIVEN if name in row.model_fields_set]
+    if "rollout_status" in row.model_fields_set and not row.rollout_status.is_running():
+        given.append("rollout_status")
+    dumped = row.model_dump(mode="json", include=set(given), exclude_unset=True)
+    return found | {name: value for name, value in dumped.items() if value is not None}
+
+
+def _columns(row: EvaluationRow, held: Fields) -> Fields:
+    columns: Fields = _plain(row.model_extra or {})
+    clashing = {name: columns.pop(name) for name in [*columns] if name in _CLASHING | {HELD}}
+    if clashing:
+        held["columns"] = clashing
+    own = clashing.get("metadata")
+    if isinstance(own, dict):
+        # Rollouts find it where a task file would have put it.
+        merged = {name: value for name, value in own.items() if name not in columns}
+        held["merged"] = sorted(merged)
+        return merged | columns
+    return columns
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    try:
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=_dumped)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"a row of a data set holds what is no JSON: {error}") from error
+
+
+def _dumped(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if hasattr(value, "item"):
+        return value.item()  # A number of NumPy's.
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+# --- a finished trajectory as a row
+
+
+def row_of(view: TrajectoryView, spec: RunSpec) -> EvaluationRow:
+    """The finished row, as a scorer sees it. Its own copy: scorers may change it as they like.
+
+    `execution_metadata.extra`, with the token data, is made only if somebody looks at it.
+    """
+    fields: Fields = row_fields(spec, view)
+    given = {name: view.task.metadata[name] for name in _GIVEN if name in view.task.metadata}
+    fields = _copied(given | fields)
+    fields["execution_metadata"] = _execution(view, fields["execution_metadata"])
+    row = EvaluationRow.model_validate(fields)
+    row.execution_metadata.make_extra_later(lambda: extra_fields(view))
+    return row
+
+
+def _execution(view: TrajectoryView, ran: Fields) -> Fields:
+    """What is recorded, over what came with the data set."""
+    given = view.task.metadata.get("execution_metadata")
+    told = _copied(given) if isinstance(given, dict) else {}
+    names = {"invocation_id": None, "experiment_id": view.key.run}
+    return names | told | ran | _duration(view) | {"extra": None}
+
+
+def _duration(view: TrajectoryView) -> Fields:
+    """Of the last attempt."""
+    history = view.history
+    if not history.attempts or history.finished is None:
+        return {}
+    return {"rollout_duration_seconds": history.finished.at - history.attempts[-1].at}
+
+
+def _copied(value: Any) -> Any:
+    """Of its own: what a scorer changes is nobody else's."""
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    return [_copied(one) for one in value] if isinstance(value, list) else value
+
+
+# --- what a scorer said
+
+
+def score_of(result: EvaluateResult) -> Score:
+    """The result as the engine records it, whole; one that is not valid has no reward."""
+    reasons = {name: metric.reason for name, metric in result.metrics.items() if metric.reason}
+    if result.reason:
+        reasons["reason"] = result.reason
+    if result.error:
+        reasons["error"] = result.error
+    return Score(
+        reward=result.score if result.is_score_valid else None,
+        metrics={name: one.score for name, one in result.metrics.items() if one.is_score_valid},
+        reasons=reasons,
+        details=result.model_dump(mode="json", exclude_unset=True),
+    )

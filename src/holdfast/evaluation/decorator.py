@@ -1,0 +1,140 @@
+"""`@evaluation_test`: an evaluation, written as a function that judges a row.
+
+Everything it says is checked where it stands. The decorated function is a pytest test; called with
+a row it judges that row; and `evaluate` runs the whole evaluation without pytest.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from holdfast.evaluation import arguments
+from holdfast.evaluation.calling import Evaluation
+from holdfast.evaluation.dataset import Adapter, Preprocess
+from holdfast.evaluation.definition import Definition, check_function
+from holdfast.evaluation.retrying import retrying_of
+from holdfast.records.errors import UsageError
+from holdfast.rollout.processor import fingerprint_of
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Params = Mapping[str, object]
+
+
+def evaluation_test(
+    *,
+    completion_params: "Sequence[Params | None] | Params | None" = None,
+    dataset: object = None,
+    input_messages: object = None,
+    input_dataset: object = None,
+    input_rows: object = None,
+    data_loaders: object = None,
+    dataset_adapter: Adapter | None = None,
+    rollout_processor: object = None,
+    evaluation_test_kwargs: "Sequence[Params | None] | None" = None,
+    rollout_processor_kwargs: Params | None = None,
+    aggregation_method: str = "mean",
+    passed_threshold: object = None,
+    num_runs: int = 1,
+    samples: int | None = None,
+    seed: int | None = None,
+    policy: str | Sequence[str] | None = None,
+    filtered_row_ids: Sequence[str] | None = None,
+    max_dataset_rows: int | None = None,
+    mcp_config_path: str | None = None,
+    max_concurrent_rollouts: int = 64,
+    max_concurrent_evaluations: int = 32,
+    scorer_timeout: float = 300.0,
+    scorer_tries: int = 2,
+    server_script_path: str | None = None,
+    steps: int | None = None,
+    mode: str = "pointwise",
+    combine_datasets: bool = True,
+    preprocess_fn: Preprocess | None = None,
+    logger: object = None,
+    exception_handler_config: object = None,
+    disable_browser_open: bool = False,
+    **unknown: object,
+) -> Callable[[Function], Function]:
+    """The parameters of eval-protocol under their names, and a few of ours (docs/evaluations.md).
+
+    `logger` and `disable_browser_open` are accepted and change nothing: every row is in the
+    journal, and no browser is ever opened.
+    """
+    if unknown:
+        raise UsageError(f"evaluation_test has no argument {min(unknown)!r}")
+    judged = arguments.mode(mode)
+    settings = arguments.listed(completion_params)
+    arguments.check_settings(settings, samples)
+    processor = arguments.configured(
+        arguments.processor(rollout_processor),
+        mcp_config_path=mcp_config_path,
+        server_script_path=server_script_path,
+        steps=steps,
+        rollout_processor_kwargs=rollout_processor_kwargs,
+    )
+
+    def decorate(function: Function) -> Function:
+        check_function(function, judged)
+        definition = Definition(
+            function=function,
+            mode=judged,
+            datasets=arguments.datasets(
+                function,
+                dataset=dataset,
+                input_dataset=input_dataset,
+                input_messages=input_messages,
+                input_rows=input_rows,
+                data_loaders=data_loaders,
+                dataset_adapter=dataset_adapter,
+                preprocess_fn=preprocess_fn,
+                filtered_row_ids=arguments.names("filtered_row_ids", filtered_row_ids),
+                max_dataset_rows=arguments.whole("max_dataset_rows", max_dataset_rows, least=0),
+                combine_datasets=combine_datasets,
+            ),
+            completion_params=settings,
+            keywords=arguments.keywords(evaluation_test_kwargs, function, judged),
+            processor=processor,
+            rollout=fingerprint_of(processor),
+            aggregation=arguments.aggregation(aggregation_method),
+            threshold=arguments.threshold(passed_threshold),
+            num_runs=arguments.whole("num_runs", num_runs) or 1,
+            samples=arguments.whole("samples", samples),
+            seed=arguments.whole("seed", seed, least=0),
+            max_concurrent_rollouts=arguments.whole(
+                "max_concurrent_rollouts", max_concurrent_rollouts
+            )
+            or 1,
+            max_concurrent_evaluations=arguments.whole(
+                "max_concurrent_evaluations", max_concurrent_evaluations
+            )
+            or 1,
+            scorer_timeout=arguments.seconds("scorer_timeout", scorer_timeout),
+            scorer_tries=arguments.whole("scorer_tries", scorer_tries) or 1,
+            retrying=retrying_of(exception_handler_config),
+            policy=arguments.addresses(policy),
+        )
+        return _wrapped(function, definition)  # type: ignore[return-value]
+
+    return decorate
+
+
+def _wrapped(function: Callable[..., Any], definition: Definition) -> Callable[..., object]:
+    """A plain function, as pytest wants its tests, which shows the arguments that pytest is to
+    fill in: those of the user's function but for its rows."""
+
+    @functools.wraps(function)
+    def test(*given: object, **named: object) -> object:
+        return evaluation(*given, **named)
+
+    evaluation = Evaluation(definition)
+    test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        list(definition.arguments)
+    )
+    test.__holdfast__ = definition  # type: ignore[attr-defined]
+    test.evaluate = evaluation.evaluate  # type: ignore[attr-defined]
+    test.evaluate_async = evaluation.evaluate_async  # type: ignore[attr-defined]
+    # What eval-protocol's own tools look for.
+    test._origin_func = function  # type: ignore[attr-defined]  # noqa: SLF001
+    del test.__wrapped__  # Its signature is not the one that pytest is to see.
+    return test

@@ -1,0 +1,378 @@
+"""Experiment: one variant of an evaluation, from its rows to its outcome.
+
+Each setting is one run in the journal. What is recorded is gone on with: finished rows are not
+rolled out again, finished but unscored ones are only scored, and a run that is finished and
+unchanged gives its verdict without an engine. Whatever ends it, appends in flight are durable, and
+leases are given back.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, structs
+
+from holdfast.engine.engine import Ending, Engine
+from holdfast.engine.export import What, rows
+from holdfast.engine.late_scoring import Together, score_late
+from holdfast.engine.progress import Progress
+from holdfast.engine.scorer import Scorer
+from holdfast.engine.settings import ScoringPolicy, Settings
+from holdfast.engine.stop import Stop
+from holdfast.evaluation.connection import Connection, addresses, connected
+from holdfast.evaluation.conversion import task_of
+from holdfast.evaluation.definition import Definition, Mode, Variant
+from holdfast.evaluation.fingerprint import scorer_fingerprint
+from holdfast.evaluation.interruption import Interrupted, interruptible
+from holdfast.evaluation.outcome import Outcome, Part
+from holdfast.evaluation.processors import NoOpRolloutProcessor, NoPolicy
+from holdfast.evaluation.providers import POLICY, names_of
+from holdfast.evaluation.recorded import Opened, open_recorded, run_name, settled_already
+from holdfast.evaluation.results import results_of
+from holdfast.evaluation.scorer import scorer_of
+from holdfast.evaluation.session import Session
+from holdfast.evaluation.setting import Setting, ids_of
+from holdfast.evaluation.shown_row import RowMaker
+from holdfast.evaluation.verdict import Threshold, verdict_of
+from holdfast.journal import open_journal
+from holdfast.journal.journal import Journal
+from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.policy import Policy
+from holdfast.policy.renderer import Renderer
+from holdfast.records.errors import RunHeld
+from holdfast.records.group import GroupPolicy
+from holdfast.records.run import Run, RunSpec
+from holdfast.records.task import Task, tasks_digest
+from holdfast.rollout.processor import RolloutProcessor, fingerprint_of
+from holdfast.rollout.training import samples_for
+
+TELL_SECONDS = 30.0
+RETRIES_ONLY = GroupPolicy(refill=0)
+"""A row is tried again from its journal, and never begun anew behind the user's back."""
+
+
+class Experiment(Struct, frozen=True):
+    definition: Definition
+    variant: Variant
+    name: str
+    """The base of its runs' names."""
+    session: Session
+    arguments: Mapping[str, object] = {}
+    """Fixtures, parameters and `self`: what the function is given beside its rows."""
+    policy: "Policy | str | Sequence[str] | None" = None
+    renderer: Renderer | None = None
+
+
+class _Work(Struct):
+    """An experiment under way."""
+
+    experiment: Experiment
+    journal: Journal
+    tasks: list[Task]
+    processor: RolloutProcessor
+    settings: Settings
+    stop: Stop
+    told: list[str] = []
+
+
+def perform(experiment: Experiment) -> Outcome:
+    """In an event loop of its own; signals stop it with care (`Interrupted`)."""
+    return asyncio.run(_watched(experiment))
+
+
+async def _watched(experiment: Experiment) -> Outcome:
+    stop = Stop()
+    with interruptible(stop) as interruption:
+        outcome = await perform_async(experiment, stop)
+    if interruption.received is not None:
+        raise Interrupted(interruption.received)
+    assert outcome is not None, "nothing but a signal stops it"
+    return outcome
+
+
+async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Outcome | None:
+    """None where it was asked to stop before it had an outcome."""
+    stop = stop or Stop()
+    place = experiment.session.journal()
+    tasks = [task_of(row) for row in await experiment.variant.dataset.rows()]
+    journal = open_journal(place)
+    try:
+        work = _Work(
+            experiment=experiment,
+            journal=journal,
+            tasks=tasks,
+            processor=_processor(experiment),
+            settings=_settings(experiment),
+            stop=stop,
+        )
+        runs = await _runs(work)
+        return None if stop.requested else await _outcome(work, runs, place)
+    finally:
+        await journal.close()
+
+
+async def _runs(work: _Work) -> list[Run]:
+    """The runs of all settings, every row of which is settled; less where it was stopped."""
+    settings = work.experiment.variant.settings
+    runs: list[Run] = []
+    for setting, name in zip(settings, ids_of(settings), strict=True):
+        runs.append(await _rolled_out(work, setting, name if len(settings) > 1 else ""))
+        if work.stop.requested:
+            return runs
+    if _is_late(work.experiment):
+        whole = work.experiment.definition.mode is Mode.ALL
+        await score_late(
+            work.journal,
+            runs,
+            _scorer(work, runs),
+            together=Together.ALL if whole else Together.TASK,
+            settings=work.settings,
+            stop=work.stop,
+        )
+        if work.stop.fatal is not None:
+            raise work.stop.fatal
+    return runs
+
+
+def _is_late(experiment: Experiment) -> bool:
+    """Whether a score needs more than one task, or more than one run."""
+    mode, settings = experiment.definition.mode, experiment.variant.settings
+    return mode is Mode.ALL or (mode is Mode.GROUPWISE and len(settings) > 1)
+
+
+# --- one setting
+
+
+async def _rolled_out(work: _Work, setting: Setting, name: str) -> Run:
+    """The setting's run, worked on until everything is settled (or ready for late scoring)."""
+    experiment = work.experiment
+    spec = _spec(work, setting, name)
+    if isinstance(work.processor, NoOpRolloutProcessor):
+        own = Connection(NoPolicy(), MessagesOnly())
+        return await _driven(work, structs.replace(spec, renderer=own.renderer.name), own)
+    finished = await _finished_already(work, setting, spec)
+    if finished is not None:
+        work.told.append(_told_finished(finished))
+        return finished
+    async with connected(
+        setting, experiment.session, policy=experiment.policy, renderer=experiment.renderer
+    ) as connection:
+        spec = structs.replace(
+            spec, model=connection.policy.model, renderer=connection.renderer.name
+        )
+        return await _driven(work, spec, connection)
+
+
+def _spec(work: _Work, setting: Setting, name: str) -> RunSpec:
+    definition, options = work.experiment.definition, work.experiment.session.options
+    num_runs = options.num_runs or definition.num_runs
+    changed = isinstance(work.processor, NoOpRolloutProcessor)
+    base = work.experiment.name
+    return RunSpec(
+        name=base if not name else f"{base}[{name.replace('/', '_')}]",
+        samples=num_runs * (definition.samples or setting.samples or _drawn(work.processor)),
+        model="",
+        sampling=setting.sampling,
+        seed=definition.seed,
+        rollout=fingerprint_of(work.processor) if changed else definition.rollout,
+        scorer=scorer_fingerprint(definition, work.experiment.variant),
+        renderer="",
+        tasks=tasks_digest(work.tasks),
+        group=RETRIES_ONLY,
+    )
+
+
+def _drawn(processor: RolloutProcessor) -> int:
+    """Per row and run, where neither the evaluation nor the setting says so."""
+    return samples_for(processor, None)
+
+
+async def _finished_already(work: _Work, setting: Setting, spec: RunSpec) -> Run | None:
+    options, policy = work.experiment.session.options, work.experiment.policy
+    if options.new:
+        return None
+    models: Sequence[str] | None = None
+    if policy is not None and addresses(policy) is None:
+        models = (getattr(policy, "model", ""),)
+    elif setting.model is not None:
+        models = names_of(setting.model)
+    elif options.policy or policy or setting.base_url or os.environ.get(POLICY):
+        return None  # Only the engine knows which model is meant.
+    return await settled_already(
+        work.journal, spec, models=models, even_failed=not options.retry_failed
+    )
+
+
+async def _driven(work: _Work, spec: RunSpec, connection: Connection) -> Run:
+    options = work.experiment.session.options
+    opened = await open_recorded(
+        work.journal, spec, work.tasks, new=options.new, resume=options.resume
+    )
+    work.told += await _told(work.journal, opened, retry=options.retry_failed)
+    late, progress = _is_late(work.experiment), Progress()
+    engine = Engine(
+        run=opened.run,
+        journal=work.journal,
+        policy=connection.policy,
+        renderer=connection.renderer,
+        processor=work.processor,
+        scorer=None if late else _scorer(work, [opened.run]),
+        settles=not late,
+        settings=work.settings,
+        progress=progress,
+        stop=work.stop,
+        # Under another scorer, what failed to be scored is scored; the rest gets another chance.
+        reopen_failed=options.retry_failed or opened.rescored,
+    )
+    async with _told_on_the_way(work, opened.run, progress):
+        ending = await _worked(engine)
+    _note(work, ending)
+    return opened.run
+
+
+async def _worked(engine: Engine) -> Ending:
+    try:
+        return await engine.work()
+    except RunHeld as error:
+        who = str(error).partition(";")[0]
+        raise RunHeld(
+            f"{who}; wait for it, stop it, or begin another run with --holdfast-new"
+        ) from error
+
+
+@asynccontextmanager
+async def _told_on_the_way(work: _Work, run: Run, progress: Progress) -> AsyncIterator[None]:
+    """Who waits for long is told now and then how far it is."""
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            work.experiment.session.tell(f"{run.spec.name}: {progress.line()}")
+
+    telling = asyncio.create_task(tell(), name="progress")
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+def _note(work: _Work, ending: Ending) -> None:
+    if ending.fatal is not None:
+        raise ending.fatal
+    work.told += [
+        f"{cut.trajectory}: record {cut.seq} {cut.reason}; {cut.lost} records were set aside, and "
+        "the row went on from the last good one"
+        for cut in ending.cuts
+    ]
+
+
+async def _told(journal: Journal, opened: Opened, *, retry: bool) -> list[str]:
+    listed = [row for row in await journal.trajectories(opened.run) if not row.resting]
+    settled = sum(row.settled for row in listed)
+    begun = sum(bool(row.records) for row in listed) - settled
+    if opened.told or not (settled or begun):
+        return [opened.told] if opened.told else []
+    if settled == len(listed) and not retry:
+        return [_told_finished(opened.run)]
+    name = opened.run.spec.name
+    return [f"{name} goes on: {settled} of {len(listed)} rows were done, {begun} begun"]
+
+
+def _told_finished(run: Run) -> str:
+    return (
+        f"{run.spec.name} was finished already: this is its verdict from the journal "
+        "(--holdfast-new begins another run)"
+    )
+
+
+# --- parts of the work
+
+
+def _processor(experiment: Experiment) -> RolloutProcessor:
+    if experiment.session.options.no_op_rollout_processor:
+        return NoOpRolloutProcessor()
+    return experiment.definition.processor
+
+
+def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
+    experiment = work.experiment
+    definition, variant = experiment.definition, experiment.variant
+    maker = RowMaker(
+        definition,
+        {run.spec.name: (run.spec, one) for run, one in zip(runs, variant.settings, strict=False)},
+        num_runs=experiment.session.options.num_runs or definition.num_runs,
+    )
+    return scorer_of(
+        definition.function,
+        row_of=maker.row,
+        arguments={**experiment.arguments, **variant.keywords},
+        several=definition.mode is not Mode.POINTWISE,
+    )
+
+
+def _settings(experiment: Experiment) -> Settings:
+    definition, options = experiment.definition, experiment.session.options
+    retrying, defaults = definition.retrying, Settings()
+    retries = (options.max_retry, retrying.max_retry, defaults.max_retry)
+    return Settings(
+        concurrency=options.max_concurrency or definition.max_concurrent_rollouts,
+        max_retry=next(one for one in retries if one is not None),
+        backoff=defaults.backoff if retrying.backoff is None else retrying.backoff,
+        backoff_cap=defaults.backoff_cap if retrying.backoff_cap is None else retrying.backoff_cap,
+        scoring=ScoringPolicy(
+            tries=definition.scorer_tries,
+            timeout=definition.scorer_timeout,
+            concurrency=options.max_concurrent_evaluations or definition.max_concurrent_evaluations,
+        ),
+    )
+
+
+# --- what came of it
+
+
+async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
+    experiment = work.experiment
+    definition, options = experiment.definition, experiment.session.options
+    num_runs = options.num_runs or definition.num_runs
+    parts = []
+    for run in runs:
+        results = await results_of(work.journal, run, num_runs=num_runs, source=place)
+        verdict = verdict_of(
+            results, aggregation=definition.aggregation, threshold=_threshold(experiment)
+        )
+        parts.append(Part(results, verdict))
+        if options.output_dir is not None:
+            await _write_rows(work.journal, run, Path(options.output_dir))
+    fails = definition.retrying.fail_on_permanent_failure
+    if options.fail_on_permanent_failure is not None:
+        fails = options.fail_on_permanent_failure
+    return Outcome(experiment.name, place, tuple(parts), tuple(work.told), fails)
+
+
+def _threshold(experiment: Experiment) -> Threshold | None:
+    options, own = experiment.session.options, experiment.definition.threshold
+    success, error = options.success_threshold, options.se_threshold
+    if success is None and error is None:
+        return own
+    if success is None:
+        success = 0.0 if own is None else own.success
+    return Threshold(success, own.standard_error if error is None and own else error)
+
+
+async def _write_rows(journal: Journal, run: Run, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = folder / f".{run.spec.name}.{os.getpid()}"
+    with beside.open("wb") as file:
+        async for row in rows(journal, run, What.ROWS):
+            file.write(msgspec.json.encode(row) + b"\n")
+    beside.replace(folder / f"{run.spec.name}.jsonl")
+
+
+def name_of(definition: Definition, *variants: str) -> str:
+    """The base of an experiment's run names."""
+    module, _, function = definition.name.rpartition(".")
+    return run_name(module, function, *variants)

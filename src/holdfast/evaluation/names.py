@@ -1,0 +1,34 @@
+"""Names that people can say: `quiet-harbor-402913`."""
+
+import random
+
+_FIRST = (
+    "able amber ancient bold brave bright brisk calm candid careful clear clever cold copper coral "
+    "crisp curious daring deep distant eager early earnest fair faint fierce final fleet fond "
+    "frosty gentle glad golden grand green happy hardy hidden hollow honest humble icy idle "
+    "jolly keen kind late lively lone loud lucid lunar merry mild misty modest narrow neat "
+    "noble odd open pale patient plain polar proud quick quiet rapid rare ready rustic salty "
+    "sharp shy silent silver simple slow smooth solar solid steady stern still sturdy subtle "
+    "sunny swift tall tame tidy tiny vast warm wary wild wise young"
+)
+_SECOND = (
+    "anchor atlas bay beacon birch bloom boat breeze bridge brook canyon cape cedar channel cliff "
+    "cloud coast comet cove creek current dawn delta dune dusk echo ember falls fern field fjord "
+    "flame flood fog forest gale garden glade glen grove gulf harbor haven hill inlet island "
+    "lagoon lake lantern leaf ledge marsh meadow mesa mist moon moss mountain oak ocean orchard "
+    "peak pebble pier pine plain pond rain reef ridge river rock sail sand sea shell shoal shore "
+    "sky snow spring star stone storm stream summit sun surf swell thicket tide trail valley wave "
+    "wharf willow wind wood"
+)
+_WORDS = [words.split() for words in (_FIRST, _SECOND)]
+
+
+def generate_id(separator: str = "-", seed: int | None = None, index: int | None = None) -> str:
+    """A new name; with a seed, always the same one for the same index."""
+    source = _RANDOM if seed is None else random.Random(f"{seed} {index}")
+    number = source.randrange(1_000_000)
+    return separator.join((*(source.choice(words) for words in _WORDS), f"{number:06d}"))
+
+
+_RANDOM = random.Random()
+"""One of its own: a program that seeds `random` for its rollouts gets new names all the same."""

@@ -1,0 +1,280 @@
+"""The pytest plugin: flags, one item for each experiment, and what the session tells at its end.
+
+Evaluations are found by the mark that the decorator leaves; a session without any imports nothing
+beyond this module. Under pytest-xdist each item runs in one worker, workers share the journal, and
+what they found travels in pytest's own reports.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.evaluation import flags
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.definition import Definition, Variant
+    from holdfast.evaluation.options import Options
+    from holdfast.evaluation.outcome import Outcome
+    from holdfast.evaluation.session import Session
+
+MARK = "__holdfast__"
+PARAMETER = "holdfast_variant"
+THEIRS = "completion_params"
+"""A pytest parameter by this name is a setting, as in eval-protocol's own tests."""
+ATTACHED = "holdfast_outcome"
+"""Where a report carries an outcome, as JSON: that survives the way from a worker."""
+
+_session: "pytest.StashKey[Session]" = pytest.StashKey()
+_options: "pytest.StashKey[Options]" = pytest.StashKey()
+_collected: "pytest.StashKey[list[dict[str, Any]]]" = pytest.StashKey()
+_outcome: pytest.StashKey[str] = pytest.StashKey()
+_interrupted: pytest.StashKey[str] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    flags.register(parser)
+
+
+# --- collection
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> None:
+    """A setting may be parametrized by pytest itself; the test is to take it then."""
+    definition = getattr(obj, MARK, None)
+    if definition is None or not any(_names_setting(one) for one in _marks(obj)):
+        return
+    import inspect
+
+    signature = inspect.signature(obj)  # type: ignore[arg-type]
+    if THEIRS not in signature.parameters:
+        setting = inspect.Parameter(THEIRS, inspect.Parameter.KEYWORD_ONLY)
+        parameters = [*signature.parameters.values(), setting]
+        obj.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+
+
+def _marks(obj: object) -> list[pytest.Mark]:
+    return [one for one in getattr(obj, "pytestmark", []) if one.name == "parametrize"]
+
+
+def _names_setting(mark: pytest.Mark) -> bool:
+    names = mark.args[0] if mark.args else mark.kwargs.get("argnames", ())
+    return THEIRS in (names.replace(" ", "").split(",") if isinstance(names, str) else names)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    definition: Definition | None = getattr(metafunc.function, MARK, None)
+    if definition is None:
+        return
+    from holdfast.evaluation.definition import variants_of
+    from holdfast.records.errors import UsageError
+
+    try:
+        variants = variants_of(definition, _options_of(metafunc.config))
+    except UsageError as error:
+        raise pytest.Collector.CollectError(f"{definition.name}: {error}") from error
+    if len(variants) > 1:
+        metafunc.fixturenames.append(PARAMETER)
+        metafunc.parametrize(PARAMETER, variants, ids=[one.id for one in variants])
+
+
+# --- running
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
+    definition: Definition | None = getattr(pyfuncitem.obj, MARK, None)
+    if definition is None:
+        return None
+    from holdfast.evaluation.interruption import Interrupted
+
+    try:
+        outcome = _perform(pyfuncitem, definition)
+    except Interrupted as error:
+        pyfuncitem.config.stash[_interrupted] = str(error)
+        if error.signal.name == "SIGINT":
+            raise KeyboardInterrupt(str(error)) from None
+        pytest.exit(str(error))
+    _attach(pyfuncitem, outcome)
+    outcome.check()
+    return True
+
+
+def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
+    from holdfast.evaluation.experiment import Experiment, name_of, perform
+
+    session = _session_of(item.config)
+    arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}  # noqa: SLF001
+    variant = _variant(item, definition, arguments)
+    if (instance := getattr(item.obj, "__self__", None)) is not None:
+        arguments["self"] = instance
+    _, _, inside = item.name.partition("[")
+    experiment = Experiment(
+        definition=definition,
+        variant=variant,
+        name=name_of(definition, inside.removesuffix("]")),
+        session=session,
+        arguments=arguments,
+        policy=definition.policy,
+    )
+    return perform(experiment)
+
+
+def _variant(
+    item: pytest.Function, definition: "Definition", arguments: dict[str, Any]
+) -> "Variant":
+    from holdfast.evaluation.definition import variants_of, with_setting
+
+    options = _options_of(item.config)
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    variant: Variant = params.get(PARAMETER) or variants_of(definition, options)[0]
+    if THEIRS in params and not definition.completion_params:
+        setting = params[THEIRS]
+        if THEIRS not in {one.name for one in definition.arguments}:
+            arguments.pop(THEIRS, None)
+        return with_setting(variant, setting, options)
+    return variant
+
+
+def _options_of(config: pytest.Config) -> "Options":
+    if _options not in config.stash:
+        from holdfast.evaluation.options import options_of
+
+        config.stash[_options] = options_of(vars(config.option))
+    return config.stash[_options]
+
+
+def _session_of(config: pytest.Config) -> "Session":
+    if _session not in config.stash:
+        from holdfast.evaluation.session import Session
+
+        config.stash[_session] = Session(
+            _options_of(config), root=config.rootpath, tell=_teller(config)
+        )
+    return config.stash[_session]
+
+
+def _teller(config: pytest.Config) -> Callable[[str], None]:
+    """Past pytest's capture: what is told while one waits is no use afterwards."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+
+    def tell(line: str) -> None:
+        if capture is None:
+            print(f"holdfast: {line}", file=sys.stderr, flush=True)  # noqa: T201
+            return
+        with capture.global_and_fixture_disabled():
+            print(f"\nholdfast: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+    return tell
+
+
+# --- reporting
+
+
+def _attach(item: pytest.Function, outcome: "Outcome") -> None:
+    verdict = outcome.verdict
+    told: dict[str, object] = {
+        "score": verdict.score,
+        "standard_error": verdict.standard_error,
+        "ci": None if verdict.interval is None else list(verdict.interval),
+        "rows": verdict.rows,
+        "failed": verdict.failed,
+        "run": ",".join(part.results.run for part in outcome.parts),
+        "journal": outcome.journal,
+    }
+    item.user_properties += [(name, value) for name, value in told.items() if value is not None]
+    item.stash[_outcome] = json.dumps(
+        {
+            "test": item.nodeid,
+            "passed": outcome.passed,
+            "told": outcome.told,
+            "text": "\n".join(part.text for part in outcome.parts),
+            "runs": [part.summary for part in outcome.parts],
+        }
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Iterator[None]:
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    if call.when == "call" and getattr(getattr(item, "obj", None), MARK, None) is not None:
+        if _outcome in item.stash:
+            setattr(report, ATTACHED, item.stash[_outcome])
+        from holdfast.evaluation.outcome import EvaluationFailed
+        from holdfast.records.errors import HoldfastError
+
+        found = call.excinfo.value if call.excinfo else None
+        if isinstance(found, EvaluationFailed | HoldfastError):
+            # The words say all there is to say; our own frames say nothing to anyone.
+            name = "" if isinstance(found, EvaluationFailed) else f"{type(found).__name__}: "
+            report.longrepr = f"{name}{found}"
+    return report  # type: ignore[return-value]
+
+
+class _Collector:
+    """Gathers what reports carry, in the process that tells the user: the only one, or the
+    controller of several."""
+
+    def __init__(self, config: pytest.Config):
+        self._config = config
+        self.outcomes: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        attached = getattr(report, ATTACHED, None)
+        if attached is None:
+            return
+        outcome = json.loads(attached)
+        self.outcomes.append(outcome)
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None and self._config.getoption(flags.PREFIX + "print_summary"):
+            reporter.write_line("")
+            reporter.write_line(f"holdfast: {outcome['text'].splitlines()[0]}")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.outcomes:
+            terminalreporter.section("evaluations")
+            for outcome in self.outcomes:
+                lines = outcome["text"].splitlines()
+                # What failed is shown in full among the failures.
+                for line in [*outcome["told"], *(lines if outcome["passed"] else lines[:2])]:
+                    terminalreporter.write_line(line)
+        if interrupted := self._config.stash.get(_interrupted, ""):
+            terminalreporter.section("evaluation interrupted")
+            terminalreporter.write_line(interrupted)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        place = self._config.getoption(flags.PREFIX + "summary")
+        if place:
+            _write_summary(_file(place), self.outcomes)
+
+
+def _file(place: str) -> Path:
+    path = Path(place)
+    return path / "evaluations.json" if path.is_dir() or place.endswith("/") else path
+
+
+def _write_summary(path: Path, outcomes: list[dict[str, Any]]) -> None:
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    told = {
+        "evaluations": [
+            {key: outcome[key] for key in ("test", "passed", "told", "runs")}
+            for outcome in sorted(outcomes, key=lambda one: str(one["test"]))
+        ]
+    }
+    path.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(flags.PREFIX + "resume") and config.getoption(flags.PREFIX + "new"):
+        raise pytest.UsageError("--holdfast-resume and --holdfast-new exclude each other")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Collector(config), "holdfast-evaluations")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _session in config.stash:
+        config.stash[_session].close()

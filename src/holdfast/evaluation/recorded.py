@@ -1,0 +1,111 @@
+"""Which recorded run an experiment goes on with, and when it begins another.
+
+The runs of an experiment are `name`, `name-2`, `name-3`, …. It goes on with the latest that samples
+the same; where only the scorer is another, that run is scored anew and nothing is rolled out.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+
+from holdfast.engine.opening import in_words, open_run
+from holdfast.journal.journal import Journal
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run, RunSpec
+from holdfast.records.task import Task
+
+MAX_NAME = 180
+"""Of a run's 200 characters; the rest is for its number."""
+
+
+class Opened(Struct, frozen=True):
+    run: Run
+    told: str = ""
+    """What people should know about it."""
+    rescored: bool = False
+    """Its scorer is another than the one that it was scored with."""
+
+
+def run_name(module: str, function: str, *variants: str) -> str:
+    """`module.function[variant]`; no '/', and no longer than a run's name may be."""
+    inside = "-".join(one for one in variants if one)
+    name = f"{module}.{function}{f'[{inside}]' if inside else ''}".replace("/", "_")
+    if len(name) <= MAX_NAME:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    return f"{name[: MAX_NAME - 11]}~{digest}"
+
+
+async def runs_named(journal: Journal, base: str) -> list[Run]:
+    """All runs of an experiment, the oldest first."""
+    found: list[Run] = []
+    while (run := await journal.find_run(_numbered(base, len(found) + 1))) is not None:
+        found.append(run)
+    return found
+
+
+async def open_recorded(
+    journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, new: bool, resume: bool
+) -> Opened:
+    """The run to work on; `spec.name` is the experiment's. With `resume`, a run that is recorded
+    differently is an error; with `new`, nothing recorded is gone on with."""
+    known = await runs_named(journal, spec.name)
+    for run in [] if new else reversed(known):
+        same = structs.replace(spec, name=run.spec.name)
+        differences = run.spec.differences(same)
+        if not differences:
+            return Opened(run)
+        if all(line.startswith("scorer:") for line in differences):
+            again = await open_run(journal, same, tasks, accept_changes=True)
+            told = f"{run.spec.name}: the scorer changed; what was rolled out is scored anew"
+            return Opened(again, told, rescored=True)
+    differs = await _differences(journal, known[-1], spec, tasks) if known and not new else []
+    if differs and resume:
+        listed = "\n".join(f"  {line}" for line in differs)
+        raise UsageError(
+            f"--holdfast-resume: run {known[-1].spec.name!r} is recorded differently:\n{listed}\n"
+            "leave the flag out to begin another run"
+        )
+    fresh = structs.replace(spec, name=_numbered(spec.name, len(known) + 1))
+    run = await journal.create_run(fresh, tasks)
+    return Opened(run, _why_another(run, known, differs))
+
+
+def _why_another(run: Run, known: Sequence[Run], differs: Sequence[str]) -> str:
+    if not known:
+        return ""
+    why = f": {known[-1].spec.name} differs in {'; '.join(differs)}" if differs else ""
+    return f"{run.spec.name} is a new run{why}"
+
+
+async def settled_already(
+    journal: Journal, spec: RunSpec, *, models: Sequence[str] | None, even_failed: bool
+) -> Run | None:
+    """A recorded run that is the one asked for and needs no more work, so that no engine is asked
+    for anything. Its renderer is taken as recorded; so is its model, where `models` is None: else
+    it has one of these names."""
+    for run in reversed(await runs_named(journal, spec.name)):
+        recorded = run.spec
+        if models is not None and recorded.model not in models:
+            continue
+        same = structs.replace(
+            spec, name=recorded.name, model=recorded.model, renderer=recorded.renderer
+        )
+        if recorded.differences(same):
+            continue
+        rows = [row for row in await journal.trajectories(run) if not row.resting]
+        over = all(row.settled and (even_failed or row.status.is_outcome) for row in rows)
+        return run if over else None
+    return None
+
+
+async def _differences(
+    journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
+) -> list[str]:
+    lines = run.spec.differences(structs.replace(spec, name=run.spec.name))
+    return await in_words(journal, run, tasks, lines)
+
+
+def _numbered(base: str, number: int) -> str:
+    return base if number == 1 else f"{base}-{number}"

@@ -1,0 +1,8 @@
+"""Report: a run as one HTML file that needs no server, no network and no other file."""
+
+from holdfast.evaluation.report.writer import MAX_BYTES as MAX_BYTES
+from holdfast.evaluation.report.writer import Written as Written
+from holdfast.evaluation.report.writer import report_file as report_file
+from holdfast.evaluation.report.writer import write_report as write_report
+
+__all__ = ["MAX_BYTES", "Written", "report_file", "write_report"]

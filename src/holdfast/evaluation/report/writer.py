@@ -1,0 +1,246 @@
+"""The report's writer: reads a run once, one trajectory in memory at a time, and writes as it goes.
+
+- The file is whole or not there: it takes its name when all of it is on disk.
+- The same journal gives the same bytes.
+- What came from data sets, models and tools is data in the file, never markup: it is JSON in
+  blocks that no browser runs, without a `<` in it, and the page inserts it as text. The page's
+  policy allows the two parts of this package (by their digests) and no request at all.
+- Its size is bounded. Texts beyond a length are cut in their middle; where all conversations
+  together would be too large, those that come late are cut shorter, down to nothing. What was cut
+  says so, and with which command the whole is shown.
+"""
+
+import base64
+import contextlib
+import hashlib
+import html
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.engine.export import history_of
+from holdfast.evaluation.report.pieces import Decode, pieces_of
+from holdfast.evaluation.report.timeline import Cutter, Item, timeline
+from holdfast.evaluation.results import Collector, Results, RowResult
+from holdfast.evaluation.summary import Fields, score_text, slowest, summary_json
+from holdfast.evaluation.verdict import Verdict, verdict_of
+from holdfast.journal.journal import Journal
+from holdfast.records.errors import UsageError
+from holdfast.records.history import History
+from holdfast.records.run import Run
+from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
+from holdfast.records.view import TrajectoryView
+
+MAX_BYTES = 64 << 20
+"""Of all conversations together."""
+CUTS = (20_000, 2_000, 200)
+"""How long one text may be; the first that lets a conversation fit is taken."""
+KEPT_FOR_OTHERS = 2_048
+"""Bytes that stay free for each conversation that is still to come."""
+SLOWEST = 10
+_PAGE = files("holdfast.evaluation.report")
+
+
+class Written(Struct, frozen=True):
+    """What is in the file."""
+
+    path: str
+    rows: int
+    shortened: int
+    """Conversations with a text that was cut."""
+    left_out: int
+    """Conversations that are not in the file."""
+
+
+def report_file(folder: Path, run: str) -> Path:
+    """Where a run's report goes in a folder of reports: runs of other names never share one."""
+    plain = re.sub(r"[^\w.\[\]-]", "_", run).lstrip(".")[:120]
+    if plain != run:
+        plain = f"{plain}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
+    return folder / f"{plain}.html"
+
+
+async def write_report(
+    journal: Journal,
+    run: Run,
+    path: Path,
+    *,
+    verdict: Verdict | None = None,
+    decode: Decode | None = None,
+    num_runs: int = 1,
+    source: str = "",
+    limit: int = MAX_BYTES,
+) -> Written:
+    """Writes the run to `path`.
+
+    `decode` gives the text of token ids (a renderer's or a tokenizer's); without it, replies are
+    shown as text, uncoloured. `source` is the journal's path as a user would type it.
+    """
+    with replaced(path) as file:
+        writer = _Writer(file, decode=decode, limit=limit)
+        writer.begin(run)
+        results = await writer.rows(journal, run, num_runs=num_runs, source=source)
+        writer.end(results, verdict or verdict_of(results))
+    return Written(str(path), len(results.rows), writer.shortened, writer.left_out)
+
+
+class _Writer:
+    def __init__(self, file: BinaryIO, *, decode: Decode | None, limit: int):
+        self._file = file
+        self._decode = decode
+        self._left = limit
+        self._coloured = 0
+        self.shortened = 0
+        self.left_out = 0
+
+    def begin(self, run: Run) -> None:
+        style = _read("style.css")
+        policy = (
+            f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(_script())}'; "
+            "base-uri 'none'; form-action 'none'"
+        )
+        parts = {"policy": policy, "title": html.escape(run.spec.name), "style": style}
+        # In one pass: a run may be called `{style}`.
+        page = re.sub(r"\{(policy|title|style)\}", lambda name: parts[name[1]], _read("page.html"))
+        self._file.write(page.encode())
+
+    async def rows(self, journal: Journal, run: Run, *, num_runs: int, source: str) -> Results:
+        tasks = await journal.tasks(run)
+        listed = [row for row in await journal.trajectories(run) if not row.resting]
+        collector = Collector(run, num_runs=num_runs, source=source)
+        for place, one in enumerate(listed):
+            history = await history_of(journal, one) if one.records else History()
+            collector.take(one, history)
+            view = TrajectoryView(one.key, tasks[one.ordinal], history)
+            self._conversation(place, view, others=len(listed) - place - 1)
+        return collector.results()
+
+    def _conversation(self, place: int, view: TrajectoryView, *, others: int) -> None:
+        allowed = self._left - others * KEPT_FOR_OTHERS
+        for length in CUTS:
+            cut = Cutter(length)
+            body = _json([cut(_truth(view)), timeline(view, cut)])
+            if len(body) <= allowed:
+                self._block(f"c{place}", body)
+                self.shortened += cut.cut
+                self._tokens(place, view, allowed - len(body))
+                return
+        self.left_out += 1
+
+    def _tokens(self, place: int, view: TrajectoryView, allowed: int) -> None:
+        """Of each reply, its pieces and their logprobs; none at all where they do not fit."""
+        generations = [step for step in view.history.generations if step.ids]
+        if self._decode is None or not generations:
+            return
+        # Six bytes of logprob and two of quotes and comma: surely too large is not even decoded.
+        if 9 * sum(count(step.ids) for step in generations) > allowed:
+            return
+        told = {
+            step.path: [
+                pieces_of(unpack_ids(step.ids), self._decode),
+                [round(one, 3) for one in unpack_logprobs(step.logprobs)],
+            ]
+            for step in generations
+        }
+        body = _json(told)
+        if len(body) <= allowed:
+            self._block(f"t{place}", body)
+            self._coloured += 1
+
+    def _block(self, name: str, body: bytes) -> None:
+        self._file.write(b'<script type="application/json" id="%s">' % name.encode())
+        self._file.write(body)
+        self._file.write(b"</script>\n")
+        self._left -= len(body)
+
+    def end(self, results: Results, verdict: Verdict) -> None:
+        self._block("index", _json(self._index(results, verdict)))
+        self._file.write(f"<script>{_script()}</script>\n</body>\n</html>\n".encode())
+
+    def _index(self, results: Results, verdict: Verdict) -> Fields:
+        created = int(results.created)
+        metrics = results.metrics
+        return {
+            "summary": summary_json(results, verdict, timestamp=created),
+            "score": score_text(verdict),
+            "sampling": msgspec.to_builtins(results.sampling),
+            "roots": [msgspec.structs.asdict(root) for root in results.roots],
+            "slowest": [results.rows.index(row) for row in slowest(results.rows, SLOWEST)],
+            "metrics": metrics,
+            "tokens": self._coloured,
+            "rows": [_row(row, metrics) for row in results.rows],
+        }
+
+
+def _row(row: RowResult, metrics: list[str]) -> Item:
+    return [
+        row.task,
+        row.sample,
+        row.status,
+        row.score,
+        row.turns,
+        row.sampled_tokens,
+        round(row.seconds, 3),
+        int(row.disturbed),
+        row.cause,
+        row.reason,
+        [row.metrics.get(name) for name in metrics],
+        int(row.settled),
+    ]
+
+
+def _truth(view: TrajectoryView) -> str:
+    truth = view.task.ground_truth
+    if truth is None or isinstance(truth, str):
+        return truth or ""
+    return msgspec.json.encode(truth).decode()
+
+
+def _json(value: object) -> bytes:
+    """Without a `<`: nothing in it can end the block that it stands in, or begin another."""
+    return msgspec.json.encode(value).replace(b"<", b"\\u003c")
+
+
+def _read(name: str) -> str:
+    return (_PAGE / name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    return f"\n{_read('charts.js')}{_read('conversation.js')}{_read('script.js')}"
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """A new file beside `path`, which takes its place when it is whole and on disk."""
+    target = path.resolve() if path.is_symlink() else path
+    if not target.name or (target.exists() and not target.is_file()):
+        raise UsageError(f"{str(path)!r} cannot be written: it is no regular file")
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".holdfast-", suffix=".part")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            mask = os.umask(0)
+            os.umask(mask)
+            os.fchmod(file.fileno(), 0o666 & ~mask)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)

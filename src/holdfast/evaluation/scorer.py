@@ -1,0 +1,143 @@
+"""The user's function as the engine's scorer.
+
+The function is given a row (or rows) of its own, made anew for each call: whatever it changes,
+nothing recorded changes with it. What it returns becomes a `Score`; an `EvaluateResult` is kept
+whole. What it raises fails its own rows only, with the traceback; the engine sees to that.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast.engine.scorer import Score, Scorer, group_scorer
+from holdfast.evaluation.result import EvaluateResult
+from holdfast.evaluation.row import EvaluationRow
+from holdfast.records.view import TrajectoryView
+from holdfast.rollout.environment import as_number
+
+RowOf = Callable[[TrajectoryView], EvaluationRow]
+WANTED = (
+    "a row with its evaluation_result, an EvaluateResult, a number, a bool, a Score, or a dict "
+    "with a 'score'"
+)
+
+
+def scorer_of(
+    function: Callable[..., object],
+    *,
+    row_of: RowOf,
+    arguments: Mapping[str, object],
+    several: bool,
+) -> Scorer:
+    """`arguments` are handed to the function beside `row` or, where it takes several, `rows`."""
+    name = getattr(function, "__name__", type(function).__name__)
+    make = _group if several else _point
+    scorer: Callable[..., Any] = make(function, row_of, dict(arguments), name)
+    scorer.__name__ = name
+    return Scorer(group_scorer(scorer) if several else scorer)
+
+
+def _point(
+    function: Callable[..., Any], row_of: RowOf, arguments: dict[str, object], name: str
+) -> Callable[[TrajectoryView], object]:
+    if inspect.iscoroutinefunction(function):
+
+        async def score_async(view: TrajectoryView) -> Score:
+            return score_of(await function(row=row_of(view), **arguments), name)
+
+        return score_async
+
+    def score(view: TrajectoryView) -> "Score | Awaitable[Score]":
+        found = function(row=row_of(view), **arguments)
+        # A function that only returns a coroutine: the engine awaits what this one returns.
+        return _later(found, name) if isinstance(found, Awaitable) else score_of(found, name)
+
+    return score
+
+
+async def _later(found: Awaitable[object], name: str) -> Score:
+    return score_of(await found, name)
+
+
+def _group(
+    function: Callable[..., Any], row_of: RowOf, arguments: dict[str, object], name: str
+) -> Callable[[Sequence[TrajectoryView]], object]:
+    if inspect.iscoroutinefunction(function):
+
+        async def score_async(views: Sequence[TrajectoryView]) -> list[Score]:
+            found = await function(rows=[row_of(view) for view in views], **arguments)
+            return scores_of(found, len(views), name)
+
+        return score_async
+
+    def score(views: Sequence[TrajectoryView]) -> "list[Score] | Awaitable[list[Score]]":
+        found = function(rows=[row_of(view) for view in views], **arguments)
+        if isinstance(found, Awaitable):
+            return _all_later(found, len(views), name)
+        return scores_of(found, len(views), name)
+
+    return score
+
+
+async def _all_later(found: Awaitable[object], wanted: int, name: str) -> list[Score]:
+    return scores_of(await found, wanted, name)
+
+
+def scores_of(found: object, wanted: int, name: str) -> list[Score]:
+    """One for each row, in their order."""
+    if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != wanted:
+        what = f"{len(found)} of them" if isinstance(found, Sequence) else repr(found)[:200]
+        raise TypeError(f"{name} wants to return a list of {wanted}, one for each row, not {what}")
+    return [score_of(one, name) for one in found]
+
+
+def score_of(found: object, name: str) -> Score:
+    """What an evaluation may return, as the engine records it."""
+    if isinstance(found, Score):
+        return found
+    result = _result_in(found, name)
+    if result is not None:
+        return _of_result(result)
+    number = as_number(found)
+    if number is None:
+        raise TypeError(f"{name} returned {found!r:.200}; it wants to return {WANTED}")
+    return Score(number)
+
+
+def _result_in(found: object, name: str) -> EvaluateResult | None:
+    if isinstance(found, EvaluateResult):
+        return found
+    if isinstance(found, EvaluationRow):
+        if found.evaluation_result is None:
+            raise TypeError(f"{name} returned a row without its evaluation_result; set that")
+        return found.evaluation_result
+    if isinstance(found, Mapping):
+        return EvaluateResult.model_validate(_described(found))
+    return None
+
+
+def _described(found: Mapping[Any, Any]) -> dict[str, object]:
+    """A dict may give a metric as a plain number."""
+    described = {str(key): value for key, value in found.items()}
+    metrics = described.get("metrics")
+    if isinstance(metrics, Mapping):
+        described["metrics"] = {
+            str(name): one
+            if (number := as_number(one)) is None
+            else {"score": number, "reason": ""}
+            for name, one in metrics.items()
+        }
+    return described
+
+
+def _of_result(result: EvaluateResult) -> Score:
+    """The result, whole; one that is not valid has no reward."""
+    reasons = {name: one.reason for name, one in result.metrics.items() if one.reason}
+    if result.reason:
+        reasons = {"reason": result.reason, **reasons}
+    return Score(
+        reward=result.score if result.is_score_valid else None,
+        metrics={name: one.score for name, one in result.metrics.items() if one.is_score_valid},
+        reasons=reasons,
+        details=result.model_dump(mode="json", exclude_unset=True),
+    )

@@ -1,0 +1,53 @@
+"""The row that a scorer is shown: the finished one, with what the evaluation says about itself."""
+
+from collections.abc import Mapping
+
+from holdfast.evaluation.conversion import row_of
+from holdfast.evaluation.definition import Definition
+from holdfast.evaluation.row import EvalMetadata, EvaluationRow, EvaluationThreshold
+from holdfast.evaluation.setting import Setting
+from holdfast.records.run import RunSpec
+from holdfast.records.view import TrajectoryView
+
+
+class RowMaker:
+    """Makes the rows of one experiment; of several runs where it compares settings."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        runs: Mapping[str, tuple[RunSpec, Setting]],
+        *,
+        num_runs: int,
+    ):
+        self._definition = definition
+        self._runs = runs
+        self._num_runs = num_runs
+        self._told = self._metadata()
+
+    def row(self, view: TrajectoryView) -> EvaluationRow:
+        """One of its own for each call: a scorer may change it as it likes."""
+        spec, setting = self._runs[view.key.run]
+        row = row_of(view, spec)
+        asked = row.input_metadata
+        asked.completion_params = {**(asked.completion_params or {}), **setting.params}
+        asked.session_data = {**(asked.session_data or {}), "mode": self._definition.mode.value}
+        index = view.key.sample // max(1, spec.samples // self._num_runs)
+        row.execution_metadata.run_id = f"{spec.name}/{index}"
+        row.eval_metadata = self._told.model_copy()
+        return row
+
+    def _metadata(self) -> EvalMetadata:
+        definition, asked = self._definition, self._definition.threshold
+        threshold = None
+        if asked is not None:
+            threshold = EvaluationThreshold(
+                success=asked.success, standard_error=asked.standard_error
+            )
+        return EvalMetadata(
+            name=definition.function.__name__,
+            description=definition.function.__doc__,
+            num_runs=self._num_runs,
+            aggregation_method=definition.aggregation.value,
+            passed_threshold=threshold,
+        )

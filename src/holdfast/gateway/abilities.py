@@ -1,0 +1,29 @@
+"""What a request asks of a policy that cannot do it, said by the name that its wire has for it."""
+
+from holdfast.gateway.exchange import Ask, Refused
+from holdfast.records.errors import BadRequest, Unsupported
+from holdfast.records.redaction import redact
+
+_NAMES: dict[str, dict[str, str]] = {
+    "/v1/responses": {"json": "text.format", "reasoning_effort": "reasoning.effort"},
+    "/v1/messages": {"json": "output_config.format", "reasoning_effort": "output_config.effort"},
+}
+_USUAL = {"json": "response_format"}
+
+
+def refusal_of(error: Exception, ask: Ask, wire: str) -> Refused | None:
+    """What the agent is told of an error that its own request is the cause of; None for others.
+
+    Nothing is recorded of it, and the agent can ask again without it.
+    """
+    names = _NAMES.get(wire, _USUAL)
+    if isinstance(error, Unsupported):
+        param = names.get(error.what, error.what)
+        said = f"Unsupported parameter: '{param}' is not supported with this model: {error}"
+        return Refused(400, said, param=param, code="unsupported_parameter")
+    if isinstance(error, BadRequest) and (ask.json is not False or ask.reasoning_effort):
+        # Engines know other schemas and other efforts than agents do.
+        what = "json" if ask.json is not False else "reasoning_effort"
+        param = names.get(what, what)
+        return Refused(400, f"Invalid '{param}': {redact(str(error))}", param=param)
+    return None

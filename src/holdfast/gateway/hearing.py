@@ -1,0 +1,71 @@
+"""Hearing: one connection that waits for the answer of a call.
+
+A call may have several of them, one after another or at once. None of them owns it: what ends a
+hearing does not end the sampling.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.gateway.exchange import Answer, Delta, Opening, Refused
+from holdfast.gateway.live import Live
+from holdfast.records.errors import RunStopped
+
+
+class Call(Struct):
+    """One request of an attempt, and those that ask it again."""
+
+    key: bytes
+    occurrence: int
+    job: "asyncio.Task[Answer]"
+    live: Live
+    listeners: int = 0
+    delivered: bool = False
+    """Whether somebody heard the whole answer."""
+
+
+class Hearing:
+    def __init__(self, call: Call, *, on_leave: Callable[[], None]):
+        self._call = call
+        self._on_leave = on_leave
+        self._heard = 0
+        call.listeners += 1
+
+    async def answer(self) -> Answer:
+        """Cancelling it ends the waiting, not the sampling."""
+        try:
+            return await asyncio.shield(self._call.job)
+        except RunStopped as stopped:
+            raise Refused(503, str(stopped), code="stopping") from stopped
+
+    @property
+    def is_ready(self) -> bool:
+        return self._call.job.done()
+
+    @property
+    def opening(self) -> Opening | None:
+        """What is known of an answer that is told while it is sampled."""
+        return self._call.live.opening
+
+    async def news(self, seconds: float) -> Sequence[Delta]:
+        """What is durable and was not heard yet; nothing after so many seconds, or when the answer
+        is there."""
+        live, job = self._call.live, self._call.job
+        if not self.is_ready and not live.since(self._heard):
+            wanted: set[asyncio.Future[Any]] = {job, live.news}
+            await asyncio.wait(wanted, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        found = () if self.is_ready else live.since(self._heard)
+        self._heard += len(found)
+        return found
+
+    def leave(self, *, delivered: bool) -> None:
+        self._call.listeners -= 1
+        self._call.delivered = self._call.delivered or delivered
+        self._on_leave()
+
+    def miss(self) -> None:
+        """What was taken for delivered did not arrive."""
+        self._call.delivered = False

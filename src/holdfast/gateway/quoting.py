@@ -1,0 +1,26 @@
+"""Quoting: what a refusal may say back of what was sent.
+
+It helps to be told which value was wrong; it does not help to get a megabyte of it, or a control
+character that a terminal obeys. And a key is never said back: who reads an error is not always who
+sent the request.
+"""
+
+import re
+
+LONGEST = 500
+"""Characters of a whole message; a value that it quotes has less."""
+LONGEST_NAME = 200
+_KEY = re.compile(r"hf-[A-Za-z0-9_-]{8,}")
+
+
+def quotable(text: str, most: int = LONGEST) -> str:
+    """`text` on one line, without keys, and no longer than `most`."""
+    # A key may lie across the end, and what is printed of a character may be longer than it.
+    text = _KEY.sub("hf-…", text[: 4 * most])
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else _escaped(one) for one in text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _escaped(one: str) -> str:
+    return one.encode("unicode_escape").decode()

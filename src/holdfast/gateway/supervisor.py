@@ -1,0 +1,150 @@
+"""Supervisor: several workers that serve one address.
+
+Holds the listening socket, which every worker inherits: while one is started again, connections
+wait at it instead of being refused. A worker that a signal ended is started again, a bounded number
+of times; one that ended by itself said why, and is not. Workers never outlive their supervisor:
+each holds the other end of a pipe that closes with it, and on Linux the kernel ends them, too.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from holdfast.records.errors import HoldfastError
+
+RESTARTS, WINDOW = 5, 60.0
+"""How often one worker is started again within so many seconds."""
+PAUSE = 0.2
+
+
+class WorkerLost(HoldfastError):
+    """A worker is killed again and again."""
+
+
+class Ended(Struct, frozen=True):
+    index: int
+    code: int
+
+
+class Supervisor:
+    """Use it once: `work` returns when all workers have ended."""
+
+    def __init__(
+        self,
+        command: Callable[[int], Sequence[str]],
+        *,
+        count: int,
+        inherited: Sequence[int],
+        tell: Callable[[str], None],
+        grace: float,
+    ):
+        """`command`: that of each worker, which watches its standard input; `grace`: seconds that
+        all of them have after they were asked to stop."""
+        self._command = command
+        self._count = count
+        self._inherited = tuple(inherited)
+        self._tell = tell
+        self._grace = grace
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+
+    async def work(self) -> list[Ended]:
+        """How each ended, in the order in which they did. No worker is left, however it ends."""
+        ended: list[Ended] = []
+        reaper = asyncio.create_task(self._end_in_time(), name="end workers in time")
+        keepers = [
+            asyncio.create_task(self._keep(index, ended), name=f"keep worker {index}")
+            for index in range(self._count)
+        ]
+        try:
+            await asyncio.gather(*keepers)
+        finally:
+            self._stopping.set()
+            self.kill()
+            await asyncio.gather(*keepers, return_exceptions=True)
+            reaper.cancel()
+            await asyncio.gather(reaper, return_exceptions=True)
+        return ended
+
+    def stop(self) -> None:
+        """Asks all of them to finish what is under way."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._stopping.set()
+        self._signal(signal.SIGKILL)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        return {index: process.pid for index, process in self._processes.items()}
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes.values():
+            if process.returncode is None:
+                process.send_signal(number)
+
+    async def _end_in_time(self) -> None:
+        await self._stopping.wait()
+        await asyncio.sleep(self._grace)
+        self._tell("workers that did not finish in time are ended")
+        self._signal(signal.SIGKILL)
+
+    async def _keep(self, index: int, ended: list[Ended]) -> None:
+        starts: deque[float] = deque(maxlen=RESTARTS)
+        while not self._stopping.is_set():
+            code = await self._run(index)
+            if code >= 0 or self._stopping.is_set():
+                ended.append(Ended(index, code))
+                if code > 0:
+                    # What it met, the others will meet, too; and its share would be left undone.
+                    self.stop()
+                return
+            name = signal.Signals(-code).name
+            if len(starts) == RESTARTS and time.monotonic() - starts[0] < WINDOW:
+                self.stop()
+                raise WorkerLost(f"worker {index} was ended by {name} {RESTARTS + 1} times")
+            starts.append(time.monotonic())
+            self._tell(f"worker {index} was ended by {name}; it is started again")
+            await asyncio.sleep(PAUSE)
+
+    async def _run(self, index: int) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *_tied(self._command(index)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            pass_fds=self._inherited,
+            # A terminal's signals are the supervisor's to pass on, once.
+            start_new_session=True,
+        )
+        self._processes[index] = process
+        try:
+            return await process.wait()
+        except asyncio.CancelledError:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            raise
+        finally:
+            del self._processes[index]
+            assert process.stdin is not None, "it is a pipe"
+            process.stdin.close()
+
+
+def _tied(words: Sequence[str]) -> list[str]:
+    """The command, ended by the kernel with whoever starts it, where the system can."""
+    tie = shutil.which("setpriv")
+    return [tie, "--pdeathsig", "KILL", "--", *words] if tie else list(words)
+
+
+def end_with_supervisor() -> None:
+    """In a worker: it is ended at once when its supervisor is gone, which it finds out by its
+    standard input. Every record that was acknowledged is durable: there is nothing to save."""
+    asyncio.get_running_loop().add_reader(0, os._exit, os.EX_UNAVAILABLE)

@@ -1,0 +1,46 @@
+"""Increments: the text of tokens that come bit by bit, for a cost that does not grow with them.
+
+Tokens do not end where characters do, and how one is written may depend on the one before it. So
+what is new is what a few more tokens add to the text of those before; tokens at the end that are
+only a part of a character wait for the rest of it. All increments together are the text of all
+tokens.
+"""
+
+from collections.abc import Callable, Sequence
+
+BROKEN = "\ufffd"
+"""What a part of a character is decoded to, and so is what never becomes one."""
+MOST_OF_A_CHARACTER = 3
+"""Tokens: one for each of its bytes but the last."""
+MOST_HELD = 256
+"""Tokens that may come without one of them ending a character."""
+
+
+class Increments:
+    """Of one run of tokens."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]):
+        self._decode = decode
+        self._context: list[int] = []
+        """Those of the last increment."""
+        self._before = ""
+        """Their text."""
+        self._held: list[int] = []
+
+    def take(self, ids: Sequence[int]) -> str:
+        """What `ids` add, as far as it is certain."""
+        self._held += ids
+        for waiting in range(min(MOST_OF_A_CHARACTER + 1, len(self._held))):
+            text = self._text(waiting)
+            if not text.endswith(BROKEN):
+                return self._told(text, waiting)
+        return self._told(self._text(0), 0) if len(self._held) >= MOST_HELD else ""
+
+    def _text(self, waiting: int) -> str:
+        return self._decode(self._context + self._held[: len(self._held) - waiting])
+
+    def _told(self, text: str, waiting: int) -> str:
+        new, end = text[len(self._before) :], len(self._held) - waiting
+        self._context, self._held = self._held[:end], self._held[end:]
+        self._before = self._decode(self._context)
+        return new

@@ -1,0 +1,60 @@
+"""The conversation of a trajectory, or of one of its branches, from its records."""
+
+from typing import NamedTuple
+
+from holdfast.records.history import History, added_messages, tool_message
+from holdfast.records.message import Message
+from holdfast.records.step import Generated, ToolIntent
+from holdfast.records.task import Task
+
+
+class Said(NamedTuple):
+    """A message, and its reference: see `history.resolve`; "" where it is recorded right there."""
+
+    message: Message
+    reference: str
+
+
+def conversation(history: History, task: Task, last: Generated | None = None) -> list[Message]:
+    """The messages of a branch, from its beginning to its last reply and tool results.
+
+    Without `last`, it is the main conversation; where nothing was said in that, the branch or
+    sub-rollout of the last generation.
+    """
+    return [said.message for said in referenced(history, task, last)]
+
+
+def referenced(history: History, task: Task, last: Generated | None = None) -> list[Said]:
+    """The same, each message with its reference."""
+    last = main_end(history) if last is None else last
+    if last is None:
+        return [Said(message, f"task:{at}") for at, message in enumerate(task.messages)]
+    chain: list[Generated] = []
+    step: Generated | None = last
+    while step is not None:
+        chain.append(step)
+        if step.prefix_break or not step.base:
+            break
+        base = history.steps[step.base]
+        step = base if isinstance(base, Generated) else None
+    said: list[Said] = []
+    for step in reversed(chain):
+        for item, message in zip(step.added, added_messages(history, task, step), strict=True):
+            said.append(Said(message, item if isinstance(item, str) else ""))
+        said.append(Said(step.message, f"reply:{step.path}"))
+    asked = {call.id for call in last.message.tool_calls}
+    said += [
+        Said(tool_message(history, intent.path), f"tool:{intent.path}")
+        for intent in history.in_order
+        if isinstance(intent, ToolIntent)
+        and intent.call_id in asked
+        and intent.path in history.results
+    ]
+    return said
+
+
+def main_end(history: History) -> Generated | None:
+    """The last generation of the main conversation, or of any where there is none in that."""
+    said = history.generations
+    main = [step for step in said if "." not in step.path]
+    return next(reversed(main or said), None)

@@ -1,0 +1,245 @@
+"""Evaluations that are killed: the same command goes on, and nothing durable is done again."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.journal import open_journal
+from holdfast.journal.check import check
+from holdfast.records.history import History
+from holdfast.records.step import Generated
+from holdfast.testing import FakeEngine
+
+ROWS, TURNS, KILLS = 200, 3, 4
+
+THREE_TURNS = f"""
+from holdfast import Rollout
+from holdfast.evaluation import evaluation_test
+
+async def talk(t: Rollout):
+    t.add(*t.task.messages)
+    for turn in range({TURNS}):
+        await t.generate()
+
+@evaluation_test(
+    dataset=[{{"id": f"row{{n}}", "prompt": f"Talk about {{n}}."}} for n in range({ROWS})],
+    rollout_processor=talk,
+    seed=5,
+    max_concurrent_rollouts=16,
+)
+def test_talk(row):
+    said = [one.content for one in row.get_assistant_messages()]
+    assert len(said) == {TURNS}
+    return sum(map(len, said)) / 100
+"""
+
+
+def command(place: Path, engine: FakeEngine, *extra: str, **env: str) -> "subprocess.Popen[str]":
+    words = ["-p", "holdfast.evaluation.plugin", "-p", "no:cacheprovider", "-q"]
+    words += ["--holdfast-policy", engine.url, "--holdfast-summary", "summary.json"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", *words, *extra],
+        cwd=place,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def completed(process: "subprocess.Popen[str]") -> str:
+    out, _ = process.communicate(timeout=250)
+    assert process.returncode == 0, out
+    return out
+
+
+def only_run(place: Path) -> dict[str, object]:
+    (outcome,) = json.loads((place / "summary.json").read_text())["evaluations"]
+    (run,) = outcome["runs"]
+    return dict(run)
+
+
+def durable_turns(place: Path) -> set[str]:
+    """The ids of all generations in the journal, as the engine saw them asked for."""
+
+    async def read() -> set[str]:
+        journal = open_journal(str(place / ".holdfast" / "evaluations.db"))
+        found: set[str] = set()
+        try:
+            for listed in await journal.runs():
+                run = await journal.find_run(listed.name)
+                assert run is not None
+                async for row, log in journal.histories(run):
+                    steps = History(log).steps.values()
+                    found |= {
+                        f"{row.key}/{one.path}" for one in steps if isinstance(one, Generated)
+                    }
+        finally:
+            await journal.close()
+        return found
+
+    return asyncio.run(read())
+
+
+@pytest.fixture
+def engine():
+    with FakeEngine(mean_length=12, delay=0.01) as engine:
+        yield engine
+
+
+def test_two_hundred_rows_of_three_turns_are_killed_and_no_turn_is_done_twice(tmp_path, engine):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    place, quiet = tmp_path / "disturbed", tmp_path / "undisturbed"
+    for folder in (place, quiet):
+        folder.mkdir()
+        (folder / "test_eval.py").write_text(THREE_TURNS)
+    completed(command(quiet, engine))
+    expected = only_run(quiet)
+    assert engine.stats().requests == ROWS * TURNS
+    engine.reset()
+    kills = 0
+    while kills < KILLS:
+        before = durable_turns(place) if kills else set()
+        asked = len(engine.requests())
+        process = command(place, engine)
+        goal = asked + chance.randrange(40, 160)
+        while process.poll() is None and engine.stats().requests < goal:
+            time.sleep(0.005)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kills += 1
+        again = [name for name, _ in engine.requests()[asked:]]
+        assert not before & set(again), "a durable turn was generated again"
+    assert kills >= 2, "it was over before it was disturbed"
+    before, asked = durable_turns(place), len(engine.requests())
+    out = completed(command(place, engine))
+    assert "test_eval.test_talk goes on:" in out
+    again = [name for name, _ in engine.requests()[asked:]]
+    assert not before & set(again), "a durable turn was generated again"
+    assert len(before) + len(again) == ROWS * TURNS
+    found = only_run(place)
+    assert found["agg_score"] == expected["agg_score"]
+    assert (found["scored"], found["failed"]) == (ROWS, 0)
+    assert not check(place / ".holdfast" / "evaluations.db").findings
+
+
+SUICIDAL = """
+import os, signal
+from pathlib import Path
+from holdfast.evaluation import evaluation_test
+
+ROWS = [{{"id": f"row{{n}}", "prompt": f"Say {{n}}."}} for n in range(12)]
+COUNT = Path("count")
+
+def die_at(number):
+    seen = len(COUNT.read_text()) + 1 if COUNT.exists() else 1
+    COUNT.write_text("x" * seen)
+    if seen == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+@evaluation_test(dataset=ROWS, max_concurrent_evaluations=1, {arguments})
+def test_it({rows}):
+    die_at({number})
+    return {score}
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows", "number", "score", "requests"),
+    [
+        ("", "row", 7, "1.0", 12),
+        ("mode='all'", "rows", 1, "[1.0] * len(rows)", 12),
+        ("mode='groupwise', samples=2", "rows", 5, "[1.0] * len(rows)", 24),
+        (
+            "mode='groupwise', completion_params=[{'temperature': 0.1}, {'temperature': 0.9}]",
+            "rows",
+            5,
+            "[1.0] * len(rows)",
+            24,
+        ),
+    ],
+    ids=["pointwise", "all", "groupwise", "settings"],
+)
+def test_a_scorer_that_kills_the_process_costs_no_rollout(
+    tmp_path, engine, arguments, rows, number, score, requests
+):
+    (tmp_path / "test_eval.py").write_text(
+        SUICIDAL.format(arguments=arguments, rows=rows, number=number, score=score)
+    )
+    process = command(tmp_path, engine)
+    out, _ = process.communicate(timeout=250)
+    assert process.returncode == -signal.SIGKILL, out
+    before, asked = durable_turns(tmp_path), len(engine.requests())
+    completed(command(tmp_path, engine))
+    again = {name for name, _ in engine.requests()[asked:]}
+    assert not before & again
+    assert len(before) + len(again) == requests
+    (outcome,) = json.loads((tmp_path / "summary.json").read_text())["evaluations"]
+    assert all(run["scored"] == run["rows"] and run["failed"] == 0 for run in outcome["runs"])
+    calls = len((tmp_path / "count").read_text())
+    wanted = 1 if "all" in arguments else 12
+    # The call that killed, and one whose score was being committed just then.
+    assert calls - wanted in (1, 2), "what was scored before the kill is not scored again"
+
+
+ARMED = """
+import os
+from holdfast.testing import crash
+
+if plan := os.environ.get("HOLDFAST_CRASH"):
+    crash.arm(plan)
+"""
+LATE = """
+from holdfast.evaluation import evaluation_test
+
+@evaluation_test(
+    dataset=[{"id": f"row{n}", "prompt": f"Say {n}."} for n in range(3)],
+    mode="groupwise",
+    seed=1,
+    completion_params=[{"temperature": 0.1}, {"temperature": 0.9}],
+)
+def test_it(rows):
+    return [float(len(row.last_assistant_message().content)) for row in rows]
+"""
+
+
+@pytest.mark.parametrize(
+    "step", [17, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (1, 2, 3, 7))]
+)
+def test_a_comparison_of_settings_survives_death_after_every_few_commits(tmp_path, engine, step):
+    place, quiet = tmp_path / "disturbed", tmp_path / "undisturbed"
+    for folder in (place, quiet):
+        folder.mkdir()
+        (folder / "test_eval.py").write_text(LATE)
+        (folder / "conftest.py").write_text(ARMED)
+    completed(command(quiet, engine))
+    deaths = 0
+    while True:
+        # Each process may commit a little more than the last: even the shortest way ends.
+        process = command(place, engine, HOLDFAST_CRASH=f"after:{step + 2 * deaths}")
+        out, _ = process.communicate(timeout=250)
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, out
+        deaths += 1
+        assert deaths < 60
+    assert deaths
+    scores = [
+        [run["agg_score"] for run in one["runs"]]
+        for folder in (place, quiet)
+        for one in json.loads((folder / "summary.json").read_text())["evaluations"]
+    ]
+    assert scores[0] == scores[1]
+    assert not check(place / ".holdfast" / "evaluations.db").findings

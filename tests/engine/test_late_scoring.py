@@ -1,0 +1,203 @@
+"""Scores that need the whole run, or several: rollouts first, one durable scoring after them."""
+
+import asyncio
+
+import pytest
+from msgspec import structs
+from stage import Oracle
+from yard import Yard
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.late_scoring import Together, score_late
+from holdfast.engine.opening import open_run
+from holdfast.engine.scorer import Score, Scorer, group_scorer
+from holdfast.engine.settings import ScoringPolicy, Settings
+from holdfast.engine.stop import Stop
+from holdfast.journal.memory import MemoryJournal
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.records.history import History
+from holdfast.records.run import Run
+from holdfast.records.trajectory import Status
+from holdfast.rollout.processor import as_processor
+
+SETTINGS = Settings(backoff=0.0, scoring=ScoringPolicy(tries=2, timeout=5.0, concurrency=2))
+
+
+async def solve(t):
+    t.add(*t.task.messages)
+    await t.generate()
+    if t.task.id == "broken":
+        raise ValueError("a bug")
+
+
+async def rolled_out(yard: Yard, *, stop: Stop | None = None) -> Run:
+    run = await open_run(yard.journal, yard.spec, yard.tasks)
+    engine = Engine(
+        run=run,
+        journal=yard.journal,
+        policy=yard.policy,
+        renderer=ByteRenderer(),
+        processor=as_processor(solve),
+        settles=False,
+        settings=SETTINGS,
+        stop=stop,
+    )
+    ending = await engine.work()
+    assert ending.fatal is None
+    return run
+
+
+async def histories(yard: Yard, run: Run) -> dict[str, tuple[bool, History]]:
+    return {
+        f"{row.key.task}/{row.key.sample}": (row.settled, History(log))
+        async for row, log in yard.journal.histories(run)
+    }
+
+
+def scorer_of(function) -> Scorer:
+    return Scorer(group_scorer(function))
+
+
+async def score(yard: Yard, runs: list[Run], scorer: Scorer, together: Together) -> Stop:
+    stop = Stop()
+    await score_late(yard.journal, runs, scorer, together=together, settings=SETTINGS, stop=stop)
+    return stop
+
+
+def test_rollouts_stay_open_until_they_are_scored_and_failures_do_not():
+    async def body():
+        yard = Yard("a", "broken", "b", samples=2)
+        run = await rolled_out(yard)
+        before = await histories(yard, run)
+        assert {name: settled for name, (settled, _) in before.items()} == {
+            "a/0": False, "a/1": False, "b/0": False, "b/1": False,
+            "broken/0": True, "broken/1": True,
+        }  # fmt: skip
+        asked = len(yard.policy.requests)
+        seen = []
+
+        def judge(views):
+            seen.append([str(view.key) for view in views])
+            return [Score(float(place), details={"place": place}) for place in range(len(views))]
+
+        await score(yard, [run], scorer_of(judge), Together.ALL)
+        assert seen == [["run/a/0", "run/a/1", "run/b/0", "run/b/1"]]
+        after = await histories(yard, run)
+        assert [after[name][1].reward for name in ("a/0", "a/1", "b/0", "b/1")] == [0, 1, 2, 3]
+        assert after["b/1"][1].scored.details == {"place": 3}
+        assert after["broken/0"][1].reward is None
+        assert all(settled for settled, _ in after.values())
+        # A second time, there is nothing to do for either.
+        await rolled_out(yard)
+        await score(yard, [run], scorer_of(judge), Together.ALL)
+        assert len(seen) == 1
+        assert len(yard.policy.requests) == asked
+
+    asyncio.run(body())
+
+
+def test_tasks_are_compared_across_runs_in_the_order_of_the_runs():
+    async def body():
+        journal = MemoryJournal()
+        yards = [Yard("a", "b", journal=journal, policy=Oracle()) for _ in range(2)]
+        yards[1].spec = structs.replace(yards[1].spec, name="other")
+        runs = [await rolled_out(yard) for yard in yards]
+        seen = []
+
+        async def judge(views):
+            seen.append([str(view.key) for view in views])
+            return [1.0, 2.0]
+
+        await score(yards[0], runs, scorer_of(judge), Together.TASK)
+        assert sorted(seen) == [["run/a/0", "other/a/0"], ["run/b/0", "other/b/0"]]
+        for yard, run, reward in zip(yards, runs, (1.0, 2.0), strict=True):
+            found = await histories(yard, run)
+            assert [history.reward for _, history in found.values()] == [reward, reward]
+
+    asyncio.run(body())
+
+
+def test_a_late_scorer_that_raises_is_asked_again_and_then_fails_its_lot_alone():
+    async def body():
+        yard = Yard("a", "b")
+        run = await rolled_out(yard)
+        calls = []
+
+        def judge(views):
+            (view,) = views
+            calls.append(view.key.task)
+            if view.key.task == "a":
+                raise RuntimeError("never")
+            return [1.0]
+
+        await score(yard, [run], scorer_of(judge), Together.TASK)
+        assert sorted(calls) == ["a", "a", "b"]
+        found = await histories(yard, run)
+        assert found["a/0"][1].status is Status.FAILED
+        assert found["b/0"][1].reward == 1.0
+        assert len(found["a/0"][1].scoring_failures) == 2
+
+    asyncio.run(body())
+
+
+def test_a_stop_in_the_middle_records_nothing_and_gives_everything_back():
+    async def body():
+        yard = Yard("a")
+        run = await rolled_out(yard)
+        stop, began = Stop(), asyncio.Event()
+
+        async def judge(views):
+            began.set()
+            await asyncio.sleep(3600)
+
+        scoring = asyncio.create_task(
+            score_late(
+                yard.journal, [run], scorer_of(judge), together=Together.ALL,
+                settings=SETTINGS, stop=stop,
+            )
+        )  # fmt: skip
+        await began.wait()
+        stop.request("enough")
+        await scoring
+        found = await histories(yard, run)
+        assert found["a/0"][0] is False
+        assert found["a/0"][1].scored is None
+        await score(yard, [run], scorer_of(lambda views: [0.5]), Together.ALL)
+        assert (await histories(yard, run))["a/0"][1].reward == 0.5
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(body())
+
+
+def test_a_reward_of_none_is_no_score_and_is_settled():
+    async def body():
+        yard = Yard("a", "b")
+
+        def judge(view):
+            return Score(None if view.key.task == "a" else 1.0, reasons={"why": "so"})
+
+        await yard.work(solve, judge)
+        run = await yard.journal.find_run("run")
+        found = await histories(yard, run)
+        assert all(settled for settled, _ in found.values())
+        assert found["a/0"][1].reward is None
+        assert found["a/0"][1].scored.reasons == {"why": "so"}
+        assert found["a/0"][1].status is Status.COMPLETED
+        assert found["b/0"][1].reward == 1.0
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "returned", [None, Score("high"), Score(1.0, details={"it": object()}), Score(1.0, details=[1])]
+)
+def test_what_cannot_be_recorded_is_the_scorers_error(returned):
+    async def body():
+        yard = Yard("a")
+        await yard.work(solve, lambda view: returned)
+        run = await yard.journal.find_run("run")
+        (_, history) = (await histories(yard, run))["a/0"]
+        assert history.status is Status.FAILED
+        assert history.scoring_failures[0].type == "TypeError"
+
+    asyncio.run(body())

@@ -1,0 +1,39 @@
+"""Evaluations are run as their users run them: pytest on a file, against a real HTTP server."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Rollouts are performed on their own stage and in the engine's yard, too.
+sys.path.insert(0, str(Path(__file__).parent.parent / "environments"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "rollout"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from course import Course
+
+from holdfast.testing import FakeEngine
+
+
+@pytest.fixture(scope="session")
+def shared_engine() -> Iterator[FakeEngine]:
+    with FakeEngine(mean_length=8) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(shared_engine: FakeEngine) -> FakeEngine:
+    shared_engine.set_faults()
+    shared_engine.reset()
+    return shared_engine
+
+
+@pytest.fixture
+def course(
+    pytester: pytest.Pytester, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> Course:
+    for name in ("HOLDFAST_POLICY", "HOLDFAST_API_KEY", "OPENAI_API_KEY", "FIREWORKS_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return Course(pytester, engine)

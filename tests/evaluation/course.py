@@ -1,0 +1,120 @@
+"""A folder with evaluations in it, and pytest on it."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# An inner session forgets what it imported: imported here, nothing is imported twice.
+import holdfast.embedded.process
+import holdfast.evaluation.decorator
+import holdfast.evaluation.experiment
+import holdfast.journal.sqlite
+import holdfast.policy.choice
+import holdfast.policy.pool  # noqa: F401
+from holdfast.evaluation import plugin
+from holdfast.journal import open_journal
+from holdfast.records.history import History
+from holdfast.testing import FakeEngine
+
+HEAD = """
+import pytest
+from holdfast import Rollout, Score
+from holdfast.evaluation import EvaluateResult, EvaluationRow, InputMetadata, Message
+from holdfast.evaluation import MetricResult, NoOpRolloutProcessor, evaluation_test
+
+ROWS = [{"id": f"r{n}", "prompt": f"What is {n}?", "ground_truth": n} for n in range(4)]
+"""
+
+
+REGISTERED = bool(list(entry_points(group="pytest11", name="holdfast")))
+"""Installed with the package, the plugin is there already, and cannot be named again."""
+
+
+class Course:
+    def __init__(self, pytester: pytest.Pytester, engine: FakeEngine):
+        self.pytester = pytester
+        self.engine = engine
+        self.folder = pytester.path
+
+    def write(self, source: str, name: str = "test_it.py", *, head: str = HEAD) -> Path:
+        path = self.folder / name
+        path.write_text(head + textwrap.dedent(source), encoding="utf-8")
+        return path
+
+    def words(self, *extra: object, policy: bool = True) -> list[str]:
+        words = ["-p", "no:cacheprovider", "-W", "error"]
+        words += ["--holdfast-summary", "summary.json"]
+        words += ["--holdfast-policy", self.engine.url] if policy else []
+        return [*words, *(str(one) for one in extra)]
+
+    def run(self, *extra: object, policy: bool = True) -> pytest.RunResult:
+        return self.pytester.runpytest_inprocess(
+            *self.words(*extra, policy=policy), plugins=[] if REGISTERED else [plugin]
+        )
+
+    def apart(self, *extra: object) -> "subprocess.Popen[str]":
+        """In a process of its own, with no other plugins than those that are named."""
+        words = ["-p", "holdfast.evaluation.plugin", *self.words(*extra)]
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", *words],
+            cwd=self.folder,
+            env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    # --- what came of it
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads((self.folder / "summary.json").read_text())[
+            "evaluations"
+        ]
+        return found
+
+    def only(self) -> dict[str, Any]:
+        """The only run of the only evaluation."""
+        (outcome,) = self.outcomes()
+        (run,) = outcome["runs"]
+        return dict(run)
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / ".holdfast" / "evaluations.db"
+
+    def runs(self) -> dict[str, dict[str, int]]:
+        """The runs of the journal, with how many rows are in which state."""
+
+        async def read() -> dict[str, dict[str, int]]:
+            journal = open_journal(str(self.journal))
+            try:
+                return {row.name: row.by_status for row in await journal.runs()}
+            finally:
+                await journal.close()
+
+        return asyncio.run(read())
+
+    def histories(self, run: str) -> dict[str, History]:
+        """What is recorded, by `task/sample`."""
+
+        async def read() -> dict[str, History]:
+            journal = open_journal(str(self.journal))
+            try:
+                found = await journal.find_run(run)
+                assert found is not None, f"there is no run {run}"
+                return {
+                    f"{row.key.task}/{row.key.sample}": History(log)
+                    async for row, log in journal.histories(found)
+                }
+            finally:
+                await journal.close()
+
+        return asyncio.run(read())

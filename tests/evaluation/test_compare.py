@@ -1,0 +1,120 @@
+"""Two runs on the same tasks: the difference, and what it may be due to."""
+
+import msgspec
+import pytest
+from graded_run import failed, results, running, scored, unscored
+
+from holdfast.evaluation.comparison import biggest_changes, compare, comparison_text
+from holdfast.evaluation.results import Results, RowResult
+from holdfast.records.errors import UsageError
+from holdfast.records.sampling import Sampling
+
+
+def graded(name, scores, **options):
+    rows = tuple(RowResult(task, score=score) for task, score in scores.items())
+    return Results(name, rows, **options)
+
+
+A = graded("a", {f"t{number}": number % 2 for number in range(10)})
+B = graded("b", {f"t{number}": 1.0 if number < 7 else number % 2 for number in range(10)})
+
+
+def test_the_difference_is_told_with_its_error_and_chance():
+    found = compare(A, B)
+    assert found.paired.difference == pytest.approx(0.4)
+    assert (found.paired.wins, found.paired.losses, found.paired.ties) == (4, 0, 6)
+    # Of 16 patterns of four equal signs, two are as far from 0.
+    assert found.paired.p_value == pytest.approx(0.125)
+    lines = comparison_text(found).splitlines()
+    assert lines[0] == "A a: 0.5000   B b: 0.9000   on 10 tasks of both"
+    assert lines[1].startswith("  B - A: +0.4000 ± 0.1633 (SE), 95% [+0.1000, +0.7000], p = 0.125")
+    assert lines[2] == "  B is higher on 4, lower on 0, the same on 6; sign test p = 0.125"
+
+
+def test_turned_round_it_is_the_same_with_the_other_sign():
+    assert compare(B, A).paired.difference == pytest.approx(-0.4)
+    assert compare(B, A).paired.p_value == compare(A, B).paired.p_value
+
+
+def test_the_biggest_changes_come_first():
+    one = graded("a", {"x": 0.0, "y": 0.5, "z": 1.0, "same": 0.3})
+    other = graded("b", {"x": 0.2, "y": 0.4, "z": 0.0, "same": 0.3})
+    found = compare(one, other)
+    assert [name for name, _ in biggest_changes(found.paired)] == ["z", "x", "y"]
+    text = comparison_text(found)
+    assert "  biggest changes\n    -1.0000  z\n    +0.2000  x\n    -0.1000  y" in text
+    many = compare(
+        graded("a", {f"t{i}": 0 for i in range(30)}), graded("b", {f"t{i}": 1 for i in range(30)})
+    )
+    assert "… and 20 other tasks that changed" in comparison_text(many)
+
+
+def test_a_metric_is_compared_instead_of_the_score():
+    a = results({"x": [scored(1.0, metrics={"m": 1.0})], "y": [scored(1.0, metrics={"m": 3.0})]})
+    b = results({"x": [scored(0.0, metrics={"m": 2.0})], "y": [scored(0.0, metrics={"m": 5.0})]})
+    found = compare(a, b, metric="m")
+    assert found.paired.difference == pytest.approx(1.5)
+    assert "(m)" in comparison_text(found)
+    with pytest.raises(UsageError, match="run 'run' has no metric 'n'; it has m"):
+        compare(a, b, metric="n")
+
+
+def test_what_is_left_out_is_told():
+    a = results({"x": [scored(1.0)], "y": [failed()], "only-a": [scored(1.0)]}, name="a")
+    b = results({"x": [scored(0.5)], "y": [running()], "only-b": [scored(1.0)]}, name="b")
+    text = comparison_text(compare(a, b))
+    assert "left out: 1 task that only A has: only-a" in text
+    assert "left out: 1 task that only B has: only-b" in text
+    assert "A lacks 1 score of 3 rows (1 failed for good, 0 not settled)" in text
+    assert "B lacks 1 score of 3 rows (0 failed for good, 1 not settled)" in text
+    assert "(one task: no error can be told)" in text
+
+
+def test_what_differs_in_the_runs_is_told():
+    a, b = (results({"x": [scored(1.0)]}, name=name) for name in "ab")
+    assert compare(a, b).spec_differences == {}
+    spec = msgspec.structs.replace(b.spec, rollout="solve other", seed=7, samples=1)
+    b = msgspec.structs.replace(b, spec=spec, sampling=Sampling(temperature=0.2), model="larger")
+    found = compare(a, b)
+    assert found.spec_differences == {
+        "model": ("model", "larger"),
+        "sampling.temperature": ("1.0", "0.2"),
+        "seed": ("None", "7"),
+        "rollout": ("solve", "solve other"),
+    }
+    text = comparison_text(found)
+    assert "    model: model → larger" in text
+    assert "    rollout: another rollout, or another version of its code" in text
+
+
+def test_results_of_other_tools_are_compared_by_what_they_tell():
+    mine = results({"x": [scored(1.0)]})
+    theirs = graded("log", {"x": 0.0}, model="model", source="log.json")
+    assert compare(mine, theirs).spec_differences == {}
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (
+            graded("b", {"z": 1.0}),
+            "have no scored task in common: 'a' has 't0', 't1', 't2', …, 'b' has 'z'",
+        ),
+        (graded("b", {}), "run 'b' has no rows"),
+        (
+            results({"t0": [unscored()], "t1": [failed()], "t2": [running()]}, name="b"),
+            "run 'b' has no scores: of 3 rows, 1 are not settled yet and 1 failed for good",
+        ),
+    ],
+)
+def test_where_nothing_can_be_compared_it_says_why(other, words):
+    with pytest.raises(UsageError) as caught:
+        compare(A, other)
+    assert words in str(caught.value)
+
+
+def test_control_characters_in_ids_are_shown():
+    evil = "\x1b[2Jt"
+    text = comparison_text(compare(graded("a\n", {evil: 1.0}), graded("b", {evil: 0.0})))
+    assert "\x1b" not in text
+    assert "\\x1b[2Jt" in text

@@ -1,0 +1,277 @@
+"""Rows as tasks and back, and finished trajectories as the rows that scorers see."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stage import Oracle, text_of
+from test_row import FULL, values
+from yard import Yard
+
+from holdfast.engine.export import What
+from holdfast.engine.row_messages import HELD
+from holdfast.engine.scorer import Score
+from holdfast.evaluation.conversion import row_from, row_of, score_of, task_of
+from holdfast.evaluation.dataset import datasets_of
+from holdfast.evaluation.result import EvaluateResult, MetricResult
+from holdfast.evaluation.row import EvaluationRow, InputMetadata, Message
+from holdfast.records.errors import EngineUnavailable, Truncated, UsageError
+from holdfast.records.message import user
+from holdfast.records.task import Task, content_digest, own, read_tasks, tasks_digest
+from holdfast.records.trajectory import TrajectoryKey
+from holdfast.records.view import TrajectoryView
+from holdfast.rollout.tool import tool
+
+
+def identified(*records: object) -> list[EvaluationRow]:
+    (dataset,) = datasets_of(input_dataset=list(records))
+    return asyncio.run(dataset.rows())
+
+
+def dumped(row: EvaluationRow) -> dict:
+    return json.loads(row.model_dump_json(exclude_unset=True))
+
+
+# --- rows and tasks
+
+
+def test_a_row_survives_being_a_task_with_all_that_it_holds():
+    (row,) = identified(FULL)
+    task = own(task_of(row))
+    assert task.id == "r"
+    assert task.messages[2].tool_calls[0].name == "f"
+    assert task.messages[2].reasoning == "hm"
+    assert dumped(row_from(task)) == FULL
+
+
+@given(
+    truth=values,
+    columns=st.dictionaries(
+        st.sampled_from(["level", "metadata", "extra", "dataset_info", "completion_params", HELD]),
+        values,
+    ),
+)
+def test_any_column_survives(truth, columns):
+    row = EvaluationRow(messages=[Message(role="user", content="q")], ground_truth=truth, **columns)
+    again = row_from(own(task_of(row)))
+    assert json.dumps(again.model_extra, sort_keys=True) == json.dumps(columns, sort_keys=True)
+    assert json.dumps(again.ground_truth) == json.dumps(truth)
+
+
+def test_what_was_made_just_now_is_no_part_of_the_task():
+    one, two = (task_of(EvaluationRow(messages=[{"role": "user", "content": "q"}])) for _ in "ab")
+    assert content_digest(one) == content_digest(two)
+    assert one.metadata == {}
+
+
+def test_what_was_set_later_is_part_of_the_task():
+    row = EvaluationRow()
+    row.messages.append(Message(role="user", content="q"))
+    row.input_metadata.completion_params["temperature"] = 0
+    row.input_metadata.dataset_info = {"seed": 1}
+    row.execution_metadata.extra = {"mine": 1}
+    row.column = 3
+    task = task_of(row)
+    assert task.messages == (user("q"),)
+    assert task.metadata == {
+        "input_metadata": {"dataset_info": {"seed": 1}, "completion_params": {"temperature": 0}},
+        "execution_metadata": {"extra": {"mine": 1}},
+        "column": 3,
+    }
+
+
+def test_a_rollout_finds_metadata_where_a_task_file_would_have_put_it(tmp_path):
+    fields = {"prompt": "q", "id": "a", "metadata": {"level": 3}, "column": 1, "ground_truth": 4}
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps(fields))
+    (theirs,) = read_tasks(path)
+    (row,) = identified(fields)
+    mine = task_of(row)
+    assert (mine.id, mine.messages, mine.ground_truth) == ("a", theirs.messages, 4)
+    assert mine.metadata["level"] == theirs.metadata["level"] == 3
+    assert mine.metadata["column"] == theirs.metadata["column"] == 1
+    assert row_from(mine).metadata == {"level": 3}
+    assert "level" not in (row_from(mine).model_extra or {})
+
+
+def test_what_is_no_message_is_told_with_its_place():
+    row = EvaluationRow(messages=[Message(role="narrator", content="q")])
+    with pytest.raises(UsageError, match=r"row 3: messages\[0\]: Invalid enum value 'narrator'"):
+        task_of(row, where="row 3: ")
+    with pytest.raises(UsageError, match="no JSON"):
+        task_of(EvaluationRow(ground_truth=object()))
+
+
+# --- finished trajectories
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+async def adding(t) -> float:
+    t.add(*t.task.messages)
+    reply = await t.generate(tools=[add])
+    await t.tools(reply.tool_calls, add)
+    await t.generate(tools=[add])
+    return 0.5
+
+
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 2}}</tool_call>'
+
+
+def answer(request) -> str:
+    return "It is 4." if CALL in text_of(request.prompt) else CALL
+
+
+def performed(rollout, *records: object, policy=None, scorer=None, **options) -> Yard:
+    yard = Yard(policy=policy or Oracle(answer))
+    rows = identified(*(records or ({"prompt": "2+2?", "id": "a", "level": 3},)))
+    yard.tasks = [task_of(row) for row in rows]
+    yard.spec = type(yard.spec)(
+        **{name: getattr(yard.spec, name) for name in yard.spec.__struct_fields__}
+        | {"tasks": tasks_digest(yard.tasks)}
+    )
+    yard.run(rollout, scorer, **options)
+    return yard
+
+
+def row_in(yard: Yard, name: str = "a/0") -> EvaluationRow:
+    task, _, sample = name.partition("/")
+    tasks = {one.id: one for one in yard.tasks}
+    view = TrajectoryView(TrajectoryKey("run", task, int(sample)), tasks[task], yard.history(name))
+    return row_of(view, yard.spec)
+
+
+def test_a_finished_row_has_the_whole_conversation_and_how_it_went():
+    row = row_in(performed(adding))
+    assert [one.role for one in row.messages] == ["user", "assistant", "tool", "assistant"]
+    assert row.messages[1].tool_calls[0].function.arguments == '{"a": 2, "b": 2}'
+    assert row.messages[2].content == "4"
+    assert row.last_assistant_message().content == "It is 4."
+    assert row.rollout_status.is_finished()
+    assert row.level == 3
+    assert row.evaluation_result.score == 0.5
+    ran = row.execution_metadata
+    assert (ran.rollout_id, ran.run_id, ran.finish_reason) == ("run/a/0", "run", "stop")
+    assert ran.tool_call_count == 1
+    assert ran.rollout_duration_seconds >= 0
+    assert ran.usage.total_tokens == ran.usage.prompt_tokens + ran.usage.completion_tokens
+    assert row.input_metadata.row_id == "a"
+    assert row.input_metadata.completion_params["model"] == "oracle"
+
+
+def test_a_finished_row_says_what_the_export_says():
+    yard = performed(adding)
+    (exported,) = yard.rows(What.ROWS)
+    theirs = EvaluationRow.model_validate(exported)
+    mine = row_in(yard)
+    assert mine.messages == theirs.messages
+    assert mine.execution_metadata.extra == theirs.execution_metadata.extra
+    assert mine.execution_metadata.usage == theirs.execution_metadata.usage
+    assert mine.rollout_status == theirs.rollout_status
+    assert mine.input_metadata == theirs.input_metadata
+    assert mine.evaluation_result == theirs.evaluation_result
+    assert mine.model_extra == theirs.model_extra == {"level": 3, "id": "a", "prompt": "2+2?"}
+
+
+def test_a_finished_row_is_read_and_written_as_any_other():
+    row = row_in(performed(adding))
+    again = EvaluationRow.model_validate_json(row.model_dump_json())
+    assert again.model_dump(exclude={"created_at"}) == row.model_dump(exclude={"created_at"})
+
+
+def test_what_the_data_set_said_about_messages_is_there_again():
+    record = {
+        "messages": [{"role": "user", "content": "2+2?", "weight": 1, "note": "easy"}],
+        "input_metadata": {"row_id": "a", "dataset_info": {"k": 1}, "mine": 2},
+        "execution_metadata": {"extra": {"kept": 1}, "cost_metrics": {"input_cost": 0.5}},
+        "created_at": "2026-11-15T06:09:32Z",
+    }
+    yard = performed(adding, record)
+    row = row_in(yard)
+    assert (row.messages[0].weight, row.messages[0].note) == (1, "easy")
+    assert (row.input_metadata.mine, row.input_metadata.dataset_info) == (2, {"k": 1})
+    assert row.execution_metadata.extra["kept"] == 1
+    assert row.execution_metadata.cost_metrics.input_cost == 0.5
+    assert row.created_at.year == 2026
+    (exported,) = yard.rows(What.ROWS)
+    assert exported["messages"][0]["note"] == "easy"
+
+
+def test_what_a_scorer_changes_is_nobody_elses():
+    record = {"prompt": "q", "id": "a", "input_metadata": {"dataset_info": {"k": [1]}}}
+    yard = performed(adding, record)
+    row = row_in(yard)
+    row.input_metadata.dataset_info["k"].append(2)
+    row.messages.clear()
+    assert row_in(yard).input_metadata.dataset_info == {"k": [1]}
+    assert len(row_in(yard).messages) == 4
+
+
+def test_a_row_that_was_cut_short_says_why():
+    async def endless(t):
+        t.add(*t.task.messages)
+        await t.generate()
+        raise Truncated("max_turns")
+
+    row = row_in(performed(endless))
+    assert row.rollout_status.is_finished()
+    assert row.rollout_status.get_termination_reason() == "max_steps"
+    assert row.evaluation_result is None
+
+
+def test_a_row_that_failed_has_an_error_and_no_score():
+    policy = Oracle(lambda request: EngineUnavailable("gone"))
+    row = row_in(performed(adding, policy=policy, max_retry=0))
+    assert row.rollout_status.is_error()
+    assert "EngineUnavailable" in row.rollout_status.message
+    assert row.evaluation_result is None
+    assert [one.content for one in row.messages] == ["2+2?"]
+
+
+# --- scores
+
+
+def test_a_result_is_kept_whole_and_comes_back():
+    result = EvaluateResult(
+        score=0.25,
+        reason="partly",
+        metrics={
+            "style": MetricResult(score=0.5, reason="so so", data={"k": 1}, mine=2),
+            "void": MetricResult(score=0.0, reason="", is_score_valid=False),
+        },
+        trajectory_info={"n": 1},
+        mine=[1],
+    )
+    score = score_of(result)
+    assert (score.reward, dict(score.metrics)) == (0.25, {"style": 0.5})
+    assert score.reasons == {"style": "so so", "reason": "partly"}
+    yard = performed(adding, scorer=lambda view: score)
+    assert row_in(yard).evaluation_result == result
+    (exported,) = yard.rows(What.ROWS)
+    assert EvaluateResult.model_validate(exported["evaluation_result"]) == result
+
+
+def test_a_score_that_is_not_valid_is_no_reward_and_is_there_all_the_same():
+    result = EvaluateResult(score=0.0, is_score_valid=False, reason="the judge was out")
+    yard = performed(adding, scorer=lambda view: score_of(result))
+    assert yard.history().reward is None
+    assert row_in(yard).evaluation_result == result
+
+
+def test_a_plain_score_reads_as_a_result():
+    yard = performed(adding, scorer=lambda view: Score(0.5, {"m": 1.0}, {"m": "why", "all": "x"}))
+    result = row_in(yard).evaluation_result
+    assert (result.score, result.metrics["m"].score, result.metrics["m"].reason) == (0.5, 1, "why")
+    assert result.reason == "all: x"
+
+
+def test_an_input_row_with_an_id_of_its_own_is_found_by_it():
+    row = EvaluationRow(input_metadata=InputMetadata(row_id="mine"))
+    assert task_of(row).id == "mine"
+    assert isinstance(task_of(row), Task)

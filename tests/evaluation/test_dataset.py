@@ -1,0 +1,328 @@
+"""Where rows come from: files, folders, lists, generators; and the ids that they get."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.evaluation.dataset import Dataset, datasets_of, default_dataset_adapter
+from holdfast.evaluation.loaders import DynamicDataLoader, InlineDataLoader
+from holdfast.evaluation.row import EvaluationRow, InputMetadata, Message
+from holdfast.evaluation.turns import (
+    assistant_to_ground_truth,
+    create_rows_from_indices,
+    multi_turn_assistant_to_ground_truth,
+)
+from holdfast.records.errors import UsageError
+from holdfast.records.message import user
+from holdfast.records.task import Task
+
+
+def rows_of(**given: object) -> list[EvaluationRow]:
+    (dataset,) = datasets_of(**given)
+    return asyncio.run(dataset.rows())
+
+
+def asked(rows: list[EvaluationRow]) -> list[str]:
+    return [row.messages[-1].content for row in rows]
+
+
+def ids(rows: list[EvaluationRow]) -> list[str]:
+    return [row.input_metadata.row_id for row in rows]
+
+
+def ask(text: str, **more: object) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+def written(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+# --- files
+
+
+def test_a_jsonl_file_is_read_with_its_columns(tmp_path):
+    path = written(tmp_path / "a.jsonl", ask("ü 🌊", level=3), {"prompt": "b", "id": 7})
+    rows = rows_of(input_dataset=str(path))
+    assert asked(rows) == ["ü 🌊", "b"]
+    assert rows[0].level == 3
+    assert ids(rows)[1] == "7"
+
+
+def test_several_files_are_one_data_set_or_one_each(tmp_path):
+    paths = [str(written(tmp_path / f"{name}.jsonl", ask(name))) for name in "ab"]
+    assert asked(rows_of(input_dataset=paths)) == ["a", "b"]
+    each = datasets_of(input_dataset=paths, combine_datasets=False)
+    assert [one.name for one in each] == ["a", "b"]
+
+
+def test_a_bad_line_is_told_with_its_number_and_reason(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "a"}\n\n{"prompt": \n')
+    with pytest.raises(UsageError, match=r"a\.jsonl:3: not JSON"):
+        rows_of(input_dataset=path)
+    path.write_text("[1]\n")
+    with pytest.raises(UsageError, match=r"a\.jsonl:1: wants a JSON object, found list"):
+        rows_of(input_dataset=path)
+    path.write_text('{"messages": [{"content": "no role"}]}\n')
+    with pytest.raises(UsageError, match=r"a\.jsonl:1: messages\.0\.role: Field required"):
+        rows_of(input_dataset=path)
+    path.write_text('{"question": "q", "answer": "a"}\n')
+    with pytest.raises(UsageError, match="question, answer: say what they mean"):
+        rows_of(input_dataset=path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"nowhere\.jsonl does not exist"):
+        rows_of(input_dataset="nowhere.jsonl")
+    with pytest.raises(UsageError, match="download it first"):
+        rows_of(input_dataset="https://example.org/a.jsonl")
+    with pytest.raises(UsageError, match="holds no data set"):
+        rows_of(input_dataset=tmp_path)
+
+
+def test_a_relative_path_is_looked_for_beside_the_test(tmp_path):
+    written(tmp_path / "beside.jsonl", ask("a"))
+    assert asked(rows_of(input_dataset="beside.jsonl", beside=tmp_path)) == ["a"]
+
+
+def test_a_byte_order_mark_and_a_json_list_are_read(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n')
+    (tmp_path / "b.json").write_text('[{"prompt": "b"}]')
+    (tmp_path / "c.json").write_text('{"prompt": "c"}\n{"prompt": "d"}')
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.json", tmp_path / "c.json"]
+    assert asked(rows_of(input_dataset=paths)) == ["a", "b", "c", "d"]
+
+
+# --- folders
+
+
+SAVED = Path(__file__).parent / "fixtures"
+
+
+def test_a_folder_that_hugging_face_saved_is_read(tmp_path):
+    rows = rows_of(input_dataset=SAVED / "hf_saved")
+    assert sorted(asked(rows)) == ["2+2?", "2+2?", "ok"]
+    assert len(set(ids(rows))) == 3
+    called = next(row for row in rows if len(row.messages) == 3)
+    assert called.messages[1].tool_calls[0].function.name == "f"
+    assert called.messages[1].content is None
+    assert called.level == 2
+
+
+def test_of_several_splits_one_has_to_be_named():
+    assert len(rows_of(input_dataset=SAVED / "hf_splits")) == 3
+    assert len(rows_of(input_dataset=SAVED / "hf_splits" / "test")) == 3
+
+
+def test_a_folder_of_tables_and_lines_is_read_in_the_order_of_its_names(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pylist([ask("b", id="1"), ask("c", id="2")])
+    pyarrow.parquet.write_table(table, tmp_path / "data-1.parquet")
+    written(tmp_path / "data-0.jsonl", ask("a"))
+    with pyarrow.ipc.new_file(tmp_path / "data-2.arrow", table.schema) as file:
+        file.write(pyarrow.Table.from_pylist([ask("d", id="4")]))
+    assert asked(rows_of(input_dataset=tmp_path)) == ["a", "b", "c", "d"]
+    written(tmp_path / "train-0.jsonl", ask("t"))
+    written(tmp_path / "test-0.jsonl", ask("t"))
+    with pytest.raises(UsageError, match="several splits"):
+        rows_of(input_dataset=tmp_path)
+
+
+def test_a_table_that_is_damaged_is_named(tmp_path):
+    for name in ("a.parquet", "a.arrow"):
+        (tmp_path / name).write_bytes(b"nonsense nonsense")
+        with pytest.raises(UsageError, match=name):
+            rows_of(input_dataset=tmp_path / name)
+
+
+# --- values
+
+
+def test_rows_in_eval_protocols_shapes():
+    message = Message(role="user", content="a")
+    for shape in ([message], [[message]], [[[message]]], [[{"role": "user", "content": "a"}]]):
+        assert asked(rows_of(input_messages=shape)) == ["a"]
+    assert len(datasets_of(input_messages=[[[message]], [[message]]])) == 2
+    row = EvaluationRow(messages=[message])
+    assert asked(rows_of(input_rows=[row])) == asked(rows_of(input_rows=[[row]])) == ["a"]
+    assert len(datasets_of(input_rows=[[row], [row]])) == 2
+
+
+def test_rows_in_plain_shapes():
+    task = Task(id="t", messages=(user("c"),))
+    rows = rows_of(input_dataset=[ask("a"), "b", task, [{"role": "user", "content": "d"}]])
+    assert asked(rows) == ["a", "b", "c", "d"]
+    assert ids(rows)[2] == "t"
+
+
+def test_generators_and_functions_of_all_kinds():
+    def generate():
+        yield ask("a")
+        yield ask("b")
+
+    async def stream():
+        yield ask("a")
+        yield ask("b")
+
+    async def listed():
+        return [ask("a"), ask("b")]
+
+    for source in (generate, stream, listed, lambda: [ask("a"), ask("b")]):
+        assert asked(rows_of(input_dataset=source)) == ["a", "b"]
+        assert asked(rows_of(input_dataset=[source])) == ["a", "b"]
+
+
+def test_a_generator_can_be_read_for_every_setting():
+    (dataset,) = datasets_of(input_dataset=(ask(name) for name in "ab"))
+    assert asked(asyncio.run(dataset.rows())) == asked(asyncio.run(dataset.rows())) == ["a", "b"]
+
+
+def test_an_endless_generator_gives_as_many_rows_as_are_wanted():
+    def endless():
+        number = 0
+        while True:
+            yield ask(str(number))
+            number += 1
+
+    async def streaming():
+        for row in endless():
+            yield row
+
+    assert asked(rows_of(input_dataset=endless, max_dataset_rows=3)) == ["0", "1", "2"]
+    assert asked(rows_of(input_dataset=streaming, max_dataset_rows=2)) == ["0", "1"]
+
+
+def test_what_a_reader_does_to_rows_is_nobody_elses():
+    row = EvaluationRow(messages=[Message(role="user", content="a")])
+    (dataset,) = datasets_of(input_rows=[row])
+    asyncio.run(dataset.rows())[0].messages.clear()
+    assert asked(asyncio.run(dataset.rows())) == ["a"]
+    assert row.input_metadata.row_id is None
+
+
+def test_what_is_no_data_set_is_told():
+    with pytest.raises(UsageError, match="none was given"):
+        datasets_of()
+    with pytest.raises(UsageError, match="input_dataset and input_rows were given"):
+        datasets_of(input_dataset="a", input_rows=[])
+    with pytest.raises(UsageError, match="is no data set"):
+        rows_of(input_dataset=7)
+    with pytest.raises(UsageError, match=r"row 1: \[7\] is no row"):
+        rows_of(input_dataset=[[7]])
+    with pytest.raises(UsageError, match="input_dataset is empty"):
+        rows_of(input_dataset=[])
+
+
+def test_data_loaders_make_rows_that_say_where_they_come_from():
+    def generated() -> list[EvaluationRow]:
+        """Made up."""
+        return [EvaluationRow(messages=[Message(role="user", content="b")])]
+
+    inline = InlineDataLoader(messages=[[Message(role="user", content="a")]], id="mine")
+    dynamic = DynamicDataLoader(generators=[generated], preprocess_fn=lambda rows: rows * 2)
+    (row,) = rows_of(data_loaders=inline)
+    assert row.input_metadata.dataset_info["data_loader_variant_id"] == "mine"
+    rows = rows_of(data_loaders=[dynamic])
+    assert asked(rows) == ["b", "b"]
+    assert len(set(ids(rows))) == 2
+    assert rows[1].input_metadata.dataset_info["data_loader_variant_description"] == "Made up."
+    with pytest.raises(UsageError, match="rows or messages"):
+        InlineDataLoader()
+
+
+# --- adapters, filters and limits
+
+
+def test_an_adapter_says_what_columns_mean(tmp_path):
+    path = written(tmp_path / "a.jsonl", {"question": "q1"}, {"question": "q2"}, {"question": "q3"})
+    seen: list[int] = []
+
+    def adapter(raw: list[dict]) -> list[EvaluationRow]:
+        seen.append(len(raw))
+        return [EvaluationRow(messages=[Message(role="user", content=r["question"])]) for r in raw]
+
+    async def slowly(raw: list[dict]) -> list[dict]:
+        return [ask(one["question"]) for one in raw]
+
+    given = {"input_dataset": [str(path)], "max_dataset_rows": 2}
+    assert asked(rows_of(**given, dataset_adapter=adapter)) == ["q1", "q2"]
+    assert seen == [2], "no more is adapted than is wanted"
+    assert asked(rows_of(**given, dataset_adapter=slowly)) == ["q1", "q2"]
+    assert asked(default_dataset_adapter([ask("a")])) == ["a"]
+
+
+def test_rows_are_chosen_by_their_ids_given_or_not():
+    rows = [ask("a", id="one"), ask("b")]
+    derived = ids(rows_of(input_dataset=rows))[1]
+    assert asked(rows_of(input_dataset=rows, filtered_row_ids=["one"])) == ["a"]
+    assert asked(rows_of(input_dataset=rows, filtered_row_ids=[derived])) == ["b"]
+    with pytest.raises(UsageError, match="no rows: none has one of the ids two"):
+        rows_of(input_dataset=rows, filtered_row_ids=["two"])
+
+
+def test_preprocessing_may_make_other_rows_of_them():
+    talk = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "content": "d"},
+    ]
+    row = EvaluationRow(messages=talk, input_metadata=InputMetadata(row_id="r"))
+    rows = rows_of(input_rows=[row], preprocess_fn=multi_turn_assistant_to_ground_truth)
+    assert [(one.ground_truth, len(one.messages)) for one in rows] == [
+        ("assistant: b", 1),
+        ("assistant: d", 3),
+    ]
+    assert ids(rows) == ["r", "r-2"]
+    (last,) = rows_of(input_rows=[row], preprocess_fn=assistant_to_ground_truth)
+    assert (last.ground_truth, len(last.messages)) == ("assistant: d", 3)
+    with pytest.raises(UsageError, match="does not end"):
+        rows_of(input_dataset=[ask("a")], preprocess_fn=assistant_to_ground_truth)
+
+
+def test_no_rows_are_told_with_the_reason():
+    with pytest.raises(UsageError, match="the most that are wanted is 0"):
+        rows_of(input_dataset=[ask("a")], max_dataset_rows=0)
+    with pytest.raises(UsageError, match="-1 rows"):
+        rows_of(input_dataset=[ask("a")], max_dataset_rows=-1)
+    with pytest.raises(UsageError, match="no rows"):
+        rows_of(input_dataset=[ask("a")], preprocess_fn=lambda rows: [])
+
+
+def test_rows_that_are_only_numbers():
+    assert ids(rows_of(input_rows=create_rows_from_indices(3))) == ["0", "1", "2"]
+
+
+# --- ids
+
+
+def test_equal_rows_stay_distinct_and_their_ids_are_the_same_each_time():
+    rows = [ask("a"), ask("b"), ask("a")]
+    first, again = ids(rows_of(input_dataset=rows)), ids(rows_of(input_dataset=rows))
+    assert first == again
+    assert len(set(first)) == 3
+    inserted = ids(rows_of(input_dataset=[ask("new"), *rows]))
+    assert inserted[1:] == first, "another row renames nothing"
+
+
+def test_an_id_that_is_given_twice_gets_a_number_that_is_free():
+    rows = [ask("a", id="x"), ask("b", id="x"), ask("c", id="x-2"), ask("d", id="x")]
+    assert ids(rows_of(input_dataset=rows)) == ["x", "x-3", "x-2", "x-4"]
+
+
+def test_an_id_that_is_too_long_is_refused_by_its_row():
+    from holdfast.evaluation.conversion import task_of
+
+    (row,) = rows_of(input_dataset=[ask("a", id="x" * 300)])
+    with pytest.raises(UsageError, match="row_id has 300 characters"):
+        task_of(row)
+
+
+def test_a_dataset_may_be_made_by_hand():
+    assert asked(asyncio.run(Dataset(([ask("a")], ["b"])).rows())) == ["a", "b"]

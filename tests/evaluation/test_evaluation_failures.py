@@ -1,0 +1,211 @@
+"""What fails, fails alone, is counted apart from what the policy did, and is told."""
+
+import re
+
+from course import Course
+
+from holdfast.records.trajectory import Status
+from holdfast.testing import Fault, FaultKind
+
+TWENTY = """
+TWENTY = [{"id": f"r{n}", "prompt": f"What is {n}?", "ground_truth": n} for n in range(20)]
+"""
+
+
+def test_one_scorer_of_twenty_that_raises_costs_its_own_row(course: Course) -> None:
+    course.write(
+        TWENTY
+        + """
+@evaluation_test(dataset=TWENTY)
+def test_it(row):
+    if row.ground_truth == 7:
+        raise ZeroDivisionError("seven is too much")
+    return 1.0
+"""
+    )
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*1 of 20 rows failed for good (1 code)*--holdfast-retry-failed*",
+            "*19 of 20 rows scored*",
+            "*test_it.py*in test_it*",
+            "*ZeroDivisionError: seven is too much*",
+        ]
+    )
+    told = course.only()
+    assert (told["agg_score"], told["scored"], told["failed"]) == (1.0, 19, 1)
+    assert told["failed_by_cause"] == {"code": 1}
+    statuses = {name: one.status for name, one in course.histories("test_it.test_it").items()}
+    assert [name for name, status in statuses.items() if status is Status.FAILED] == ["r7/0"]
+    course.run("--holdfast-no-fail-on-permanent-failure").assert_outcomes(passed=1)
+
+
+def test_what_the_engine_breaks_is_no_score_and_is_not_judged(course: Course) -> None:
+    course.engine.set_faults(Fault(FaultKind.MISSING_IDS, matching="/r1/", times=0))
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS, passed_threshold=1.0)
+        def test_it(row):
+            assert row.ground_truth != 1, "a row that failed is no outcome"
+            return 1.0
+        """
+    )
+    result = course.run("--holdfast-max-retry", 0)
+    result.assert_outcomes(failed=1)
+    told = course.only()
+    assert (told["agg_score"], told["passed"], told["failed"]) == (1.0, True, 1)
+    assert told["failed_by_cause"] == {"infrastructure": 1}
+    result.stdout.fnmatch_lines(["*1 of 4 rows failed for good (1 infrastructure)*"])
+    failures = course.histories("test_it.test_it")["r1/0"].failures
+    assert len(failures) == 1, "0 retries are no retry"
+
+
+def test_a_retried_row_goes_on_from_its_journal_and_is_told_apart(course: Course) -> None:
+    course.write(
+        """
+        seen = set()
+
+        async def two_turns(t: Rollout):
+            t.add(*t.task.messages)
+            await t.generate()
+            if t.task.id == "r1" and t.task.id not in seen:
+                seen.add(t.task.id)
+                raise ConnectionError("a tool lost its connection")
+            await t.generate()
+
+        @evaluation_test(dataset=ROWS, rollout_processor=two_turns)
+        def test_it(row):
+            assert [one.role for one in row.messages] == ["user", "assistant", "assistant"]
+            return 1.0
+        """
+    )
+    course.run().assert_outcomes(passed=1)
+    told = course.only()
+    assert told["disturbed"]["rows"] == 1
+    assert told["clean"]["rows"] == 3
+    assert course.engine.stats().requests == 8, "no turn is sampled twice"
+
+
+def test_retries_may_be_asked_for_as_eval_protocol_does(course: Course) -> None:
+    course.write(
+        """
+        from holdfast.evaluation import BackoffConfig, ExceptionHandlerConfig
+        from holdfast import EnvironmentBroken
+
+        async def broken(t: Rollout):
+            raise EnvironmentBroken("for ever")
+
+        @evaluation_test(
+            dataset=ROWS[:1],
+            rollout_processor=broken,
+            exception_handler_config=ExceptionHandlerConfig(
+                backoff_config=BackoffConfig(max_tries=2, base_delay=0.0, raise_on_giveup=False)
+            ),
+        )
+        def test_it(row):
+            return 1.0
+        """
+    )
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*no row was scored*"])
+    assert "--holdfast-no-fail-on-permanent-failure" not in result.stdout.str()
+    assert len(course.histories("test_it.test_it")["r0/0"].failures) == 3
+    course.run("--holdfast-new", "--ep-max-retry", 0).assert_outcomes(failed=1)
+    assert len(course.histories("test_it.test_it-2")["r0/0"].failures) == 1
+
+
+def test_what_the_policy_ran_into_is_an_outcome_and_is_judged(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS, completion_params={"max_tokens": 1}, passed_threshold=0.0)
+        def test_it(row):
+            assert row.rollout_status.code == 100
+            return 0.0
+        """
+    )
+    course.run().assert_outcomes(passed=1)
+    told = course.only()
+    assert (told["scored"], told["failed"], told["truncated"]) == (4, 0, 4)
+    assert told["truncated_by_reason"] == {"max_tokens": 4}
+
+
+def test_a_scorer_that_hangs_is_given_up(course: Course) -> None:
+    course.write(
+        """
+        import asyncio
+
+        @evaluation_test(dataset=ROWS, scorer_timeout=0.2, scorer_tries=1)
+        async def test_it(row):
+            if row.ground_truth == 2:
+                await asyncio.sleep(3600)
+            return 1.0
+        """
+    )
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*ScorerTimeout: scorer test_it did not answer within 0.2 s*"])
+    assert course.only()["scored"] == 3
+
+
+def test_equal_rows_stay_distinct(course: Course) -> None:
+    course.write(
+        """
+        SAME = [{"prompt": "again"}] * 3 + [
+            EvaluationRow(
+                messages=[Message(role="user", content="again")],
+                input_metadata=InputMetadata(row_id="twin"),
+            )
+        ] * 2
+
+        @evaluation_test(dataset=SAME)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    course.run().assert_outcomes(passed=1)
+    assert course.only()["tasks"] == 5
+    names = list(course.histories("test_it.test_it"))
+    assert names[3:] == ["twin/0", "twin-2/0"]
+    assert course.engine.stats().requests == 5
+
+
+def test_any_language_and_any_id(course: Course) -> None:
+    course.write(
+        """
+        TEXTS = ["Größe? 尺寸 🌊", "\\u202eשלום\\u202c", "a\\u0301\\u0000b", "x" * 200]
+
+        @evaluation_test(
+            dataset=[{"id": f"zeile/{text[:100]}", "prompt": text} for text in TEXTS]
+        )
+        def test_übung(row):
+            assert row.messages[0].content in TEXTS
+            return Score(1.0, reasons={"warum": row.messages[0].content})
+        """
+    )
+    result = course.run("--holdfast-output-dir", "out")
+    result.assert_outcomes(passed=1)
+    assert course.only()["scored"] == 4
+    (run,) = course.runs()
+    assert run == "test_it.test_übung"
+    assert len((course.folder / "out" / f"{run}.jsonl").read_text().splitlines()) == 4
+    assert re.search("zeile/Größe", "".join(course.histories(run)))
+
+
+def test_no_rows_is_a_mistake_that_is_told(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset="nowhere.jsonl")
+        def test_missing(row):
+            return 1.0
+
+        @evaluation_test(dataset=[])
+        def test_none(row):
+            return 1.0
+        """
+    )
+    result = course.run()
+    assert result.ret != 0
+    assert "nowhere.jsonl" in result.stdout.str() or "empty" in result.stdout.str()
+    assert course.engine.stats().requests == 0

@@ -1,0 +1,293 @@
+"""Every flag works, under both of its names; 0 is 0; what makes no sense is refused by name."""
+
+import json
+from importlib.machinery import ModuleSpec
+
+import pytest
+from course import Course
+
+from holdfast.evaluation import flags
+from holdfast.testing import FakeEngine
+
+ANY = """
+@evaluation_test(dataset=ROWS{extra})
+def test_it(row):
+    return row.ground_truth
+"""
+
+
+def told(course: Course, *words: object, extra: str = "") -> dict[str, object]:
+    course.write(ANY.format(extra=extra))
+    course.run(*words).assert_outcomes(passed=1)
+    return course.only()
+
+
+@pytest.mark.parametrize("name", ["holdfast", "ep"])
+def test_max_rows(course: Course, name: str) -> None:
+    assert told(course, f"--{name}-max-rows", 2)["rows"] == 2
+    assert told(course, f"--{name}-max-rows=all", extra=", max_dataset_rows=1")["rows"] == 4
+    result = course.run(f"--{name}-max-rows", 0)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the data set has no rows*0*"])
+
+
+@pytest.mark.parametrize("name", ["holdfast", "ep"])
+def test_num_runs(course: Course, name: str) -> None:
+    found = told(course, f"--{name}-num-runs", 3, extra=", num_runs=2, samples=2")
+    assert (found["num_runs"], found["samples"], found["rows"]) == (3, 6, 24)
+
+
+@pytest.mark.parametrize("name", ["--holdfast-max-concurrency", "--ep-max-concurrent-rollouts"])
+def test_how_many_rollouts_run_at_once(course: Course, name: str) -> None:
+    course.write(
+        """
+        import asyncio
+        running, most = 0, 0
+
+        async def turn(t: Rollout):
+            global running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.02)
+            running -= 1
+
+        @evaluation_test(dataset=ROWS, rollout_processor=turn)
+        def test_it(row):
+            return float(most)
+        """
+    )
+    course.run(name, 1).assert_outcomes(passed=1)
+    assert course.only()["agg_score"] == 1.0
+    course.run(name, 4, "--holdfast-new").assert_outcomes(passed=1)
+    assert course.only()["agg_score"] == 4.0
+
+
+@pytest.mark.parametrize("name", ["holdfast", "ep"])
+def test_how_many_rows_are_judged_at_once(course: Course, name: str) -> None:
+    course.write(
+        """
+        import asyncio
+        running = 0
+
+        @evaluation_test(dataset=ROWS)
+        async def test_it(row):
+            global running
+            running += 1
+            await asyncio.sleep(0.05)
+            try:
+                return float(running)
+            finally:
+                running -= 1
+        """
+    )
+    course.run(f"--{name}-max-concurrent-evaluations", 1).assert_outcomes(passed=1)
+    assert course.only()["agg_score"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["holdfast", "ep"])
+def test_thresholds(course: Course, name: str) -> None:
+    course.write(ANY.format(extra=", passed_threshold=9"))
+    course.run(f"--{name}-success-threshold", 1.5).assert_outcomes(passed=1)
+    assert course.only()["threshold"] == {"success": 1.5, "standard_error": None}
+    course.run(f"--{name}-success-threshold", 0).assert_outcomes(passed=1)
+    result = course.run(f"--{name}-success-threshold=1", f"--{name}-se-threshold", 0.01)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*standard error*is above the 0.01 that is allowed*"])
+    course.run(f"--{name}-se-threshold", 3).assert_outcomes(failed=1)
+    assert course.only()["threshold"] == {"success": 9.0, "standard_error": 3.0}
+
+
+@pytest.mark.parametrize("name", ["holdfast", "ep"])
+def test_completion_params(course: Course, name: str) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS[:1], completion_params={"max_tokens": 5, "temperature": 1})
+        def test_it(row):
+            asked = row.input_metadata.completion_params
+            return Score(asked["max_tokens"], metrics={"heat": asked["temperature"]})
+        """
+    )
+    course.run(f"--{name}-input-param", "temperature=0").assert_outcomes(passed=1)
+    found = course.only()
+    assert (found["agg_score"], found["metrics_agg"]["heat"]["mean"]) == (5.0, 0.0)
+    (course.folder / "params.json").write_text('{"max_tokens": 7}')
+    course.run(f"--{name}-input-param=@params.json").assert_outcomes(passed=1)
+    assert course.only()["agg_score"] == 7.0
+    words = [f"--{name}-completion-params", '{"max_tokens": 2, "temperature": 0.5}']
+    words += [f"--{name}-completion-params", '{"max_tokens": 3, "temperature": 0.5}']
+    result = course.run(*words, "-v")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        ["*test_it?max_tokens=2? PASSED*", "*test_it?max_tokens=3? PASSED*"]
+    )
+    assert [one["runs"][0]["agg_score"] for one in course.outcomes()] == [2.0, 3.0]
+    assert [call.max_tokens for call in course.engine.calls()] == [5, 7, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["holdfast", "ep"])
+def test_reasoning_effort(course: Course, name: str) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS[:1])
+        def test_it(row):
+            return row.input_metadata.completion_params["reasoning_effort"] == "low"
+        """
+    )
+    with FakeEngine(dialect="chat") as engine:
+        words = ["--holdfast-policy", engine.url, f"--{name}-reasoning-effort", "low"]
+        course.run(*words, policy=False).assert_outcomes(passed=1)
+    assert course.only()["agg_score"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["holdfast", "ep"])
+def test_rows_from_a_file(course: Course, name: str) -> None:
+    lines = [{"prompt": f"line {n}", "ground_truth": 8} for n in range(3)]
+    (course.folder / "other.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = told(course, f"--{name}-jsonl-path", "other.jsonl")
+    assert (found["rows"], found["agg_score"]) == (3, 8.0)
+
+
+@pytest.mark.parametrize("name", ["holdfast", "ep"])
+def test_nothing_is_generated(course: Course, name: str) -> None:
+    course.write(
+        """
+        SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+
+        @evaluation_test(dataset=[{"messages": SAID}])
+        def test_it(row):
+            return row.last_assistant_message().content == "ho"
+        """
+    )
+    words = [f"--{name}-no-op-rollout-processor", "--ep-no-upload"]
+    course.run(*words, policy=False).assert_outcomes(passed=1)
+    assert course.only()["agg_score"] == 1.0
+    assert course.engine.stats().requests == 0
+    course.run().assert_outcomes(passed=1)
+    assert course.only()["agg_score"] == 0.0, "the answer of an earlier run is left out"
+
+
+@pytest.mark.parametrize("name", ["holdfast", "ep"])
+def test_finished_rows_are_written(course: Course, name: str) -> None:
+    told(course, f"--{name}-output-dir", "rows")
+    lines = (course.folder / "rows" / "test_it.test_it.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["evaluation_result"]["score"] for row in rows] == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("name", ["--holdfast-summary", "--ep-summary-json"])
+def test_the_summary_has_a_place(course: Course, name: str) -> None:
+    course.write(ANY.format(extra=""))
+    course.run(name, "deep/er.json").assert_outcomes(passed=1)
+    found = json.loads((course.folder / "deep" / "er.json").read_text())
+    assert found["evaluations"][0]["runs"][0]["agg_score"] == 1.5
+
+
+@pytest.mark.parametrize("name", ["holdfast", "ep"])
+def test_scores_are_told_as_soon_as_they_are_known(course: Course, name: str) -> None:
+    course.write(ANY.format(extra=""))
+    result = course.run(f"--{name}-print-summary", "-q")
+    result.stdout.fnmatch_lines(["holdfast: test_it.test_it: 1.5000*", "*= evaluations =*"])
+
+
+def test_the_journal_has_a_place(course: Course) -> None:
+    course.write(ANY.format(extra=""))
+    course.run("--holdfast-journal", "kept/here.db").assert_outcomes(passed=1)
+    assert (course.folder / "kept" / "here.db").is_file()
+    assert not (course.folder / ".holdfast").exists()
+    course.run("--holdfast-journal", "memory:").assert_outcomes(passed=1)
+    assert course.engine.stats().requests == 8
+    result = course.run("--holdfast-journal", "kept")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*--holdfast-journal kept is a folder; name a file*"])
+
+
+@pytest.mark.parametrize(
+    ("words", "passes"),
+    [
+        ([], False),
+        (["--holdfast-fail-on-permanent-failure"], False),
+        (["--holdfast-no-fail-on-permanent-failure"], True),
+        (["--ep-fail-on-permanent-failure=false"], True),
+        (["--ep-fail-on-permanent-failure", "true"], False),
+        (["--ep-fail-on-max-retry", "false"], True),
+        (["--ep-fail-on-max-retry", "true"], False),
+    ],
+)
+def test_a_row_that_failed_for_good_fails_the_test_or_not(
+    course: Course, words: list[str], passes: bool
+) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS, rollout_processor=NoOpRolloutProcessor())
+        def test_it(row):
+            return 1 / row.ground_truth
+        """
+    )
+    course.run(*words).assert_outcomes(**{"passed" if passes else "failed": 1})
+    assert course.only()["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--holdfast-max-rows", "-1"], "--holdfast-max-rows"),
+        (["--ep-max-rows", "some"], "--ep-max-rows"),
+        (["--holdfast-num-runs", "0"], "--holdfast-num-runs"),
+        (["--ep-max-concurrent-rollouts", "0"], "--ep-max-concurrent-rollouts"),
+        (["--holdfast-max-concurrent-evaluations", "x"], "max-concurrent-evaluations"),
+        (["--holdfast-max-retry", "-1"], "--holdfast-max-retry"),
+        (["--ep-max-retry", "many"], "--ep-max-retry"),
+        (["--ep-fail-on-max-retry", "maybe"], "--ep-fail-on-max-retry"),
+        (["--holdfast-success-threshold", "nan"], "--holdfast-success-threshold"),
+        (["--ep-se-threshold", "-0.1"], "--ep-se-threshold"),
+        (["--holdfast-completion-params", "[1]"], "--holdfast-completion-params"),
+        (["--ep-completion-params", "{"], "--ep-completion-params"),
+        (["--holdfast-input-param", "temperature"], "--holdfast-input-param"),
+        (["--holdfast-input-param=@nowhere.json"], "--holdfast-input-param"),
+        (["--ep-jsonl-path", "nowhere.jsonl"], "--ep-jsonl-path"),
+        (["--holdfast-reasoning-effort", ""], "--holdfast-reasoning-effort"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(
+    course: Course, words: list[str], named: str
+) -> None:
+    course.write("def test_plain(): pass", head="")
+    result = course.run(*words)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert named in result.stderr.str()
+
+
+def test_a_parameter_that_nobody_knows_is_refused_by_name(course: Course) -> None:
+    course.write(ANY.format(extra=""))
+    result = course.run("--holdfast-input-param", "temprature=0")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*unknown completion parameter 'temprature'*"])
+    assert course.engine.stats().requests == 0
+
+
+class _Parser:
+    """As much of pytest's parser as the flags need."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def getgroup(self, name: str, description: str) -> "_Parser":
+        return self
+
+    def addoption(self, *names: str, **options: object) -> None:
+        self.names += names
+
+
+def test_the_other_plugins_own_flags_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(name: str) -> ModuleSpec | None:
+        return ModuleSpec(name, None) if name == "eval_protocol" else None
+
+    alone, beside = _Parser(), _Parser()
+    flags.register(alone)  # type: ignore[arg-type]
+    monkeypatch.setattr(flags, "find_spec", found)
+    flags.register(beside)  # type: ignore[arg-type]
+    assert beside.names
+    assert all(name.startswith("--holdfast-") for name in beside.names)
+    theirs = {name for name in alone.names if name.startswith("--ep-")}
+    assert {"--ep-max-retry", "--ep-no-upload", "--ep-se-threshold"} < theirs
+    assert len(theirs) == 18

@@ -1,0 +1,163 @@
+"""Which engine a setting is sampled from, and what a session pays that has no evaluations."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from course import Course
+
+from holdfast.evaluation.providers import Address, address_of, names_of
+from holdfast.records.errors import UsageError
+from holdfast.testing import FakeEngine
+
+
+def found(
+    model: str | None = None,
+    *,
+    given: tuple[str, ...] = (),
+    base_url: str | None = None,
+    api_key: str | None = None,
+    **environment: str,
+) -> Address | None:
+    return address_of(
+        model=model, given=given, base_url=base_url, api_key=api_key, environment=environment
+    )
+
+
+def where(address: Address | None) -> tuple[tuple[str, ...], str | None]:
+    assert address is not None
+    return address.urls, address.api_key
+
+
+def test_who_names_the_engine_is_asked_in_this_order() -> None:
+    everyone = {"HOLDFAST_POLICY": "http://p", "OPENAI_API_KEY": "o", "HOLDFAST_API_KEY": "h"}
+    model, own = "openai/gpt-4o", "http://own"
+    flag = found(model, given=("http://a", "http://b"), base_url=own, **everyone)
+    assert where(flag) == (("http://a", "http://b"), "h")
+    assert where(found(model, base_url=own, **everyone)) == (("http://own",), "h")
+    assert where(found(model, **everyone)) == (("https://api.openai.com",), "o")
+    assert where(found("gpt-4o", **everyone)) == (("http://p",), "h")
+    assert where(found("m", HOLDFAST_POLICY="http://a http://b")) == (
+        ("http://a", "http://b"),
+        None,
+    )
+    assert found("m") is None
+    assert found() is None
+    assert where(found(model, api_key="mine", **everyone)) == (("https://api.openai.com",), "mine")
+
+
+def test_a_provider_wants_its_key_and_its_key_goes_nowhere_else() -> None:
+    with pytest.raises(UsageError, match=r"wants a key: set FIREWORKS_API_KEY"):
+        found("fireworks_ai/accounts/fireworks/models/k2", OPENAI_API_KEY="o")
+    assert where(found("openai/m", base_url="http://own", OPENAI_API_KEY="o"))[1] is None
+    assert "secret" not in repr(found("openai/m", OPENAI_API_KEY="secret"))
+
+
+def test_an_engine_may_call_a_model_with_or_without_its_prefix() -> None:
+    assert names_of("openai/gpt-4o") == ("openai/gpt-4o", "gpt-4o")
+    assert names_of("gpt-4o") == ("gpt-4o",)
+
+
+def test_a_settings_own_address_is_used(course: Course) -> None:
+    course.write(
+        f"""
+        @evaluation_test(
+            dataset=ROWS,
+            completion_params={{"model": "openai/fake", "base_url": "{course.engine.url}/v1"}},
+        )
+        def test_it(row):
+            return 1.0
+        """
+    )
+    course.run(policy=False).assert_outcomes(passed=1)
+    assert course.only()["model"] == "fake"
+    assert course.engine.stats().requests == 4
+
+
+def test_several_replicas_share_the_work(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS, samples=4, max_concurrent_rollouts=16)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    with FakeEngine(delay=0.05) as other:
+        course.run("--holdfast-policy", other.url).assert_outcomes(passed=1)
+        both = [course.engine.stats().requests, other.stats().requests]
+    assert sum(both) == 16
+    assert min(both) > 0
+
+
+def test_what_is_served_is_told_before_anything_is_done(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS, completion_params={"model": "openai/gpt-4o"})
+        def test_it(row):
+            return 1.0
+        """
+    )
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*does not serve model 'openai/gpt-4o'; it serves: fake.*"])
+    result = course.run("--holdfast-policy", "http://127.0.0.1:9", policy=False)
+    result.stdout.fnmatch_lines(["*EndpointDown: the policy at*does not answer*"])
+    result = course.run(policy=False)
+    result.stdout.fnmatch_lines(["*wants a key: set OPENAI_API_KEY*--holdfast-policy URL*"])
+    assert course.engine.stats().requests == 0
+    assert not course.journal.exists() or course.runs() == {}
+
+
+def test_one_embedded_engine_serves_all_evaluations_of_a_session(course: Course) -> None:
+    pytest.importorskip("torch")
+    for name in ("test_a.py", "test_b.py"):
+        course.write(
+            """
+            @evaluation_test(
+                dataset=[{"prompt": "What is 1 + 1?"}], completion_params={"max_tokens": 4}
+            )
+            def test_it(row):
+                return bool(row.last_assistant_message().content)
+            """,
+            name,
+        )
+    result = course.run(policy=False)
+    result.assert_outcomes(passed=2)
+    told = result.stderr.str().count("no policy is named: starting the embedded engine")
+    assert told == 1, result.stderr.str()
+
+
+HEAVY = ("aiohttp", "pydantic", "sqlite3", "msgspec", "asyncio", "rich")
+
+
+def test_a_session_without_evaluations_imports_nothing_heavy(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text("def test_plain(): pass\n")
+    (tmp_path / "conftest.py").write_text(
+        "import sys\n"
+        "def pytest_sessionfinish():\n"
+        "    ours = sorted(name for name in sys.modules if name.startswith('holdfast'))\n"
+        f"    print('heavy', [name for name in {HEAVY} if name in sys.modules])\n"
+        "    print('ours', ours)\n"
+    )
+    out = collected(tmp_path, "-p", "holdfast.evaluation.plugin", "-s")
+    bare = collected(tmp_path, "-s")
+    assert "heavy []" in bare
+    assert "heavy []" in out
+    assert (
+        "ours ['holdfast', 'holdfast.evaluation', 'holdfast.evaluation.flags', "
+        "'holdfast.evaluation.plugin']"
+    ) in out
+
+
+def collected(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", *words],
+        cwd=folder,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout

@@ -1,0 +1,151 @@
+"""The same command goes on; what changed decides whether rows are scored or rolled out again."""
+
+from course import Course
+
+from holdfast.testing import Fault, FaultKind
+
+SCORER = """
+async def turn(t: Rollout):
+    t.add(*t.task.messages)
+    await t.generate()
+
+@evaluation_test(dataset=ROWS, rollout_processor=turn, passed_threshold={threshold})
+def test_it(row):
+    return {score}
+"""
+
+
+def test_a_finished_run_gives_its_verdict_from_the_journal_without_an_engine(
+    course: Course,
+) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS, completion_params={"model": "fake"}, passed_threshold=0.5)
+        def test_it(row):
+            return row.ground_truth / 3
+        """
+    )
+    course.run().assert_outcomes(passed=1)
+    first = course.only()
+    dead = "http://127.0.0.1:9"
+    result = course.run("--holdfast-policy", dead, policy=False)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*test_it.test_it was finished already*from the journal*"])
+    again = course.only()
+    assert again["agg_score"] == first["agg_score"] == 0.5
+    assert course.engine.stats().requests == 4
+    assert list(course.runs()) == ["test_it.test_it"]
+
+
+def test_another_scorer_scores_the_same_rollouts_anew(course: Course) -> None:
+    course.write(SCORER.format(score="0.25", threshold=0))
+    course.run().assert_outcomes(passed=1)
+    course.write(SCORER.format(score="0.75", threshold=0.5))
+    result = course.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*the scorer changed; what was rolled out is scored anew*"])
+    assert course.only()["agg_score"] == 0.75
+    assert list(course.runs()) == ["test_it.test_it"]
+    assert course.engine.stats().requests == 4
+
+
+def test_another_threshold_is_no_other_scorer(course: Course) -> None:
+    course.write(SCORER.format(score="0.25", threshold=0))
+    course.run().assert_outcomes(passed=1)
+    course.write("# A comment.\n" + SCORER.format(score="0.25", threshold=0.5))
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    assert "scored anew" not in result.stdout.str()
+    result.stdout.fnmatch_lines(["*was finished already*"])
+
+
+def test_rows_that_a_scorer_failed_are_scored_by_its_successor(course: Course) -> None:
+    course.write(SCORER.format(score="1 / row.ground_truth", threshold=0))
+    course.run().assert_outcomes(failed=1)
+    assert course.only()["failed"] == 1
+    course.write(SCORER.format(score="1.0", threshold=0))
+    course.run().assert_outcomes(passed=1)
+    assert course.only()["scored"] == 4
+    assert course.engine.stats().requests == 4, "what was rolled out is replayed"
+
+
+def test_other_rows_or_another_rollout_begin_another_run(course: Course) -> None:
+    course.write(SCORER.format(score="1.0", threshold=0))
+    course.run().assert_outcomes(passed=1)
+    course.write(SCORER.replace("ROWS", "ROWS[:3]").format(score="1.0", threshold=0))
+    result = course.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*test_it.test_it-2 is a new run*tasks: 1 removed (r3)*"])
+    course.write(
+        SCORER.replace("await t", "t.limit(turns=2); await t").format(score=1, threshold=0)
+    )
+    course.run().assert_outcomes(passed=1)
+    assert list(course.runs()) == ["test_it.test_it", "test_it.test_it-2", "test_it.test_it-3"]
+    course.write(SCORER.format(score="1.0", threshold=0))
+    result = course.run()
+    result.stdout.fnmatch_lines(["*test_it.test_it was finished already*"])
+    assert course.engine.stats().requests == 4 + 3 + 4
+
+
+def test_resume_insists_and_new_begins_another(course: Course) -> None:
+    course.write(SCORER.format(score="1.0", threshold=0))
+    course.run("--holdfast-resume").assert_outcomes(passed=1)
+    course.run("--holdfast-new").assert_outcomes(passed=1)
+    assert list(course.runs()) == ["test_it.test_it", "test_it.test_it-2"]
+    result = course.run("--holdfast-resume", "--holdfast-max-rows", 2)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*--holdfast-resume: run 'test_it.test_it-2' is recorded differently*", "*2 removed*"]
+    )
+    result = course.run("--holdfast-resume", "--holdfast-new")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*--holdfast-resume and --holdfast-new exclude each other*"])
+
+
+def test_failed_rows_stay_failed_until_they_are_to_be_retried(course: Course) -> None:
+    course.engine.set_faults(Fault(FaultKind.MISSING_IDS, matching="/r1/", times=0))
+    course.write(SCORER.format(score="1.0", threshold=0))
+    course.run("--holdfast-max-retry", 0).assert_outcomes(failed=1)
+    asked = course.engine.stats().requests
+    course.engine.set_faults()
+    course.run().assert_outcomes(failed=1)
+    assert course.engine.stats().requests == asked
+    course.run("--holdfast-retry-failed").assert_outcomes(passed=1)
+    assert course.engine.stats().requests == asked + 1
+    assert course.only()["scored"] == 4
+
+
+def test_a_late_scorer_that_failed_is_asked_again_and_nothing_is_rolled_out(
+    course: Course,
+) -> None:
+    late = """
+    @evaluation_test(dataset=ROWS, mode="all", scorer_tries=1)
+    def test_it(rows):
+        {body}
+        return [1.0] * len(rows)
+    """
+    course.write(late.format(body="raise RuntimeError('the judge is ill')"))
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*no row was scored*", "*RuntimeError: the judge is ill*"])
+    assert course.run("--holdfast-retry-failed").ret == 1
+    course.write(late.format(body="pass"))
+    course.run().assert_outcomes(passed=1)
+    assert course.only()["scored"] == 4
+    assert course.engine.stats().requests == 4
+
+
+def test_other_company_in_a_group_is_another_judgement(course: Course) -> None:
+    group = """
+    @evaluation_test(dataset=ROWS, mode="groupwise", completion_params={params})
+    def test_it(rows):
+        return [float(len(rows))] * len(rows)
+    """
+    one, two, three = ({"temperature": heat} for heat in (0.1, 0.2, 0.3))
+    course.write(group.format(params=[one, two]))
+    course.run().assert_outcomes(passed=1)
+    course.write(group.format(params=[one, two, three]))
+    course.run().assert_outcomes(passed=1)
+    (outcome,) = course.outcomes()
+    assert [run["agg_score"] for run in outcome["runs"]] == [3.0, 3.0, 3.0]
+    assert course.engine.stats().requests == 12

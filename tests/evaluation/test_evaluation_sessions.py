@@ -1,0 +1,211 @@
+"""Several modules, several workers, one journal; and what a session leaves behind."""
+
+import json
+import os
+import re
+import signal
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from course import Course
+
+from holdfast.evaluation import experiment
+
+ONE = """
+@evaluation_test(dataset=ROWS, passed_threshold={threshold})
+def test_{name}(row):
+    return {score}
+"""
+
+
+def test_two_modules_share_a_journal(course: Course) -> None:
+    course.write(ONE.format(name="first", score=1.0, threshold=0.5), "test_a.py")
+    course.write(ONE.format(name="second", score=0.5, threshold=0.5), "test_b.py")
+    course.run().assert_outcomes(passed=2)
+    assert sorted(course.runs()) == ["test_a.test_first", "test_b.test_second"]
+    assert [one["test"] for one in course.outcomes()] == [
+        "test_a.py::test_first",
+        "test_b.py::test_second",
+    ]
+    ignored = course.folder / ".holdfast" / ".gitignore"
+    assert "*" in ignored.read_text().splitlines()
+
+
+def test_a_module_with_a_syntax_error_is_pytests_own_error(course: Course) -> None:
+    course.write("def broken(:\n    pass\n", "test_a.py")
+    course.write(ONE.format(name="good", score=1.0, threshold=0.5), "test_b.py")
+    result = course.run("--continue-on-collection-errors")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*SyntaxError*"])
+    assert course.only()["agg_score"] == 1.0
+
+
+def test_plain_tests_stand_beside_evaluations(course: Course) -> None:
+    course.write(
+        ONE.format(name="it", score=1.0, threshold=0.5)
+        + "\n\ndef test_plain(tmp_path):\n    assert tmp_path\n"
+    )
+    course.run().assert_outcomes(passed=2)
+    assert len(course.outcomes()) == 1
+
+
+def test_four_workers_share_a_journal_and_one_summary_is_written(course: Course) -> None:
+    for number in range(6):
+        course.write(
+            ONE.format(name=f"number{number}", score=number / 10, threshold=0.15),
+            f"test_m{number}.py",
+        )
+    workers = course.apart("-p", "xdist.plugin", "-n", 4, "-q", "--junitxml", "junit.xml")
+    out, _ = workers.communicate(timeout=200)
+    assert "4 passed" in out, out
+    assert "2 failed" in out, out
+    scores = [one["runs"][0]["agg_score"] for one in course.outcomes()]
+    assert scores == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert len(course.runs()) == 6
+    assert all(states == {"COMPLETED": 4} for states in course.runs().values())
+    assert course.engine.stats().requests == 24
+    assert "= evaluations =" in out
+    assert "test_m5.test_number5: 0.5000 ± 0.0000" in out
+    cases = ElementTree.parse(course.folder / "junit.xml").getroot().iter("testcase")
+    told = [{one.get("name"): one.get("value") for one in case.iter("property")} for case in cases]
+    by_run = {one["run"]: one for one in told}
+    assert len(by_run) == 6
+    assert by_run["test_m3.test_number3"]["score"] == "0.3"
+    assert by_run["test_m3.test_number3"]["rows"] == "4"
+    assert by_run["test_m3.test_number3"]["failed"] == "0"
+    assert by_run["test_m3.test_number3"]["standard_error"] == "0.0"
+    assert by_run["test_m3.test_number3"]["journal"] == str(course.journal)
+    course.run().assert_outcomes(passed=4, failed=2)
+    assert course.engine.stats().requests == 24
+
+
+def test_a_session_without_evaluations_writes_an_empty_summary(course: Course) -> None:
+    course.write("def test_plain():\n    pass\n", head="")
+    result = course.run()
+    result.assert_outcomes(passed=1)
+    assert course.outcomes() == []
+    result.stdout.no_fnmatch_line("*= evaluations =*")
+    assert not (course.folder / ".holdfast").exists()
+
+
+SLOW = """
+import asyncio
+
+@evaluation_test(
+    dataset=[{"prompt": f"What is {n}?"} for n in range(40)], max_concurrent_rollouts=2
+)
+async def test_slow(row):
+    await asyncio.sleep(0.05)
+    return 1.0
+
+def test_after():
+    raise AssertionError("the session is over")
+"""
+
+
+def interrupted(course: Course, number: signal.Signals) -> tuple[int, str]:
+    """A session that is sent a signal when some rows are done."""
+    child = course.apart()
+    try:
+        deadline = time.monotonic() + 60
+        while course.engine.stats().completions < 6:
+            assert time.monotonic() < deadline, "it does not get on"
+            assert child.poll() is None, child.communicate()[0]
+            time.sleep(0.02)
+        os.kill(child.pid, number)
+        out, _ = child.communicate(timeout=60)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.communicate()
+    return child.returncode, out
+
+
+def goes_on(course: Course) -> None:
+    done = course.engine.stats().completions
+    assert done < 40
+    (states,) = course.runs().values()
+    assert states["COMPLETED"] >= 1
+    result = course.run("--deselect", "test_it.py::test_after")
+    result.assert_outcomes(passed=1, deselected=1)
+    assert course.only()["scored"] == 40
+    assert course.engine.stats().requests == 40, "what was in flight became durable"
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(course: Course) -> None:
+    course.write(SLOW)
+    code, out = interrupted(course, signal.SIGINT)
+    assert code == 2, out
+    assert "KeyboardInterrupt" in out
+    assert "SIGINT: stopped; what is done is kept, the same command goes on" in out
+    goes_on(course)
+
+
+def test_sigterm_does_the_same(course: Course) -> None:
+    course.write(SLOW)
+    code, out = interrupted(course, signal.SIGTERM)
+    assert code == 2, out
+    assert "SIGTERM: stopped; what is done is kept, the same command goes on" in out
+    goes_on(course)
+
+
+def test_a_held_run_is_refused_by_name(course: Course) -> None:
+    course.write(SLOW)
+    child = course.apart("-k", "slow")
+    try:
+        while not course.engine.stats().completions:
+            assert child.poll() is None
+            time.sleep(0.02)
+        result = course.run("-k", "slow", "--holdfast-summary", "other.json")
+        result.assert_outcomes(failed=1, deselected=1)
+        result.stdout.fnmatch_lines(
+            ["*RunHeld: run 'test_it.test_slow' is being worked*--holdfast-new*"]
+        )
+        out, _ = child.communicate(timeout=60)
+        assert child.returncode == 0, out
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.communicate()
+
+
+def test_the_summary_may_be_written_into_a_folder(course: Course) -> None:
+    course.write(ONE.format(name="it", score=1.0, threshold=0.5))
+    course.run("--holdfast-summary", "new/").assert_outcomes(passed=1)
+    told = json.loads((course.folder / "new" / "evaluations.json").read_text())
+    assert told["evaluations"][0]["passed"] is True
+
+
+def test_who_waits_is_told_how_far_it_is(course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "TELL_SECONDS", 0.05)
+    course.write(
+        """
+        import asyncio
+
+        async def slow(t: Rollout):
+            await asyncio.sleep(0.2)
+
+        @evaluation_test(dataset=ROWS, rollout_processor=slow, max_concurrent_rollouts=1)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    result = course.run()
+    result.assert_outcomes(passed=1)
+    result.stderr.fnmatch_lines(["holdfast: test_it.test_it: */4 done, * running*"])
+
+
+def test_the_documented_evaluation_runs_as_it_is_documented(course: Course) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluations.md").read_text()
+    first = re.search(r"```python\n(# test_sums.py\n.*?)```", page, re.DOTALL)
+    assert first is not None
+    course.write(first[1], "test_sums.py", head="")
+    result = course.run("--holdfast-success-threshold", 0)
+    result.assert_outcomes(passed=2)
+    assert [one["test"] for one in course.outcomes()] == [
+        "test_sums.py::test_sums[temperature=0.2]",
+        "test_sums.py::test_sums[temperature=1.0]",
+    ]
+    assert all(one["runs"][0]["scored"] == 20 for one in course.outcomes())

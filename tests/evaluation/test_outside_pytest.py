@@ -1,0 +1,135 @@
+"""An evaluation is also a function: it judges a row, and it runs without pytest."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import Score
+from holdfast.evaluation import (
+    EvaluateResult,
+    EvaluationFailed,
+    EvaluationRow,
+    Message,
+    Options,
+    evaluation_test,
+)
+from holdfast.policy.pool import EnginePolicy
+from holdfast.records.errors import UsageError
+from holdfast.testing import FakeEngine
+
+ROWS = [{"id": f"r{n}", "prompt": f"What is {n}?", "ground_truth": n} for n in range(4)]
+
+
+@evaluation_test(dataset=ROWS, passed_threshold=2.0)
+def judged(row: EvaluationRow) -> EvaluationRow:
+    row.evaluation_result = EvaluateResult(score=float(row.ground_truth))
+    return row
+
+
+@evaluation_test(dataset=ROWS, mode="all")
+async def judged_together(rows: list[EvaluationRow]) -> list[float]:
+    return [len(rows)] * len(rows)
+
+
+@evaluation_test(dataset=ROWS, completion_params=[{"temperature": 0.1}, {"temperature": 0.2}])
+def in_two_settings(row: EvaluationRow, bonus: float) -> Score:
+    return Score(bonus + row.input_metadata.completion_params["temperature"])
+
+
+class Judges:
+    @evaluation_test(dataset=ROWS)
+    def method(self, row: EvaluationRow) -> float:
+        return 1.0
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_POLICY", raising=False)
+    return tmp_path
+
+
+def test_called_with_a_row_it_judges_the_row() -> None:
+    row = EvaluationRow(messages=[Message(role="user", content="hi")], ground_truth=3)
+    assert judged(row) is row
+    assert row.evaluation_result is not None
+    assert row.evaluation_result.score == 3.0
+    assert judged(row=row) is row
+    assert asyncio.run(judged_together([row, row])) == [2, 2]  # type: ignore[arg-type]
+    assert Judges().method(row) == 1.0
+
+
+def test_evaluate_runs_it_all_and_says_what_came_of_it(engine: FakeEngine, place: Path) -> None:
+    outcome = judged.evaluate(policy=engine.url, journal=str(place / "here.db"))  # type: ignore[attr-defined]
+    assert (outcome.score, outcome.passed) == (1.5, False)
+    assert outcome.verdict.scored == 4
+    with pytest.raises(EvaluationFailed, match=r"score 1.5 is below the threshold of 2"):
+        outcome.check()
+    assert outcome.run.endswith("test_outside_pytest.judged")
+    again = judged.evaluate(policy=engine.url, journal=str(place / "here.db"))  # type: ignore[attr-defined]
+    assert again.score == 1.5
+    assert "was finished already" in again.told[0]
+    assert engine.stats().requests == 4
+
+
+def test_evaluate_async_runs_in_the_callers_loop_with_the_callers_policy(
+    engine: FakeEngine, place: Path
+) -> None:
+    async def body() -> float | None:
+        policy = EnginePolicy(engine.url, engine.model)
+        try:
+            with pytest.raises(UsageError, match="await evaluate_async"):
+                judged_together.evaluate(policy=policy)  # type: ignore[attr-defined]
+            outcome = await judged_together.evaluate_async(  # type: ignore[attr-defined]
+                policy=policy, journal="memory:"
+            )
+            await policy.check()  # It is the caller's, and still open.
+            return outcome.score
+        finally:
+            await policy.aclose()
+
+    assert asyncio.run(body()) == 4.0
+
+
+def test_variants_and_arguments_are_named(engine: FakeEngine, place: Path) -> None:
+    run = in_two_settings.evaluate  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match=r"2 variants; name one with variant=: temperature=0\.1"):
+        run(policy=engine.url)
+    with pytest.raises(UsageError, match="no variant 'hot'"):
+        run(policy=engine.url, variant="hot")
+    with pytest.raises(UsageError, match="also takes bonus, which pytest fills in"):
+        run(policy=engine.url, variant="temperature=0.2")
+    outcome = run(
+        policy=engine.url,
+        variant="temperature=0.2",
+        arguments={"bonus": 1.0},
+        options=Options(max_rows=2, journal="memory:"),
+    )
+    assert outcome.score == pytest.approx(1.2)
+    assert outcome.verdict.rows == 2
+
+
+def test_a_policy_that_serves_another_model_is_refused(engine: FakeEngine, place: Path) -> None:
+    @evaluation_test(dataset=ROWS, completion_params={"model": "other"})
+    def wanting(row: EvaluationRow) -> float:
+        return 1.0
+
+    with pytest.raises(UsageError, match=r"does not serve model 'other'; it serves: fake"):
+        wanting.evaluate(policy=engine.url, journal="memory:")  # type: ignore[attr-defined]
+
+
+def test_without_the_plugin_the_test_runs_itself(
+    engine: FakeEngine, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_POLICY", engine.url)
+    with pytest.raises(EvaluationFailed, match="below the threshold"):
+        judged()
+    assert (place / ".holdfast" / "evaluations.db").is_file()
+
+
+def test_the_decorated_function_is_still_itself() -> None:
+    assert judged.__name__ == "judged"
+    assert judged.__module__ == __name__
+    assert sys.modules[__name__].judged is judged

@@ -1,0 +1,166 @@
+"""What is told at the end: a few lines for people, JSON for scripts."""
+
+import json
+
+import msgspec
+from graded_run import (
+    BROKEN,
+    BUG,
+    failed,
+    failed_to_score,
+    results,
+    retried,
+    running,
+    scored,
+    truncated,
+    with_tools,
+)
+
+from holdfast.evaluation.results import Results, RowResult
+from holdfast.evaluation.summary import summary_json, summary_text
+from holdfast.evaluation.verdict import Threshold, verdict_of
+
+EVENTFUL = {
+    "a": [scored(1.0), scored(0.0)],
+    "b": [with_tools(1.0), truncated(1.0)],
+    "c": [retried(0.0), failed()],
+    "d": [failed_to_score(), running()],
+}
+
+
+def text_of(found: Results, **options) -> str:
+    return summary_text(found, verdict_of(found, **options))
+
+
+def json_of(found: Results, **options) -> dict:
+    told = summary_json(found, verdict_of(found, **options), timestamp=7)
+    return json.loads(msgspec.json.encode(told))
+
+
+def test_the_first_line_has_the_score_its_error_and_the_verdict():
+    found = results({"a": [scored(1.0)], "b": [scored(0.0)], "c": [scored(1.0)]}, name="r")
+    head = text_of(found, threshold=Threshold(0.5)).splitlines()[0]
+    assert head.startswith("r: 0.6667 ± 0.3333 (SE), 95% [")
+    assert head.endswith("PASSED: score 0.666667 reaches the threshold of 0.5")
+    assert "FAILED: score" in text_of(found, threshold=Threshold(0.7))
+
+
+def test_every_kind_of_end_is_counted():
+    lines = text_of(results(EVENTFUL)).splitlines()
+    assert lines[1] == (
+        "  5 of 8 rows scored (4 tasks × 2 samples); 1 truncated (1 max_turns); "
+        "2 failed for good (1 code, 1 infrastructure); 1 not settled yet"
+    )
+
+
+def test_rates_disturbances_metrics_work_and_failures_follow():
+    text = text_of(results(EVENTFUL))
+    assert "  pass@1 0.500  pass@2 1.000  pass^2 0.500" in text
+    assert "  clean 0.7500 ± 0.2500 (n=4) · retried or interrupted 0.0000 (n=1)" in text
+    assert "  metrics: depth 12.0000 (n=1), style 0.2500 (n=1)" in text
+    assert "  8 turns, 40 sampled tokens; slowest: b/0 1.2 s" in text
+    assert "  [code, scoring] 1 × KeyError: 'answer' (1 for good; for instance d/0)" in text
+    assert "      KeyError: 'answer'" in text
+    assert "2 × ConnectionError: port 8013 refused (1 for good; for instance c/1)" in text
+
+
+def test_failures_that_were_made_good_have_no_traceback():
+    text = text_of(results({"a": [retried(1.0)], "b": [scored(1.0)]}))
+    assert "(made good by retries; for instance a/0)" in text
+    assert "Traceback" not in text
+
+
+def test_many_roots_and_long_tracebacks_are_bounded():
+    long = "".join(f"line {number}\n" for number in range(100))
+    told = [
+        failed(msgspec.structs.replace(BUG, type=f"Bug{letter}", traceback=long, phase="rollout"))
+        for letter in "ABCDEFG"
+    ]
+    text = text_of(results({"a": told}))
+    assert "  … and 2 other kinds of failure" in text
+    assert text.count("line 99") == 5
+    assert "line 87" not in text
+
+
+def test_the_commands_to_look_further_are_quoted():
+    found = msgspec.structs.replace(
+        results({"a": [scored(1.0)]}, name="t[x y]"), source="my runs.db"
+    )
+    assert "  holdfast show 't[x y]' --journal 'my runs.db'\n" in text_of(found) + "\n"
+    foreign = Results("theirs", (RowResult("a", score=1.0),), source="log.json")
+    assert "holdfast" not in text_of(foreign)
+    assert "  from log.json" in text_of(foreign)
+
+
+def test_control_characters_are_shown_and_not_obeyed():
+    evil = "\x1b[31mred\nnext\r\u202e"
+    broken = msgspec.structs.replace(BROKEN, message=evil, traceback=f"{evil}\n{evil}")
+    text = text_of(results({evil: [failed(broken), with_tools(1.0)]}, name="r\x1b]0;x\x07"))
+    assert not set("\x1b\r\x07\u202e") & set(text)
+    assert "\\x1b[31mred" in text
+
+
+def test_where_all_are_alike_the_bound_is_told_instead_of_an_error_of_zero():
+    solved = results({f"t{number}": [scored(1.0)] for number in range(20)})
+    assert "95% sure: above 0.861" in text_of(solved)
+    lost = results({f"t{number}": [scored(0.0)] for number in range(20)})
+    assert "95% sure: below 0.139" in text_of(lost)
+
+
+def test_a_run_without_a_score_says_so():
+    assert text_of(results({"a": [failed()]})).startswith("run: no score\n")
+    assert text_of(Results("empty", ())).startswith("empty: no score\n  0 of 0 rows scored")
+
+
+def test_several_runs_are_told_one_by_one():
+    found = results({"a": [scored(1.0), scored(0.0)], "b": [scored(1.0), scored(1.0)]}, num_runs=2)
+    text = text_of(found, aggregation="max")
+    assert "max of 2 runs" in text
+    assert "  by run: 1.0000, 0.5000" in text
+    assert "(2 tasks × 2 samples (2 runs))" in text
+
+
+# --- JSON
+
+
+def test_the_json_has_the_keys_of_eval_protocol():
+    found = results(EVENTFUL, name="r")
+    told = summary_json(found, verdict_of(found), suite="test_math", timestamp=7)
+    assert {name: told[name] for name in ("suite", "model", "num_runs", "rows", "timestamp")} == {
+        "suite": "test_math", "model": "model", "num_runs": 1, "rows": 8, "timestamp": 7,
+    }  # fmt: skip
+    assert told["agg_score"] == 0.6
+    assert told["agg_ci_low"] <= 0.6 <= told["agg_ci_high"]
+    assert told["standard_error"] > 0
+    assert told["metrics_agg"]["depth"] == {"mean": 12.0}
+
+
+def test_a_metric_has_an_interval_of_its_clustered_error():
+    told = json_of(
+        results({"a": [scored(1.0, metrics={"m": 2.0})], "b": [scored(0.0, metrics={"m": 4.0})]})
+    )
+    metric = told["metrics_agg"]["m"]
+    assert metric["mean"] == 3.0
+    assert metric["standard_error"] == 1.0
+    assert (round(metric["ci_low"], 3), round(metric["ci_high"], 3)) == (1.04, 4.96)
+
+
+def test_the_json_tells_what_the_text_tells():
+    told = json_of(results(EVENTFUL), threshold=Threshold(0.9, 0.1))
+    assert told["passed"] is False
+    assert told["threshold"] == {"success": 0.9, "standard_error": 0.1}
+    assert told["failed_by_cause"] == {"code": 1, "infrastructure": 1}
+    assert told["truncated_by_reason"] == {"max_turns": 1}
+    assert told["pass_at"] == {"1": 0.5, "2": 1.0}
+    assert told["pass_all"] == {"1": 0.5, "2": 0.5}
+    assert (told["clean"]["rows"], told["disturbed"]["rows"]) == (4, 1)
+    assert [one["traceback"] for one in told["failures"]] == [BROKEN.traceback, BUG.traceback]
+    assert told["slowest"] == [{"row": "b/0", "seconds": 1.25}]
+    assert (told["scored"], told["unsettled"], told["turns"]) == (5, 1, 8)
+
+
+def test_what_is_not_known_is_left_out():
+    told = json_of(results({"a": [scored(1.0)]}))
+    assert told["agg_score"] == 1.0
+    assert not {"agg_ci_low", "agg_ci_high", "standard_error", "metrics_agg"} & set(told)
+    assert json_of(results({"a": [failed()]}))["agg_score"] is None

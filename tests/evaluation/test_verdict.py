@@ -1,0 +1,199 @@
+"""One number for a run, and whether it is enough."""
+
+import math
+
+import pytest
+from graded_run import (
+    failed,
+    failed_to_score,
+    results,
+    retried,
+    running,
+    scored,
+    truncated,
+    unscored,
+)
+
+from holdfast.evaluation.results import Results, RowResult
+from holdfast.evaluation.statistics import clustered_mean
+from holdfast.evaluation.verdict import Aggregation, Threshold, verdict_of
+from holdfast.records.errors import UsageError
+
+
+def graded(*scores, samples=1, num_runs=1):
+    """Tasks of `samples` scores each."""
+    rows = [
+        RowResult(f"t{place // samples}", place % samples, score=score)
+        for place, score in enumerate(scores)
+    ]
+    return Results("run", tuple(rows), samples=samples, num_runs=num_runs)
+
+
+def test_the_score_is_the_mean_with_the_clustered_error():
+    found = graded(1, 0, 1, 1, 0, 0, samples=2)
+    verdict = verdict_of(found)
+    expected = clustered_mean({"t0": [1, 0], "t1": [1, 1], "t2": [0, 0]})
+    assert verdict.score == expected.value == 0.5
+    assert verdict.standard_error == pytest.approx(expected.standard_error)
+    low, high = verdict.interval
+    assert 0 <= low < 0.5 < high <= 1
+    assert (verdict.tasks, verdict.rows, verdict.scored) == (3, 6, 6)
+
+
+def test_failures_are_in_no_mean_and_are_counted_by_cause():
+    found = results(
+        {"a": [scored(1.0), failed(), failed()], "b": [scored(0.0), failed_to_score(), running()]}
+    )
+    verdict = verdict_of(found)
+    assert verdict.score == 0.5
+    assert (verdict.failed, verdict.failed_by_cause) == (3, {"infrastructure": 2, "code": 1})
+    assert (verdict.scored, verdict.unsettled, verdict.rows) == (2, 1, 6)
+
+
+def test_truncations_are_the_policy_s_own_and_are_scored():
+    found = results(
+        {"a": [truncated(0.0), truncated(1.0)], "b": [truncated(0.5, "max_tokens")] * 2}
+    )
+    verdict = verdict_of(found)
+    assert verdict.score == 0.5
+    assert verdict.truncated_by_reason == {"max_tokens": 2, "max_turns": 2}
+    assert (verdict.truncated, verdict.failed, verdict.failed_by_cause) == (4, 0, {})
+
+
+def test_disturbed_scores_stand_beside_clean_ones():
+    verdict = verdict_of(results({"a": [scored(1.0), retried(0.0)], "b": [scored(0.5), failed()]}))
+    assert (verdict.clean.value, verdict.clean.rows) == (0.75, 2)
+    assert (verdict.disturbed.value, verdict.disturbed.rows) == (0.0, 1)
+
+
+def test_an_invalid_score_is_counted_as_none():
+    verdict = verdict_of(
+        results({"a": [scored(None), scored(1.0)], "b": [unscored(), scored(0.0)]})
+    )
+    assert (verdict.score, verdict.scored, verdict.unscored) == (0.5, 2, 2)
+
+
+# --- several runs
+
+
+@pytest.mark.parametrize(
+    ("method", "score"), [("mean", 0.5), ("max", 0.75), ("min", 0.25), ("bootstrap", 0.5)]
+)
+def test_runs_are_averaged_first_and_then_aggregated(method, score):
+    # run 0 has 1, 0, 0, 0; run 1 has 1, 1, 1, 0
+    found = graded(1, 1, 0, 1, 0, 1, 0, 0, samples=2, num_runs=2)
+    verdict = verdict_of(found, aggregation=method)
+    assert verdict.run_scores == (0.25, 0.75)
+    assert verdict.score == pytest.approx(score, abs=0.01 if method == "bootstrap" else 1e-12)
+    assert verdict.aggregation is Aggregation(method)
+    low, high = verdict.interval
+    assert low <= verdict.score <= high
+    assert verdict.standard_error > 0
+
+
+def test_the_error_of_the_mean_of_equal_runs_is_the_clustered_one():
+    found = graded(1, 1, 0, 1, 0, 1, 0, 0, samples=2, num_runs=2)
+    assert verdict_of(found).standard_error == pytest.approx(
+        clustered_mean(found.by_task()).standard_error
+    )
+
+
+def test_a_run_with_fewer_scores_weighs_as_much_as_the_others():
+    found = graded(1, 0, 1, None, 1, None, samples=2, num_runs=2)
+    verdict = verdict_of(found)
+    assert verdict.run_scores == (1.0, 0.0)
+    assert verdict.score == 0.5
+    # Task 0 moves it by (0 + 0), no other moves it: every run agrees with itself.
+    assert verdict.standard_error == 0.0
+
+
+def test_the_bootstrap_s_own_error_is_near_the_formula_s():
+    found = graded(*[place % 3 / 2 for place in range(90)])
+    mean, boot = verdict_of(found), verdict_of(found, aggregation="bootstrap")
+    assert boot.standard_error == pytest.approx(mean.standard_error, rel=0.05)
+    assert boot.interval == mean.interval
+
+
+def test_an_unknown_aggregation_is_refused_with_the_known_ones():
+    with pytest.raises(UsageError, match="no aggregation 'median'; there is mean, max, min, boot"):
+        verdict_of(graded(1), aggregation="median")
+
+
+# --- pass@k
+
+
+def test_rates_are_there_for_binary_scores_of_several_samples():
+    verdict = verdict_of(graded(1, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, samples=4))
+    assert [rate.k for rate in verdict.pass_at] == [1, 2, 4]
+    assert verdict.pass_at[0].value == pytest.approx(verdict.score)
+    assert [rate.value for rate in verdict.pass_all] == pytest.approx([5 / 12, 1 / 3, 1 / 3])
+    assert verdict.binary
+
+
+def test_all_samples_are_a_k_even_where_they_are_no_power_of_two():
+    verdict = verdict_of(graded(1, 0, 1, 1, 0, 0, samples=3))
+    assert [rate.k for rate in verdict.pass_at] == [1, 2, 3]
+
+
+def test_there_are_no_rates_of_single_samples_or_of_partial_scores():
+    assert verdict_of(graded(1, 0, 1)).pass_at == ()
+    assert verdict_of(graded(1, 0.5, 1, 0, samples=2)).pass_all == ()
+
+
+# --- the threshold
+
+
+def test_without_a_threshold_there_is_no_verdict():
+    verdict = verdict_of(graded(1, 0))
+    assert (verdict.passed, verdict.reason) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("threshold", "passed", "words"),
+    [
+        (Threshold(0.5), True, "score 0.5 reaches the threshold of 0.5"),
+        (Threshold(0.51), False, "score 0.5 is below the threshold of 0.51"),
+        (Threshold(0.0), True, "reaches the threshold of 0"),
+        (Threshold(0.5, 0.3), True, "with a standard error of 0.288675 (of 0.3 that is allowed)"),
+        (Threshold(0.5, 0.2), False, "its standard error 0.288675 is above the 0.2 that is"),
+        (Threshold(0.5, 0.0), False, "above the 0 that is allowed"),
+    ],
+)
+def test_a_threshold_decides_and_says_why(threshold, passed, words):
+    verdict = verdict_of(graded(0, 0, 1, 1), threshold=threshold)
+    assert verdict.passed is passed
+    assert words in verdict.reason
+
+
+def test_a_near_miss_does_not_look_like_a_hit():
+    verdict = verdict_of(graded(0.79999, 0.79999), threshold=Threshold(0.8))
+    assert verdict.reason == "score 0.79999 is below the threshold of 0.8"
+
+
+def test_an_error_that_is_not_known_does_not_pass_a_bound():
+    verdict = verdict_of(graded(1, 1, samples=2), threshold=Threshold(0.5, 0.1))
+    assert verdict.standard_error is None
+    assert not verdict.passed
+    assert "with one task its standard error is unknown" in verdict.reason
+
+
+def test_no_score_at_all_does_not_pass_and_says_why():
+    found = results({"a": [failed(), running()], "b": [unscored(), failed()]})
+    verdict = verdict_of(found, threshold=Threshold(0.0))
+    assert (verdict.score, verdict.passed) == (None, False)
+    assert verdict.reason == "no row has a score (2 failed for good, 1 not settled, 1 not scored)"
+    empty = verdict_of(Results("run", ()), threshold=Threshold(0.0))
+    assert empty.reason == "no row has a score (there are no rows)"
+
+
+def test_a_threshold_that_is_no_number_is_refused():
+    with pytest.raises(UsageError, match="success must be a finite number"):
+        Threshold(math.nan)
+    with pytest.raises(UsageError, match="standard_error must be 0 or more"):
+        Threshold(0.5, -0.1)
+
+
+def test_the_order_of_rows_changes_nothing():
+    found = graded(1, 0, 0, 1, 1, 0.5, samples=2)
+    turned = Results("run", tuple(reversed(found.rows)), samples=2)
+    assert verdict_of(turned) == verdict_of(found)

@@ -1,0 +1,244 @@
+"""What an agent that is started again finds around it: nothing, its beginning, or where it was."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from stage import Oracle
+from yard import Yard
+
+from holdfast.environments import Workspace
+from holdfast.environments.workspace import WorkspaceLimit
+from holdfast.environments.workspace.sandbox import why_no_bwrap
+from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.worlds import FreshWorld, WorkspaceWorld
+from holdfast.records.errors import EnvironmentBroken, UsageError
+from holdfast.records.group import GroupPolicy
+from holdfast.records.step import EnvironmentStepped
+
+AGENTS = Path(__file__).parent / "agent_programs"
+AGENT = [sys.executable, str(AGENTS / "folder_agent.py")]
+CALL = '<tool_call>{{"name": "add", "arguments": {{"a": {}, "b": 2}}}}</tool_call>'
+TESTS = {"test.sh": "test $(wc -l < ledger) = 3\n"}
+
+
+def adding(request):
+    turn = bytes(token for token in request.prompt if token < 256).count(b"assistant\n")
+    return "that is all" if turn > 3 else CALL.format(turn)
+
+
+def world(restore: str, flags: Path | None = None, **options) -> WorkspaceWorld:
+    """`flags`: a folder in which a program may note that it died."""
+
+    def workspace(task):
+        # Within bubblewrap there would be no place outside where it could note that.
+        sandbox = "auto" if flags is None else "none"
+        return Workspace({"readme": "add"}, read_only=[str(AGENTS)], sandbox=sandbox, **options)
+
+    return WorkspaceWorld(workspace, restore=restore)
+
+
+async def passes(t, episodes):
+    action = episodes[0].environment.scoring("sh test.sh", TESTS, keep=["ledger"])
+    return (await episodes[0].step(action)).reward
+
+
+def crash(tmp_path: Path, at: str, phase: str = "before") -> dict[str, str]:
+    return {"CRASH_AT": at, "CRASH_ONCE": str(tmp_path / "crashed"), "CRASH_PHASE": phase}
+
+
+def performed(processor: BlackBoxRolloutProcessor, scorer=None, **options) -> Yard:
+    yard = Yard(policy=Oracle(adding))
+    yard.run(processor, scorer, **options)
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    return yard
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    found = performed(BlackBoxRolloutProcessor(AGENT, world=world("start"), finish=passes))
+    assert found.history().reward == 1.0
+    return found.rows()
+
+
+def test_a_fresh_world_is_an_empty_folder_for_each_attempt(tmp_path):
+    looked = (
+        "import os, sys\n"
+        f"open({str(tmp_path / 'found')!r}, 'a').write(f'{{os.getcwd()}} {{os.listdir()}}\\n')\n"
+        "open('half-done', 'w').write('x')\n"
+        f"sys.exit(0 if open({str(tmp_path / 'found')!r}).read().count('\\n') > 1 else 1)"
+    )
+    performed(BlackBoxRolloutProcessor([sys.executable, "-c", looked], world=FreshWorld()))
+    lines = (tmp_path / "found").read_text().splitlines()
+    assert len(lines) == len({line.split()[0] for line in lines}) == 2
+    assert all(line.endswith(" []") for line in lines)
+    assert not Path(lines[0].split()[0]).exists()
+
+
+def test_a_word_of_the_command_that_names_a_file_here_is_found_from_the_fresh_folder(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "agent.py").write_text("print('here')")
+    monkeypatch.chdir(tmp_path)
+    performed(BlackBoxRolloutProcessor([sys.executable, "agent.py"], logs=tmp_path / "logs"))
+    (out,) = (tmp_path / "logs").rglob("stdout")
+    assert out.read_text() == "here\n"
+
+
+def test_a_workspace_is_the_agents_home_and_its_end_is_judged(undisturbed, tmp_path):
+    yard = performed(
+        BlackBoxRolloutProcessor(AGENT, world=world("start"), finish=passes, logs=tmp_path)
+    )
+    history = yard.history()
+    assert (history.reward, len(history.generations)) == (1.0, 4)
+    assert yard.rows() == undisturbed
+    assert len(history.worlds["0"].snapshots) == 1
+    (out,) = tmp_path.rglob("stdout")
+    assert out.read_text() == "done\n"
+
+
+@pytest.mark.parametrize("phase", ["before", "told"])
+def test_an_agent_that_starts_over_finds_its_beginning(tmp_path, undisturbed, phase):
+    yard = performed(
+        BlackBoxRolloutProcessor(
+            AGENT, env=crash(tmp_path, "2", phase), world=world("start", tmp_path), finish=passes
+        )
+    )
+    history = yard.history()
+    assert [failure.cause for failure in history.failures] == ["environment"]
+    assert len(yard.policy.requests) == 4
+    assert not history.forks
+    assert yard.rows() == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("at", "phase"),
+    [("0", "before"), ("0", "after"), ("1", "told"), ("2,3", "before"), ("1,2", "after")],
+)
+def test_an_agent_that_can_go_on_finds_its_home_as_it_was(tmp_path, undisturbed, at, phase):
+    yard = performed(
+        BlackBoxRolloutProcessor(
+            AGENT,
+            env=crash(tmp_path, at, phase),
+            logs=tmp_path / "logs",
+            world=world("latest", tmp_path),
+            resume_command=[*AGENT, "--resume"],
+            finish=passes,
+        )
+    )
+    history = yard.history()
+    assert len(yard.policy.requests) == 4
+    assert not history.forks
+    assert yard.rows() == undisturbed
+    said = "".join(sorted(one.read_text() for one in (tmp_path / "logs").rglob("stdout")))
+    # Before its first call nothing is kept: it starts over.
+    assert said == ("done\n" if (at, phase) == ("0", "before") else "resumed\n")
+
+
+def test_snapshots_are_taken_only_where_something_changed():
+    yard = performed(BlackBoxRolloutProcessor(AGENT, world=world("latest")))
+    # Before each of its four calls it saved its conversation; after the last, it did nothing.
+    assert len(yard.history().worlds["0"].snapshots) == 4
+
+
+def test_a_judging_that_breaks_is_done_again_without_the_agent(tmp_path):
+    times = []
+
+    async def breaks(t, episodes):
+        times.append("asked")
+        if len(times) == 1:
+            raise EnvironmentBroken("the judge is ill")
+        reward = await passes(t, episodes)
+        if len(times) == 2:
+            raise EnvironmentBroken("the judge is ill again")
+        return reward
+
+    yard = performed(
+        BlackBoxRolloutProcessor(AGENT, world=world("start"), finish=breaks, logs=tmp_path)
+    )
+    assert (len(times), yard.history().reward) == (3, 1.0)
+    assert len(list(tmp_path.rglob("stdout"))) == 1
+    steps = [one for one in yard.history().in_order if isinstance(one, EnvironmentStepped)]
+    assert [one.reward for one in steps] == [0.0, 1.0]
+
+
+def test_what_an_agent_left_and_is_damaged_is_made_anew_by_it(tmp_path):
+    yard, times = Yard(policy=Oracle(adding)), []
+
+    async def damaged(t, episodes):
+        times.append("asked")
+        if len(times) == 1:
+            _, digest = t.session.history.worlds["0"].snapshots[-1]
+            del yard.journal._blobs[digest]
+            raise EnvironmentBroken("the judge is ill")
+        return await passes(t, episodes)
+
+    yard.run(BlackBoxRolloutProcessor(AGENT, world=world("start"), finish=damaged, logs=tmp_path))
+    history = yard.history()
+    assert (history.status.name, history.reward) == ("COMPLETED", 1.0), history.failures
+    assert len(yard.policy.requests) == 4
+    assert [fork.reason for fork in history.forks] == ["what the agent left is damaged"]
+
+
+def test_a_workspace_that_grows_too_large_is_the_policys_limit(tmp_path):
+    small = world("latest", workspace_limit=WorkspaceLimit(bytes=1000, files=10))
+    yard = Yard(policy=Oracle(lambda request: CALL.format("1" * 400)))
+    yard.run(BlackBoxRolloutProcessor(AGENT, world=small))
+    history = yard.history()
+    assert (history.status.name, history.finished.reason) == ("TRUNCATED", "environment_limit")
+
+
+def test_an_agent_that_falls_silent_in_its_workspace_is_ended_with_what_it_started():
+    mark = f"{time.monotonic_ns()}"
+    command = ["sh", "-c", f"sleep 1000.{mark} & sleep 1000.{mark}"]
+    yard = Yard(group=GroupPolicy(refill=0))
+    yard.run(BlackBoxRolloutProcessor(command, world=world("start"), silence=0.2), max_retry=0)
+    assert [failure.type for failure in yard.history().failures] == ["AgentSilent"]
+    lines = [one.read_bytes() for one in Path("/proc").glob("[0-9]*/cmdline") if one.exists()]
+    assert not [line for line in lines if mark.encode() in line]
+
+
+def test_an_agent_in_its_workspace_has_nothing_of_the_drivers(monkeypatch, tmp_path):
+    monkeypatch.setenv("SECRET_OF_THE_DRIVER", "canary")
+    script = "env; pwd; cat $HOLDFAST_TASK; ls -A"
+    performed(BlackBoxRolloutProcessor(["sh", "-c", script], world=world("start"), logs=tmp_path))
+    (out,) = tmp_path.rglob("stdout")
+    said = out.read_text()
+    assert "canary" not in said
+    assert said.endswith("readme\n")
+    assert '"do a"' in said
+    assert "OPENAI_BASE_URL=http://127.0.0.1" in said
+    if not why_no_bwrap():
+        assert "\n/workspace\n" in said
+
+
+def test_a_program_that_is_not_there_is_a_failure_with_its_words():
+    yard = Yard()
+    yard.run(BlackBoxRolloutProcessor(["no-such-agent"], world=world("start")), max_retry=1)
+    history = yard.history()
+    assert history.status.name == "FAILED"
+    assert "no-such-agent" in history.failures[-1].message
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"world": "fresh"}, "a FreshWorld or a WorkspaceWorld"),
+        ({"resume_command": ["x"]}, "resume_command goes with"),
+        ({"resume_command": ["x"], "world": world("start")}, "resume_command goes with"),
+        ({"resume_command": "x", "world": world("latest")}, "a list of words"),
+        ({"cwd": "/", "world": world("start")}, "its cwd is that"),
+    ],
+)
+def test_worlds_that_make_no_sense_are_refused(options, said):
+    with pytest.raises(UsageError, match=said):
+        BlackBoxRolloutProcessor(AGENT, **options)
+
+
+def test_a_workspace_is_made_from_a_task():
+    with pytest.raises(UsageError, match="makes a Workspace from a task"):
+        WorkspaceWorld(Workspace())
+    with pytest.raises(UsageError, match="there are start and latest"):
+        WorkspaceWorld(lambda task: Workspace(), restore="newest")

@@ -1,0 +1,381 @@
+"""What a stream has told is kept: whoever goes away, asks again, or is started anew hears the same
+beginning, and nothing that was told is sampled twice."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+from counter import Counter, Reply, exchange, post, until
+from live_stage import (
+    ADDING,
+    TEXT,
+    completions,
+    held,
+    release,
+    streaming,
+    unchunked,
+    until_held,
+)
+from stage import Play, completion
+
+from holdfast.gateway.live import begun_in
+from holdfast.gateway.server import Gateway
+from holdfast.gateway.wires.all import WIRES
+from holdfast.journal.memory import MemoryJournal
+from holdfast.policy.policy import Draft
+from holdfast.records.step import Called, Drafted, VersionSpan
+from holdfast.records.tokens import count, pack_ids, pack_logprobs
+from holdfast.testing import FakeEngine, Fault, FaultKind
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with FakeEngine(replies=(f"{TEXT} {ADDING}",)) as engine:
+        yield engine
+
+
+def asked(words: str = "hello", **more) -> dict:
+    return {"model": "m", "messages": [{"role": "user", "content": words}], "stream": True, **more}
+
+
+class Connection:
+    """A stream that is read piece by piece."""
+
+    def __init__(self, port: int, raw: bytes):
+        self._port, self._raw, self.body = port, raw, b""
+
+    async def __aenter__(self) -> "Connection":
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writer.write(self._raw)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+
+    async def kept_alive(self, times: int = 1) -> None:
+        await self._until(lambda: self.body.count(b": keep-alive") >= times)
+
+    async def said(self, words: str = "Once upon") -> None:
+        """However it is cut."""
+        await self._until(lambda: words in self.text)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                read = await self._reader.read(65536)
+                assert read, f"it ended before that: {self.body!r}"
+                self.body += read
+
+    async def rest(self) -> bytes:
+        async with asyncio.timeout(20):
+            self.body += await self._reader.read()
+        return self.told
+
+    @property
+    def told(self) -> bytes:
+        """The events so far."""
+        return unchunked(Reply(self.body).body)
+
+    @property
+    def text(self) -> str:
+        return text_of(self.told)
+
+
+def text_of(body: bytes) -> str:
+    """What a chat stream said, as far as its lines are whole."""
+    found = ""
+    for line in body.split(b"\n"):
+        if line.startswith(b"data: {") and line.endswith(b"}"):
+            for choice in json.loads(line[6:])["choices"]:
+                found += choice["delta"].get("content") or ""
+    return found
+
+
+async def answer_of(counter: Counter, body: dict) -> dict:
+    """As the next attempt is told it."""
+    async with counter.attempt() as (_, binding):
+        raw = post(CHAT, {**body, "stream": False}, binding)
+        return (await exchange(counter.port, raw)).json["choices"][0]["message"]
+
+
+def test_nothing_is_told_before_it_is_durable(engine):
+    class Slow(MemoryJournal):
+        gate = asyncio.Event()
+        blocked = False
+
+        async def append(self, lease, records, **options):
+            if any(isinstance(one, Drafted) for one in records):
+                self.blocked = True
+                await self.gate.wait()
+            await super().append(lease, records, **options)
+
+    async def body():
+        journal = Slow()
+        async with streaming(engine, held(), journal=journal, ping_seconds=0.02) as stage:
+            counter, _, binding = stage
+            async with Connection(counter.port, post(CHAT, asked(), binding)) as connection:
+                await connection.kept_alive()
+                await until(lambda: journal.blocked)
+                await connection.kept_alive(5)
+                assert b"data:" not in connection.told
+                journal.gate.set()
+                await connection.said()
+                assert await completions(engine) == 0
+                await release(engine)
+                assert (await connection.rest()).endswith(b"data: [DONE]\n\n")
+
+    asyncio.run(body())
+
+
+def test_the_terminal_event_comes_after_the_call_is_recorded(engine):
+    class Watched(MemoryJournal):
+        gate = asyncio.Event()
+        blocked = False
+
+        async def append(self, lease, records, **options):
+            if any(isinstance(one, Called) for one in records):
+                self.blocked = True
+                await self.gate.wait()
+            await super().append(lease, records, **options)
+
+    async def body():
+        journal = Watched()
+        async with streaming(engine, held(), journal=journal, ping_seconds=0.02) as stage:
+            counter, _, binding = stage
+            async with Connection(counter.port, post(CHAT, asked(), binding)) as connection:
+                await connection.said()
+                await release(engine)
+                await until(lambda: journal.blocked)
+                assert await completions(engine) == 1
+                await connection.kept_alive(connection.body.count(b": keep-alive") + 2)
+                assert b'finish_reason":"' not in connection.told
+                journal.gate.set()
+                assert b"tool_calls" in await connection.rest()
+
+    asyncio.run(body())
+
+
+def test_a_client_that_goes_away_does_not_stop_the_sampling(engine):
+    async def body():
+        async with streaming(engine, held()) as (counter, trajectory, binding):
+            async with Connection(counter.port, post(CHAT, asked(), binding)) as connection:
+                await connection.said()
+            await until(lambda: trajectory.is_idle)
+            await release(engine)
+            # It asks again, and is the same call.
+            reply = await exchange(counter.port, post(CHAT, asked(), binding))
+            assert text_of(unchunked(reply.body)).startswith(connection.text)
+            assert b"add" in unchunked(reply.body)
+            assert len(engine.requests()) == 1
+            history = await counter.play.history()
+            assert len(history.calls) == len(history.generations) == 1
+
+    asyncio.run(body())
+
+
+def test_a_retry_joins_the_call_and_hears_it_from_the_beginning(engine):
+    async def body():
+        async with streaming(engine, held()) as (counter, _, binding):
+            raw = post(CHAT, asked(), binding)
+            again = post(CHAT, asked(), binding, x_stainless_retry_count="1")
+            async with (
+                Connection(counter.port, raw) as first,
+                Connection(counter.port, again) as second,
+            ):
+                await first.said()
+                await second.said()
+                assert await completions(engine) == 0
+                assert second.text.startswith(first.text) or first.text.startswith(second.text)
+                async with asyncio.timeout(10):
+                    whole = asyncio.create_task(
+                        exchange(counter.port, post(CHAT, asked(stream=False), binding,
+                                                    x_stainless_retry_count="1"))
+                    )  # fmt: skip
+                    await release(engine)
+                    one, two = await first.rest(), await second.rest()
+                assert text_of(one) == text_of(two)
+                assert one.endswith(b"data: [DONE]\n\n")
+                assert two.endswith(b"data: [DONE]\n\n")
+                message = (await whole).json["choices"][0]["message"]
+                assert message["content"] == text_of(one)
+            assert len(engine.requests()) == 1
+
+    asyncio.run(body())
+
+
+def test_a_new_attempt_hears_the_same_beginning_and_the_rest_is_sampled(engine):
+    async def body():
+        async with streaming(engine, held()) as (counter, trajectory, binding):
+            async with Connection(counter.port, post(CHAT, asked(), binding)) as connection:
+                await connection.said()
+                told = connection.text
+                counter.gateway.release(binding)
+                await trajectory.aclose()
+            history = await counter.play.history()
+            ((path, draft),) = history.drafts.items()
+            assert not history.steps
+            async with counter.attempt() as (_, again):
+                reply = await exchange(counter.port, post(CHAT, asked(), again))
+            assert text_of(unchunked(reply.body)).startswith(told)
+            first, second = engine.calls()
+            # The second request has the durable beginning in its prompt.
+            assert second.prompt_tokens == first.prompt_tokens + count(draft.ids)
+            history = await counter.play.history()
+            ((_, step),) = history.steps.items()
+            assert (step.path, len(step.seams)) == (path, 1)
+            (called,) = history.calls.values()
+            assert called.created == draft.created
+            assert f"chatcmpl-{called.answer}".encode() in connection.told
+            assert f"chatcmpl-{called.answer}".encode() in unchunked(reply.body)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_at_once_keep_their_beginnings_in_whatever_order_they_come_back(engine, stream):
+    async def body():
+        words = ("first", "second", "second")
+        async with streaming(engine, held()) as (counter, trajectory, binding):
+            tasks = [Connection(counter.port, post(CHAT, asked(one), binding)) for one in words]
+            async with tasks[0] as one, tasks[1] as two, tasks[2] as three:
+                for connection in (one, two, three):
+                    await connection.said()
+                told = sorted(
+                    (word, c.text) for word, c in zip(words, (one, two, three), strict=True)
+                )
+                counter.gateway.release(binding)
+                await trajectory.aclose()
+            history = await counter.play.history()
+            begun = {key: one.number for key, one in begun_in(history).items()}
+            assert len(begun) == 3
+            async with counter.attempt() as (_, again):
+                found = []
+                for word in reversed(words):
+                    raw = post(CHAT, asked(word, stream=stream), again)
+                    reply = await exchange(counter.port, raw)
+                    said = (
+                        text_of(unchunked(reply.body))
+                        if stream
+                        else reply.json["choices"][0]["message"]["content"]
+                    )
+                    found.append((word, said))
+            for (word, beginning), (again_word, said) in zip(told, sorted(found), strict=True):
+                assert word == again_word
+                assert said.startswith(beginning)
+            history = await counter.play.history()
+            calls = {key: int(one.path.partition(".")[0]) for key, one in history.calls.items()}
+            assert calls == begun
+            assert not history.forks
+
+    asyncio.run(body())
+
+
+def test_a_call_that_is_not_streamed_keeps_its_beginning_where_the_run_keeps_drafts(engine):
+    async def body():
+        async with streaming(engine) as (counter, trajectory, first):
+            counter.gateway.release(first)
+            counter.play.partial_tokens = 8
+            async with counter.attempt() as (trajectory, binding):
+                await asyncio.to_thread(engine.set_faults, held())
+                raw = [post(CHAT, asked(one, stream=False), binding) for one in ("one", "two")]
+                waiting = [asyncio.create_task(exchange(counter.port, one)) for one in raw]
+                await until_held(engine, 2)
+                counter.gateway.release(binding)
+                await trajectory.aclose()
+                await asyncio.gather(*waiting)
+            begun = begun_in(await counter.play.history())
+            assert len(begun) == 2
+            async with counter.attempt() as (_, again):
+                # Streamed now, and in another order.
+                for word in ("two", "one"):
+                    await exchange(counter.port, post(CHAT, asked(word), again))
+            history = await counter.play.history()
+            calls = {key: int(one.path.partition(".")[0]) for key, one in history.calls.items()}
+            assert calls == {key: one.number for key, one in begun.items()}
+            assert [len(step.seams) for step in history.generations] == [1, 1]
+
+    asyncio.run(body())
+
+
+def test_a_held_call_is_kept_alive_and_then_told_live(engine):
+    async def body():
+        async with streaming(engine, held(), ping_seconds=0.02) as (counter, _, binding):
+            hold = counter.gateway.hold(60)
+            async with Connection(counter.port, post(CHAT, asked(), binding)) as connection:
+                await connection.kept_alive()
+                assert not engine.requests()
+                hold.end()
+                await connection.said()
+                assert await completions(engine) == 0
+                await release(engine)
+                assert (await connection.rest()).endswith(b"data: [DONE]\n\n")
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.STREAM_CUT, FaultKind.STREAM_ERROR, FaultKind.ABORT, FaultKind.NAN_LOGPROB]
+)
+def test_an_engine_that_fails_in_mid_stream_is_nothing_that_the_client_notices(engine, kind):
+    async def body():
+        async with streaming(engine, Fault(kind, after=60)) as (counter, _, binding):
+            reply = await exchange(counter.port, post(CHAT, asked(), binding))
+            assert unchunked(reply.body).endswith(b"data: [DONE]\n\n")
+            counter.gateway.release(binding)
+            message = await answer_of(counter, asked())
+            assert text_of(unchunked(reply.body)) == message["content"]
+            assert len(engine.requests()) == 2
+
+    asyncio.run(body())
+
+
+class Liar:
+    """A policy that takes back what it has told, and says something else."""
+
+    model, seconds_down = "oracle", 0.0
+
+    def __init__(self, first: str, second: str):
+        self._first, self._second = list(first.encode()), second
+        self.asked = 0
+
+    async def sample(self, request):
+        self.asked += 1
+        ids, logprobs = pack_ids(self._first), pack_logprobs([-0.5] * len(self._first))
+        spans = (VersionSpan("v1", 0, len(self._first)),)
+        await request.partial.save(Draft(0, ids, logprobs, spans))
+        await asyncio.sleep(0.05)
+        await request.partial.save(Draft(0))
+        return completion(self._second)
+
+
+async def lied_to(first: str, second: str):
+    policy = Liar(first, second)
+    play = Play(policy)
+    async with Gateway(WIRES) as gateway:
+        counter = Counter(gateway, play)
+        async with counter.attempt() as (_, binding):
+            live = await exchange(counter.port, post(CHAT, asked(), binding))
+            retry = {"x_stainless_retry_count": "1"}
+            again = await exchange(counter.port, post(CHAT, asked(), binding, **retry))
+    assert policy.asked == 1
+    return unchunked(live.body), unchunked(again.body)
+
+
+def test_what_does_not_begin_as_it_was_told_is_broken_off_and_told_whole_when_asked_again(caplog):
+    live, again = asyncio.run(lied_to("I say this now", "but I mean that"))
+    assert text_of(live) == "I say this now"
+    assert b"[DONE]" not in live
+    assert b'finish_reason":"' not in live
+    assert text_of(again) == "but I mean that"
+    assert again.endswith(b"data: [DONE]\n\n")
+    assert "broken off" in caplog.text
+    assert "I say" not in caplog.text
+
+
+def test_what_begins_as_it_was_told_goes_on_although_it_was_taken_back():
+    live, _ = asyncio.run(lied_to("I say this", "I say this, and that"))
+    assert text_of(live) == "I say this, and that"
+    assert live.endswith(b"data: [DONE]\n\n")

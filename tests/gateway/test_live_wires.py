@@ -1,0 +1,173 @@
+"""A stream that was told bit by bit adds up to the answer, on every wire, wherever it was cut."""
+
+import json
+import random
+
+import pytest
+from openai_answers import CALL, TEXT, answered, choice
+
+from holdfast.gateway.exchange import Answer, Ask, Delta, EventStream, Refused, Untellable
+from holdfast.gateway.wires.all import WIRES
+from holdfast.records.message import user
+
+CHAT, LEGACY, RESPONSES, MESSAGES = WIRES
+ASK = Ask("m", (user("hello"),), stream=True)
+REASONING = "Let me think.\n\nOnce more: \u2028 naïve 🌧 " * 4
+ANSWERS = {
+    "text": answered(choice(TEXT)),
+    "reasoning and text": answered(choice(TEXT, reasoning=REASONING)),
+    "text and a call": answered(choice(TEXT, calls=(CALL,))),
+    "reasoning and a call": answered(choice("", reasoning=REASONING, calls=(CALL,))),
+    "only reasoning": answered(choice("", reasoning=REASONING)),
+    "all of it": answered(choice(TEXT, reasoning=REASONING, calls=(CALL, CALL))),
+}
+
+
+def parsed(events: list[bytes]) -> list[dict]:
+    lines = [line for event in events for line in event.split(b"\n") if line.startswith(b"data: {")]
+    return [json.loads(line[6:]) for line in lines]
+
+
+def chat_sum(events: list[bytes], index: int = 0) -> tuple[str, str, list[str]]:
+    """Reasoning, text and the arguments of calls."""
+    reasoning = text = ""
+    calls: dict[int, str] = {}
+    for chunk in parsed(events):
+        for one in chunk["choices"]:
+            if one["index"] == index:
+                delta = one["delta"]
+                reasoning += delta.get("reasoning_content") or ""
+                text += delta.get("content") or ""
+                for part in delta.get("tool_calls", ()):
+                    arguments = part["function"].get("arguments", "")
+                    calls[part["index"]] = calls.get(part["index"], "") + arguments
+    return reasoning, text, list(calls.values())
+
+
+def messages_sum(events: list[bytes]) -> tuple[str, str, list[str]]:
+    found: dict[int, dict] = {}
+    for event in parsed(events):
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(found), "blocks follow each other"
+            found[event["index"]] = {"kind": event["content_block"]["type"], "said": "", "open": 1}
+        if event["type"] == "content_block_delta":
+            delta = event["delta"]
+            said = next((delta[k] for k in ("text", "thinking", "partial_json") if k in delta), "")
+            assert found[event["index"]]["open"]
+            found[event["index"]]["said"] += said
+        if event["type"] == "content_block_stop":
+            found[event["index"]]["open"] = 0
+    assert not any(one["open"] for one in found.values())
+    kinds = {kind: [one["said"] for one in found.values() if one["kind"] == kind]
+             for kind in ("thinking", "text", "tool_use")}  # fmt: skip
+    return "".join(kinds["thinking"]), "".join(kinds["text"]), kinds["tool_use"]
+
+
+def responses_sum(events: list[bytes]) -> tuple[str, str, list[str]]:
+    said: dict[str, str] = {}
+    items, told = [], parsed(events)
+    for number, event in enumerate(told):
+        assert event["sequence_number"] == number
+        if event["type"].endswith(".delta"):
+            said[event["item_id"]] = said.get(event["item_id"], "") + event["delta"]
+        if event["type"] == "response.output_item.added":
+            assert event["output_index"] == len(items), "items follow each other"
+        if event["type"] == "response.output_item.done":
+            items.append(event["item"])
+    assert told[-1]["response"]["output"] == items
+    for item in items:
+        whole = item.get("arguments") or "".join(part["text"] for part in item.get("content", ()))
+        assert said.get(item["id"], "") == whole
+    kinds = {kind: [said.get(one["id"], "") for one in items if one["type"] == kind]
+             for kind in ("reasoning", "message", "function_call")}  # fmt: skip
+    return "".join(kinds["reasoning"]), "".join(kinds["message"]), kinds["function_call"]
+
+
+SUMS = {CHAT: chat_sum, MESSAGES: messages_sum, RESPONSES: responses_sum}
+
+
+def cut(text: str, chance: random.Random) -> list[str]:
+    """A beginning of the text, in pieces."""
+    end, found, at = chance.randrange(len(text) + 1), [], 0
+    while at < end:
+        size = chance.randrange(1, 40)
+        found.append(text[at : min(end, at + size)])
+        at += size
+    return found
+
+
+def tell(stream: EventStream, answer: Answer, chance: random.Random) -> list[bytes]:
+    """Some of it live, in the order in which a reply is sampled, and the rest at the end."""
+    message, events = answer.choices[0].message, []
+    thoughts = cut(message.reasoning or "", chance)
+    words = cut(message.text, chance) if "".join(thoughts) == (message.reasoning or "") else []
+    deltas = [Delta(0, one, True) for one in thoughts] + [Delta(0, one) for one in words]
+    while deltas:
+        size = chance.randrange(1, 4)
+        events += stream.more(answer.opening, deltas[:size])
+        deltas = deltas[size:]
+    return events + stream.end(answer)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("path", SUMS)
+def test_a_stream_adds_up_to_its_answer_wherever_it_was_cut(path, name):
+    answer, chance = ANSWERS[name], random.Random(11)
+    whole = SUMS[path](WIRES[path].events(ASK, answer))
+    said = answer.choices[0].message
+    assert whole[:2] == (said.reasoning or "", said.text)
+    for _ in range(40):
+        assert SUMS[path](tell(WIRES[path].stream(ASK), answer, chance)) == whole
+
+
+@pytest.mark.parametrize("path", SUMS)
+def test_reasoning_that_goes_on_after_text_is_told_after_it(path):
+    answer, stream = ANSWERS["reasoning and text"], WIRES[path].stream(ASK)
+    told = [Delta(0, REASONING[:20], True), Delta(0, TEXT[:20]), Delta(0, REASONING[20:50], True)]
+    events = stream.more(answer.opening, told) + stream.end(answer)
+    assert SUMS[path](events) == (REASONING, TEXT, [])
+
+
+@pytest.mark.parametrize("path", WIRES)
+def test_what_was_told_wrongly_has_no_end(path):
+    stream = WIRES[path].stream(ASK)
+    stream.more(ANSWERS["text"].opening, [Delta(0, "Something else")])
+    with pytest.raises(Untellable):
+        stream.end(ANSWERS["text"])
+
+
+def test_choices_are_told_apart_however_they_are_mixed():
+    answer = answered(choice(TEXT), choice(TEXT[::-1]))
+    for path in (CHAT, LEGACY):
+        stream = WIRES[path].stream(ASK)
+        deltas = [Delta(1, TEXT[::-1][:9]), Delta(0, TEXT[:5]), Delta(1, TEXT[::-1][9:30])]
+        events = stream.more(answer.opening, deltas) + stream.end(answer)
+        for index, text in enumerate((TEXT, TEXT[::-1])):
+            if path == CHAT:
+                assert chat_sum(events, index)[1] == text
+            else:
+                chunks = [one for event in parsed(events) for one in event["choices"]]
+                assert "".join(one["text"] for one in chunks if one["index"] == index) == text
+
+
+def test_a_chat_opens_each_choice_once_and_says_whether_there_is_text():
+    for name, content in (("only reasoning", ""), ("reasoning and a call", None)):
+        answer, stream = ANSWERS[name], WIRES[CHAT].stream(ASK)
+        events = stream.more(answer.opening, [Delta(0, REASONING[:9], True)]) + stream.end(answer)
+        deltas = [one["delta"] for event in parsed(events) for one in event["choices"]]
+        assert [one.get("role") for one in deltas].count("assistant") == 1
+        told = [one["content"] for one in deltas if "content" in one]
+        assert (
+            "".join(one or "" for one in told) if any(x is not None for x in told) else None
+        ) == content
+
+
+@pytest.mark.parametrize("path", WIRES)
+def test_an_error_after_a_beginning_has_the_wires_shape(path):
+    stream = WIRES[path].stream(ASK)
+    before = stream.more(ANSWERS["text"].opening, [Delta(0, TEXT[:9])])
+    (told,) = parsed([stream.error(Refused(503, "gone", code="engine"))])
+    if path == RESPONSES:
+        assert (told["type"], told["sequence_number"]) == ("error", len(before))
+    else:
+        assert told["error"]["message"] == "gone"

@@ -1,0 +1,70 @@
+"""What a refusal says back of what was sent is short, on one line, and no key."""
+
+import asyncio
+
+import msgspec
+import pytest
+from counter import BODIES, CHAT, COUNT, HELLO, exchange, opened, post
+
+from holdfast.gateway.exchange import Refused
+from holdfast.gateway.keys import Bearer, Keys
+from holdfast.gateway.quoting import LONGEST, LONGEST_NAME, quotable
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("plain words", "plain words"),
+        ("größer → 日本", "größer → 日本"),
+        ("a\x00b\r\n\x1b[31mred\u202e", r"a\x00b\r\n\x1b[31mred\u202e"),
+        ("\ud800", r"\ud800"),
+        ("x" * 3000, "x" * (LONGEST - 1) + "…"),
+        ("\x00" * 3000, (r"\x00" * LONGEST)[: LONGEST - 1] + "…"),
+    ],
+)
+def test_what_is_told_is_short_and_printable(text, told):
+    assert quotable(text) == told
+    assert Refused(400, text, param=text).message == told
+
+
+def test_a_key_is_never_told_wherever_it_stands():
+    key = Keys().make(Bearer("run/a/0", 1, 1))
+    for text in (key, f"'{key}' is no model", "x" * (LONGEST - 10) + key, f"{key}{key}"):
+        told = quotable(text)
+        assert key not in told
+        assert key[3:12] not in told
+
+
+@pytest.mark.parametrize("path", [*BODIES, COUNT, "/complete"])
+def test_every_address_tells_little_of_a_long_odd_value(path):
+    odd = "\x1b[2J\n" + "long" * 5000
+
+    async def body():
+        async with opened() as (counter, _, binding):
+            for name in [*BODIES.get(path, HELLO), "tools", "n", "stop", odd]:
+                for value in (odd, [odd], {odd: odd}, f"{binding.key}{odd}"):
+                    asked = {**BODIES.get(path, HELLO), name: value}
+                    reply = await exchange(counter.port, post(path, asked, binding))
+                    if reply.status == 200:
+                        continue
+                    assert reply.status == 400
+                    error = msgspec.json.decode(reply.body)["error"]
+                    # Anthropic has the parameter in the message.
+                    assert len(error["message"]) <= LONGEST + LONGEST_NAME + 2
+                    assert error["message"].isprintable()
+                    assert len(error.get("param") or "") <= LONGEST_NAME
+                    assert (error.get("param") or "").isprintable()
+                    assert binding.key.encode() not in reply.body
+
+    asyncio.run(body())
+
+
+def test_a_value_that_is_quoted_is_bounded_by_itself():
+    async def body():
+        async with opened() as (counter, _, binding):
+            asked = {**HELLO, "x" * 5000: 1}
+            reply = await exchange(counter.port, post(CHAT, asked, binding))
+            assert reply.status == 400
+            assert b"x" * 201 not in reply.body
+
+    asyncio.run(body())

@@ -1,0 +1,315 @@
+"""An agent that outlives the process which it spoke to goes on with its key, as the same attempt; a
+stale one is refused, whichever process is asked."""
+
+import asyncio
+import stat
+
+import aiohttp
+import pytest
+from test_external import ask, converse, post
+from yard import Yard
+
+from holdfast.gateway.external import ExternalRolloutProcessor
+from holdfast.gateway.keys import Bearer, Keys, kept_secret
+from holdfast.gateway.standing import Register
+from holdfast.records.errors import UsageError
+from holdfast.records.step import AttemptStarted
+
+SECRET = b"s" * 32
+
+
+class Life:
+    """One process after another that works on the yard's run, each at an address of its own."""
+
+    def __init__(self, yard: Yard, http, **options):
+        self.yard, self.http, self.options = yard, http, options
+        self.url = ""
+
+    async def __aenter__(self):
+        self.processor = ExternalRolloutProcessor(**self.options)
+        engine = await self.yard.engine(self.processor)
+        run = await self.yard.journal.find_run("run")
+        self.processor.attach(self.yard.journal, run, secret=SECRET)
+        self.work = asyncio.create_task(engine.work())
+        while not self.processor.url:
+            await asyncio.sleep(0.01)
+        self.url = self.processor.url
+        return self
+
+    async def __aexit__(self, *error):
+        if not self.work.done() and error[0] is None:
+            self.yard.stop.request("the process ends")
+        await asyncio.wait_for(self.work, 30)
+
+    async def take(self, **wanted):
+        status, taken = await post(self.http, f"{self.url}/trajectories", {"wait": 10, **wanted})
+        assert status == 200, taken
+        return taken
+
+    def moved(self, taken: dict) -> dict:
+        """As its agent sees it when the address is the same as before."""
+        bound = f"{self.url}/t/{taken['key']}"
+        return taken | {"openai_base_url": f"{self.url}/v1", "bound_url": bound}
+
+    async def status(self, taken: dict, said: str = "do a") -> int:
+        return (await ask(self.http, self.moved(taken), {"role": "user", "content": said}))[0]
+
+    async def complete(self, taken: dict, reward: float = 1.0):
+        url = self.moved(taken)["bound_url"]
+        return await post(self.http, f"{url}/complete", {"reward": reward})
+
+
+def perform(body):
+    async def with_http():
+        async with aiohttp.ClientSession() as http:
+            return await body(http)
+
+    return asyncio.run(with_http())
+
+
+def test_an_agent_goes_on_with_its_key_and_its_attempt():
+    yard = Yard()
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            taken = await first.take()
+            before = await converse(http, taken)
+        async with Life(yard, http) as second:
+            said = await converse(http, second.moved(taken), 3)
+            assert said[:2] == before
+            assert await second.complete(taken) == (200, {"completed": True, "reward": 1.0})
+
+    perform(body)
+    history = yard.history()
+    assert history.status.name == "COMPLETED"
+    assert len(yard.policy.requests) == 3
+    assert len(history.attempts) == 1
+    assert len(history.generations) == 3
+    assert not history.forks
+
+
+def test_what_an_agent_was_told_before_stays_part_of_its_attempt():
+    """It will not ask for it again."""
+    yard = Yard()
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            taken = await first.take()
+            await converse(http, taken)
+        async with Life(yard, http) as second:
+            await second.complete(taken)
+
+    perform(body)
+    assert len(yard.history().generations) == 2
+    assert not yard.history().forks
+
+
+def test_what_an_earlier_attempt_asked_instead_is_not_part_of_it():
+    yard = Yard()
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            taken = await first.take(task="a")
+            await converse(http, taken, 3)
+            again = await first.take(task="a")
+            (text, *_) = await converse(http, again, 1)
+            said = [
+                *taken["task"]["messages"],
+                {"role": "assistant", "content": text},
+                {"role": "user", "content": "something else"},
+            ]
+            assert (await ask(http, again, *said))[0] == 200
+        async with Life(yard, http) as second:
+            assert await second.status(taken) == 409
+            await second.complete(again)
+
+    perform(body)
+    history = yard.history()
+    assert len(history.generations) == 2, "the beginning, and what it asked in place of the rest"
+    assert len(history.attempts) == 2
+
+
+def test_an_attempt_is_durable_before_its_key_is_told():
+    yard = Yard()
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            taken = await first.take()
+            (records,) = [
+                records async for _, records in yard.journal.histories(await run_of(yard))
+            ]
+            assert [type(record) for record in records] == [AttemptStarted]
+            assert records[0].attempt == taken["attempt"] == 1
+            again = await first.take(task="a")
+            assert again["attempt"] == 2
+            third = await first.take(task="a")
+        # The first and the second wrote nothing but their beginning.
+        async with Life(yard, http) as second:
+            assert [await second.status(one) for one in (taken, again, third)] == [409, 409, 200]
+            assert await second.status(again) == 409
+            await second.complete(third)
+
+    perform(body)
+    assert len(yard.history().attempts) == 3
+
+
+async def run_of(yard: Yard):
+    return await yard.journal.find_run("run")
+
+
+def test_the_last_attempt_is_kept_for_its_agent_for_a_while_and_no_longer():
+    yard = Yard("a", "b")
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            taken = await first.take(task="a")
+            await converse(http, taken, 1)
+        async with Life(yard, http, rejoin=0.8) as second:
+            other = await second.take()
+            assert other["trajectory"] == "run/b/0"
+            url = f"{second.url}/trajectories"
+            assert (await post(http, url, {"wait": 0.1}))[0] == 404
+            late = await second.take()
+            assert (late["trajectory"], late["attempt"]) == ("run/a/0", 2)
+            assert await second.status(taken) == 409
+            for one in (other, late):
+                await second.complete(one)
+
+    perform(body)
+
+
+def test_an_agent_whose_attempt_failed_is_refused_also_after_a_restart():
+    yard = Yard()
+
+    async def body(http):
+        async with Life(yard, http, silence=0.3) as first:
+            taken = await first.take()
+            again = await first.take()
+            assert again["attempt"] == 2
+        async with Life(yard, http) as second:
+            assert await second.status(taken) == 409
+            assert await second.status(again) == 200
+            await second.complete(again)
+
+    perform(body)
+    assert [failure.type for failure in yard.history().failures] == ["AgentSilent"]
+
+
+def test_an_end_that_is_told_again_is_confirmed_and_changes_nothing():
+    yard = Yard("a", "b")
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            taken, other = await first.take(task="a"), await first.take(task="b")
+            await first.complete(taken, 0.25)
+            assert await first.complete(taken, 0.75) == (200, {"completed": True, "reward": 0.25})
+            assert await first.status(taken) == 409
+        async with Life(yard, http) as second:
+            assert await second.complete(taken, 0.75) == (200, {"completed": True, "reward": 0.25})
+            assert await second.status(taken) == 409
+            await second.complete(other)
+
+    perform(body)
+    assert yard.history().reward == 0.25
+
+
+def test_an_end_is_confirmed_when_it_is_durable():
+    yard = Yard()
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            taken = await first.take()
+            await first.complete(taken)
+            rows = await yard.journal.trajectories(await run_of(yard))
+            assert [row.status.name for row in rows] == ["COMPLETED"]
+
+    perform(body)
+
+
+def test_a_taker_that_goes_away_before_it_is_told_leaves_the_trajectory_to_the_next():
+    yard = Yard()
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            held = asyncio.Event()
+            begin = yard.journal.append
+
+            async def slow(*args, **options):
+                held.set()
+                await asyncio.sleep(0.3)
+                return await begin(*args, **options)
+
+            yard.journal.append = slow
+            url = f"{first.url}/trajectories"
+            gone = asyncio.create_task(post(http, url, {"wait": 5}))
+            await held.wait()
+            gone.cancel()
+            taken = await first.take()
+            assert taken["trajectory"] == "run/a/0"
+            assert await first.status(taken) == 200
+            await first.complete(taken)
+
+    perform(body)
+    assert yard.history().status.name == "COMPLETED"
+
+
+def test_waiting_takers_are_told_when_the_run_is_over():
+    yard = Yard()
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            taken = await first.take()
+            waiting = asyncio.create_task(post(http, f"{first.url}/trajectories", {"wait": 30}))
+            await asyncio.sleep(0.1)
+            await first.complete(taken)
+            status, told = await waiting
+            assert (status, told["error"]["code"]) == (410, "run_over")
+
+    perform(body)
+
+
+def test_keys_of_other_runs_and_forged_ones_are_refused():
+    yard = Yard()
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            taken = await first.take()
+            other = Keys(SECRET).make(Bearer("another/a/0", 1, 1))
+            later = Keys(SECRET).make(Bearer("run/a/0", 9, 9))
+            forged = Keys(b"x" * 32).make(Bearer("run/a/0", 1, 1))
+            found = [await first.status({"key": key}) for key in (other, later, forged)]
+            assert found == [409, 409, 401]
+            await first.complete(taken)
+
+    perform(body)
+
+
+def test_a_register_knows_only_its_own_run():
+    yard = Yard()
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            await first.complete(await first.take())
+        register = Register(yard.journal, await run_of(yard))
+        assert await register.standing("run/z/0") is None
+        found = await register.standing("run/a/0")
+        assert (found.attempts, found.finished, found.reward) == (1, True, 1.0)
+
+    perform(body)
+
+
+def test_the_secret_is_made_once_and_readable_to_its_owner_only(tmp_path):
+    path = tmp_path / "secret"
+    secret = kept_secret(path)
+    assert kept_secret(path) == secret
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == ["secret"]
+    path.chmod(0o644)
+    with pytest.raises(UsageError, match="nobody but its owner"):
+        kept_secret(path)
+    path.chmod(0o600)
+    path.write_bytes(b"short")
+    with pytest.raises(UsageError, match="no secret of a gateway"):
+        kept_secret(path)
+    with pytest.raises(UsageError, match="No such file"):
+        kept_secret(tmp_path / "nowhere" / "secret")

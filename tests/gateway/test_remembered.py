@@ -1,0 +1,134 @@
+"""What a trajectory was sent before is not read again, and it is read as if it had been."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from holdfast.gateway import canonical
+from holdfast.gateway.exchange import Refused
+from holdfast.gateway.remembered import KEPT, LEAST, Remembered
+from holdfast.gateway.wires.openai_chat import OpenAIChat
+from holdfast.records.message import Message, user
+
+WIRE = OpenAIChat()
+Said = list[dict[str, object]]
+
+
+def words(count: int, start: str = "message") -> Said:
+    return [{"role": "user", "content": f"{start} {number}"} for number in range(count)]
+
+
+def sent(said: Said, **layout: object) -> bytes:
+    return json.dumps({"model": "m", "messages": said, "max_tokens": 5}, **layout).encode()
+
+
+class Reader:
+    """Reads arrays of texts, and remembers which."""
+
+    def __init__(self) -> None:
+        self.read: list[list[object]] = []
+
+    def __call__(self, raw: bytes) -> tuple[Message, ...]:
+        self.read.append(json.loads(raw))
+        return tuple(user(str(one)) for one in self.read[-1])
+
+
+def test_only_what_is_new_is_read() -> None:
+    remembered, reader = Remembered(), Reader()
+    texts = [f"text {number}" for number in range(LEAST)]
+    for more in range(3):
+        said = texts + ["more"] * more
+        found = remembered.messages(Raw(json.dumps(said).encode()), reader)
+        assert [one.content for one in found] == said
+    assert reader.read == [texts, ["more"], ["more"]]
+
+
+def test_the_same_array_again_has_nothing_new() -> None:
+    remembered, reader = Remembered(), Reader()
+    raw = Raw(json.dumps(["text"] * LEAST).encode())
+    assert remembered.messages(raw, reader) == remembered.messages(raw, reader)
+    assert reader.read[1:] == [[]]
+
+
+def test_an_element_that_only_begins_alike_is_another() -> None:
+    remembered, reader = Remembered(), Reader()
+    remembered.messages(Raw(json.dumps([1] * LEAST).encode()), reader)
+    longer = [1] * (LEAST - 1) + [12]
+    found = remembered.messages(Raw(json.dumps(longer).encode()), reader)
+    assert [one.content for one in found] == [str(one) for one in longer]
+
+
+def test_a_rewritten_past_is_read_anew() -> None:
+    remembered = Remembered()
+    said = words(LEAST)
+    WIRE.ask(sent(said), remembered)
+    said[3]["content"] = "rewritten"
+    assert WIRE.ask(sent([*said, *words(1)]), remembered) == WIRE.ask(sent([*said, *words(1)]))
+
+
+def test_short_conversations_are_not_kept_and_only_the_latest_long_ones_are() -> None:
+    remembered, reader = Remembered(), Reader()
+    for number in range(KEPT + 1):
+        remembered.messages(Raw(json.dumps([f"{number}"] * LEAST).encode()), reader)
+    remembered.messages(Raw(json.dumps(["short"]).encode()), reader)
+    reader.read.clear()
+    for number in (KEPT, 1, 0):
+        remembered.messages(Raw(json.dumps([f"{number}"] * LEAST + ["new"]).encode()), reader)
+    assert [len(one) for one in reader.read] == [1, 1, LEAST + 1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+        {"role": "user", "content": 5},
+        {"role": "nobody", "content": "x"},
+        {"role": "user", "content": "x", "surprise": 1},
+    ],
+)
+def test_a_wrong_message_is_refused_in_the_same_words(wrong: dict[str, object]) -> None:
+    remembered = Remembered()
+    said = words(LEAST)
+    WIRE.ask(sent(said), remembered)
+    with pytest.raises(Refused) as without:
+        WIRE.ask(sent([*said, wrong]))
+    with pytest.raises(Refused) as knowing:
+        WIRE.ask(sent([*said, wrong]), remembered)
+    told = [(one.value.message, one.value.param, one.value.code) for one in (without, knowing)]
+    assert told[0] == told[1]
+    assert f"messages[{LEAST}]" in str(without.value.param)
+    # And what was known is known still.
+    assert WIRE.ask(sent([*said, *words(1)]), remembered) == WIRE.ask(sent([*said, *words(1)]))
+
+
+@pytest.mark.parametrize("body", [b'{"model": "m", "messages": []}', b'{"model": "m"}', b"[", b""])
+def test_a_body_without_messages_is_refused_in_the_same_words(body: bytes) -> None:
+    with pytest.raises(Refused) as without:
+        WIRE.ask(body)
+    with pytest.raises(Refused) as knowing:
+        WIRE.ask(body, Remembered())
+    assert knowing.value.message == without.value.message
+
+
+conversations = st.lists(
+    st.tuples(
+        st.integers(0, 40),
+        st.lists(st.sampled_from(["a", "b", 'quo"te', "é]", "\\", "[,"]), max_size=6),
+        st.sampled_from([{}, {"indent": 1}, {"separators": (",", ":")}]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(conversations)
+def test_whatever_was_sent_before_a_request_is_read_as_by_itself(turns: list) -> None:
+    remembered, said = Remembered(), words(LEAST)
+    for keep, new, layout in turns:
+        said = [*said[:keep], *({"role": "user", "content": text} for text in new)] or words(1)
+        asked = WIRE.ask(sent(said, **layout), remembered)
+        assert asked == WIRE.ask(sent(said, **layout))
+        assert remembered.digests(asked.messages) == canonical.digests(asked.messages)

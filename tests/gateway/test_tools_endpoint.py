@@ -1,0 +1,373 @@
+"""Tools that an agent calls through the gateway: durable steps, found again by what they are."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from counter import exchange, opened, post, request, until
+
+import holdfast
+from holdfast.records.errors import EnvironmentBroken
+from holdfast.records.step import ToolIntent
+
+
+class Shop:
+    """Tools, and what they did."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.keys: list[str] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    @property
+    def tools(self):
+        @holdfast.tool(contract="at_most_once")
+        async def pay(amount: int, to: str = "bob") -> str:
+            """Moves money."""
+            self.did.append(f"pay {amount} {to}")
+            await self.hold.wait()
+            return f"paid {amount} to {to}, {len(self.did)}"
+
+        @holdfast.tool(contract="idempotent")
+        def look_up(word: str, idempotency_key: str) -> str:
+            """Reads something."""
+            self.did.append(f"look_up {word}")
+            self.keys.append(idempotency_key)
+            if word == "nothing":
+                raise holdfast.ToolSaysNo("there is no such word")
+            if word == "fire":
+                raise RuntimeError("the library burns")
+            return f"{word} means {len(word)}"
+
+        return [holdfast.Tool(pay.function, contract="at_most_once"), look_up]
+
+
+def session(scenario):
+    """Runs `scenario(counter, shop)`; each of its attempts has the shop's tools."""
+
+    async def run():
+        shop = Shop()
+        async with opened() as (counter, trajectory, binding):
+            trajectory.offer(_checked(shop))
+            counter.first = (trajectory, binding)
+            await scenario(counter, shop)
+
+    asyncio.run(run())
+
+
+def _checked(shop: Shop):
+    from holdfast.rollout.tool import tools_of
+
+    return tools_of(shop.tools, where="tools")
+
+
+@asynccontextmanager
+async def again(counter, shop):
+    """A new attempt: a new process would see the same."""
+    async with counter.attempt() as (trajectory, binding):
+        trajectory.offer(_checked(shop))
+        yield trajectory, binding
+
+
+async def call(counter, binding, name: str, arguments: object, **headers: str):
+    return await exchange(counter.port, post(f"/tools/{name}", arguments, binding, **headers))
+
+
+def test_tools_are_listed_as_a_model_is_shown_them():
+    async def scenario(counter, shop):
+        _, binding = counter.first
+        key = f"Bearer {binding.key}"
+        shown = await exchange(counter.port, request("GET", "/tools", Authorization=key))
+        assert shown.status == 200
+        (pay, look_up) = shown.json["tools"]
+        assert pay["function"]["name"] == "pay"
+        assert set(look_up["function"]["parameters"]["properties"]) == {"word"}
+        theirs = await exchange(
+            counter.port,
+            request("GET", "/tools", Authorization=key, **{"anthropic-version": "2023-06-01"}),
+        )
+        assert theirs.json["tools"][0]["input_schema"] == pay["function"]["parameters"]
+
+    session(scenario)
+
+
+def test_a_call_is_recorded_and_a_new_attempt_is_told_the_same_without_doing_it_again():
+    async def scenario(counter, shop):
+        trajectory, binding = counter.first
+        told = await call(counter, binding, "pay", {"amount": 3})
+        assert (told.status, told.json) == (
+            200,
+            {"content": "paid 3 to bob, 1", "is_error": False, "error": ""},
+        )
+        (step,) = trajectory.session.history.in_order
+        assert isinstance(step, ToolIntent)
+        assert (step.name, step.contract, step.path) == ("pay", "at_most_once", "0.0.0")
+        async with again(counter, shop) as (later, binding):
+            # Through the address with the key in it, and written otherwise.
+            path = binding.bound_url.removeprefix(counter.gateway.url)
+            raw = post(f"{path}/tools/pay", b'{ "amount" : 3.0 }')
+            assert (await exchange(counter.port, raw)).json == told.json
+            assert later.session.history.in_order == [step]
+        assert shop.did == ["pay 3 bob"]
+
+    session(scenario)
+
+
+def test_the_same_call_twice_is_two_calls_and_each_is_told_its_own_result_later():
+    async def scenario(counter, shop):
+        _, binding = counter.first
+        first = [await call(counter, binding, "pay", {"amount": 3}) for _ in range(2)]
+        assert shop.did == ["pay 3 bob"] * 2
+        async with again(counter, shop) as (_, binding):
+            later = [await call(counter, binding, "pay", {"amount": 3}) for _ in range(3)]
+        told = [one.json["content"] for one in later]
+        assert told[:2] == [one.json["content"] for one in first]
+        assert told[2] == "paid 3 to bob, 3"
+
+    session(scenario)
+
+
+def test_calls_side_by_side_stay_as_many_whatever_their_order():
+    async def scenario(counter, shop):
+        _, binding = counter.first
+        shop.hold.clear()
+        calls = [
+            asyncio.create_task(call(counter, binding, "pay", {"amount": amount}))
+            for amount in (1, 2, 1)
+        ]
+        await until(lambda: len(shop.did) == 3)
+        shop.hold.set()
+        first = sorted([(await one).json["content"] for one in calls])
+        async with again(counter, shop) as (later, binding):
+            found = await asyncio.gather(
+                *(call(counter, binding, "pay", {"amount": amount}) for amount in (2, 1, 1))
+            )
+            assert not later.session.history.forks
+        assert sorted(one.json["content"] for one in found) == first
+        assert len(shop.did) == 3
+
+    session(scenario)
+
+
+def test_an_id_makes_tries_one_call_within_an_attempt_and_after_it():
+    async def scenario(counter, shop):
+        _, binding = counter.first
+        named = {"Idempotency-Key": "call_7"}
+        told = [await call(counter, binding, "pay", {"amount": 3}, **named) for _ in range(2)]
+        assert told[0].json == told[1].json
+        other = await call(counter, binding, "pay", {"amount": 4}, **named)
+        assert other.status == 400
+        assert other.json["error"]["code"] == "idempotency_key_in_use"
+        async with again(counter, shop) as (later, binding):
+            await call(counter, binding, "pay", {"amount": 3}, **{"Idempotency-Key": "call_9"})
+            same = await call(counter, binding, "pay", {"amount": 3}, **named)
+            assert [one.call_id for one in later.session.history.in_order] == ["call_7", "call_9"]
+        assert same.json == told[0].json
+        assert shop.did == ["pay 3 bob"] * 2
+
+    session(scenario)
+
+
+def test_whoever_lost_the_connection_and_asks_again_gets_the_call_that_is_under_way():
+    async def scenario(counter, shop):
+        _, binding = counter.first
+        shop.hold.clear()
+        _, writer = await asyncio.open_connection("127.0.0.1", counter.port)
+        writer.write(post("/tools/pay", {"amount": 5}, binding))
+        await until(lambda: len(shop.did) == 1)
+        writer.close()
+        await until(lambda: not counter.first[0].tools.is_busy)
+        asked = asyncio.create_task(call(counter, binding, "pay", {"amount": 5}))
+        await until(lambda: counter.first[0].tools.is_busy)
+        shop.hold.set()
+        assert (await asked).json["content"] == "paid 5 to bob, 1"
+        assert shop.did == ["pay 5 bob"]
+
+    session(scenario)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "status", "words", "param"),
+    [
+        ("steal", {}, 404, "there is no tool 'steal'; there are: pay, look_up", None),
+        ("pay", {"amount": "much"}, 400, "amount", "amount"),
+        ("pay", {}, 400, "amount", "amount"),
+        ("pay", {"amount": 1, "from": "me"}, 400, "from", "from"),
+        ("pay", [1], 400, "object", None),
+        ("pay", b"{", 400, "pay", None),
+        ("pay", b"\xff", 400, "UTF-8", None),
+    ],
+)
+def test_what_cannot_be_called_is_refused_and_leaves_nothing(name, arguments, status, words, param):
+    async def scenario(counter, shop):
+        trajectory, binding = counter.first
+        told = await call(counter, binding, name, arguments)
+        assert told.status == status, told.json
+        assert words in told.json["error"]["message"]
+        assert told.json["error"]["param"] == param
+        assert not shop.did
+        assert not trajectory.session.history.steps
+
+    session(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers"),
+    [
+        ("/tools/", {}, {}),
+        ("/tools/pay/pay", {"amount": 1}, {}),
+        ("/tools/../tools/pay/..", {"amount": 1}, {}),
+        ("/tools/%2e%2e/complete", {"reward": 1}, {}),
+        ("/tools/pay%0d%0aX: y", {"amount": 1}, {}),
+        (f"/tools/{'x' * 5000}", {}, {}),
+        ("/tools/pay", b"[" * 20_000, {}),
+        ("/tools/pay", b'{"amount":' + b"[" * 20_000, {}),
+        ("/tools/pay", b'{"amount": 1e999}', {}),
+        ("/tools/pay", b'{"to": "\\ud800", "amount": 1}', {}),
+        ("/tools/pay", b"null", {}),
+        ("/tools/pay", {"amount": 1}, {"Idempotency-Key": "k" * 300}),
+        ("/tools/pay", {"amount": 1}, {"Idempotency-Key": "\u00e9"}),
+    ],
+)
+def test_hostile_calls_are_refused_and_leave_nothing(path, body, headers):
+    async def scenario(counter, shop):
+        trajectory, binding = counter.first
+        told = await exchange(counter.port, post(path, body, binding, **headers))
+        assert 400 <= told.status < 500, told.raw[:300]
+        assert not shop.did
+        assert not trajectory.session.history.steps
+        assert not trajectory.broken.is_set()
+        assert not trajectory.completed.is_set()
+
+    session(scenario)
+
+
+def test_keys_that_are_wrong_or_over_call_nothing():
+    async def scenario(counter, shop):
+        _, binding = counter.first
+        assert (await exchange(counter.port, post("/tools/pay", {"amount": 1}))).status == 401
+        async with again(counter, shop) as (_, late):
+            pass
+        assert (await call(counter, late, "pay", {"amount": 1})).status == 409
+        key = f"Bearer {binding.key}"
+        wrong = await exchange(counter.port, request("GET", "/tools/pay", Authorization=key))
+        assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+        assert not shop.did
+
+    session(scenario)
+
+
+def test_a_tool_that_says_no_has_a_result_all_the_same():
+    async def scenario(counter, shop):
+        _, binding = counter.first
+        told = await call(counter, binding, "look_up", {"word": "nothing"})
+        assert told.status == 200
+        assert told.json == {
+            "content": "there is no such word",
+            "is_error": True,
+            "error": "ToolSaysNo",
+        }
+        async with again(counter, shop) as (_, binding):
+            same = await call(counter, binding, "look_up", {"word": "nothing"})
+        assert same.json == told.json
+        assert len(shop.did) == 1
+
+    session(scenario)
+
+
+def test_a_tool_that_breaks_ends_the_attempt_and_an_idempotent_one_is_run_again():
+    async def scenario(counter, shop):
+        trajectory, binding = counter.first
+        told = await call(counter, binding, "look_up", {"word": "fire"})
+        assert (told.status, told.json["error"]["code"]) == (503, "environment")
+        assert trajectory.broken.is_set()
+        assert isinstance(trajectory.session.broken, EnvironmentBroken)
+        async with again(counter, shop) as (_, binding):
+            await call(counter, binding, "look_up", {"word": "fire"})
+        assert shop.did == ["look_up fire"] * 2
+        assert len(set(shop.keys)) == 1
+
+    session(scenario)
+
+
+def test_a_call_at_most_once_that_was_cut_off_is_told_as_interrupted(monkeypatch):
+    monkeypatch.setattr("holdfast.gateway.tools.LAST_SECONDS", 0.05)
+
+    async def scenario(counter, shop):
+        shop.hold.clear()
+        async with again(counter, shop) as (_, binding):
+            asked = asyncio.create_task(call(counter, binding, "pay", {"amount": 8}))
+            await until(lambda: len(shop.did) == 1)
+        assert (await asked).status == 409
+        shop.hold.set()
+        async with again(counter, shop) as (_, binding):
+            told = await call(counter, binding, "pay", {"amount": 8})
+        assert told.json["error"] == "interrupted"
+        assert told.json["is_error"]
+        assert shop.did == ["pay 8 bob"]
+
+    session(scenario)
+
+
+def test_a_call_that_still_runs_when_its_agent_is_gone_is_recorded():
+    async def scenario(counter, shop):
+        shop.hold.clear()
+        async with again(counter, shop) as (_, binding):
+            asked = asyncio.create_task(call(counter, binding, "pay", {"amount": 8}))
+            await until(lambda: len(shop.did) == 1)
+            asyncio.get_running_loop().call_later(0.05, shop.hold.set)
+        await asked
+        async with again(counter, shop) as (_, binding):
+            told = await call(counter, binding, "pay", {"amount": 8})
+        assert told.json["content"] == "paid 8 to bob, 1"
+        assert shop.did == ["pay 8 bob"]
+
+    session(scenario)
+
+
+def test_an_agent_that_outlived_its_gateway_makes_new_calls_and_the_one_that_it_lost(monkeypatch):
+    monkeypatch.setattr("holdfast.gateway.tools.LAST_SECONDS", 0.05)
+
+    async def scenario(counter, shop):
+        async with again(counter, shop) as (_, binding):
+            await call(counter, binding, "pay", {"amount": 1})
+            shop.hold.clear()
+            lost = asyncio.create_task(call(counter, binding, "pay", {"amount": 2}))
+            await until(lambda: len(shop.did) == 2)
+        await lost
+        shop.hold.set()
+        async with again(counter, shop) as (later, binding):
+            later.go_on()
+            found = [
+                (await call(counter, binding, "pay", {"amount": amount})).json["content"]
+                for amount in (2, 1)
+            ]
+        assert "interrupted" in found[0]
+        assert found[1] == "paid 1 to bob, 3"
+        assert shop.did == ["pay 1 bob", "pay 2 bob", "pay 1 bob"]
+
+    session(scenario)
+
+
+def test_an_agent_that_goes_on_from_a_later_state_makes_other_calls_than_those_before_it():
+    async def scenario(counter, shop):
+        named = {"Idempotency-Key": "call_1"}
+        async with again(counter, shop) as (before, binding):
+            await call(counter, binding, "pay", {"amount": 1})
+            await call(counter, binding, "pay", {"amount": 1}, **named)
+            standing = frozenset(before.session.history.steps)
+            await call(counter, binding, "pay", {"amount": 1})
+        async with counter.attempt() as (later, binding):
+            later.offer(_checked(shop), standing=standing)
+            for path in standing:
+                later.session.visit(path)
+            found = [
+                (await call(counter, binding, "pay", {"amount": 1}, **headers)).json["content"]
+                for headers in ({}, named, {})
+            ]
+            assert not later.session.history.forks
+        # What came after that state, what has the id, and a new one.
+        assert [one[-1] for one in found] == ["3", "2", "4"]
+
+    session(scenario)

@@ -1,0 +1,104 @@
+"""The tools as an MCP server, as the published client library finds them."""
+
+import asyncio
+
+import pytest
+from counter import exchange, opened, post
+
+import holdfast
+from holdfast.rollout.tool import tools_of
+
+mcp = pytest.importorskip("mcp")
+
+
+def shop(did: list[str]):
+    @holdfast.tool(contract="at_most_once")
+    async def pay(amount: int) -> str:
+        """Moves money."""
+        did.append(f"pay {amount}")
+        if amount < 0:
+            raise holdfast.ToolSaysNo("one cannot pay less than nothing")
+        return f"paid {amount}"
+
+    return tools_of([pay], where="tools")
+
+
+def test_the_published_client_lists_and_calls_and_a_new_attempt_does_nothing_twice():
+    did: list[str] = []
+
+    async def use(url: str) -> list[str]:
+        async with mcp.Client(url) as client:
+            (tool,) = (await client.list_tools()).tools
+            assert (tool.name, tool.description) == ("pay", "Moves money.")
+            assert tool.input_schema["required"] == ["amount"]
+            results = [await client.call_tool("pay", {"amount": n}) for n in (1, 2, 1, -1)]
+            assert [one.is_error for one in results] == [False, False, False, True]
+            return [one.content[0].text for one in results]
+
+    async def run():
+        async with opened() as (counter, trajectory, binding):
+            trajectory.offer(shop(did))
+            first = await use(f"{binding.bound_url}/mcp")
+            assert first == ["paid 1", "paid 2", "paid 1", "one cannot pay less than nothing"]
+            assert len(trajectory.session.history.steps) == 4
+            async with counter.attempt() as (later, binding):
+                later.offer(shop(did))
+                assert await use(f"{binding.bound_url}/mcp") == first
+        assert did == ["pay 1", "pay 2", "pay 1", "pay -1"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "code"),
+    [
+        (b"{", 400, -32700),
+        ({"jsonrpc": "2.0", "id": 1, "method": "resources/list"}, 200, -32601),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}, 200, -32602),
+        (
+            {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "steal"}},
+            200,
+            -32602,
+        ),
+        (
+            {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "tools/call",
+                "params": {"name": "pay", "arguments": {"amount": "x"}},
+            },
+            200,
+            -32602,
+        ),
+    ],
+)
+def test_what_is_no_call_is_an_error_of_the_protocol(message, status, code):
+    did: list[str] = []
+
+    async def run():
+        async with opened() as (counter, trajectory, binding):
+            trajectory.offer(shop(did))
+            told = await exchange(counter.port, post("/mcp", message, binding))
+            assert (told.status, told.json["error"]["code"]) == (status, code)
+            notified = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+            assert (await exchange(counter.port, post("/mcp", notified, binding))).status == 202
+            assert (await exchange(counter.port, post("/mcp", message))).status == 401
+
+    asyncio.run(run())
+    assert not did
+
+
+def test_a_call_with_an_id_in_its_meta_is_one_call():
+    did: list[str] = []
+
+    async def run():
+        async with opened() as (counter, trajectory, binding):
+            trajectory.offer(shop(did))
+            params = {"name": "pay", "arguments": {"amount": 1}, "_meta": {"idempotencyKey": "k"}}
+            message = {"jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": params}
+            told = [await exchange(counter.port, post("/mcp", message, binding)) for _ in range(2)]
+            assert told[0].json == told[1].json
+            assert told[0].json["id"] == "a"
+
+    asyncio.run(run())
+    assert did == ["pay 1"]

@@ -1,0 +1,200 @@
+"""Several workers serve one address: whoever is asked, each trajectory is answered by its owner; a
+worker that is killed is started again, and its agents go on."""
+
+import json
+import os
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from outpost import REPLIES, SIGKILLED, TURNS, Agent, Outpost, is_running, posted, until, work
+
+from holdfast.journal.check import check
+from holdfast.testing import FakeEngine, Fault, FaultKind
+
+TASKS = tuple("abcdef")
+
+
+@pytest.fixture(scope="module")
+def shared_engine():
+    with FakeEngine(replies=REPLIES) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(shared_engine):
+    shared_engine.reset()
+    shared_engine.set_faults()
+    return shared_engine
+
+
+@pytest.fixture
+def outpost(tmp_path, engine):
+    found = Outpost(tmp_path, engine, "--workers", 2, "--concurrency", 4, tasks=TASKS)
+    yield found
+    found.close()
+
+
+def expected(tmp_path, engine) -> str:
+    """What one process records, undisturbed."""
+    alone = Outpost(tmp_path / "alone", engine, tasks=TASKS)
+    alone.start()
+    assert work(alone, Agent(alone), Agent(alone)) == 0, alone.said
+    engine.reset()
+    return alone.samples()
+
+
+def metrics(outpost: Outpost) -> str:
+    with urllib.request.urlopen(f"{outpost.url}/metrics") as answer:
+        return answer.read().decode()
+
+
+def counted(text: str, what: str) -> float:
+    found = re.findall(rf"^holdfast_gateway_{what} (\S+)$", text, re.MULTILINE)
+    return sum(float(value) for value in found)
+
+
+def both_serve(outpost: Outpost) -> bool:
+    try:
+        with urllib.request.urlopen(f"{outpost.url}/health") as answer:
+            return json.load(answer).get("workers") == 2
+    except OSError:
+        return False
+
+
+def test_whoever_is_asked_the_owner_answers_and_the_data_is_that_of_one_process(
+    tmp_path, outpost, engine
+):
+    samples = expected(tmp_path, engine)
+    outpost.start()
+    until(lambda: both_serve(outpost))
+    agents = [Agent(outpost), Agent(outpost, stream=True), Agent(outpost), Agent(outpost)]
+    told: list[str] = []
+    agents[0].after_call = lambda turn: told.append(metrics(outpost))
+    assert work(outpost, *agents) == 0, outpost.said
+    assert outpost.samples() == samples
+    assert len(engine.requests()) == len(TASKS) * TURNS
+    log = outpost.log.read_text()
+    assert "worker=0 " in log
+    assert "worker=1 " in log
+    assert "wire=relayed" in log
+    keys = [taken["key"] for agent in agents for taken in agent.taken]
+    assert len(keys) == len(TASKS)
+    assert not [key for key in keys if key in log]
+    assert 'worker="0"' in told[-1]
+    assert 'worker="1"' in told[-1]
+    assert counted(told[-1], r'answers_total\{worker="\d",source="sampled"\}') > 0
+    assert not check(outpost.journal).findings
+
+
+def test_a_worker_killed_in_a_call_is_started_again_and_its_agent_goes_on_with_its_key(
+    tmp_path, outpost, engine
+):
+    samples = expected(tmp_path, engine)
+    engine.set_faults(Fault(FaultKind.HOLD, matching="/a/0/1."))
+    outpost.start()
+    agents = [Agent(outpost), Agent(outpost, stream=True), Agent(outpost)]
+    for agent in agents:
+        agent.start()
+    until(lambda: engine.stats().held, what="a held call")
+    before = outpost.durable()
+    os.kill(outpost.owner("a"), signal.SIGKILL)
+    engine.set_faults()
+    engine.release()
+    assert work(outpost, *agents) == 0, outpost.said
+    assert "was ended by SIGKILL; it is started again" in outpost.said
+    assert outpost.samples() == samples
+    ids = [one for one, _ in engine.requests()]
+    # Only calls that were under way may be asked for again.
+    assert not [one for one in before if ids.count(one) > 1]
+    assert len(set(ids)) == len(TASKS) * TURNS
+    for history in outpost.histories().values():
+        assert len(history.attempts) == 1, "the agent lived, and so did its attempt"
+        assert not history.forks
+
+
+def test_sigterm_lets_all_workers_finish_and_the_same_command_goes_on(tmp_path, outpost, engine):
+    samples = expected(tmp_path, engine)
+    outpost.start()
+    agents = [Agent(outpost), Agent(outpost, stream=True)]
+    for agent in agents:
+        agent.start()
+    until(lambda: len(agents[0].heard) > 1)
+    workers = outpost.workers
+    outpost.signal(signal.SIGTERM)
+    assert outpost.ended() == 143, outpost.said
+    assert len(workers) == 2
+    assert not [pid for pid in workers if is_running(pid)]
+    assert "to go on: holdfast gateway" in outpost.said
+    assert not [row for row in outpost.trajectories() if row.owner]
+    outpost.start()
+    assert work(outpost, *agents) == 0, outpost.said
+    assert outpost.samples() == samples
+
+
+def test_a_second_sigterm_stops_at_once_and_leaves_nobody(outpost, engine):
+    engine.set_faults(Fault(FaultKind.HOLD))
+    outpost.start("--grace", 50)
+    agent = Agent(outpost)
+    agent.start()
+    until(lambda: engine.stats().held, what="a held call")
+    workers = outpost.workers
+    outpost.signal(signal.SIGTERM)
+    time.sleep(0.3)
+    outpost.signal(signal.SIGTERM)
+    assert outpost.ended(20) == 143, outpost.said
+    assert "stopped at once" in outpost.said
+    until(lambda: not [pid for pid in workers if is_running(pid)], seconds=5)
+    agent.halt()
+
+
+def test_workers_do_not_outlive_a_supervisor_that_is_killed(outpost, engine):
+    outpost.start()
+    until(lambda: both_serve(outpost))
+    workers = outpost.workers
+    outpost.signal(signal.SIGKILL)
+    assert outpost.ended() == SIGKILLED
+    until(lambda: not [pid for pid in workers if is_running(pid)], seconds=5)
+    outpost.start()
+    assert work(outpost, Agent(outpost), Agent(outpost)) == 0, outpost.said
+
+
+def test_a_worker_that_is_killed_again_and_again_ends_the_command(outpost, engine):
+    outpost.start()
+    until(lambda: both_serve(outpost))
+    killed: set[int] = set()
+    first = outpost.workers[0]
+    others = set(outpost.workers) - {first}
+
+    def kill() -> bool:
+        for pid in set(outpost.workers) - others - killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        return outpost.process.poll() is not None
+
+    until(kill)
+    assert outpost.ended() == 5, outpost.said
+    assert "was ended by SIGKILL 6 times" in outpost.said
+    assert len(killed) == 6
+    assert not [pid for pid in others if is_running(pid)]
+
+
+def test_the_older_of_two_attempts_is_refused_at_every_worker(outpost, engine):
+    outpost.start()
+    until(lambda: both_serve(outpost))
+    keys = []
+    for _ in range(3):
+        taken = posted(f"{outpost.url}/trajectories", {"task": "c", "wait": 20})
+        keys.append(taken["key"])
+    assert taken["attempt"] == 3
+    body = {"model": "m", "messages": taken["task"]["messages"]}
+    for key, status in [(keys[0], 409), (keys[1], 409), (keys[2], 200)] * 4:
+        try:
+            posted(f"{outpost.url}/v1/chat/completions", body, key)
+            found = 200
+        except urllib.error.HTTPError as error:
+            found = error.code
+        assert found == status

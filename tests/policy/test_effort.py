@@ -1,0 +1,106 @@
+"""Reasoning effort: written into the prompt where the template has a word for it, else refused."""
+
+from pathlib import Path
+
+import pytest
+from chat_models import TEMPLATES, write_model
+
+from holdfast.policy.chat_template import template_of
+from holdfast.policy.effort import MOST_LEVELS, at_effort
+from holdfast.policy.family import FamilyRenderer
+from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.template import TemplateRenderer
+from holdfast.policy.tokenizer import load_tokenizer
+from holdfast.records.errors import Unsupported
+from holdfast.records.message import system, user
+
+READING = (
+    "{%- if reasoning_effort is defined %}{{ '<|im_start|>system\\nReasoning: ' "
+    "+ reasoning_effort + '<|im_end|>\\n' }}{% endif %}" + TEMPLATES["plain"]
+)
+LOCAL = "{%- set reasoning_effort = 'always' %}{{ reasoning_effort }}" + TEMPLATES["plain"]
+MENTIONING = "{# reasoning_effort #}{{ 'reasoning_effort' }}" + TEMPLATES["plain"]
+ASKED = [user("Well?")]
+
+
+def renderer_of(folder: Path, template: str) -> TemplateRenderer:
+    tokenizer = load_tokenizer(write_model(folder, template))
+    return TemplateRenderer(tokenizer, template_of(tokenizer, {}))
+
+
+def test_a_template_that_reads_it_writes_it(tmp_path: Path) -> None:
+    renderer = renderer_of(tmp_path, READING)
+    plain, low = renderer.render(ASKED, []), at_effort(renderer, "low").render(ASKED, [])
+    assert "Reasoning: low" in renderer.decode(low)
+    assert "Reasoning" not in renderer.decode(plain)
+    assert renderer.render(ASKED, []) == plain
+    assert at_effort(renderer, None) is renderer
+
+
+def test_a_turn_at_an_effort_is_bridged_as_any_other(tmp_path: Path) -> None:
+    renderer = at_effort(renderer_of(tmp_path, READING), "high")
+    prompt = renderer.render(ASKED, [])
+    said = [*renderer.tokenizer.encode("So."), renderer.stop_token_ids[0]]  # type: ignore[attr-defined]
+    bridge = renderer.bridge(prompt, said, [user("And?")], [])
+    assert bridge is not None
+    assert "Reasoning" not in renderer.decode(bridge)
+
+
+def test_the_renderer_keeps_its_name_since_the_effort_is_the_samplings(tmp_path: Path) -> None:
+    renderer = renderer_of(tmp_path, READING)
+    assert at_effort(renderer, "low").name == renderer.name
+    assert at_effort(renderer, "low") is at_effort(renderer, "low")
+
+
+def test_however_many_efforts_are_asked_for_few_are_kept(tmp_path: Path) -> None:
+    renderer = renderer_of(tmp_path, READING)
+    for number in range(3 * MOST_LEVELS):
+        level = f"level-{number}"
+        assert f"Reasoning: {level}" in renderer.decode(
+            at_effort(renderer, level).render(ASKED, [])
+        )
+    assert len(renderer._at_effort) == MOST_LEVELS
+
+
+@pytest.mark.parametrize("template", [TEMPLATES["plain"], LOCAL, MENTIONING])
+def test_a_template_that_does_not_read_it_is_told_apart(tmp_path: Path, template: str) -> None:
+    with pytest.raises(Unsupported, match="never reads reasoning_effort") as refused:
+        at_effort(renderer_of(tmp_path, template), "low")
+    assert refused.value.what == "reasoning_effort"
+
+
+def test_bytes_have_no_word_for_it_and_messages_need_none() -> None:
+    with pytest.raises(Unsupported, match="'bytes' has no words for it"):
+        at_effort(ByteRenderer(), "low")
+    messages = MessagesOnly()
+    assert at_effort(messages, "low") is messages
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("family"), TEMPLATES["plain"])
+
+
+@pytest.mark.parametrize(
+    ("family", "effort", "other"),
+    [("qwen3.8", "low", "medium"), ("glm-5.3", "high", "low"), ("hy3", "high", "low")],
+)
+def test_a_family_that_knows_efforts_writes_each_its_own_way(
+    folder: Path, family: str, effort: str, other: str
+) -> None:
+    renderer = FamilyRenderer(load_tokenizer(folder), family)
+    asked = [system("Be kind."), *ASKED]
+    plain, one, two = (
+        at_effort(renderer, level).render(asked, []) for level in (None, effort, other)
+    )
+    assert len({tuple(ids) for ids in (one, two)}) == 2
+    assert renderer.render(asked, []) == plain
+
+
+@pytest.mark.parametrize(("family", "effort"), [("qwen3", "low"), ("qwen3.8", "colossal")])
+def test_a_family_refuses_an_effort_that_it_does_not_know(
+    folder: Path, family: str, effort: str
+) -> None:
+    with pytest.raises(Unsupported, match="reasoning_effort cannot be followed"):
+        at_effort(FamilyRenderer(load_tokenizer(folder), family), effort)

@@ -1,0 +1,165 @@
+"""A reply that is kept to JSON: each engine is asked in its own words, and none is believed."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from asking import policy_at, run
+from canned import Answer, Canned
+from faking import QUICK, request, sample, sample_now
+from keeping import Kept
+from msgspec.structs import replace
+from spoken import models
+
+from holdfast.policy.dialect import Ask, Kind
+from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.policy import Completion, Partial, Request
+from holdfast.policy.pool import EnginePolicy
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.records.errors import BadRequest, Unsupported
+from holdfast.records.message import user
+from holdfast.records.sampling import Sampling, schema_text
+from holdfast.records.tokens import unpack_ids
+from holdfast.testing import FakeEngine, Fault, FaultKind
+from holdfast.testing.fake_options import Dialect
+
+SCHEMA: dict[str, object] = {
+    "type": "object",
+    "properties": {
+        "z": {"type": "integer"},
+        "kind": {"enum": ["red", "green"]},
+        "list": {"type": "array", "items": {"type": "boolean"}, "minItems": 2},
+    },
+    "required": ["z", "kind", "list"],
+    "additionalProperties": False,
+}
+ENGINES: dict[Kind, Dialect] = {
+    Kind.VLLM: "vllm",
+    Kind.VLLM_GENERATE: "vllm-scale-out",
+    Kind.SGLANG: "sglang",
+    Kind.FIREWORKS: "fireworks",
+}
+
+
+def asked(wanted: bool | str, *, name: str = "r") -> Request:
+    return replace(request(name), sampling=Sampling(200, json=wanted))
+
+
+def text_of(completion: Completion) -> str:
+    return ByteRenderer().decode(unpack_ids(completion.ids))
+
+
+def is_of_schema(found: Any) -> bool:
+    return (
+        list(found) == ["z", "kind", "list"]
+        and isinstance(found["z"], int)
+        and found["kind"] in ("red", "green")
+        and len(found["list"]) >= 2
+        and all(isinstance(one, bool) for one in found["list"])
+    )
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_every_engine_that_gives_tokens_is_asked_in_its_own_words(kind: Kind) -> None:
+    with FakeEngine(dialect=ENGINES[kind]) as engine:
+        (anything, fitting, again, free) = (
+            sample_now(engine, one, kind=kind)
+            for one in (
+                asked(True),
+                asked(schema_text(SCHEMA)),
+                asked(schema_text(SCHEMA)),
+                asked(False),
+            )
+        )
+        told = [one.schema for one in engine.calls()]
+    assert isinstance(json.loads(text_of(anything)), dict)
+    assert is_of_schema(json.loads(text_of(fitting)))
+    assert fitting.ids == again.ids
+    assert (fitting.finish_reason, told[1], told[3]) == ("stop", SCHEMA, None)
+    with pytest.raises(ValueError, match="Expecting value"):
+        json.loads(text_of(free))
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "wanted"),
+    [
+        (Kind.VLLM, ("response_format", "json_schema", "schema"), SCHEMA),
+        (Kind.FIREWORKS, ("response_format", "json_schema", "schema"), SCHEMA),
+        (Kind.CHAT, ("response_format", "json_schema", "schema"), SCHEMA),
+        (Kind.VLLM_GENERATE, ("sampling_params", "structured_outputs", "json"), SCHEMA),
+        (Kind.SGLANG, ("sampling_params", "json_schema"), schema_text(SCHEMA)),
+    ],
+)
+def test_the_schema_stands_where_the_engine_looks_for_it(
+    kind: Kind, path: tuple[str, ...], wanted: object
+) -> None:
+    found: Any = _body(kind, schema_text(SCHEMA))
+    for name in path:
+        found = found[name]
+    assert found == wanted
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_nothing_is_said_of_json_to_an_engine_that_is_not_asked_for_it(kind: Kind) -> None:
+    body = json.dumps(_body(kind, False), default=str)
+    assert not any(word in body for word in ("response_format", "structured", "json"))
+
+
+def _body(kind: Kind, wanted: bool | str) -> dict[str, Any]:
+    one = asked(wanted)
+    return DIALECTS[kind].body(Ask(one, "m", one.prompt, 8, 1, stream=False))
+
+
+def test_a_chat_engine_is_asked_for_json_and_for_an_effort() -> None:
+    async def main(engine: FakeEngine) -> Completion:
+        policy = EnginePolicy(engine.url, engine.model, retry=QUICK)
+        await policy.check()
+        sampling = Sampling(200, json=schema_text(SCHEMA), reasoning_effort="high")
+        one = replace(request(), sampling=sampling, messages=(user("say"),))
+        return await sample(policy, one)
+
+    with FakeEngine(dialect="chat") as engine:
+        said = asyncio.run(main(engine)).message
+        (call,) = engine.calls()
+    assert said is not None
+    assert is_of_schema(json.loads(said.text))
+    assert (call.schema, call.effort) == (SCHEMA, "high")
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("what", [FaultKind.STREAM_CUT, FaultKind.ABORT])
+def test_a_reply_that_breaks_off_is_sampled_anew_since_its_format_begins_anew(
+    kind: Kind, what: FaultKind
+) -> None:
+    kept = Kept()
+    one = asked(schema_text(SCHEMA))
+    with FakeEngine(dialect=ENGINES[kind]) as engine:
+        undisturbed = sample_now(engine, one, kind=kind)
+        engine.set_faults(Fault(what, times=2, after=9))
+        for partial in (None, Partial(kept.save, 1)):
+            disturbed = sample_now(engine, replace(one, partial=partial), kind=kind)
+            assert disturbed.ids == undisturbed.ids
+            assert (disturbed.seams, kept.drafts) == ((), [])
+            engine.set_faults(Fault(what, times=2, after=9))
+
+
+def test_what_an_engine_cannot_keep_to_is_the_requests_fault() -> None:
+    with FakeEngine() as engine, pytest.raises(BadRequest, match="Invalid type: nonsense"):
+        sample_now(engine, asked(schema_text({"type": "nonsense"})))
+
+
+def test_the_embedded_engine_is_not_even_asked() -> None:
+    async def main() -> None:
+        async with Canned() as server:
+            server.always("/v1/models", models(owned_by="holdfast"))
+            server.always(DIALECTS[Kind.VLLM_GENERATE].path, Answer(400, {"error": "no"}))
+            async with policy_at(server, kind=None) as policy:
+                await policy.check()
+                before = len(server.asked)
+                with pytest.raises(Unsupported, match="the embedded engine") as refused:
+                    await policy.sample(asked(True))
+                assert refused.value.what == "json"
+                assert len(server.asked) == before
+
+    run(main())

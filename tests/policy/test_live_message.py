@@ -1,0 +1,240 @@
+"""What is told of a reply while it is sampled is a beginning of what it turns out to be."""
+
+import random
+
+import pytest
+from chat_models import FAMILIES, TEMPLATES, TOOL, call, write_model
+
+from holdfast.policy.chat_template import template_of
+from holdfast.policy.family import FamilyRenderer
+from holdfast.policy.increments import MOST_HELD, Increments
+from holdfast.policy.live_message import Channel, LiveMessage
+from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.template import TemplateRenderer
+from holdfast.policy.tokenizer import load_tokenizer
+from holdfast.records.message import Message, Role, assistant, user
+
+WORDS = (
+    *(
+        "Sure",
+        " thing",
+        ",",
+        "\n",
+        "  ",
+        "\n\n",
+        " naïve",
+        "雪",
+        "🌧",
+        "é",
+        "<",
+        ">",
+        "</",
+        "{",
+        "}",
+    ),
+    *(
+        "<b>",
+        "a < b",
+        "<thin",
+        "think>",
+        "<tool",
+        '{"name": "look"',
+        "x" * 40,
+        "\t",
+        "\u2028",
+        "\x85",
+    ),
+)
+MARKS = (
+    *("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>"),
+    *("<think:opensource>", "</think:opensource>", "<|im_end|>", "<|eot_id|>", "<|end_header_id|>"),
+    *("<|channel>", "<channel|>", "<|think|>", "<｜tool▁calls▁begin｜>", "｜DSML｜"),
+    *("<|content_thinking|>", "<|content_text|>", "<|end_message|>", "<|message_model|>"),
+    *("<minimax:tool_call>", "</minimax:tool_call>", "<|tool_calls_section_begin|>", "<assistant>"),
+    *("<tool_calls:opensource>", "<|tool_call>", "<tool_call|>", "<|content_invoke_tool_json|>"),
+    '<tool_call>{"name": "look", "arguments": {"at": "x"}}</tool_call>',
+    "<tool_call>\n<function=look>\n<parameter=at>\nx\n</parameter>\n</function>\n</tool_call>",
+    "<tool_call>look\n<arg_key>at</arg_key>\n<arg_value>x</arg_value>\n</tool_call>",
+    '{"name": "look", "parameters": {"at": "x"}}',
+)
+ASKED = [user("Look.")]
+REPLIES = 30
+"""Of each renderer, in each run of the suite."""
+
+
+@pytest.fixture(scope="module")
+def renderers(tmp_path_factory):
+    tokenizer = load_tokenizer(write_model(tmp_path_factory.mktemp("model")))
+    found = {family: FamilyRenderer(tokenizer, family) for family in FAMILIES}
+    for name, template in TEMPLATES.items():
+        folder = write_model(tmp_path_factory.mktemp("template"), template=template)
+        tokenizer = load_tokenizer(folder)
+        chosen = TemplateRenderer(tokenizer, template_of(tokenizer, {}))
+        found[f"{name} template"] = chosen
+        if name in ("qwen3", "opened"):
+            for parser in ("qwen3.5", "glm", "deepseek-v3"):
+                chosen = TemplateRenderer(tokenizer, template_of(tokenizer, {}), parser=parser)
+                found[f"{name} template, {parser}"] = chosen
+    return found | {"bytes": ByteRenderer()}
+
+
+def encoded(renderer, pieces: list[str]) -> list[int]:
+    if isinstance(renderer, ByteRenderer):
+        return list("".join(pieces).encode())
+    return [token for piece in pieces for token in renderer.tokenizer.encode(piece)]
+
+
+def told_in(renderer, ids: list[int], cuts: list[int], prompt, stop=()) -> dict[Channel, str]:
+    live = LiveMessage(renderer, prompt=prompt, tools=[TOOL], stop=stop)
+    told = dict.fromkeys(Channel, "")
+    for start, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
+        for channel, text in live.take(ids[start:end]):
+            told[channel] += text
+    return told
+
+
+def check(renderer, ids: list[int], cuts: list[int]) -> dict[Channel, str]:
+    prompt = renderer.render(ASKED, [TOOL])
+    said = renderer.parse(ids, prompt=prompt, tools=[TOOL])
+    told = told_in(renderer, ids, cuts, prompt)
+    assert said.text.startswith(told[Channel.CONTENT]), (said, told)
+    assert (said.reasoning or "").startswith(told[Channel.REASONING]), (said, told)
+    return told
+
+
+def random_reply(renderer, chance: random.Random) -> list[int]:
+    """Words and markup in any order, whole or cut anywhere; or what the family itself writes."""
+    if chance.random() < 0.5:
+        kinds = (WORDS, WORDS, MARKS)
+        pieces = [chance.choice(chance.choice(kinds)) for _ in range(chance.randrange(14))]
+        ids = encoded(renderer, pieces)
+        return ids[: chance.randrange(len(ids) + 1)] if chance.random() < 0.3 else ids
+    said, thought = ("".join(chance.choices(WORDS, k=chance.randrange(8))) for _ in range(2))
+    message = Message(
+        Role.ASSISTANT,
+        f"So{said}",
+        reasoning=f"Hm{thought}",
+        tool_calls=(call("x", "functions.look:0"),) * chance.randrange(2),
+    )
+    prompt = renderer.render(ASKED, [TOOL])
+    return list(renderer.render([*ASKED, message, user("And?")], [TOOL])[len(prompt) :])
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_what_is_told_is_a_beginning_of_what_is_parsed(renderers, part):
+    """Of every family, however its reply is cut into batches."""
+    chance, live = random.Random(seed := random.randrange(2**32)), 0
+    print(f"seed {seed}")
+    for renderer in list(renderers.values())[part::4]:
+        for _ in range(REPLIES):
+            ids = random_reply(renderer, chance)
+            cuts = sorted(chance.randrange(len(ids) + 1) for _ in range(chance.randrange(12)))
+            told = check(renderer, ids, list(range(len(ids))) if chance.random() < 0.3 else cuts)
+            live += any(told.values())
+    assert live > REPLIES
+
+
+LIVE = "The answer is 42 é, and that is that"
+
+
+def test_every_family_tells_text_while_it_comes(renderers):
+    silent = set()
+    for name, renderer in renderers.items():
+        prompt = renderer.render(ASKED, [TOOL])
+        ids = encoded(renderer, ["<|content_text|>" if name == "inkling" else "", LIVE])
+        told = told_in(renderer, ids, list(range(len(ids))), prompt)
+        if "".join(told.values()) != LIVE:
+            silent.add(name)
+    assert not silent
+
+
+def test_reasoning_is_told_before_the_text_that_follows_it(renderers):
+    """Of those that write `<think>`: each in its own channel."""
+    for name in ("qwen3", "qwen3.5", "deepseek-v3", "kimi-k2", "minimax-m2", "qwen3 template"):
+        renderer = renderers[name]
+        prompt = renderer.render(ASKED, [TOOL])
+        opened = prompt_opens(renderer, prompt)
+        pieces = ["" if opened else "<think>\n", "Let me see.", "\n</think>\n\n", LIVE, "\n", "<"]
+        ids = encoded(renderer, pieces)
+        live = LiveMessage(renderer, prompt=prompt, tools=[TOOL])
+        told = [one for token in ids for one in live.take([token])]
+        channels = [channel for channel, _ in told]
+        assert channels == sorted(channels, key=[Channel.REASONING, Channel.CONTENT].index), name
+        joined = {one: "".join(text for c, text in told if c is one) for one in Channel}
+        assert joined == {Channel.REASONING: "Let me see.", Channel.CONTENT: LIVE}, name
+
+
+def prompt_opens(renderer, prompt) -> bool:
+    return renderer.decode(prompt[-8:]).rstrip().endswith("<think>")
+
+
+def test_text_before_a_call_is_told_and_nothing_of_the_call(renderers):
+    for renderer in (renderers["qwen3"], renderers["bytes"], renderers["plain template"]):
+        live = LiveMessage(renderer, prompt=renderer.render(ASKED, [TOOL]), tools=[TOOL])
+        ids = encoded(renderer, ["Let me look. ", MARKS[-4], " And more"])
+        told = "".join(text for token in ids for _, text in live.take([token]))
+        assert told == "Let me look."
+        assert live.is_over
+
+
+def test_what_may_be_the_beginning_of_a_stop_string_waits():
+    renderer = ByteRenderer()
+    told = told_in(renderer, list(b"one, two STO"), [4, 9, 11], [], stop=("STOP",))
+    assert told[Channel.CONTENT] == "one, two"
+    told = told_in(renderer, list(b"one, two STOmach"), [4, 9, 11], [], stop=("STOP",))
+    assert told[Channel.CONTENT] == "one, two STOmach"
+
+
+def test_a_bare_completion_is_text_up_to_its_stop_string():
+    live = LiveMessage(ByteRenderer(), prompt=(), stop=("STOP",), bare=True)
+    told = [one for token in b" <tool_call> is text STOP and gone" for one in live.take([token])]
+    assert "".join(text for _, text in told) == " <tool_call> is text"
+    assert {channel for channel, _ in told} == {Channel.CONTENT}
+
+
+def test_an_engine_without_tokens_is_told_of_at_its_end_only():
+    live = LiveMessage(MessagesOnly(), prompt=())
+    assert live.is_over
+    assert live.take([1, 2, 3]) == []
+
+
+def test_a_batch_costs_what_it_brings_however_long_the_reply_is():
+    class Counting(ByteRenderer):
+        decoded = parsed = 0
+
+        def decode(self, ids, *, special=True):
+            self.decoded += len(ids)
+            return super().decode(ids, special=special)
+
+        def parse(self, completion, **more):
+            self.parsed += 1
+            return super().parse(completion, **more)
+
+    renderer = Counting()
+    live, batches = LiveMessage(renderer, prompt=()), 500
+    for _ in range(batches):
+        live.take(list(b"sixteen letters "))
+    assert renderer.parsed == 1
+    assert renderer.decoded < 16 * 5 * batches
+
+
+def test_increments_are_the_text_wherever_they_are_cut():
+    renderer, chance = ByteRenderer(), random.Random(5)
+    text = "naïve 雪 🌧 \ufffd ok " * 20
+    ids, told, increments = list(text.encode()), "", Increments(ByteRenderer().decode)
+    while ids:
+        size = chance.randrange(1, 6)
+        told, ids = told + increments.take(ids[:size]), ids[size:]
+    assert told == text
+    # What never becomes a character does not hold up what follows for ever.
+    increments = Increments(renderer.decode)
+    assert sum(len(increments.take([0x80])) for _ in range(2 * MOST_HELD)) >= MOST_HELD
+
+
+def test_a_reply_that_is_only_cut_reasoning_is_told_as_reasoning(renderers):
+    renderer = renderers["qwen3"]
+    ids = encoded(renderer, ["<think>", "\n", "Okay, so"])
+    told = check(renderer, ids, list(range(len(ids))))
+    assert told[Channel.REASONING] == "Okay, so"
+    assert renderer.parse(ids, prompt=renderer.render([assistant("x"), *ASKED], [])).reasoning

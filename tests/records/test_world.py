@@ -1,0 +1,44 @@
+"""What a trajectory's records know of its worlds, and of how far an agent had come in them."""
+
+from builders import generated, started, value
+from holdfast.records.history import History
+from holdfast.records.step import (
+    Called,
+    Contract,
+    EnvironmentStepped,
+    Forked,
+    Snapshotted,
+    ToolIntent,
+)
+
+
+def opened() -> EnvironmentStepped:
+    return EnvironmentStepped("0", b"", "0", "", 0.0, False, environment="0")
+
+
+def intent(path: str) -> ToolIntent:
+    return ToolIntent(path, b"", "add", "{}", "", Contract.AT_MOST_ONCE, "key")
+
+
+def called(path: str) -> Called:
+    return Called(path, path.encode(), 0, (path,), b"", b"", b"", "/v1/x", "id", 0, "m")
+
+
+def test_a_snapshot_knows_the_last_step_before_it_whatever_its_place() -> None:
+    history = History([started(), opened(), intent("7.0.0"), generated("3.0.0")])
+    history.take(Snapshotted("0", 0, b"first"))
+    assert history.worlds["0"].last_step == "3.0.0"
+    history.take(intent("8.0.0"))
+    assert history.worlds["0"].last_step == "3.0.0"
+    history.take(Snapshotted("0", 0, b"second"))
+    assert history.worlds["0"].last_step == "8.0.0"
+
+
+def test_calls_and_tools_are_counted_also_those_that_are_history_but_not_before_a_new_beginning():
+    records = [started(), generated("0.0.0"), called("0.0.0"), intent("1.0.0"), value(5)]
+    history = History(records)
+    assert history.calls_ever == 2
+    history.take(Forked("1.0.0", "diverged on replay", "", 0.0))
+    assert history.calls_ever == 2
+    history.take(Forked("0", "it has to start anew", "", 0.0))
+    assert (history.calls_ever, history.steps) == (0, {})

@@ -1,0 +1,180 @@
+"""What a rollout asks of a reply beside its length: JSON, and how long to think."""
+
+import asyncio
+import json
+
+import pytest
+from stage import Oracle, Play
+from test_training import answered, with_params
+
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.records.errors import Unsupported, UsageError
+from holdfast.records.history import stream_of
+from holdfast.records.sampling import Sampling, schema_text
+from holdfast.rollout.processor import completion_params_of
+from holdfast.rollout.prompt import Stream
+from holdfast.rollout.training import TrainingRolloutProcessor, read_params
+from holdfast.rollout.voice import Voice
+
+SCHEMA = {"type": "object", "properties": {"z": {"type": "integer"}}, "required": ["z"]}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
+
+
+class Thinking(ByteRenderer):
+    """Bytes that begin with how long to think."""
+
+    def __init__(self, effort: str = ""):
+        self._effort = effort
+
+    def with_effort(self, effort: str) -> "Thinking":
+        return Thinking(effort)
+
+    def render(self, messages, tools):
+        return [*self._effort.encode(), *super().render(messages, tools)]
+
+
+def played(rollout, answer=None, **options):
+    play = Play(Oracle(answer) if answer else None)
+    asyncio.run(play.perform(rollout, **options))
+    return play
+
+
+def test_json_is_asked_of_the_policy_and_is_part_of_the_step():
+    async def rollout(t):
+        t.add("go")
+        await t.generate(json=SCHEMA)
+        await t.generate(json=True)
+        await t.generate()
+
+    play = played(rollout, lambda request: '{"z": 1}')
+    assert [one.sampling.json for one in play.oracle.requests] == [schema_text(SCHEMA), True, False]
+    history = asyncio.run(play.history())
+    assert [one.sampling.json for one in history.generations] == [schema_text(SCHEMA), True, False]
+    asyncio.run(play.perform(rollout))
+    assert len(play.oracle.requests) == 3
+
+
+def test_an_engine_that_ignores_it_is_found_out_and_nothing_is_recorded():
+    async def rollout(t):
+        t.add("go")
+        await t.generate(json=True)
+
+    play = Play(Oracle(lambda request: "no such thing"))
+    with pytest.raises(Unsupported, match=r"asked for JSON and answered something else.*no such"):
+        asyncio.run(play.perform(rollout))
+    assert not asyncio.run(play.history()).generations
+
+
+def test_json_that_is_cut_by_its_length_or_a_stop_string_is_kept():
+    async def rollout(t):
+        t.add("go")
+        assert (await t.generate(json=True, max_tokens=3)).text == '{"z'
+        assert (await t.generate(json=True, stop="1")).text == "cut"
+
+    play = played(rollout, lambda request: "cut" if request.sampling.stop else '{"z": 1}')
+    assert len(asyncio.run(play.history()).generations) == 2
+
+
+def test_json_leaves_no_room_for_calls_so_tools_are_refused_with_it():
+    async def rollout(t):
+        t.add("go")
+        with pytest.raises(Unsupported, match="cannot call tools"):
+            await t.generate(json=True, tools=[TOOL])
+
+    assert not played(rollout).oracle.requests
+
+
+@pytest.mark.parametrize("wrong", ["{", [1], 5])
+def test_what_is_no_schema_is_a_mistake_of_one_line(wrong):
+    async def rollout(t):
+        t.add("go")
+        with pytest.raises(UsageError):
+            await t.generate(json=wrong)
+
+    assert not played(rollout).oracle.requests
+
+
+def test_an_effort_that_the_renderer_cannot_write_is_refused_before_anything_is_sampled():
+    async def rollout(t):
+        t.add("go")
+        with pytest.raises(Unsupported, match="reasoning_effort"):
+            await t.generate(reasoning_effort="high")
+
+    assert not played(rollout).oracle.requests
+
+
+def test_an_effort_is_in_the_prompt_and_another_one_breaks_the_stream_visibly():
+    async def rollout(t):
+        voice = Voice(t.voice.policy, Thinking())
+        t.add("go")
+        await t.generate(voice=voice, reasoning_effort="low")
+        t.add("on")
+        await t.generate(voice=voice, reasoning_effort="low")
+        t.add("on")
+        await t.generate(voice=voice, reasoning_effort="high")
+
+    play = played(rollout)
+    history = asyncio.run(play.history())
+    first, second, third = history.generations
+    assert bytes(stream_of(history, first.path)[:3].tolist()) == b"low"
+    assert (second.prefix_break, third.prefix_break) == ("", "the reasoning effort was changed")
+    assert third.keep == 0
+    assert bytes(stream_of(history, third.path)[:4].tolist()) == b"high"
+    asyncio.run(play.perform(rollout))
+    assert len(play.oracle.requests) == 3
+
+
+def test_a_stream_that_is_read_from_the_record_knows_its_effort():
+    async def rollout(t):
+        t.add("go")
+        await t.generate(voice=Voice(t.voice.policy, Thinking()), reasoning_effort="low")
+
+    play = played(rollout)
+    history = asyncio.run(play.history())
+    (step,) = history.generations
+    said = [*play.task.messages, step.message]
+    for effort, why in (("low", ""), ("high", "the reasoning effort was changed")):
+        stream = Stream.standing(stream_of(history, step.path), step, said, ())
+        sampling = Sampling(reasoning_effort=effort)
+        prompt = stream.next_prompt(said, (), renderer=Thinking(effort), sampling=sampling)
+        assert prompt.prefix_break == why
+
+
+def test_completion_params_of_a_row_reach_the_policy():
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    task = with_params(response_format=form, max_tokens=3)
+    processor = TrainingRolloutProcessor({"model": "oracle", "response_format": {"type": "text"}})
+    (request,) = answered(processor, task, sampling=Sampling(json=True)).requests
+    assert request.sampling == Sampling(3, json=schema_text(SCHEMA))
+    (request,) = answered(processor, sampling=Sampling(json=True)).requests
+    assert request.sampling == Sampling()
+    with pytest.raises(Unsupported, match="reasoning_effort"):
+        answered(task=with_params(reasoning_effort="low"))
+
+
+def test_what_a_run_samples_with_is_what_its_rows_are_told():
+    sampling = Sampling(json=schema_text(SCHEMA), reasoning_effort="low")
+    told = completion_params_of("m", sampling)
+    params = read_params(told)
+    assert (params.json, params.reasoning_effort) == (sampling.json, "low")
+    assert completion_params_of("m", Sampling()).keys() == {
+        "model",
+        "temperature",
+        "max_tokens",
+        "top_p",
+    }
+
+
+def test_completion_params_have_the_names_of_chat_apis():
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    params = read_params({"model": "m", "response_format": form, "reasoning_effort": "low"})
+    assert json.loads(params.json) == SCHEMA
+    assert params.reasoning_effort == "low"
+    assert read_params({"response_format": {"type": "text"}}).json is False
+    for wrong in (
+        {"response_format": {"type": "xml"}},
+        {"reasoning_effort": "A B"},
+        {"json": True},
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            read_params(wrong)
