@@ -6,6 +6,7 @@ nobody disturbed."""
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -155,9 +156,9 @@ def test_agents_outlive_a_gateway_killed_after_an_answer(outpost, engine, calm, 
             killed.append(outpost.process.pid)
             outpost.signal(signal.SIGKILL)
 
-    agents[0].after_call = kill
     outpost.start()
     for agent in agents:
+        agent.after_call = kill
         agent.start()
     assert outpost.ended() == SIGKILLED, outpost.said
     before = outpost.durable()
@@ -201,13 +202,15 @@ def test_agents_outlive_one_worker_of_several_in_every_phase(tmp_path, engine, c
         killed: list[int] = []
 
         def kill(at: int) -> None:
+            """Whoever answered, as soon as it has."""
             if phase == "answer" and at == turn and not killed:
-                killed.append(outpost.owner("a"))
+                agent = next(one for one in agents if one is threading.current_thread())
+                killed.append(outpost.owner(agent.taken[-1]["task"]["id"]))
                 os.kill(killed[0], signal.SIGKILL)
 
-        agents[0].after_call = kill
         outpost.start()
         for agent in agents:
+            agent.after_call = kill
             agent.start()
         if phase == "call":
             until(lambda: engine.stats().held, what="a held call")

@@ -102,6 +102,9 @@ def test_what_is_no_message_is_told_with_its_place():
         task_of(row, where="row 3: ")
     with pytest.raises(UsageError, match="no JSON"):
         task_of(EvaluationRow(ground_truth=object()))
+    for odd in (2**70, "\ud800"):
+        with pytest.raises(UsageError, match="row 1: it holds what cannot be recorded"):
+            identified(EvaluationRow(ground_truth=odd))
 
 
 # --- finished trajectories

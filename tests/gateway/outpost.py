@@ -108,7 +108,8 @@ class Outpost:
         """The process that has a trajectory."""
         row = next(row for row in self.trajectories() if row.key.task == task)
         found = re.match(r"process (\d+) ", row.owner)
-        return int(found[1]) if found else 0
+        assert found, "nobody has it"
+        return int(found[1])
 
     # --- what is recorded
 

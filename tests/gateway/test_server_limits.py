@@ -216,10 +216,10 @@ class Broken(OpenAIChat):
     def __init__(self, where: str):
         self.where = where
 
-    def ask(self, body):
+    def ask(self, body, known=None):
         if self.where == "ask":
             raise KeyError(SECRET)
-        return super().ask(body)
+        return super().ask(body, known)
 
     def answer(self, ask, answer):
         raise KeyError(SECRET)

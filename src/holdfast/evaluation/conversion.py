@@ -46,13 +46,18 @@ def task_of(row: EvaluationRow, *, where: str = "") -> Task:
     metadata = _given_fields(row) | _columns(row, held)
     if held:
         metadata[HELD] = held
-    return Task(
+    task = Task(
         id=_checked_id(row, where),
         messages=messages,
         tools=tuple(row.tools or ()),
         ground_truth=_plain(row.ground_truth),
         metadata=metadata,
     )
+    try:
+        msgspec.msgpack.encode(task)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{where}it holds what cannot be recorded: {error}") from error
+    return task
 
 
 def row_from(task: Task) -> EvaluationRow:

@@ -30,7 +30,7 @@ from holdfast.evaluation.interruption import Interrupted, interruptible
 from holdfast.evaluation.outcome import Outcome, Part
 from holdfast.evaluation.processors import NoOpRolloutProcessor, NoPolicy
 from holdfast.evaluation.providers import POLICY, names_of
-from holdfast.evaluation.recorded import Opened, open_recorded, run_name, settled_already
+from holdfast.evaluation.recorded import Opened, limited, open_recorded, run_name, settled_already
 from holdfast.evaluation.results import results_of
 from holdfast.evaluation.scorer import scorer_of
 from holdfast.evaluation.session import Session
@@ -86,7 +86,13 @@ def perform(experiment: Experiment) -> Outcome:
 async def _watched(experiment: Experiment) -> Outcome:
     stop = Stop()
     with interruptible(stop) as interruption:
-        outcome = await perform_async(experiment, stop)
+        try:
+            outcome = await perform_async(experiment, stop)
+        except Exception as error:
+            if interruption.received is None:
+                raise
+            # What a signal ended (an engine that was starting, say) is no mistake of anyone's.
+            raise Interrupted(interruption.received) from error
     if interruption.received is not None:
         raise Interrupted(interruption.received)
     assert outcome is not None, "nothing but a signal stops it"
@@ -172,7 +178,7 @@ def _spec(work: _Work, setting: Setting, name: str) -> RunSpec:
     changed = isinstance(work.processor, NoOpRolloutProcessor)
     base = work.experiment.name
     return RunSpec(
-        name=base if not name else f"{base}[{name.replace('/', '_')}]",
+        name=limited(f"{base}[{name}]" if name else base),
         samples=num_runs * (definition.samples or setting.samples or _drawn(work.processor)),
         model="",
         sampling=setting.sampling,

@@ -30,7 +30,12 @@ class Opened(Struct, frozen=True):
 def run_name(module: str, function: str, *variants: str) -> str:
     """`module.function[variant]`; no '/', and no longer than a run's name may be."""
     inside = "-".join(one for one in variants if one)
-    name = f"{module}.{function}{f'[{inside}]' if inside else ''}".replace("/", "_")
+    return limited(f"{module}.{function}{f'[{inside}]' if inside else ''}")
+
+
+def limited(name: str) -> str:
+    """The name as a run can have it; one that is too long keeps its beginning and a digest."""
+    name = name.replace("/", "_")
     if len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:10]

@@ -109,7 +109,9 @@ def _resampled(
     if len(totals[0]) == 1:  # One run: no need to take its tuples apart.
         # Sorted, so that tasks that are named otherwise give the same numbers.
         flat = sorted((one[0] for one in totals), key=_order)
-        if len(kinds := sorted(set(flat), key=_order)) == 2:
+        if len(kinds := sorted(set(flat), key=_order)) == 1:
+            sums = [tasks * kinds[0]] * times
+        elif len(kinds) == 2:
             sums = _two_kinds(random, kinds, [flat.count(kind) for kind in kinds], times=times)
         else:
             sums = [sum(random.choices(flat, k=tasks)) for _ in range(times)]

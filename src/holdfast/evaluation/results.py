@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from holdfast.engine.export import history_of
 from holdfast.engine.row_status import last_failure
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.failure import Failure
@@ -159,10 +158,9 @@ async def results_of(journal: Journal, run: Run, *, num_runs: int = 1, source: s
     `source` is the journal's path, as a user would type it.
     """
     collector = Collector(run, num_runs=num_runs, source=source)
-    for listed in await journal.trajectories(run):
+    async for listed, records in journal.histories(run):
         if not listed.resting:
-            history = await history_of(journal, listed) if listed.records else History()
-            collector.take(listed, history)
+            collector.take(listed, History(records))
     return collector.results()
 
 

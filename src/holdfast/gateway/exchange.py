@@ -69,7 +69,6 @@ class Answer(Struct, frozen=True):
     completion_tokens: int
     cached_tokens: int = 0
 
-
     @property
     def opening(self) -> "Opening":
         return Opening(

@@ -184,7 +184,9 @@ class Journal(Protocol):
         ...
 
     def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
-        """Every trajectory with its records, in (task, sample) order, one at a time."""
+        """Every trajectory with its records, in (task, sample) order, a few in memory at a time.
+
+        A bad record raises `JournalCorrupt` with the trajectory's name, when its turn comes."""
         ...
 
     async def cut(self, lease: Lease) -> Cut | None:

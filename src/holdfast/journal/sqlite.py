@@ -36,6 +36,8 @@ from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 
 BUSY_SECONDS = writer.BUSY_SECONDS
+READ_AHEAD = 16
+"""Logs that are read at once: a hop to another thread costs as much as reading a short one."""
 Result = TypeVar("Result")
 Connect = Callable[[str], sqlite3.Connection]
 
@@ -234,8 +236,20 @@ class SqliteJournal:
         return await self._read(lambda connection: decode_rows(connection, trajectory))
 
     async def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
-        for row in await self.trajectories(run):
-            yield row, await self.history(row.id)
+        await self._writer.drain()
+        rows = await self.trajectories(run)
+        for at in range(0, len(rows), READ_AHEAD):
+            some = rows[at : at + READ_AHEAD]
+            for row, found in zip(some, await self._logs(some), strict=True):
+                if isinstance(found, JournalCorrupt):
+                    raise JournalCorrupt(f"{row.key} is corrupt: {found}") from found
+                yield row, found
+
+    async def _logs(self, rows: list[TrajectoryRow]) -> "list[list[Record] | JournalCorrupt]":
+        def each(connection: sqlite3.Connection) -> "list[list[Record] | JournalCorrupt]":
+            return [_log(connection, row.id) for row in rows]
+
+        return await self._read(each)
 
     async def cut(self, lease: Lease) -> Cut | None:
         cut = await self._write(lambda connection: cut_to_last_good(connection, lease))
@@ -310,3 +324,10 @@ def _note(lease: Lease, status: Status | None, settled: bool | None) -> None:
         lease.status = status
     if settled is not None:
         lease.settled = settled
+
+
+def _log(connection: sqlite3.Connection, trajectory: int) -> "list[Record] | JournalCorrupt":
+    try:
+        return decode_rows(connection, trajectory)
+    except JournalCorrupt as error:
+        return error
