@@ -69,6 +69,21 @@ def test_rows_that_a_scorer_failed_are_scored_by_its_successor(course: Course) -
     assert course.engine.stats().requests == 4, "what was rolled out is replayed"
 
 
+def test_an_earlier_scorers_word_is_not_taken_for_the_next_ones(course: Course) -> None:
+    judge = """
+    @evaluation_test(dataset=ROWS)
+    def test_it(row):
+        {body}
+        return row
+    """
+    course.write(judge.format(body="row.evaluation_result = EvaluateResult(score=1.0)"))
+    course.run().assert_outcomes(passed=1)
+    course.write(judge.format(body="assert row.evaluation_result is None"))
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*returned a row without its evaluation_result*"])
+
+
 def test_other_rows_or_another_rollout_begin_another_run(course: Course) -> None:
     course.write(SCORER.format(score="1.0", threshold=0))
     course.run().assert_outcomes(passed=1)

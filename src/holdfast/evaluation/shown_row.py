@@ -1,6 +1,7 @@
 """The row that a scorer is shown: the finished one, with what the evaluation says about itself."""
 
 from collections.abc import Mapping
+from copy import copy
 
 from holdfast.evaluation.conversion import row_of
 from holdfast.evaluation.definition import Definition
@@ -28,7 +29,7 @@ class RowMaker:
     def row(self, view: TrajectoryView) -> EvaluationRow:
         """One of its own for each call: a scorer may change it as it likes."""
         spec, setting = self._runs[view.key.run]
-        row = row_of(view, spec)
+        row = row_of(_unscored(view), spec)
         asked = row.input_metadata
         asked.completion_params = {**(asked.completion_params or {}), **setting.params}
         asked.session_data = {**(asked.session_data or {}), "mode": self._definition.mode.value}
@@ -51,3 +52,12 @@ class RowMaker:
             aggregation_method=definition.aggregation.value,
             passed_threshold=threshold,
         )
+
+
+def _unscored(view: TrajectoryView) -> TrajectoryView:
+    """Without an earlier scorer's word, which the next one might take for its own."""
+    if view.history.scored is None:
+        return view
+    history = copy(view.history)
+    history.scored = None
+    return TrajectoryView(view.key, view.task, history)
