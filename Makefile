@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check crash bench vllm agents clean
+.PHONY: demo test check crash bench bench-peers vllm agents clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -24,6 +24,10 @@ crash: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks
+
+# Other gateways and evaluation libraries on the same traffic; installed into .peers/.
+bench-peers: $(VENV)/installed
+	$(BIN)/python benchmarks peers evaluation_peers
 
 # The conformance suite of engines against a real vLLM on the CPU, which is installed into .vllm/.
 vllm: $(VENV)/installed

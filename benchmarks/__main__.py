@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from result import Result
 
 ALL = (
-    "startup", "journal", "engine", "environment", "gateway", "client", "rendering", "scale",
-    "storage", "resume", "embedded",
+    "startup", "journal", "engine", "environment", "gateway", "evaluation", "client", "rendering",
+    "scale", "storage", "resume", "embedded",
 )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ import os
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,13 +19,13 @@ from pathlib import Path
 
 import aiohttp
 from gateway_service import Agent, client
+from installing import FOLDER, why_missing
 from result import Result
 
 from gateway import AT_ONCE, ask, cpu
 from holdfast.testing import FakeEngine
 
 HERE = Path(__file__).parent
-FOLDER = HERE.parent / ".peers"
 ROUNDS = 2
 SHAPES = {"400/100": (400, 100, 160), "4k/300": (4_000, 300, 96), "32k/500": (32_000, 500, 64)}
 START_SECONDS = 300.0
@@ -84,7 +83,7 @@ PEERS = (
 def measure() -> Iterator[Result]:
     with FakeEngine(mean_length=0) as engine:
         for peer in PEERS:
-            if (why := _missing(peer)) is not None:
+            if (why := why_missing(peer.bin.parent, peer.package)) is not None:
                 print(f"{peer.name}: left out, {why}")
                 continue
             try:
@@ -102,25 +101,6 @@ def _against(peer: Peer, engine: str) -> Iterator[Result]:
             statistics.median(one / other for one, other in rounds), "×", "≥ 4",
             f"{theirs:.1f} ms a call, ours {ours:.2f}",
         )  # fmt: skip
-
-
-def _missing(peer: Peer) -> str | None:
-    """Installs it, if it is not; why that is not possible."""
-    installed = peer.bin.parent / "installed"
-    if installed.exists() and installed.read_text() == peer.package:
-        return None
-    python = peer.bin / "python"
-    steps = (
-        [sys.executable, "-m", "venv", str(peer.bin.parent)],
-        [str(python), "-m", "pip", "install", "--quiet", peer.package],
-    )
-    for step in steps:
-        done = subprocess.run(step, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = done.stderr.strip().splitlines() or ["it does not say why"]
-            return f"it does not install: {said[-1]}"
-    installed.write_text(peer.package)
-    return None
 
 
 def _cpu(peer: Peer, engine: str, shape: tuple[int, int, int]) -> float:

@@ -3,7 +3,8 @@
 import sys
 
 import traffic
-from inspect_ai import Task, eval
+from inspect_ai import Task
+from inspect_ai import eval as evaluate
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import GenerateConfig, get_model
 from inspect_ai.scorer import includes
@@ -39,8 +40,10 @@ def main() -> None:
         max_tokens=traffic.TOKENS, temperature=1.0, logprobs=True,
         max_connections=traffic.CONCURRENCY, extra_body={"return_token_ids": True},
     )  # fmt: skip
-    model = get_model("openai-api/fake/fake", base_url=f"{traffic.URL}/v1", api_key="none", config=config)
-    (log,) = eval(task, model=model, display="none", max_samples=traffic.CONCURRENCY)
+    model = get_model(
+        "openai-api/fake/fake", base_url=f"{traffic.URL}/v1", api_key="none", config=config
+    )
+    (log,) = evaluate(task, model=model, display="none", max_samples=traffic.CONCURRENCY)
     if log.status != "success":
         sys.exit(f"Inspect ended with {log.status}: {log.error}")
 
