@@ -44,8 +44,11 @@ def calm(shared_engine, tmp_path_factory):
     shared_engine.reset()
     shared_engine.set_faults()
     outpost = Outpost(tmp_path_factory.mktemp("calm"), shared_engine, tasks=TASKS)
-    outpost.start()
-    assert work(outpost, *agents_of(outpost)) == 0, outpost.said
+    try:
+        outpost.start()
+        assert work(outpost, *agents_of(outpost)) == 0, outpost.said
+    finally:
+        outpost.close()
     assert len(shared_engine.requests()) == CALLS
     return outpost.samples(), check(outpost.journal).records
 

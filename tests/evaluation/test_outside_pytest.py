@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Score
+from holdfast import Rollout, Score
 from holdfast.evaluation import (
     EvaluateResult,
     EvaluationFailed,
@@ -91,6 +91,39 @@ def test_evaluate_async_runs_in_the_callers_loop_with_the_callers_policy(
             await policy.aclose()
 
     assert asyncio.run(body()) == 4.0
+
+
+def test_cancelling_loses_nothing_that_is_durable(engine: FakeEngine, place: Path) -> None:
+    held = asyncio.Event()
+
+    async def two_turns(t: Rollout) -> None:
+        t.add(*t.task.messages)
+        await t.generate()
+        if t.task.id == "r3":
+            held.set()
+            await asyncio.sleep(3600)
+
+    @evaluation_test(dataset=ROWS, rollout_processor=two_turns, max_concurrent_rollouts=1)
+    def slow(row: EvaluationRow) -> float:
+        return 1.0
+
+    async def body() -> None:
+        nonlocal held
+        run = slow.evaluate_async  # type: ignore[attr-defined]
+        working = asyncio.create_task(run(policy=engine.url, journal="here.db"))
+        await held.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        held = asyncio.Event()
+        again = asyncio.create_task(run(policy=engine.url, journal="here.db"))
+        await held.wait()
+        again.cancel()
+        await asyncio.gather(again, return_exceptions=True)
+
+    asyncio.run(body())
+    assert engine.stats().requests == 4, "the turn before the cancellation is replayed"
 
 
 def test_variants_and_arguments_are_named(engine: FakeEngine, place: Path) -> None:

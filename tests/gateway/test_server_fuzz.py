@@ -213,7 +213,7 @@ def check_owner(play: Play, owner: str, trajectory) -> None:
     assert not trajectory.broken.is_set()
     others = OWNERS.keys() - {owner}
     # Prompts of token ids may be bent into what is no text.
-    prompts = [bytes(id for id in one.prompt if id < 256) for one in play.oracle.requests]
+    prompts = [bytes(token for token in one.prompt if token < 256) for one in play.oracle.requests]
     said = [prompt.decode("utf-8", "replace") for prompt in prompts]
     assert sum(owner in text for text in said) > 50
     assert not [text for text in said if any(other in text for other in others)]

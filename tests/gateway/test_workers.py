@@ -41,8 +41,11 @@ def outpost(tmp_path, engine):
 def expected(tmp_path, engine) -> str:
     """What one process records, undisturbed."""
     alone = Outpost(tmp_path / "alone", engine, tasks=TASKS)
-    alone.start()
-    assert work(alone, Agent(alone), Agent(alone)) == 0, alone.said
+    try:
+        alone.start()
+        assert work(alone, Agent(alone), Agent(alone)) == 0, alone.said
+    finally:
+        alone.close()
     engine.reset()
     return alone.samples()
 

@@ -30,7 +30,6 @@ ATTACHED = "holdfast_outcome"
 
 _session: "pytest.StashKey[Session]" = pytest.StashKey()
 _options: "pytest.StashKey[Options]" = pytest.StashKey()
-_collected: "pytest.StashKey[list[dict[str, Any]]]" = pytest.StashKey()
 _outcome: pytest.StashKey[str] = pytest.StashKey()
 _interrupted: pytest.StashKey[str] = pytest.StashKey()
 
