@@ -174,6 +174,25 @@ def test_finished_rows_are_written(course: Course, name: str) -> None:
     assert [row["evaluation_result"]["score"] for row in rows] == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_each_run_is_written_as_a_page_with_the_texts_of_its_tokens(course: Course) -> None:
+    found = told(course, "--holdfast-report", "pages")
+    (page,) = (course.folder / "pages").iterdir()
+    text = page.read_text()
+    assert page.suffix == ".html"
+    assert str(found["run"]) in text
+    assert 'id="t3"' in text, "the engine's tokenizer is at hand"
+
+
+def test_an_effort_that_the_model_has_no_words_for_is_refused_before_any_row(
+    course: Course,
+) -> None:
+    course.write(ANY.format(extra=""))
+    result = course.run("--holdfast-reasoning-effort", "high")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*reasoning_effort cannot be followed*leave it out*"])
+    assert course.engine.stats().requests == 0
+
+
 @pytest.mark.parametrize("name", ["--holdfast-summary", "--ep-summary-json"])
 def test_the_summary_has_a_place(course: Course, name: str) -> None:
     course.write(ANY.format(extra=""))

@@ -21,9 +21,6 @@ from holdfast.evaluation.verdict import Aggregation, Threshold
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processor import RolloutProcessor
 
-NAME = "holdfast_variant"
-"""The pytest parameter that tells variants apart."""
-
 
 class Mode(StrEnum):
     POINTWISE = "pointwise"

@@ -12,11 +12,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct, structs
 
 from holdfast.engine.engine import Ending, Engine
-from holdfast.engine.export import What, rows
 from holdfast.engine.late_scoring import Together, score_late
 from holdfast.engine.progress import Progress
 from holdfast.engine.scorer import Scorer
@@ -37,8 +35,10 @@ from holdfast.evaluation.session import Session
 from holdfast.evaluation.setting import Setting, ids_of
 from holdfast.evaluation.shown_row import RowMaker
 from holdfast.evaluation.verdict import Threshold, verdict_of
+from holdfast.evaluation.written import Decode, write_page, write_rows
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
+from holdfast.policy.effort import at_effort
 from holdfast.policy.messages_only import MessagesOnly
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
@@ -76,6 +76,8 @@ class _Work(Struct):
     settings: Settings
     stop: Stop
     told: list[str] = []
+    decode: Decode | None = None
+    """The text of tokens, as the engine's tokenizer has it; None where no engine was asked."""
 
 
 def perform(experiment: Experiment) -> Outcome:
@@ -166,9 +168,11 @@ async def _rolled_out(work: _Work, setting: Setting, name: str) -> Run:
     async with connected(
         setting, experiment.session, policy=experiment.policy, renderer=experiment.renderer
     ) as connection:
-        spec = structs.replace(
-            spec, model=connection.policy.model, renderer=connection.renderer.name
-        )
+        renderer = connection.renderer
+        # Refused here, and not by each row.
+        at_effort(renderer, setting.sampling.reasoning_effort)
+        work.decode = None if isinstance(renderer, MessagesOnly) else renderer.decode
+        spec = structs.replace(spec, model=connection.policy.model, renderer=renderer.name)
         return await _driven(work, spec, connection)
 
 
@@ -352,7 +356,17 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
         )
         parts.append(Part(results, verdict))
         if options.output_dir is not None:
-            await _write_rows(work.journal, run, Path(options.output_dir))
+            await write_rows(work.journal, run, Path(options.output_dir))
+        if options.report is not None:
+            await write_page(
+                work.journal,
+                run,
+                Path(options.report),
+                verdict=verdict,
+                num_runs=num_runs,
+                source=place,
+                decode=work.decode,
+            )
     fails = definition.retrying.fail_on_permanent_failure
     if options.fail_on_permanent_failure is not None:
         fails = options.fail_on_permanent_failure
@@ -367,15 +381,6 @@ def _threshold(experiment: Experiment) -> Threshold | None:
     if success is None:
         success = 0.0 if own is None else own.success
     return Threshold(success, own.standard_error if error is None and own else error)
-
-
-async def _write_rows(journal: Journal, run: Run, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".{run.spec.name}.{os.getpid()}"
-    with beside.open("wb") as file:
-        async for row in rows(journal, run, What.ROWS):
-            file.write(msgspec.json.encode(row) + b"\n")
-    beside.replace(folder / f"{run.spec.name}.jsonl")
 
 
 def name_of(definition: Definition, *variants: str) -> str:

@@ -216,6 +216,7 @@ def _where() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
             metavar="DIR",
             help="write the finished rows of each run as DIR/RUN.jsonl",
         ),
+        _flag("report", metavar="DIR", help="write each run as one HTML file into DIR"),
         _flag(
             "print-summary",
             "print-summary",

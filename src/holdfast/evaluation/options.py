@@ -30,6 +30,7 @@ class Options(Struct, frozen=True):
     se_threshold: float | None = None
     journal: str | None = None
     output_dir: str | None = None
+    report: str | None = None
 
     def __post_init__(self) -> None:
         if self.resume and self.new:

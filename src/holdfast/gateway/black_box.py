@@ -65,7 +65,8 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         _check_world(world, command, cwd, resume_command)
         self._env = dict(env or {})
         self._cwd = None if cwd is None else Path(cwd)
-        self._logs = Path(logs) if logs is not None else None
+        # The agent is told of a file in there, and has another current folder.
+        self._logs = Path(logs).absolute() if logs is not None else None
 
     @property
     def identity(self) -> str:
@@ -163,6 +164,13 @@ def _found_from_here(command: Sequence[str]) -> list[str]:
 
 def _check_ended(code: int, last_words: str) -> None:
     if code < 0:
-        raise AgentKilled(f"signal {-code} ended the agent: {last_words}")
+        raise AgentKilled(f"signal {-code} ended the agent: {_headed(last_words)}")
     if code > 0:
-        raise AgentFailed(f"the agent ended with exit code {code}: {last_words}")
+        raise AgentFailed(f"the agent ended with exit code {code}: {_headed(last_words)}")
+
+
+def _headed(last_words: str) -> str:
+    """The last line first, then all of it: a report shows a first line, and the first one of a
+    traceback says nothing."""
+    last = last_words.rpartition("\n")[2].strip()
+    return last_words or "it wrote nothing" if last == last_words else f"{last}\n{last_words}"
