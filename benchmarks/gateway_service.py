@@ -75,8 +75,8 @@ class Agent:
             told = await answer.json()
             return cls(session, running.url, told["key"], told["task"]["id"])
 
-    async def ask(self, messages: list[dict[str, str]], *, reply: int) -> str:
-        body = {"model": "fake", "max_tokens": reply, "messages": messages}
+    async def ask(self, messages: list[dict[str, str]], *, reply: int, stream: bool = False) -> str:
+        body = {"model": "fake", "max_tokens": reply, "messages": messages, "stream": stream}
         return await self.send(json.dumps(body).encode())
 
     async def complete(self) -> None:
@@ -86,6 +86,8 @@ class Agent:
     async def send(self, body: bytes) -> str:
         async with self._session.post(self._target, data=body, headers=self._headers) as answer:
             assert answer.status == 200, await answer.text()
+            if answer.content_type == "text/event-stream":
+                return await answer.text()
             told = await answer.json()
             return str(told["choices"][0]["message"]["content"])
 
