@@ -42,7 +42,7 @@ from holdfast.records.step import (
 )
 from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, Truncation
-from holdfast.rollout.containment import as_exception, end
+from holdfast.rollout.containment import as_exception, end, finished
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.environment import as_number, earns_rewards
 from holdfast.rollout.processor import (
@@ -223,7 +223,7 @@ async def _within_deadline(
     """Waits for the job. Time during which the endpoint was down, or held, is not counted."""
     left, down = bench.settings.attempt_deadline, session.voice.policy.seconds_down
     try:
-        while not (await asyncio.wait({job}, timeout=left))[0]:
+        while not await finished(job, left):
             outage = session.voice.policy.seconds_down - down
             if outage <= 0:
                 late = AttemptTimeout(

@@ -6,6 +6,7 @@ no task is left, every append that was begun is durable or refused, and the leas
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -25,6 +26,7 @@ from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import HoldfastError, JournalError, RunStopped
 from holdfast.records.history import History
 from holdfast.records.run import Run
+from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processor import RolloutProcessor
 
@@ -76,6 +78,7 @@ class Engine:
         progress: Progress | None = None,
         stop: Stop | None = None,
         reopen_failed: bool = False,
+        on_settled: "Callable[[TrajectoryKey, History], None] | None" = None,
     ):
         """Without a scorer, outcomes are settled as they are; with `settles=False` they stay open
         for a scoring that comes later (`late_scoring`)."""
@@ -88,6 +91,7 @@ class Engine:
         self._clock = clock or SystemClock()
         self._progress = progress or Progress()
         self._reopen_failed = reopen_failed
+        self._on_settled = on_settled
         self.stop = stop or Stop()
         self._cuts: list[Cut] = []
         self._slots = asyncio.Semaphore(self._settings.concurrency)
@@ -292,16 +296,23 @@ class Engine:
             if self._settles and not member.lease.settled:
                 # It was finished under a scorer that the run no longer has.
                 await self._journal.append(member.lease, (), settled=True)
-            return self._progress.settled([member.history])
+            return self._note([member])
         if not self._scoring.scorer.is_group:
             group.members.pop()
             await self._scoring.settle([member] if member.history.status.is_outcome else [])
-            return self._progress.settled([member.history])
+            return self._note([member])
         if group.waiting == 0:
             valid = [one for one in group.members if one.history.status.is_outcome]
             await self._scoring.settle(valid, await self._company(group) if valid else ())
-            self._progress.settled([one.history for one in group.members])
+            self._note(group.members)
         return None
+
+    def _note(self, members: Sequence[Member]) -> None:
+        """They are done, durably."""
+        self._progress.settled([member.history for member in members])
+        if self._on_settled is not None and self._settles:
+            for member in members:
+                self._on_settled(member.lease.key, member.history)
 
     async def _company(self, group: _Group) -> list[TrajectoryView]:
         """Members that were settled before: a relative score without them would be another."""

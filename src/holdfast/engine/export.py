@@ -40,7 +40,9 @@ async def rows(
     *,
     fixed_groups: bool = False,
     turn_traces: bool = False,
+    apart: bool = False,
 ) -> AsyncIterator[Row]:
+    """`apart`: of `ROWS`, each sample has its own."""
     tasks = await journal.tasks(run)
     listed = [row for row in await journal.trajectories(run) if not row.resting]
     for ordinal, members in groupby(listed, key=lambda row: row.ordinal):
@@ -50,8 +52,9 @@ async def rows(
                 yield row
             continue
         if what is What.ROWS:
-            for row in await _group_rows(journal, run, group, tasks[ordinal], traces=turn_traces):
-                yield row
+            if views := await _group_views(journal, group, tasks[ordinal]):
+                for row in evaluation_rows(run.spec, views, turn_traces=turn_traces, apart=apart):
+                    yield row
             continue
         for member in group:
             view = TrajectoryView(member.key, tasks[ordinal], await history_of(journal, member))
@@ -89,14 +92,13 @@ async def _group_samples(
             yield msgspec.to_builtins(placeholder(task=name, group=name, sample=sample))
 
 
-async def _group_rows(
-    journal: Journal, run: Run, group: list[TrajectoryRow], task: Task, *, traces: bool
-) -> list[Row]:
-    """A group that is not settled yet has no rows: its numbers would still change."""
+async def _group_views(
+    journal: Journal, group: list[TrajectoryRow], task: Task
+) -> list[TrajectoryView]:
+    """None of a group that is not settled yet: its numbers would still change."""
     if not all(member.settled for member in group):
         return []
-    views = [TrajectoryView(one.key, task, await history_of(journal, one)) for one in group]
-    return evaluation_rows(run.spec, views, turn_traces=traces)
+    return [TrajectoryView(one.key, task, await history_of(journal, one)) for one in group]
 
 
 def trajectory_row(view: TrajectoryView) -> Row:

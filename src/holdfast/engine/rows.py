@@ -39,12 +39,19 @@ _OWN_PLACES = frozenset(
 
 
 def evaluation_rows(
-    spec: RunSpec, group: Sequence[TrajectoryView], *, turn_traces: bool = False
+    spec: RunSpec,
+    group: Sequence[TrajectoryView],
+    *,
+    turn_traces: bool = False,
+    apart: bool = False,
 ) -> list[Fields]:
     """The rows of one settled group, in (sample, branch) order.
 
     With `turn_traces` every row is one trajectory's, and each of its turns has its whole prompt.
+    With `apart` every row is one trajectory's, whatever becomes of its group in training.
     """
+    if apart:
+        return [row for view in group for row in _trajectory_rows(spec, view, turn_traces=False)]
     valid = [view for view in group if view.status.is_outcome]
     if valid and not spec.group.keeps(len(valid), of=len(group)):
         return [_dropped_row(spec, group, len(valid))]

@@ -1,18 +1,20 @@
 """Scorers: functions from finished trajectories to rewards."""
 
+import asyncio
 import inspect
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import ScorerTimeout, UsageError
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.containment import contained
+from holdfast.rollout.containment import contained, end, finished
 from holdfast.rollout.environment import as_number
-from holdfast.rollout.threads import DaemonThreads
+from holdfast.rollout.threads import DaemonThreads, StillRunning
 from holdfast.rollout.tool import result_text
 
 _GROUP = "__holdfast_group_scorer__"
@@ -62,12 +64,17 @@ class Scorer:
         self._is_async = inspect.iscoroutinefunction(function)
         self._threads = DaemonThreads("scorers")
 
-    async def score(self, views: Sequence[TrajectoryView]) -> list[Score]:
-        """A score for each view; a pointwise scorer is given exactly one."""
+    async def score(
+        self, views: Sequence[TrajectoryView], *, seconds: float | None = None
+    ) -> list[Score]:
+        """A score for each view; a pointwise scorer is given exactly one.
+
+        Raises `ScorerTimeout` where it does not answer within so many seconds.
+        """
         if not self.is_group:
             (view,) = views
-            return [_score(await self._call(view), self.name)]
-        found = await self._call(list(views))
+            return [_score(await self._call(view, seconds), self.name)]
+        found = await self._call(list(views), seconds)
         if not isinstance(found, Sequence) or len(found) != len(views):
             raise TypeError(
                 f"group scorer {self.name} wants to return a list of {len(views)} scores, not "
@@ -75,12 +82,37 @@ class Scorer:
             )
         return [_score(one, self.name) for one in found]
 
-    async def _call(self, argument: object) -> object:
+    async def _call(self, argument: object, seconds: float | None) -> object:
         if self._is_async:
-            found = self._function(argument)
-        else:
-            found = await self._threads.run(lambda: self._function(argument))
-        return await contained(found) if isinstance(found, Awaitable) else found
+            return await self._awaited(lambda: self._function(argument), seconds, seconds)
+        began = time.monotonic()
+        try:
+            found = await self._threads.run(lambda: self._function(argument), seconds=seconds)
+        except StillRunning:
+            raise self._late(seconds) from None
+        if not isinstance(found, Awaitable):
+            return found
+        left = None if seconds is None else max(0.0, began + seconds - time.monotonic())
+        return await self._awaited(lambda: found, left, seconds)
+
+    async def _awaited(
+        self, make: Callable[[], Awaitable[object]], left: float | None, seconds: float | None
+    ) -> object:
+        """In a task of its own: one that swallows its cancellation cannot hold the run up."""
+
+        async def work() -> object:
+            return await contained(make())
+
+        job = asyncio.create_task(work(), name=f"scorer {self.name}")
+        try:
+            if not await finished(job, left):
+                raise self._late(seconds)
+        finally:
+            await end(job)
+        return job.result()
+
+    def _late(self, seconds: float | None) -> ScorerTimeout:
+        return ScorerTimeout(f"scorer {self.name} did not answer within {seconds:g} s")
 
 
 def _score(found: object, name: str) -> Score:
@@ -93,10 +125,17 @@ def _score(found: object, name: str) -> Score:
         raise ValueError(f"scorer {name} returned {reward}, which is no reward")
     return Score(
         reward,
-        {str(metric): float(value) for metric, value in score.metrics.items()},
+        {str(metric): _metric(metric, value, name) for metric, value in score.metrics.items()},
         {str(what): result_text(why) for what, why in score.reasons.items()},
         _readable(score.details, name),
     )
+
+
+def _metric(metric: str, value: float, name: str) -> float:
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"scorer {name} returned {found} as its metric {metric!r}")
+    return found
 
 
 def _readable(details: Mapping[str, object], name: str) -> dict[str, object]:

@@ -14,14 +14,14 @@ from holdfast.clock import Clock
 from holdfast.engine.scorer import Score, Scorer
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.journal.journal import Journal, Lease
-from holdfast.records.errors import JournalError, ScorerTimeout
+from holdfast.records.errors import JournalError
 from holdfast.records.failure import failure_of
 from holdfast.records.history import History
 from holdfast.records.step import Record, Scored, ScoringFailed
 from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, TrajectoryKey
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.containment import as_exception, end
+from holdfast.rollout.containment import as_exception
 
 
 class Member(Struct):
@@ -95,16 +95,7 @@ class Scoring:
     ) -> list[Score]:
         views = [*company, *(member.view for member in members)]
         views.sort(key=lambda view: self._place(view.key))
-        # A task of its own: one that swallows its cancellation cannot hold the run up.
-        job = asyncio.create_task(self.scorer.score(views), name=f"scorer {self.scorer.name}")
-        try:
-            if not (await asyncio.wait({job}, timeout=self._policy.timeout))[0]:
-                raise ScorerTimeout(
-                    f"scorer {self.scorer.name} did not answer within {self._policy.timeout:g} s"
-                )
-        finally:
-            await end(job)
-        scores = job.result()
+        scores = await self.scorer.score(views, seconds=self._policy.timeout)
         found = {view.key: score for view, score in zip(views, scores, strict=True)}
         return [found[member.lease.key] for member in members]
 

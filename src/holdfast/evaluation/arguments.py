@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def processor(given: object) -> RolloutProcessor:
 
 def configured(processor: RolloutProcessor, **given: object) -> RolloutProcessor:
     """What eval-protocol hands to processors beside the rows goes to those that know it."""
-    named = {name: value for name, value in given.items() if value is not None}
+    named = {name: value for name, value in given.items() if value is not None and value != {}}
     if not named:
         return processor
     configured = getattr(processor, "configured", None)
@@ -125,24 +125,10 @@ def datasets(function: Callable[..., Any], **given: Any) -> tuple[Dataset, ...]:
     if len(named) > 1:
         raise UsageError(f"rows come from one place; given are {' and '.join(named)}")
     if own is not None:
-        given["input_dataset"] = again(own)
+        given["input_dataset"] = own
     if given["data_loaders"] is not None and given["preprocess_fn"] is not None:
         raise UsageError("preprocess_fn goes to the data loader where data_loaders are given")
     return tuple(datasets_of(**given, beside=folder(function)))
-
-
-def again(value: object) -> object:
-    """A generator is read once, and its rows are there for every setting."""
-    if not isinstance(value, Iterator):
-        return value
-    kept: list[object] = []
-    left = value
-
-    def rows() -> list[object]:
-        kept.extend(left)
-        return kept
-
-    return rows
 
 
 def folder(function: Callable[..., Any]) -> Path | None:

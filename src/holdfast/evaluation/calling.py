@@ -126,6 +126,7 @@ class Evaluation:
             name=name_of(self._definition, variant.id),
             session=session,
             arguments=arguments,
+            parameters=arguments,
             policy=self._definition.policy,
         )
 

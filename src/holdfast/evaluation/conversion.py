@@ -13,11 +13,12 @@ from holdfast.engine.row_messages import HELD, message_fields
 from holdfast.engine.rows import extra_fields, row_fields
 from holdfast.engine.scorer import Score
 from holdfast.evaluation.result import EvaluateResult
-from holdfast.evaluation.row import EvaluationRow
+from holdfast.evaluation.row import EvaluationRow, InputMetadata
+from holdfast.evaluation.status import Open
 from holdfast.records import message as records
 from holdfast.records.errors import UsageError
 from holdfast.records.run import RunSpec
-from holdfast.records.task import MAX_ID, Task
+from holdfast.records.task import MAX_ID, Task, own
 from holdfast.records.view import TrajectoryView
 
 Fields = dict[str, Any]
@@ -106,21 +107,39 @@ def _is_whole(fields: Fields, message: records.Message) -> bool:
 def _given_fields(row: EvaluationRow) -> Fields:
     """The fields that a task has no place for, where they were given."""
     found: Fields = {}
-    asked = row.input_metadata.model_dump(mode="json", exclude_unset=True, exclude={"row_id"})
-    if row.input_metadata.completion_params:
-        asked["completion_params"] = _plain(row.input_metadata.completion_params)
-    ran = row.execution_metadata.model_dump(mode="json", exclude_unset=True)
-    found |= {"input_metadata": asked} if asked else {}
-    found |= {"execution_metadata": ran} if ran else {}
+    if asked := _asked(row.input_metadata):
+        found["input_metadata"] = asked
+    if not _is_blank(row.execution_metadata):
+        found["execution_metadata"] = row.execution_metadata.model_dump(
+            mode="json", exclude_unset=True
+        )
     given = [name for name in _GIVEN if name in row.model_fields_set]
     if "rollout_status" in row.model_fields_set and not row.rollout_status.is_running():
         given.append("rollout_status")
+    if not given:
+        return found
     dumped = row.model_dump(mode="json", include=set(given), exclude_unset=True)
     return found | {name: value for name, value in dumped.items() if value is not None}
 
 
+def _asked(metadata: InputMetadata) -> Fields:
+    # Looked at one by one: what was put into the dict itself does not count as set.
+    params = metadata.completion_params
+    if not params and _is_blank(metadata, but="row_id"):
+        return {}
+    asked = metadata.model_dump(mode="json", exclude_unset=True, exclude={"row_id"})
+    return asked | {"completion_params": _plain(params)} if params else asked
+
+
+def _is_blank(model: Open, *, but: str = "") -> bool:
+    """Whether nothing was set. Most rows have much of that, and a dump costs more than the rest."""
+    return not model.model_extra and model.model_fields_set <= {but}
+
+
 def _columns(row: EvaluationRow, held: Fields) -> Fields:
-    columns: Fields = _plain(row.model_extra or {})
+    if not row.model_extra:
+        return {}
+    columns: Fields = _plain(row.model_extra)
     clashing = {name: columns.pop(name) for name in [*columns] if name in _CLASHING | {HELD}}
     if clashing:
         held["columns"] = clashing
@@ -159,9 +178,11 @@ def row_of(view: TrajectoryView, spec: RunSpec) -> EvaluationRow:
 
     `execution_metadata.extra`, with the token data, is made only if somebody looks at it.
     """
-    fields: Fields = row_fields(spec, view)
+    view = TrajectoryView(view.key, own(view.task), view.history)
     given = {name: view.task.metadata[name] for name in _GIVEN if name in view.task.metadata}
-    fields = _copied(given | fields)
+    fields: Fields = given | row_fields(spec, view)
+    if view.history.scored is not None:
+        fields["evaluation_result"] = _copied(fields.get("evaluation_result"))
     fields["execution_metadata"] = _execution(view, fields["execution_metadata"])
     row = EvaluationRow.model_validate(fields)
     row.execution_metadata.make_extra_later(lambda: extra_fields(view))
@@ -171,7 +192,7 @@ def row_of(view: TrajectoryView, spec: RunSpec) -> EvaluationRow:
 def _execution(view: TrajectoryView, ran: Fields) -> Fields:
     """What is recorded, over what came with the data set."""
     given = view.task.metadata.get("execution_metadata")
-    told = _copied(given) if isinstance(given, dict) else {}
+    told = given if isinstance(given, dict) else {}
     names = {"invocation_id": None, "experiment_id": view.key.run}
     return names | told | ran | _duration(view) | {"extra": None}
 

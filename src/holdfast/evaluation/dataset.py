@@ -216,11 +216,13 @@ def _lasting(source: Source) -> Source:
 
 
 class _Kept:
-    """A generator that can be read again: what it gave is kept."""
+    """A generator that can be read again: what it gave is kept, and so is what it raised, or its
+    later readers would take the rows before that for all."""
 
     def __init__(self, source: "Iterator[object] | AsyncIterator[object]"):
         self._source = source
         self._kept: list[object] = []
+        self._raised: Exception | None = None
 
     async def __aiter__(self) -> AsyncIterator[object]:
         at = 0
@@ -229,6 +231,8 @@ class _Kept:
             at += 1
 
     async def _more(self) -> bool:
+        if self._raised is not None:
+            raise self._raised
         try:
             if isinstance(self._source, AsyncIterator):
                 self._kept.append(await anext(self._source))
@@ -236,6 +240,9 @@ class _Kept:
                 self._kept.append(next(self._source))
         except (StopIteration, StopAsyncIteration):
             return False
+        except Exception as error:
+            self._raised = error
+            raise
         return True
 
 

@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from holdfast.engine.engine import Ending, Engine
+from holdfast.engine.garbage import fewer_collections
 from holdfast.engine.late_scoring import Together, score_late
 from holdfast.engine.progress import Progress
 from holdfast.engine.scorer import Scorer
@@ -29,7 +30,7 @@ from holdfast.evaluation.outcome import Outcome, Part
 from holdfast.evaluation.processors import NoOpRolloutProcessor, NoPolicy
 from holdfast.evaluation.providers import POLICY, names_of
 from holdfast.evaluation.recorded import Opened, limited, open_recorded, run_name, settled_already
-from holdfast.evaluation.results import results_of
+from holdfast.evaluation.results import Settled, results_of
 from holdfast.evaluation.scorer import scorer_of
 from holdfast.evaluation.session import Session
 from holdfast.evaluation.setting import Setting, ids_of
@@ -62,6 +63,8 @@ class Experiment(Struct, frozen=True):
     session: Session
     arguments: Mapping[str, object] = {}
     """Fixtures, parameters and `self`: what the function is given beside its rows."""
+    parameters: Mapping[str, object] = {}
+    """What of that says how rows are judged: with other values, they are scored anew."""
     policy: "Policy | str | Sequence[str] | None" = None
     renderer: Renderer | None = None
 
@@ -76,6 +79,7 @@ class _Work(Struct):
     settings: Settings
     stop: Stop
     told: list[str] = []
+    settled: Settled = field(default_factory=Settled)
     decode: Decode | None = None
     """The text of tokens, as the engine's tokenizer has it; None where no engine was asked."""
 
@@ -104,22 +108,23 @@ async def _watched(experiment: Experiment) -> Outcome:
 async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Outcome | None:
     """None where it was asked to stop before it had an outcome."""
     stop = stop or Stop()
-    place = experiment.session.journal()
-    tasks = [task_of(row) for row in await experiment.variant.dataset.rows()]
-    journal = open_journal(place)
-    try:
-        work = _Work(
-            experiment=experiment,
-            journal=journal,
-            tasks=tasks,
-            processor=_processor(experiment),
-            settings=_settings(experiment),
-            stop=stop,
-        )
-        runs = await _runs(work)
-        return None if stop.requested else await _outcome(work, runs, place)
-    finally:
-        await journal.close()
+    with fewer_collections():
+        place = experiment.session.journal()
+        tasks = [task_of(row) for row in await experiment.variant.dataset.rows()]
+        journal = open_journal(place)
+        try:
+            work = _Work(
+                experiment=experiment,
+                journal=journal,
+                tasks=tasks,
+                processor=_processor(experiment),
+                settings=_settings(experiment),
+                stop=stop,
+            )
+            runs = await _runs(work)
+            return None if stop.requested else await _outcome(work, runs, place)
+        finally:
+            await journal.close()
 
 
 async def _runs(work: _Work) -> list[Run]:
@@ -188,7 +193,7 @@ def _spec(work: _Work, setting: Setting, name: str) -> RunSpec:
         sampling=setting.sampling,
         seed=definition.seed,
         rollout=fingerprint_of(work.processor) if changed else definition.rollout,
-        scorer=scorer_fingerprint(definition, work.experiment.variant),
+        scorer=scorer_fingerprint(definition, work.experiment.variant, work.experiment.parameters),
         renderer="",
         tasks=tasks_digest(work.tasks),
         group=RETRIES_ONLY,
@@ -236,6 +241,7 @@ async def _driven(work: _Work, spec: RunSpec, connection: Connection) -> Run:
         stop=work.stop,
         # Under another scorer, what failed to be scored is scored; the rest gets another chance.
         reopen_failed=options.retry_failed or opened.rescored,
+        on_settled=work.settled.note,
     )
     async with _told_on_the_way(work, opened.run, progress):
         ending = await _worked(engine)
@@ -350,7 +356,9 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
     num_runs = options.num_runs or definition.num_runs
     parts = []
     for run in runs:
-        results = await results_of(work.journal, run, num_runs=num_runs, source=place)
+        results = await results_of(
+            work.journal, run, num_runs=num_runs, source=place, settled=work.settled
+        )
         verdict = verdict_of(
             results, aggregation=definition.aggregation, threshold=_threshold(experiment)
         )

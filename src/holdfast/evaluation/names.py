@@ -25,7 +25,13 @@ _WORDS = [words.split() for words in (_FIRST, _SECOND)]
 
 def generate_id(separator: str = "-", seed: int | None = None, index: int | None = None) -> str:
     """A new name; with a seed, always the same one for the same index."""
-    source = _RANDOM if seed is None else random.Random(f"{seed} {index}")
+    if seed is None:
+        # In one draw: every row of a data set is given some.
+        drawn = _RANDOM.getrandbits(64)
+        first, second = _WORDS
+        one, two = first[(drawn >> 20) % len(first)], second[(drawn >> 40) % len(second)]
+        return f"{one}{separator}{two}{separator}{drawn % 1_000_000:06d}"
+    source = random.Random(f"{seed} {index}")
     number = source.randrange(1_000_000)
     return separator.join((*(source.choice(words) for words in _WORDS), f"{number:06d}"))
 

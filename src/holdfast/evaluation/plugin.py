@@ -6,6 +6,7 @@ what they found travels in pytest's own reports.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,7 +105,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
 
 
 def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
-    from holdfast.evaluation.experiment import Experiment, name_of, perform
+    from holdfast.evaluation.experiment import Experiment, perform
+    from holdfast.evaluation.recorded import run_name
 
     session = _session_of(item.config)
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}  # noqa: SLF001
@@ -112,15 +114,27 @@ def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
     if (instance := getattr(item.obj, "__self__", None)) is not None:
         arguments["self"] = instance
     _, _, inside = item.name.partition("[")
+    parameters = {k: v for k, v in _params(item).items() if k not in (PARAMETER, THEIRS)}
     experiment = Experiment(
         definition=definition,
         variant=variant,
-        name=name_of(definition, inside.removesuffix("]")),
+        name=run_name(item.module.__name__, _function(item), inside.removesuffix("]")),
         session=session,
         arguments=arguments,
+        parameters=parameters if instance is None else {**parameters, "self": instance},
         policy=definition.policy,
     )
     return perform(experiment)
+
+
+def _function(item: pytest.Function) -> str:
+    """As the item is called: one function may be several tests, by heirs and by other names."""
+    name = item.originalname
+    return name if item.cls is None else f"{item.cls.__qualname__}.{name}"
+
+
+def _params(item: pytest.Function) -> dict[str, Any]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
 
 
 def _variant(
@@ -129,7 +143,7 @@ def _variant(
     from holdfast.evaluation.definition import variants_of, with_setting
 
     options = _options_of(item.config)
-    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    params = _params(item)
     variant: Variant = params.get(PARAMETER) or variants_of(definition, options)[0]
     if THEIRS in params and not definition.completion_params:
         setting = params[THEIRS]
@@ -264,7 +278,13 @@ def _write_summary(path: Path, outcomes: list[dict[str, Any]]) -> None:
             for outcome in sorted(outcomes, key=lambda one: str(one["test"]))
         ]
     }
-    path.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")  # A pipe, say.
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)  # Whole, or as it was.
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,7 +16,8 @@ from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task
 
 MAX_NAME = 180
-"""Of a run's 200 characters; the rest is for its number."""
+"""In bytes: a run's name has up to 200 characters, and is the name of files; the rest is for its
+number and their endings."""
 
 
 class Opened(Struct, frozen=True):
@@ -28,18 +29,20 @@ class Opened(Struct, frozen=True):
 
 
 def run_name(module: str, function: str, *variants: str) -> str:
-    """`module.function[variant]`; no '/', and no longer than a run's name may be."""
+    """`module.function[variant]`, as a run's name may be."""
     inside = "-".join(one for one in variants if one)
     return limited(f"{module}.{function}{f'[{inside}]' if inside else ''}")
 
 
 def limited(name: str) -> str:
-    """The name as a run can have it; one that is too long keeps its beginning and a digest."""
-    name = name.replace("/", "_")
-    if len(name) <= MAX_NAME:
+    """The name as a run can have it. One that is too long, or has a '/', is changed, and gets a
+    digest: two names never become one, since their runs would be one, too."""
+    written = name.encode("utf-8", "surrogatepass")
+    if len(written) <= MAX_NAME and "/" not in name:
         return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:10]
-    return f"{name[: MAX_NAME - 11]}~{digest}"
+    digest = hashlib.sha256(written).hexdigest()[:10]
+    kept = written[: MAX_NAME - 11].decode("utf-8", "ignore")
+    return f"{kept.replace('/', '_')}~{digest}"
 
 
 async def runs_named(journal: Journal, base: str) -> list[Run]:

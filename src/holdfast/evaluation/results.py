@@ -17,7 +17,7 @@ from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import EnvironmentStepped, Generated
 from holdfast.records.tokens import count
-from holdfast.records.trajectory import Status
+from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 class RowResult(Struct, frozen=True, omit_defaults=True):
@@ -122,6 +122,24 @@ class Results(Struct, frozen=True, omit_defaults=True):
         return runs
 
 
+class Settled:
+    """What was settled in this process: it need not be read again from the journal."""
+
+    def __init__(self) -> None:
+        self._rows: dict[TrajectoryKey, tuple[int, RowResult]] = {}
+
+    def note(self, key: TrajectoryKey, history: History) -> None:
+        """Of a trajectory whose last record is durable; failures are left to the journal."""
+        if not (history.failures or history.scoring_failures):
+            listed = TrajectoryRow(key, 0, 0, history.status, True, 0, history.records, "")
+            self._rows[key] = (history.records, _row(listed, history))
+
+    def row(self, listed: TrajectoryRow) -> RowResult | None:
+        """None where the journal has another number of records, or it was settled elsewhere."""
+        records, row = self._rows.get(listed.key, (-1, None))
+        return row if listed.settled and listed.records == records else None
+
+
 class Collector:
     """Folds trajectories into results, one after the other; nothing else of them is kept."""
 
@@ -133,8 +151,12 @@ class Collector:
         self._roots: dict[tuple[str, str], Root] = {}
 
     def take(self, listed: TrajectoryRow, history: History) -> None:
-        self._rows.append(_row(listed, history))
+        self.take_row(_row(listed, history))
         _add_roots(self._roots, listed, history)
+
+    def take_row(self, row: RowResult) -> None:
+        """Of a trajectory that had no failures."""
+        self._rows.append(row)
 
     def results(self) -> Results:
         spec = self._run.spec
@@ -152,12 +174,27 @@ class Collector:
         )
 
 
-async def results_of(journal: Journal, run: Run, *, num_runs: int = 1, source: str = "") -> Results:
+async def results_of(
+    journal: Journal,
+    run: Run,
+    *,
+    num_runs: int = 1,
+    source: str = "",
+    settled: Settled | None = None,
+) -> Results:
     """Reads the run once. A bad record raises `JournalCorrupt` with the trajectory's name.
 
-    `source` is the journal's path, as a user would type it.
+    `source` is the journal's path, as a user would type it. With all of it in `settled`, the run
+    is only listed.
     """
     collector = Collector(run, num_runs=num_runs, source=source)
+    if settled is not None:
+        listing = [row for row in await journal.trajectories(run) if not row.resting]
+        known = [row for row in map(settled.row, listing) if row is not None]
+        if len(known) == len(listing):
+            for row in known:
+                collector.take_row(row)
+            return collector.results()
     async for listed, records in journal.histories(run):
         if not listed.resting:
             collector.take(listed, History(records))

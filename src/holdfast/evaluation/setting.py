@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, structs
 
 from holdfast.records.errors import UsageError
+from holdfast.records.redaction import redact
 from holdfast.records.sampling import Sampling, json_of
 from holdfast.rollout.training import read_params
 
 _SHORT = 40
+_ADDRESSES = frozenset({"base_url", "api_base"})
 _ALIASES = {"max_completion_tokens": "max_tokens"}
 
 
@@ -21,7 +23,7 @@ class Setting(Struct, frozen=True):
     """What one set of completion params asks for."""
 
     params: Mapping[str, object] = {}
-    """As they were given, without the key."""
+    """As they were given, without the key and without what else is secret."""
     model: str | None = None
     base_url: str | None = None
     samples: int | None = None
@@ -54,7 +56,15 @@ def setting_of(
         sampling = structs.replace(sampling, reasoning_effort=str(effort))
     if wanted is not None:
         sampling = structs.replace(sampling, json=json_of(wanted))
-    return Setting(given, read.model, read.base_url, read.n, sampling, key)
+    return Setting(_recorded(given), read.model, read.base_url, read.n, sampling, key)
+
+
+def _recorded(given: dict[str, object]) -> dict[str, object]:
+    """An address may have a password in it, which is no part of what is shown and recorded."""
+    return {
+        name: redact(value) if name in _ADDRESSES and isinstance(value, str) else value
+        for name, value in given.items()
+    }
 
 
 def _flat(params: Mapping[str, object]) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The row that a scorer is shown: the finished one, with what the evaluation says about itself."""
 
 from collections.abc import Mapping
-from copy import copy
+from copy import copy, deepcopy
 
 from holdfast.evaluation.conversion import row_of
 from holdfast.evaluation.definition import Definition
@@ -31,11 +31,13 @@ class RowMaker:
         spec, setting = self._runs[view.key.run]
         row = row_of(_unscored(view), spec)
         asked = row.input_metadata
-        asked.completion_params = {**(asked.completion_params or {}), **setting.params}
+        asked.completion_params = {**(asked.completion_params or {}), **deepcopy(setting.params)}
         asked.session_data = {**(asked.session_data or {}), "mode": self._definition.mode.value}
         index = view.key.sample // max(1, spec.samples // self._num_runs)
         row.execution_metadata.run_id = f"{spec.name}/{index}"
-        row.eval_metadata = self._told.model_copy()
+        row.eval_metadata = told = self._told.model_copy()
+        if told.passed_threshold is not None:
+            told.passed_threshold = told.passed_threshold.model_copy()
         return row
 
     def _metadata(self) -> EvalMetadata:

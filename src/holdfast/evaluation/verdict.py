@@ -17,6 +17,7 @@ from holdfast.evaluation.resampling import (
     Interval,
     bootstrap,
     mean_of_runs,
+    rounding,
     totals_of,
 )
 from holdfast.evaluation.results import Results, RowResult
@@ -199,7 +200,7 @@ def _decide(
         return None, ""
     if score is None:
         return False, f"no row has a score ({_why_none(results)})"
-    if score < threshold.success:
+    if score < threshold.success - rounding(threshold.success):
         return False, f"score {_short(score)} is below the threshold of {threshold.success:g}"
     reached = f"score {_short(score)} reaches the threshold of {threshold.success:g}"
     if threshold.standard_error is None:
@@ -207,7 +208,7 @@ def _decide(
     allowed = f"{threshold.standard_error:g} that is allowed"
     if error is None:
         return False, f"{reached}, but with one task its standard error is unknown (of {allowed})"
-    if error > threshold.standard_error:
+    if error > threshold.standard_error + rounding(error):
         return False, f"{reached}, but its standard error {_short(error)} is above the {allowed}"
     return True, f"{reached} with a standard error of {_short(error)} (of {allowed})"
 

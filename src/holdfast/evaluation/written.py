@@ -15,11 +15,11 @@ Decode = Callable[[Sequence[int]], str]
 
 
 async def write_rows(journal: Journal, run: Run, folder: Path) -> None:
-    """The finished rows as `RUN.jsonl`, whole or not at all."""
+    """The finished rows as `RUN.jsonl`, one for each sample; whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     beside = folder / f".{run.spec.name}.{os.getpid()}"
     with beside.open("wb") as file:
-        async for row in rows(journal, run, What.ROWS):
+        async for row in rows(journal, run, What.ROWS, apart=True):
             file.write(msgspec.json.encode(row) + b"\n")
     beside.replace(folder / f"{run.spec.name}.jsonl")
 

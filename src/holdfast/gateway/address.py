@@ -26,7 +26,9 @@ def is_loopback(host: str) -> bool:
 
 def check_usable(token: str | None, host: str) -> None:
     if token is None and not is_loopback(host):
-        raise UsageError(f"a gateway at {host} is seen by others: give it a token")
+        raise UsageError(
+            f"a gateway at {host} is seen by others: give it a token (--token-env NAME)"
+        )
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii()):
         raise UsageError(f"a token has at least {SHORTEST_TOKEN} characters, all of them ASCII")
     hide(token)

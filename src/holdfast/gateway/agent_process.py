@@ -11,12 +11,16 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.gateway.keys import PREFIX
 from holdfast.gateway.server import Binding
 from holdfast.records.errors import UsageError
 from holdfast.records.redaction import redact
 from holdfast.records.task import Task
 
 GRACE = 5.0
+MARK = "HOLDFAST_URL"
+ROUNDS = 5
+"""How often it is looked for what an agent has left: it may start more meanwhile."""
 TAIL = 2_000
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
 """Of the driver's environment; nothing else of it, and so none of its keys, reaches an agent."""
@@ -41,7 +45,7 @@ def variables(
         "OPENAI_API_KEY": binding.key,
         "ANTHROPIC_BASE_URL": binding.url,
         "ANTHROPIC_API_KEY": binding.key,
-        "HOLDFAST_URL": binding.bound_url,
+        MARK: binding.bound_url,
         "HOLDFAST_MODEL": model,
         "HOLDFAST_TASK": str(folder / "task.json"),
         **more,
@@ -100,15 +104,57 @@ class AgentProcess:
         # Also after it ended by itself: its children may have stayed.
         _signal(process.pid, signal.SIGKILL)
         await process.wait()
+        # Whoever starts it may have set another address, which others have, too.
+        if f"/t/{PREFIX}" in (address := self._env.get(MARK, "")):
+            await asyncio.to_thread(_end_strays, f"{MARK}={address}".encode())
 
     @property
     def last_words(self) -> str:
         """The end of what it wrote to stderr, or else to stdout."""
         for name in ("stderr", "stdout"):
-            said = (self._folder / name).read_bytes()[-TAIL:].decode("utf-8", "replace").strip()
+            said = end_of(self._folder / name).decode("utf-8", "replace").strip()
             if said:
                 return redact(said)
         return ""
+
+
+def end_of(path: Path) -> bytes:
+    """The last bytes of a file, which may be larger than the memory."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        return file.read(TAIL)
+
+
+def _end_strays(mark: bytes) -> None:
+    """Ends what left the agent's group, where the system shows it: no other process has the address
+    with the attempt's key among its variables."""
+    for _ in range(ROUNDS):
+        if not sum(_end_stray(pid, mark) for pid in _pids()):
+            return
+
+
+def _pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except FileNotFoundError:
+        return []  # Another system: only groups can be found there.
+
+
+def _end_stray(pid: int, mark: bytes) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        # Read after it was opened: the number cannot have become another's in between.
+        if mark not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except OSError:
+        return False  # It is gone, or not ours.
+    finally:
+        os.close(handle)
+    return True
 
 
 def _signal(group: int, number: int) -> None:

@@ -87,5 +87,6 @@ def reward_of(body: bytes) -> float | None:
     except (ValueError, RecursionError) as error:
         raise Refused(400, f'it wants {{"reward": number}}: {error}') from error
     if unknown := sorted(found.keys() - {"reward"}):
-        raise Refused(400, f"unknown field {unknown[0][:200]!r}", param=unknown[0][:200])
+        words = f'unknown field {unknown[0][:200]!r}; it wants {{"reward": number}}, or nothing'
+        raise Refused(400, words, param=unknown[0][:200])
     return found.get("reward")

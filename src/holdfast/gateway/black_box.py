@@ -7,6 +7,7 @@ where it was. What it finds around it then is its world's affair (see `worlds`).
 
 import inspect
 import os
+import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -75,6 +76,12 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         resume = "" if self._resume is self._command else f" {self._resume!r}"
         return f"{list(self._command)!r} {sorted(self._env)!r}{resume}{self.surroundings}"
 
+    async def setup(self) -> None:
+        # What would fail every trajectory is said before the first one.
+        if not callable(self._command) and not isinstance(self.world, WorkspaceWorld):
+            _check_found(self._command[0], cwd=self._cwd, path=self._env.get("PATH"))
+        await super().setup()
+
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
@@ -82,7 +89,10 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             found: Any = self._command(binding, t.task)
             result: Returned = await found if inspect.isawaitable(found) else found
             return result
-        with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as scratch:
+        # Something that it started and that got away may still write there.
+        with tempfile.TemporaryDirectory(
+            prefix="holdfast-agent-", ignore_cleanup_errors=True
+        ) as scratch:
             logs = self._folder(t) or Path(scratch)
             home = next((one for one in t.session.episodes if isinstance(one, AgentFolder)), None)
             if home is None:
@@ -141,7 +151,9 @@ def _check_command(command: object) -> None:
         or not command
         or not all(isinstance(word, str) for word in command)
     ):
-        raise UsageError(f"a command is a list of words, not {command!r:.200}")
+        raise UsageError(
+            f'a command is a list of words, such as ["python", "agent.py"], not {command!r:.200}'
+        )
 
 
 def _check_world(
@@ -155,6 +167,18 @@ def _check_world(
             raise UsageError('resume_command goes with world=WorkspaceWorld(…, restore="latest")')
     if isinstance(world, WorkspaceWorld) and (callable(command) or cwd is not None):
         raise UsageError("in a workspace's world the agent is a command, and its cwd is that")
+
+
+def _check_found(program: str, *, cwd: Path | None, path: str | None) -> None:
+    if cwd is not None and not cwd.is_dir():
+        raise UsageError(f"the agent's cwd {str(cwd)!r} is not a folder")
+    is_path = "/" in program
+    found = None if is_path else shutil.which(program, path=path)
+    if found is None and (is_path or cwd is None):
+        found = shutil.which((cwd or Path()).absolute() / program)
+    if found is None:
+        where = f"from {str((cwd or Path()).absolute())!r}" if is_path else "on PATH"
+        raise UsageError(f"the agent's program {program!r} is not found {where}, or not executable")
 
 
 def _found_from_here(command: Sequence[str]) -> list[str]:

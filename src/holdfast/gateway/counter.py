@@ -6,6 +6,7 @@ given again, under another key.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -68,7 +69,9 @@ class Counter:
             if refused.status != 404:
                 raise
         for index in self._peers.others:
-            answer = await self._peers.ask(index, TAKE, wanted)
+            answer = await self._peers.ask_for(
+                index, TAKE, wanted, unheard=partial(self._return, index)
+            )
             if answer is not None and answer[0] == 200:
                 return await self._told_for(index, visit, answer[1])
         return await self._told(visit, await self._taken(wanted, min(left, ASK_AGAIN)))
@@ -88,14 +91,17 @@ class Counter:
             raise
 
     async def _told_for(self, index: int, visit: Visit, told: bytes) -> web.StreamResponse:
-        assert self._peers is not None, "another worker gave it"
         given = msgspec.json.decode(told)
         visit.telling.trajectory = given["trajectory"]
         try:
             return await visit.telling.whole(told)
         except BaseException:
-            self._peers.tell(index, GIVE_BACK, given["key"])
+            self._return(index, told)
             raise
+
+    def _return(self, index: int, told: bytes) -> None:
+        assert self._peers is not None, "another worker gave it"
+        self._peers.tell(index, GIVE_BACK, msgspec.json.decode(told)["key"])
 
     # --- for other workers
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.environments.workspace.command import Ended, Launch, Stop
 from holdfast.environments.workspace.output import Output
 from holdfast.environments.workspace.threads import in_thread
-from holdfast.gateway.agent_process import TAIL
+from holdfast.gateway.agent_process import TAIL, end_of
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.records.redaction import redact
 
@@ -48,7 +48,7 @@ class FolderProcess:
                 code = process.wait()
                 self._launch.end()
             said = Output(TAIL)
-            said.add(self._output.read_bytes()[-TAIL:])
+            said.add(end_of(self._output))
             if not is_stopped and (trouble := self._launch.trouble(Ended(code, said))):
                 raise EnvironmentBroken(trouble)
             return SIGNALLED - code if code > SIGNALLED else code
@@ -57,7 +57,7 @@ class FolderProcess:
 
     @property
     def last_words(self) -> str:
-        said = self._output.read_bytes()[-TAIL:].decode("utf-8", "replace").strip()
+        said = end_of(self._output).decode("utf-8", "replace").strip()
         return redact(said)
 
 

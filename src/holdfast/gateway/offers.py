@@ -33,6 +33,8 @@ class Offer(Struct, eq=False):
     is_taken: bool = False
     kept_until: float = 0.0
     """By the event loop's clock: until then it is given to nobody who does not ask for it."""
+    older_key: str = ""
+    """The one that its agent went on with, having outlived the process that it spoke to."""
 
 
 class Offers:
@@ -84,9 +86,10 @@ class Offers:
         """Whether the agent of the attempt before may have it: nobody else has, or waits for it."""
         return not offer.is_taken and not self._wanted[offer.key]
 
-    def go_on(self, offer: Offer) -> None:
-        """The agent of the attempt before is back, and goes on with that attempt."""
+    def go_on(self, offer: Offer, key: str) -> None:
+        """The agent of the attempt before is back with its `key`, and goes on with that attempt."""
         self._waiting.remove(offer)
+        offer.older_key = key
         offer.trajectory.go_on()
         self._taken(offer)
 

@@ -8,8 +8,9 @@ does not answer is not there, now; the supervisor starts it again.
 import asyncio
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, web
@@ -25,6 +26,8 @@ KNOWN_OWNERS = 65_536
 ANSWER_SECONDS = 10.0
 OWNS, TAKE, GIVE_BACK = "/-/owns", "/-/take", "/-/give-back"
 Asked = TypeVar("Asked")
+Told = tuple[int, bytes] | None
+"""A status and a body; None: nobody is there."""
 STATS, UNHEARD = "/-/stats", "/-/unheard"
 
 
@@ -59,7 +62,8 @@ class Peers:
         self._ways: dict[int, ClientSession] = {}
         self._owners: OrderedDict[str, int] = OrderedDict()
         """Who had a trajectory when it was last looked for."""
-        self._reports: set[asyncio.Task[object]] = set()
+        self._asking: set[asyncio.Task[Told]] = set()
+        """For which nobody waits, or perhaps not for long."""
 
     async def start(self) -> None:
         for index in range(self.place.count):
@@ -72,14 +76,14 @@ class Peers:
                 )
 
     async def aclose(self) -> None:
-        if self._reports:
-            await asyncio.wait(self._reports, timeout=ANSWER_SECONDS)
+        while self._asking:
+            await asyncio.wait(self._asking, timeout=ANSWER_SECONDS)
         for way in self._ways.values():
             await way.close()
 
     # --- asking
 
-    async def ask(self, index: int, path: str, body: object = None) -> tuple[int, bytes] | None:
+    async def ask(self, index: int, path: str, body: object = None) -> Told:
         """The status and the body of its answer; None when it is not there."""
         sent = msgspec.json.encode(body)
         try:
@@ -90,6 +94,17 @@ class Peers:
                 return answer.status, await answer.read()
         except (ClientError, OSError, TimeoutError):
             return None
+
+    async def ask_for(
+        self, index: int, path: str, body: object, *, unheard: Callable[[bytes], None]
+    ) -> Told:
+        """`ask`. What is given to somebody who is gone meanwhile is told to `unheard`."""
+        asking = self._in_background(self.ask(index, path, body))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(lambda done: _told_late(done, unheard))
+            raise
 
     async def everyone(self, path: str, body: object = None) -> dict[int, bytes]:
         """The answers of those that are there and have one."""
@@ -139,7 +154,8 @@ class Peers:
     async def _told_by(self, index: int, visit: Visit, body: bytes) -> web.StreamResponse | None:
         """None when it has not the trajectory any more, or is gone before it told anything."""
         request, ticket = visit.request, uuid.uuid4().hex
-        url = URL(f"http://worker{request.raw_path}", encoded=True)
+        # Not as it came: what is meant for a proxy has the whole address there.
+        url = URL(f"http://worker{request.rel_url.raw_path_qs}", encoded=True)
         headers = headers_of(visit, ticket)
         way = self._ways[index].request(request.method, url, data=body, headers=headers)
         try:
@@ -158,9 +174,19 @@ class Peers:
 
     def tell(self, index: int, path: str, body: object) -> None:
         """In a task of its own: whoever waited for the answer is gone, and with it this one."""
-        report = asyncio.create_task(self.ask(index, path, body), name="report to a worker")
-        self._reports.add(report)
-        report.add_done_callback(self._reports.discard)
+        self._in_background(self.ask(index, path, body))
+
+    def _in_background(self, asking: Coroutine[Any, Any, Told]) -> "asyncio.Task[Told]":
+        task = asyncio.create_task(asking, name="ask a worker")
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        return task
+
+
+def _told_late(done: "asyncio.Task[Told]", unheard: Callable[[bytes], None]) -> None:
+    answer = None if done.cancelled() else done.result()
+    if answer is not None and answer[0] == 200:
+        unheard(answer[1])
 
 
 async def answer(visit: Visit, told: object) -> web.StreamResponse:

@@ -1,12 +1,13 @@
 """Refusing: how a request that is not served is told so."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 
 from holdfast.gateway.exchange import Refused
 from holdfast.gateway.relay import ELSEWHERE, ELSEWHERE_HEADER
 from holdfast.gateway.visit import Visit
+from holdfast.records.redaction import redact
 
 RETRY_AFTER = "1"
 """Seconds; the published libraries obey it."""
@@ -16,6 +17,32 @@ class WrongMethod(Refused):
     def __init__(self, methods: Sequence[str]):
         super().__init__(405, f"this address takes {' and '.join(methods)}")
         self.methods = methods
+
+
+def nothing_at(path: str, routes: Iterable[str]) -> Refused:
+    """Says what was probably meant: most often the base URL has a `/v1` too many, or too few."""
+    known = [one.rstrip("/") for one in routes]
+    meant = [one for one in known if path.rstrip("/").endswith(one.removeprefix("/v1"))]
+    words = f"there is nothing at {redact(path)[:200]!r}"
+    if not meant:
+        words += f"; calls are made at {', '.join(one for one in known if one.startswith('/v1'))}"
+    else:
+        words += f"; it is {max(meant, key=len)}"
+        if max(meant, key=len).startswith("/v1"):
+            words += ": a base URL ends with /v1 for OpenAI clients, and without it for Anthropic's"
+    return Refused(404, words, code="not_found")
+
+
+def no_key(given: str) -> Refused:
+    """For a call that belongs to nobody: no key, or one that was not made here."""
+    if not given:
+        words = "no key: send the trajectory's, as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+        return Refused(401, words, code="invalid_api_key")
+    words = (
+        "no such key: send the trajectory's (`key` in the answer of /trajectories; OPENAI_API_KEY "
+        "or ANTHROPIC_API_KEY where the run starts the agent)"
+    )
+    return Refused(401, words, code="invalid_api_key")
 
 
 async def refuse(visit: Visit, refused: Refused) -> web.StreamResponse:

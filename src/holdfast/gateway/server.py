@@ -28,7 +28,7 @@ from holdfast.gateway.listener import Listener
 from holdfast.gateway.live import Pace
 from holdfast.gateway.metrics import CONTENT_TYPE, Metrics, as_text
 from holdfast.gateway.peers import Stats
-from holdfast.gateway.refusing import WrongMethod, refuse
+from holdfast.gateway.refusing import WrongMethod, no_key, nothing_at, refuse
 from holdfast.gateway.relay import Tickets
 from holdfast.gateway.tools import AgentTools
 from holdfast.gateway.trajectory import AgentTrajectory
@@ -258,7 +258,7 @@ class Gateway:
         if visit.is_inside and route in self._inner:
             found = (("POST",), self._inner[route])
         if found is None:
-            raise Refused(404, "there is nothing at this address", code="not_found")
+            raise nothing_at(visit.path, self._routes)
         methods, endpoint = found
         visit.route, visit.wire = route, self._wires.get(route)
         if visit.request.method not in methods:
@@ -273,7 +273,7 @@ class Gateway:
             return bound
         if self._keys.read(visit.key) is not None:
             raise attempt_over()
-        raise Refused(401, "no such key: give the one that belongs to the trajectory")
+        raise no_key(visit.key)
 
     async def _call(self, visit: Visit) -> web.StreamResponse:
         bound = self._found(visit)
@@ -289,7 +289,8 @@ class Gateway:
         telling, delivered = visit.telling, False
         try:
             response = await telling.call(visit.wire, ask, hearing=hearing)
-            delivered = True
+            # An error that ends a stream is no answer: asked again, it is the same call.
+            delivered = telling.answer is not None
         finally:
             hearing.leave(delivered=delivered)
             if visit.ticket:

@@ -74,11 +74,13 @@ class Strangers:
         offer = self._offers.of(bearer.trajectory)
         if offer is None:
             return False
+        if offer.older_key == key:
+            return True  # By another of its calls, while this one waited.
         # Whoever holds the lease knows.
         standing = standing_of(offer.trajectory.session.history)
         if standing.is_over(bearer) or not self._offers.can_go_on(offer):
             raise self._refused(key)
-        self._offers.go_on(offer)
+        self._offers.go_on(offer, key)
         self._adopt(offer, key)
         return True
 

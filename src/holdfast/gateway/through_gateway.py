@@ -139,9 +139,10 @@ class GatewayRolloutProcessor(RolloutProcessor):
                 if broken.done() and t.session.broken is not None:
                     raise t.session.broken
                 if self.expects_calls(binding) and trajectory.is_silent(self._silence):
-                    raise t.session.failed(
-                        AgentSilent(f"the agent asked nothing for {self._silence:g} s")
-                    )
+                    words = f"the agent asked nothing for {self._silence:g} s"
+                    if self.ends_when_told:
+                        words += "; one that is done says so: POST /complete"
+                    raise t.session.failed(AgentSilent(words))
             return agent.result()
         finally:
             broken.cancel()

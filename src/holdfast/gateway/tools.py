@@ -89,6 +89,8 @@ class AgentTools:
         calls. One that never ended is the one that it makes again, having lost its connection."""
         results = self._session.history.results
         for key, paths in self._recorded.items():
+            # Of equal ones, the one that never ended may have begun first.
+            paths.sort(key=lambda path: path not in results)
             self._made[key] = sum(path in results for path in paths)
 
     @property

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import msgspec
@@ -34,7 +34,6 @@ from holdfast.records.step import Called, Generated
 from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.rollout import generation
 from holdfast.rollout.generation import Turn
-from holdfast.rollout.prompt import Stream
 from holdfast.rollout.session import Session, is_accident
 from holdfast.rollout.tool import Tool
 from holdfast.rollout.voice import Voice
@@ -172,11 +171,10 @@ class AgentTrajectory:
         await session.keep_worlds()
         tools = await self._kept_tools(ask)
         voice, seed_from = session.voice.speaking(sampling), f"{key.hex()}.{occurrence}"
-        place = self._tree.place(ask.messages, digests, tools=ask.tools, tools_digest=tools)
-        turns = self._bare_turns(ask, sampling, number, seed_from) or [
-            self._turn(voice, place, ask, sampling, f"{number}.{choice}.0", seed_from)
-            for choice in range(ask.n)
-        ]
+        places = self._tree.places(ask.messages, digests, tools=ask.tools, tools_digest=tools)
+        place, turns = None, self._bare_turns(ask, sampling, number, seed_from)
+        if not turns:
+            place, turns = self._turns(voice, places, ask, sampling, number, seed_from)
         opening = Opening(
             id=hashlib.sha256(f"{self.name}/{turns[0].path}".encode()).hexdigest()[:24],
             created=int(time.time()) if begun is None else begun.created,
@@ -215,10 +213,10 @@ class AgentTrajectory:
         await session.append(*(generation.without_drafted(session, one) for one in steps), called)
         for step in steps:
             self._visit(step.path)
-        if turns[0].bare:
+        if place is None:
             self._bare_prompts.add(called)
         else:
-            self._tree.add(called, steps, [(one.path, _advanced(place, one, ask)) for one in steps])
+            self._tree.add(called, steps, place, tools=ask.tools)
         return called
 
     def place(self, ask: Ask) -> Place:
@@ -260,6 +258,28 @@ class AgentTrajectory:
             )
             for choice, one in enumerate(one for one in asked for _ in range(ask.n))
         ]
+
+    def _turns(
+        self,
+        voice: Voice,
+        places: Iterable[Place],
+        ask: Ask,
+        sampling: Sampling,
+        number: int,
+        seed_from: str,
+    ) -> tuple[Place, list[Turn]]:
+        """One for each choice, and where they belong: to the first of `places`, unless a beginning
+        is durable. Then it is where that began, whatever was recorded since."""
+        paths = [f"{number}.{choice}.0" for choice in range(ask.n)]
+        drafts = [one for one in map(self.session.history.drafts.get, paths) if one is not None]
+        first: tuple[Place, list[Turn]] | None = None
+        for place in places:
+            turns = [self._turn(voice, place, ask, sampling, path, seed_from) for path in paths]
+            if all(one.fingerprint == turns[0].prompt.fingerprint for one in drafts):
+                return place, turns
+            first = first or (place, turns)
+        assert first is not None, "there is a place for every call"
+        return first
 
     def _turn(
         self, voice: Voice, place: Place, ask: Ask, sampling: Sampling, path: str, seed_from: str
@@ -374,10 +394,3 @@ def _sampling(run: Sampling, ask: Ask) -> Sampling:
         return msgspec.convert({**structs.asdict(run), **changes}, Sampling)
     except (msgspec.ValidationError, UsageError) as error:
         raise Refused(400, str(error)) from error
-
-
-def _advanced(place: Place, step: Generated, ask: Ask) -> Stream:
-    stream = place.stream.copy()
-    messages: list[Message] = place.messages
-    stream.advance(step, messages, ask.tools)
-    return stream

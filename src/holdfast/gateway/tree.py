@@ -7,7 +7,7 @@ has nothing to do with any of them (a sub-agent) is a root of its own.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -54,12 +54,14 @@ class Tree:
             self._grow(called, [self._generation(path) for path in called.choices])
 
     def add(
-        self, called: Called, steps: Sequence[Generated], streams: Sequence[tuple[str, Stream]]
+        self, called: Called, steps: Sequence[Generated], place: Place, *, tools: Tools
     ) -> None:
-        """Takes in a call that was answered live, with the streams that it left."""
+        """Takes in a call that was answered live, at its place."""
         self._grow(called, steps)
-        for path, stream in streams:
-            self._keep(path, stream)
+        for step in steps:
+            stream = place.stream.copy()
+            stream.advance(step, place.messages, tools)
+            self._keep(step.path, stream)
 
     def place(
         self,
@@ -83,9 +85,34 @@ class Tree:
         stream = self._stream(rewritten, asked) if rewritten else Stream()
         return Place(stream, list(messages), "")
 
+    def places(
+        self,
+        messages: Sequence[Message],
+        digests: Sequence[bytes],
+        *,
+        tools: Tools,
+        tools_digest: bytes,
+    ) -> Iterator[Place]:
+        """Where it belongs, and then every other place where it may have belonged before what is
+        recorded now was."""
+        yield self.place(messages, digests, tools=tools, tools_digest=tools_digest)
+        asked = (tools, tools_digest)
+        lengths = {digest: length for length, digest in enumerate(digests, 1)}
+        beginning = canonical.beginning(messages, digests)
+        for called in reversed(self._history.calls.values()):
+            for path in () if called.wire == BARE_WIRE else called.choices:
+                end = canonical.after(called.conversation, self._generation(path).message)
+                if (length := lengths.get(end)) is not None:
+                    stream = self._stream(path, asked)
+                    yield Place(stream, [*stream.messages, *messages[length:]], path)
+                elif called.beginning == beginning:
+                    yield Place(self._stream(path, asked), list(messages), "")
+        yield Place(Stream(), list(messages), "")
+
     def _grow(self, called: Called, steps: Sequence[Generated]) -> None:
         for step in steps:
-            self._ends[canonical.after(called.conversation, step.message)] = step.path
+            # Of equal ones, the first: so it does not matter what was recorded after it.
+            self._ends.setdefault(canonical.after(called.conversation, step.message), step.path)
             self._beginnings[called.beginning] = step.path
             self._bases.setdefault(called.conversation, step.base)
 

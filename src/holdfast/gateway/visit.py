@@ -31,6 +31,7 @@ class Visit:
         self.tool: ToolHearing | None = None
         """The call of a tool that it waits for."""
         self._limits = limits
+        self._has_gone_on = False
         self._since = time.monotonic()
 
     @property
@@ -89,9 +90,10 @@ class Visit:
         )
 
     async def _go_on(self) -> None:
-        """curl asks before it sends a body of some size."""
-        if self.request.headers.get("expect", "").lower() != "100-continue":
+        """curl asks before it sends a body of some size; it is told once."""
+        if self._has_gone_on or self.request.headers.get("expect", "").lower() != "100-continue":
             return
+        self._has_gone_on = True
         writer = self.request.writer
         await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         writer.output_size = 0

@@ -97,6 +97,7 @@ class LiveMessage:
         """`bare`: whatever the reply looks like, it is text, up to a stop string."""
         found = grammar_of(renderer)
         self._grammar = found or Grammar({}, ())
+        self._control = {} if bare else self._grammar.control
         self._decode = partial(renderer.decode, special=False) if bare else renderer.decode
         self._renderer, self._prompt, self._tools = renderer, prompt, tools
         self._signs = _signs((*(() if bare else self._grammar.markers), *stop))
@@ -121,9 +122,9 @@ class LiveMessage:
         for at, token in enumerate(ids):
             if self.is_over:
                 break
-            if token in self._grammar.control:
+            if token in self._control:
                 self._plain(ids[start:at])
-                self._met(self._grammar.control[token])
+                self._met(self._control[token])
                 self._ids.append(token)
                 self._text = Increments(self._decode)
                 start = at + 1

@@ -48,7 +48,38 @@ async def end(job: "asyncio.Task[object]") -> None:
         job.cancel()
         await asyncio.wait({job}, timeout=CANCEL_AGAIN)
     # Looked at, now or later, so that asyncio does not report it as lost.
-    job.add_done_callback(lambda done: done.cancelled() or done.exception())
+    if job.done():
+        _look_at(job)
+    else:
+        job.add_done_callback(_look_at)
+
+
+def _look_at(job: "asyncio.Task[object]") -> None:
+    if not job.cancelled():
+        job.exception()
+
+
+async def finished(job: "asyncio.Future[Result]", seconds: float | None) -> bool:
+    """Whether the job ends within so many seconds. It is waited for, and otherwise left alone.
+
+    As `asyncio.wait` would, for a single one: every trajectory waits so, more than once.
+    """
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = None if seconds is None else loop.call_later(seconds, wake)
+    job.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        job.remove_done_callback(wake)
+        if timer is not None:
+            timer.cancel()
+    return job.done()
 
 
 async def contained(awaitable: Awaitable[Result]) -> Result:

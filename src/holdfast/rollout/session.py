@@ -228,6 +228,8 @@ class Session:
 
     async def close_episodes(self) -> None:
         """The attempt is over, however it ended: nothing of it stays open."""
+        if not self.episodes:
+            return
         closing = asyncio.ensure_future(self._close_episodes())
         try:
             await asyncio.shield(closing)

@@ -10,6 +10,7 @@ import contextvars
 import os
 import queue
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -20,82 +21,181 @@ from holdfast.rollout.containment import as_exception
 
 MAX_ABANDONED = 64
 IDLE_SECONDS = 1.0
+PATIENCE = 0.01
+"""Seconds that calls wait for a thread that is at work, before there are more."""
+MOST_PATIENCE = 0.1
+"""The same while the event loop is so busy that no thread gets far."""
 Result = TypeVar("Result")
 
 
+class StillRunning(Exception):
+    """A call did not end in its time; its thread is left behind."""
+
+
 class DaemonThreads:
-    """A thread for each call that is under way. Cancelling the await abandons the thread until its
-    call ends by itself; one that is free takes the next call, and goes when none comes."""
+    """Runs calls in threads of its own. Cancelling the await abandons a thread until its call ends
+    by itself.
+
+    No call waits for others that take their time: while the threads do not get on, there are twice
+    as many after each moment. Short calls, of which thousands may come at once, share one: threads
+    that fight for the interpreter's lock take longer than the calls. One that is free goes after a
+    while.
+    """
 
     def __init__(self, what: str):
         self._what = what
-        self._process = os.getpid()
-        self._free: deque[_Worker] = deque()
-        self._abandoned: set[_Worker] = set()
+        self._forget()
 
-    async def run(self, function: Callable[[], Result]) -> Result:
-        self._abandoned = {worker for worker in self._abandoned if worker.is_busy}
+    def _forget(self) -> None:
+        self._process = os.getpid()
+        self._line = _Line(f"holdfast-{self._what}")
+        self._abandoned: set[_Call] = set()
+
+    async def run(self, function: Callable[[], Result], *, seconds: float | None = None) -> Result:
+        """What the function returns or raises; after so many seconds, `StillRunning`."""
+        if self._process != os.getpid():
+            self._forget()  # A fork has none of the threads of the process that it came from.
+        if self._abandoned:
+            self._abandoned = {call for call in self._abandoned if call.is_running}
         if len(self._abandoned) >= MAX_ABANDONED:
             raise EnvironmentBroken(
                 f"{len(self._abandoned)} {self._what} are still hanging; no more are started"
             )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        mailbox, context = mailbox_of(loop), contextvars.copy_context()
-
-        def work() -> None:
-            try:
-                result = context.run(function)
-            except BaseException as error:
-                mailbox.post(set_exception, future, error)
-            else:
-                mailbox.post(set_result, future, result)
-
-        worker = self._worker()
-        worker.do(work)
+        call = _Call(function, future, mailbox_of(loop))
+        timer = None if seconds is None else loop.call_later(seconds, _give_up, future)
+        self._line.join(call, loop, hanging=len(self._abandoned))
         try:
             return await future
-        except asyncio.CancelledError:
-            self._abandoned.add(worker)
+        except (asyncio.CancelledError, StillRunning):
+            call.is_wanted = False
+            self._abandoned.add(call)
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
 
-    def _worker(self) -> "_Worker":
-        if self._process != os.getpid():
-            # A fork has none of the threads of the process that it came from.
-            self._process, self._free, self._abandoned = os.getpid(), deque(), set()
+
+def _give_up(future: "asyncio.Future[Result]") -> None:
+    if not future.done():
+        future.set_exception(StillRunning())
+
+
+class _Call:
+    """One call: who waits for it, and how far it is."""
+
+    __slots__ = ("_context", "_function", "_future", "_mailbox", "is_running", "is_wanted", "since")
+
+    def __init__(
+        self, function: Callable[[], Result], future: "asyncio.Future[Result]", mailbox: "_Mailbox"
+    ):
+        self._function = function
+        self._future = future
+        self._mailbox = mailbox
+        self._context = contextvars.copy_context()
+        self.since = time.monotonic()
+        self.is_wanted = True
+        self.is_running = True
+        """Until it has ended, or was passed over because nobody waits for it any more."""
+
+    def do(self) -> None:
+        if self.is_wanted:
+            try:
+                result = self._context.run(self._function)
+            except BaseException as error:
+                self._mailbox.post(set_exception, self._future, error)
+            else:
+                self._mailbox.post(set_result, self._future, result)
+        self.is_running = False
+
+
+class _Line:
+    """The calls that wait, and the threads that take them, the first one first."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self._waiting: deque[_Call] = deque()
+        self._free: deque[queue.SimpleQueue[None]] = deque()
+        """The bells of threads that wait for work. Whoever takes one out rings it."""
+        self._threads = 0
+        self._ended = 0
+        """Calls, ever: how one sees that the threads get on."""
+        self._counting = threading.Lock()
+        self._watched_by: asyncio.AbstractEventLoop | None = None
+
+    def join(self, call: _Call, loop: asyncio.AbstractEventLoop, *, hanging: int) -> None:
+        self._waiting.append(call)
+        if len(self._free) + hanging >= self._threads:
+            self._more(1)
+        self._watch(loop)
+
+    def _more(self, wanted: int) -> None:
+        for _ in range(wanted):
+            try:
+                self._free.pop().put(None)
+            except IndexError:
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                with self._counting:
+                    self._threads += 1
+
+    # --- on the loop of whoever has called
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Another loop's eye is not trusted: that loop may have ended.
+        if self._watched_by is not loop:
+            self._watched_by = loop
+            due = loop.time() + PATIENCE
+            loop.call_at(due, self._look, loop, due, self._ended)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, due: float, ended: int) -> None:
+        """More threads, if those that there are do not get on."""
+        self._watched_by = None
         try:
-            return self._free.pop()
+            waited = time.monotonic() - self._waiting[0].since
         except IndexError:
-            return _Worker(f"holdfast-{self._what}", self._free)
+            return
+        if self._ended == ended:
+            self._more(min(len(self._waiting), max(1, self._threads)))
+        elif loop.time() - due < PATIENCE or waited > MOST_PATIENCE:
+            # A loop that is late holds the interpreter's lock: one more would wait for it, too.
+            self._more(1)
+        self._watch(loop)
 
-
-class _Worker:
-    """One thread. Whoever takes it out of `free` gives it the next call."""
-
-    def __init__(self, name: str, free: "deque[_Worker]"):
-        self.is_busy = False
-        self._free = free
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name=name, daemon=True).start()
-
-    def do(self, call: Callable[[], None]) -> None:
-        self.is_busy = True
-        self._calls.put(call)
+    # --- in a thread
 
     def _work(self) -> None:
-        while True:
+        bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        while self._waiting or self._is_called(bell):
             try:
-                call = self._calls.get(timeout=IDLE_SECONDS)
-            except queue.Empty:
-                try:
-                    self._free.remove(self)
-                except ValueError:
-                    continue  # It was taken at this moment: its call is coming.
-                return
-            call()
+                call = self._waiting.popleft()
+            except IndexError:
+                continue  # Another was faster.
+            call.do()
             del call  # It holds what the user's function and its result hold.
-            self.is_busy = False
-            self._free.append(self)
+            self._ended += 1
+
+    def _is_called(self, bell: "queue.SimpleQueue[None]") -> bool:
+        """Waits for work. False where none came: the thread ends, and nobody counts on it."""
+        self._free.append(bell)
+        if self._waiting and self._takes_back(bell):
+            return True  # It came at this moment, when no thread seemed free.
+        try:
+            bell.get(timeout=IDLE_SECONDS)
+        except queue.Empty:
+            if self._takes_back(bell):
+                with self._counting:
+                    self._threads -= 1
+                return False
+            bell.get()  # It was taken at this moment.
+        return True
+
+    def _takes_back(self, bell: "queue.SimpleQueue[None]") -> bool:
+        try:
+            self._free.remove(bell)
+        except ValueError:
+            return False
+        return True
 
 
 class _Mailbox:
@@ -128,9 +228,11 @@ _mailboxes: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox]" = (
 
 def mailbox_of(loop: asyncio.AbstractEventLoop) -> _Mailbox:
     """Asked for on the loop itself; posted to from anywhere."""
-    if loop not in _mailboxes:
-        _mailboxes[loop] = _Mailbox(loop)
-    return _mailboxes[loop]
+    try:
+        return _mailboxes[loop]
+    except KeyError:
+        made = _mailboxes[loop] = _Mailbox(loop)
+        return made
 
 
 def set_result(future: "asyncio.Future[Result]", result: Result) -> None:
