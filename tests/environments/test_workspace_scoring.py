@@ -26,10 +26,10 @@ QUICK = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 def score(files, *commands, command="python -m pytest -q", tests=None, **options):
     """What scoring says after the policy ran `commands`."""
-    sandbox = options.pop("sandbox", "auto")
+    sandbox, env = options.pop("sandbox", "auto"), options.pop("env", QUICK)
 
     async def run():
-        async with opened(files, sandbox=sandbox, env=QUICK) as workspace:
+        async with opened(files, sandbox=sandbox, env=env) as workspace:
             for one in commands:
                 await workspace.shell(one)
             before = contents(workspace.path)
@@ -48,6 +48,11 @@ def test_what_is_right_is_rewarded(sandbox):
     assert seen.text == "4 passed, 0 failed, 0 errors, 0 skipped\n[exit code 0]"
     assert "4 passed" in seen.info["output"]
     assert not seen.over
+
+
+@both
+def test_plugins_that_the_interpreter_knows_of_and_the_sandbox_does_not_change_no_reward(sandbox):
+    assert score({"solution.py": RIGHT}, sandbox=sandbox, env={}).reward == 1.0
 
 
 @both

@@ -87,6 +87,45 @@ def test_an_agent_that_fails_is_a_failure_with_its_last_words():
     assert history.failures[-1].cause == "code"
 
 
+def test_the_last_line_of_a_traceback_heads_the_failure():
+    yard = Yard()
+    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", "1 / 0"]), max_retry=0)
+    first, *rest = yard.history().failures[-1].message.splitlines()
+    assert first == "the agent ended with exit code 1: ZeroDivisionError: division by zero"
+    assert rest[0] == "Traceback (most recent call last):"
+
+
+def test_an_agent_finds_its_task_where_the_logs_are_a_relative_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    reads = "import os; print(len(open(os.environ['HOLDFAST_TASK']).read()) > 2)"
+    yard = Yard()
+    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", reads], logs="logs"))
+    assert yard.history().status.name == "COMPLETED", yard.history().failures
+    (out,) = (tmp_path / "logs").rglob("stdout")
+    assert out.read_text() == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "words"),
+    [
+        (["no-such-agent", "--x"], {}, "'no-such-agent' is not found on PATH"),
+        (["./agent"], {}, "'./agent' is not found from"),
+        (["./agent"], {"cwd": "there"}, "'./agent' is not found from"),
+        (["sh"], {"cwd": "nowhere"}, "'nowhere' is not a folder"),
+        (["sh"], {"env": {"PATH": "/nowhere"}}, "'sh' is not found on PATH"),
+    ],
+)
+def test_a_program_that_is_not_there_is_said_before_the_first_trajectory(
+    tmp_path, monkeypatch, command, options, words
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    yard = Yard()
+    with pytest.raises(UsageError, match=words):
+        yard.run(BlackBoxRolloutProcessor(command, **options))
+    assert not yard.history().failures
+
+
 def test_what_an_agent_leaves_running_is_ended_with_it(tmp_path):
     pid = tmp_path / "pid"
     code = (

@@ -89,6 +89,10 @@ def test_beyond_loopback_a_token_is_wanted(refused, host):
     assert "give it a token" in refused("--host", host)
 
 
+def test_a_journal_that_keeps_nothing_is_refused(refused):
+    assert "name a file" in refused("--journal", "memory:")
+
+
 def test_a_token_that_is_none_is_refused(refused, monkeypatch):
     assert "that variable is not set" in refused("--token-env", "NO_SUCH_TOKEN")
     monkeypatch.setenv("SHORT_TOKEN", "short")

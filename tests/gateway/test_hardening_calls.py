@@ -12,6 +12,7 @@ from holdfast.gateway.limits import Limits
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.policy.policy import Draft
+from holdfast.records.errors import BadRequest
 from holdfast.records.step import VersionSpan
 from holdfast.records.tokens import pack_ids, pack_logprobs, unpack_ids
 
@@ -114,5 +115,27 @@ def test_a_stream_that_ended_with_an_error_is_the_same_call_when_it_is_asked_aga
             second = await exchange(counter.port, post(CHAT, wanted, binding))
             assert (second.status, second.json["error"]["param"]) == (400, "response_format")
             assert len(counter.play.oracle.requests) == 1
+
+    asyncio.run(body())
+
+
+def test_when_one_of_several_choices_fails_the_others_are_sampled_no_further():
+    ended = asyncio.Event()
+
+    async def answer(request):
+        if request.id.endswith(".0.0"):
+            raise BadRequest("no such schema")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def body():
+        async with opened(answer) as (counter, _, binding):
+            wanted = asked(user("q"), n=3, response_format={"type": "json_object"})
+            reply = await exchange(counter.port, post(CHAT, wanted, binding))
+            assert reply.status == 400
+            assert len(counter.play.oracle.requests) == 3
+            await asyncio.wait_for(ended.wait(), 5)
 
     asyncio.run(body())

@@ -152,6 +152,26 @@ def test_what_does_not_exist_is_said_in_the_providers_shape(method, path, status
     perform(body)
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/chat/completions", "it is /v1/chat/completions: a base URL ends with /v1"),
+        ("/v1/v1/chat/completions", "it is /v1/chat/completions: a base URL ends with /v1"),
+        ("/v1/v1/messages", "it is /v1/messages: a base URL ends with /v1 for OpenAI clients"),
+        ("/v1/complete", "nothing at '/v1/complete'; it is /complete"),
+        ("/v1/embeddings", "calls are made at /v1/"),
+        ("/v1/t/hf-0123456789abcdef", "nothing at '/v1/t/[redacted]'"),
+    ],
+)
+def test_a_wrong_address_is_told_the_right_one(path, words):
+    async def body():
+        async with opened() as (counter, _, _):
+            reply = await exchange(counter.port, request("POST", path))
+            assert words in reply.json["error"]["message"]
+
+    perform(body)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_carries_its_id_and_an_error_the_clients(stream):
     async def body():

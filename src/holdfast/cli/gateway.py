@@ -21,6 +21,7 @@ from holdfast.gateway.external import Address, ExternalRolloutProcessor
 from holdfast.gateway.keys import kept_secret
 from holdfast.gateway.limits import Limits
 from holdfast.gateway.supervisor import end_with_supervisor
+from holdfast.journal import MEMORY
 from holdfast.records.errors import UsageError
 from holdfast.records.task import read_tasks
 from holdfast.rollout.processor import fingerprint_of
@@ -87,6 +88,10 @@ def _work(args: argparse.Namespace, processor: ExternalRolloutProcessor) -> runn
 
 
 def _check(args: argparse.Namespace) -> None:
+    if args.journal == MEMORY:
+        raise UsageError(
+            f"--journal {MEMORY}: agents must find their past again; name a file, like run.journal"
+        )
     if not 0 <= args.port < 2**16:
         raise UsageError(f"--port {args.port}: ports end at 65535")
     if not args.host or not args.host.isprintable():

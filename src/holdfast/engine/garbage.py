@@ -8,7 +8,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-OBJECTS = 20_000
+OBJECTS = 50_000
 _before: list[tuple[int, int, int]] = []
 """What each run in this process found, to be put back by the last of them."""
 

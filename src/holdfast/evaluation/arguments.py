@@ -1,5 +1,6 @@
 """The decorator's arguments, read and checked: each mistake is told with the argument's name."""
 
+import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,6 +77,16 @@ def check_settings(settings: Sequence[Params | None], samples: int | None) -> No
             )
 
 
+def check_names(decorator: Callable[..., Any], bare: object, unknown: Params) -> None:
+    """It is called, with names only, and all of them are known."""
+    if bare is not None:
+        raise UsageError("evaluation_test wants named arguments: write @evaluation_test(dataset=…)")
+    for name in sorted(unknown):
+        near = difflib.get_close_matches(name, inspect.signature(decorator).parameters, n=1)
+        meant = f"; is {near[0]!r} meant?" if near else "; docs/evaluations.md has all of them"
+        raise UsageError(f"evaluation_test has no argument {name!r}{meant}")
+
+
 def names(argument: str, given: Any) -> tuple[str, ...] | None:
     if given is None:
         return None
@@ -120,6 +131,8 @@ def datasets(function: Callable[..., Any], **given: Any) -> tuple[Dataset, ...]:
     names = ("dataset", "input_dataset", "input_messages", "input_rows", "data_loaders")
     named = [name for name in names if given[name] is not None]
     own = given.pop("dataset")
+    if isinstance(own, list | tuple) and not own:
+        raise UsageError("dataset is empty: there would be nothing to evaluate")
     if not named:
         return ()
     if len(named) > 1:

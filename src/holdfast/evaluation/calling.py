@@ -97,9 +97,8 @@ class Evaluation:
                 f"{', '.join(known)}"
             )
         if name is not None and name not in known:
-            raise UsageError(
-                f"{self._definition.name} has no variant {name!r}; it has {', '.join(known)}"
-            )
+            has = f"it has {', '.join(known)}" if len(known) > 1 else "it has but one: leave it out"
+            raise UsageError(f"{self._definition.name} has no variant {name!r}; {has}")
         chosen = variants[0 if name is None else known.index(name)]
         return self._experiment(session, chosen, arguments or {})
 
@@ -120,6 +119,7 @@ class Evaluation:
                 f"{self._definition.name} also takes {', '.join(missing)}, which pytest fills in; "
                 "without it, give arguments={…}"
             )
+        _check_taken(self._definition, arguments)
         return Experiment(
             definition=self._definition,
             variant=variant,
@@ -171,3 +171,12 @@ def _no_loop() -> None:
     except RuntimeError:
         return
     raise UsageError("an event loop runs already: await evaluate_async(…) instead of evaluate(…)")
+
+
+def _check_taken(definition: Definition, arguments: Mapping[str, object]) -> None:
+    """Before anything is rolled out, and not by each row that is judged."""
+    kinds = {one.name: one.kind for one in definition.arguments}
+    if inspect.Parameter.VAR_KEYWORD in kinds.values():
+        return
+    for name in sorted(set(arguments) - set(kinds) - {"self"}):
+        raise UsageError(f"arguments: {definition.name} takes no {name!r}")

@@ -113,8 +113,9 @@ def _given_fields(row: EvaluationRow) -> Fields:
         found["execution_metadata"] = row.execution_metadata.model_dump(
             mode="json", exclude_unset=True
         )
-    given = [name for name in _GIVEN if name in row.model_fields_set]
-    if "rollout_status" in row.model_fields_set and not row.rollout_status.is_running():
+    filled = row.model_fields_set
+    given = [name for name in _GIVEN if name in filled]
+    if "rollout_status" in filled and not row.rollout_status.is_running():
         given.append("rollout_status")
     if not given:
         return found

@@ -36,7 +36,11 @@ def read(path: Path) -> Iterator[Found]:
             yield from _read_file(file)
         return
     if not path.exists():
-        raise UsageError(f"data set {path} does not exist")
+        hint = "" if path.suffix else '; a string is a path: write a prompt as {"prompt": …}'
+        raise UsageError(
+            f"data set {path} does not exist; a relative path is looked for in the current folder "
+            f"and beside the test file{hint}"
+        )
     yield from _read_file(path)
 
 

@@ -14,7 +14,6 @@ from holdfast.evaluation.calling import Evaluation
 from holdfast.evaluation.dataset import Adapter, Preprocess
 from holdfast.evaluation.definition import Definition, check_function
 from holdfast.evaluation.retrying import retrying_of
-from holdfast.records.errors import UsageError
 from holdfast.rollout.processor import fingerprint_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -22,6 +21,8 @@ Params = Mapping[str, object]
 
 
 def evaluation_test(
+    bare: object = None,
+    /,
     *,
     completion_params: "Sequence[Params | None] | Params | None" = None,
     dataset: object = None,
@@ -61,8 +62,7 @@ def evaluation_test(
     `logger` and `disable_browser_open` are accepted and change nothing: every row is in the
     journal, and no browser is ever opened.
     """
-    if unknown:
-        raise UsageError(f"evaluation_test has no argument {min(unknown)!r}")
+    arguments.check_names(evaluation_test, bare, unknown)
     judged = arguments.mode(mode)
     settings = arguments.listed(completion_params)
     arguments.check_settings(settings, samples)

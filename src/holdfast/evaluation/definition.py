@@ -125,7 +125,7 @@ def _datasets(definition: Definition, options: Options) -> list[Dataset]:
         datasets = [Dataset((options.jsonl_path,))]
     if not datasets:
         raise UsageError(
-            f"{definition.name} has no rows: give @evaluation_test dataset=…, input_dataset=…, "
+            "it has no rows: give @evaluation_test dataset=…, input_dataset=…, "
             "input_messages=…, input_rows=… or data_loaders=…"
         )
     if options.max_rows is None:

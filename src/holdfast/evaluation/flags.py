@@ -7,6 +7,7 @@ nothing but what pytest has imported anyway: sessions without evaluations pay fo
 
 import json
 import math
+import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -207,16 +208,23 @@ def _where() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
         _flag(
             "summary",
             "summary-json",
+            type=_target,
             metavar="FILE",
             help="write the whole session's scores as JSON to FILE (or into a folder)",
         ),
         _flag(
             "output-dir",
             "output-dir",
+            type=_folder,
             metavar="DIR",
             help="write the finished rows of each run as DIR/RUN.jsonl",
         ),
-        _flag("report", metavar="DIR", help="write each run as one HTML file into DIR"),
+        _flag(
+            "report",
+            type=_folder,
+            metavar="DIR",
+            help="write each run as one HTML file into DIR",
+        ),
         _flag(
             "print-summary",
             "print-summary",
@@ -288,6 +296,25 @@ def _word(text: str) -> str:
 def _file(text: str) -> str:
     if not Path(text).is_file():
         raise ArgumentTypeError(f"there is no file {text!r}")
+    return text
+
+
+def _folder(text: str) -> str:
+    """Told before hours of rollouts, not after them. Nothing is made yet."""
+    path = Path(text).absolute()
+    near = next(one for one in (path, *path.parents) if one.exists())
+    if not near.is_dir():
+        raise ArgumentTypeError(f"{str(near)!r} is no folder")
+    if not os.access(near, os.W_OK):
+        raise ArgumentTypeError(f"{str(near)!r} cannot be written to")
+    return text
+
+
+def _target(text: str) -> str:
+    if not Path(text).is_file() or text.endswith("/"):
+        return _folder(text)
+    if not os.access(text, os.W_OK):
+        raise ArgumentTypeError(f"{text!r} cannot be written to")
     return text
 
 

@@ -1,13 +1,16 @@
 """SIGINT and SIGTERM in the middle of an evaluation: what is in flight becomes durable first.
 
-The first signal stops the run with care; another one interrupts at once, which is safe, too.
+The first signal stops the run with care; another one interrupts at once, which is safe, too. Where
+user code keeps the event loop busy, the first waits for it, and Python's own way is gone after it:
+the second cancels, the third interrupts wherever it is.
 """
 
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 
 from holdfast.engine.stop import Stop
 
@@ -39,21 +42,23 @@ def interruptible(stop: Stop) -> Iterator[Interruption]:
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in WATCHED}
 
-    def handle(number: signal.Signals) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
+        # Not the loop's own handlers: those wait for the loop, and user code may keep it busy.
         if found.received is not None:
-            for one in WATCHED:
-                loop.remove_signal_handler(one)
-                signal.signal(one, before[one])
+            _put_back(before)
             signal.raise_signal(number)
             return
-        found.received = number
-        stop.request(f"received {number.name}")
+        found.received = signal.Signals(number)
+        loop.call_soon_threadsafe(stop.request, f"received {found.received.name}")
 
     for number in WATCHED:
-        loop.add_signal_handler(number, handle, number)
+        signal.signal(number, handle)
     try:
         yield found
     finally:
-        for number in WATCHED:
-            loop.remove_signal_handler(number)
-            signal.signal(number, before[number])
+        _put_back(before)
+
+
+def _put_back(handlers: "Mapping[signal.Signals, signal._HANDLER]") -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -68,8 +68,8 @@ class Outcome(Struct, frozen=True):
         if verdict.failed and self.fail_on_permanent_failure:
             by = ", ".join(f"{many} {cause}" for cause, many in verdict.failed_by_cause.items())
             found.append(
-                f"{run}: {verdict.failed} of {verdict.rows} rows failed for good ({by}); once the "
-                "reason is gone, add --holdfast-retry-failed; to let it pass, add "
+                f"{run}: {verdict.failed} of {verdict.rows} rows failed for good ({by}); "
+                f"{_remedy(part)} --holdfast-retry-failed; to let it pass, add "
                 "--holdfast-no-fail-on-permanent-failure"
             )
         return found
@@ -89,6 +89,13 @@ class Outcome(Struct, frozen=True):
         if not self.passed:
             raise EvaluationFailed(self.message)
         return self
+
+
+def _remedy(part: Part) -> str:
+    """What a changed function failed to judge before, it is asked again by itself."""
+    if all(root.phase == "scoring" for root in part.results.roots if root.permanent):
+        return "correct the function and run it again, or, where it is right, add"
+    return "once the reason is gone, add"
 
 
 class EvaluationFailed(AssertionError):

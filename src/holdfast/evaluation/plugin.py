@@ -189,23 +189,27 @@ def _teller(config: pytest.Config) -> Callable[[str], None]:
 
 
 def _attach(item: pytest.Function, outcome: "Outcome") -> None:
-    verdict = outcome.verdict
-    told: dict[str, object] = {
-        "score": verdict.score,
-        "standard_error": verdict.standard_error,
-        "ci": None if verdict.interval is None else list(verdict.interval),
-        "rows": verdict.rows,
-        "failed": verdict.failed,
-        "run": ",".join(part.results.run for part in outcome.parts),
-        "journal": outcome.journal,
-    }
+    told: dict[str, object] = {}
+    for part in outcome.parts:
+        # Of several runs each has its own, by its name: none of them is the score of all.
+        of = "" if len(outcome.parts) == 1 else f":{part.results.run}"
+        verdict = part.verdict
+        told |= {
+            f"score{of}": verdict.score,
+            f"standard_error{of}": verdict.standard_error,
+            f"ci{of}": None if verdict.interval is None else list(verdict.interval),
+            f"rows{of}": verdict.rows,
+            f"failed{of}": verdict.failed,
+        }
+    told["run"] = ",".join(part.results.run for part in outcome.parts)
+    told["journal"] = outcome.journal
     item.user_properties += [(name, value) for name, value in told.items() if value is not None]
     item.stash[_outcome] = json.dumps(
         {
             "test": item.nodeid,
             "passed": outcome.passed,
             "told": outcome.told,
-            "text": "\n".join(part.text for part in outcome.parts),
+            "texts": [part.text for part in outcome.parts],
             "runs": [part.summary for part in outcome.parts],
         }
     )
@@ -235,6 +239,7 @@ class _Collector:
     def __init__(self, config: pytest.Config):
         self._config = config
         self.outcomes: list[dict[str, Any]] = []
+        self._summary = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         attached = getattr(report, ATTACHED, None)
@@ -245,24 +250,46 @@ class _Collector:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None and self._config.getoption(flags.PREFIX + "print_summary"):
             reporter.write_line("")
-            reporter.write_line(f"holdfast: {outcome['text'].splitlines()[0]}")
+            for text in outcome["texts"]:
+                reporter.write_line(f"holdfast: {text.splitlines()[0]}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.outcomes:
             terminalreporter.section("evaluations")
             for outcome in self.outcomes:
-                lines = outcome["text"].splitlines()
-                # What failed is shown in full among the failures.
-                for line in [*outcome["told"], *(lines if outcome["passed"] else lines[:2])]:
+                lines = outcome["told"]
+                for text in outcome["texts"]:
+                    # What failed is shown in full among the failures.
+                    lines = [*lines, *text.splitlines()[: None if outcome["passed"] else 2]]
+                for line in lines:
                     terminalreporter.write_line(line)
+        for line in self._written():
+            terminalreporter.write_line(line)
         if interrupted := self._config.stash.get(_interrupted, ""):
             terminalreporter.section("evaluation interrupted")
             terminalreporter.write_line(interrupted)
 
+    def _written(self) -> list[str]:
+        """Where the files are that were asked for."""
+        places = [
+            (what, self._config.getoption(flags.PREFIX + flag))
+            for what, flag in (("pages", "report"), ("rows", "output_dir"))
+        ]
+        told = [f"{what} are in {place}" for what, place in places if place and self.outcomes]
+        return [*told, *([self._summary] if self._summary else [])]
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         place = self._config.getoption(flags.PREFIX + "summary")
-        if place:
-            _write_summary(_file(place), self.outcomes)
+        if not place:
+            return
+        path = _file(place)
+        try:
+            _write_summary(path, self.outcomes)
+            self._summary = f"the summary is in {path}"
+        except OSError as error:
+            # A session of hours does not end in a traceback for this; but it ends badly.
+            self._summary = f"--holdfast-summary {path} cannot be written: {error.strerror}"
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
 def _file(place: str) -> Path:

@@ -76,7 +76,13 @@ async def open_recorded(
             "leave the flag out to begin another run"
         )
     fresh = structs.replace(spec, name=_numbered(spec.name, len(known) + 1))
-    run = await journal.create_run(fresh, tasks)
+    try:
+        run = await journal.create_run(fresh, tasks)
+    except UsageError:
+        if await journal.find_run(fresh.name) is None:
+            raise
+        # Another session has created it at this moment.
+        return await open_recorded(journal, spec, tasks, new=new, resume=resume)
     return Opened(run, _why_another(run, known, differs))
 
 

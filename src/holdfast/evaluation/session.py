@@ -7,19 +7,19 @@ and once only. Policies and the open journal belong to one evaluation and its ev
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.evaluation.options import Options
+from holdfast.journal import MEMORY
 from holdfast.records.errors import HoldfastError, UsageError
 
 if TYPE_CHECKING:
     from holdfast.embedded.process import EmbeddedEngine
 
 FOLDER, FILE = ".holdfast", "evaluations.db"
-MEMORY = "memory:"
 WATCH_SECONDS = 0.5
 
 
@@ -49,11 +49,13 @@ class Session:
             if place != MEMORY and Path(place).is_dir():
                 raise UsageError(f"--holdfast-journal {place} is a folder; name a file")
             if place != MEMORY:
-                Path(place).absolute().parent.mkdir(parents=True, exist_ok=True)
+                with _made(Path(place).absolute().parent):
+                    Path(place).absolute().parent.mkdir(parents=True, exist_ok=True)
             return place
         folder = self._root / FOLDER
-        folder.mkdir(exist_ok=True)
-        _ignored_by_git(folder)
+        with _made(folder):
+            folder.mkdir(exist_ok=True)
+            _ignored_by_git(folder)
         return str(folder / FILE)
 
     @asynccontextmanager
@@ -89,6 +91,17 @@ class Session:
         engines, self._engines = list(self._engines.values()), {}
         for engine in engines:
             engine.stop()
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"the journal's folder {folder} cannot be written to ({error.strerror}); name another "
+            "place with --holdfast-journal FILE"
+        ) from error
 
 
 def _ignored_by_git(folder: Path) -> None:

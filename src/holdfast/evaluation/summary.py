@@ -5,9 +5,12 @@ Ids and messages come from data sets and models: control characters in them are 
 obeyed.
 """
 
+import os
+import re
 import shlex
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -22,6 +25,8 @@ SLOWEST = 3
 ROOTS = 5
 TRACEBACK_LINES = 12
 Z = 1.959964
+_FRAME = re.compile(r'  File "([^"]+)", line ')
+_OURS, _PYTHON = Path(__file__).parents[1], Path(os.__file__).parent
 
 
 # --- for people
@@ -138,11 +143,24 @@ def _failures(roots: Sequence[Root]) -> list[str]:
             f"({final}; for instance {shown(root.example)})"
         )
         if root.permanent:
-            last = root.traceback.rstrip().splitlines()[-TRACEBACK_LINES:]
+            last = _from_their_code(root.traceback.rstrip().splitlines())[-TRACEBACK_LINES:]
             lines += [f"      {shown(line)}" for line in last]
     if len(roots) > ROOTS:
         lines.append(f"  … and {many(len(roots) - ROOTS, 'other kind')} of failure")
     return lines
+
+
+def _from_their_code(lines: list[str]) -> list[str]:
+    """From the first frame that is neither ours nor Python's, if there is one."""
+    for number, line in enumerate(lines):
+        if (file := _FRAME.match(line)) and not _is_ours(Path(file[1])):
+            return lines[number:]
+    return lines
+
+
+def _is_ours(path: Path) -> bool:
+    python = path.is_relative_to(_PYTHON) and "site-packages" not in path.parts
+    return python or path.is_relative_to(_OURS) or str(path).startswith("<")
 
 
 def _further(results: Results) -> str:

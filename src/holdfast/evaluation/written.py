@@ -1,7 +1,8 @@
 """Written: the files that a session leaves of a finished run, its rows and its page."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from holdfast.engine.export import What, rows
 from holdfast.evaluation.verdict import Verdict
 from holdfast.journal.journal import Journal
+from holdfast.records.errors import UsageError
 from holdfast.records.run import Run
 
 Decode = Callable[[Sequence[int]], str]
@@ -16,12 +18,13 @@ Decode = Callable[[Sequence[int]], str]
 
 async def write_rows(journal: Journal, run: Run, folder: Path) -> None:
     """The finished rows as `RUN.jsonl`, one for each sample; whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".{run.spec.name}.{os.getpid()}"
-    with beside.open("wb") as file:
-        async for row in rows(journal, run, What.ROWS, apart=True):
-            file.write(msgspec.json.encode(row) + b"\n")
-    beside.replace(folder / f"{run.spec.name}.jsonl")
+    with _writing("--holdfast-output-dir", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = folder / f".{run.spec.name}.{os.getpid()}"
+        with beside.open("wb") as file:
+            async for row in rows(journal, run, What.ROWS, apart=True):
+                file.write(msgspec.json.encode(row) + b"\n")
+        beside.replace(folder / f"{run.spec.name}.jsonl")
 
 
 async def write_page(
@@ -37,13 +40,26 @@ async def write_page(
     """The run as one HTML file."""
     from holdfast.evaluation.report import report_file, write_report
 
-    folder.mkdir(parents=True, exist_ok=True)
-    await write_report(
-        journal,
-        run,
-        report_file(folder, run.spec.name),
-        verdict=verdict,
-        num_runs=num_runs,
-        source=source,
-        decode=decode,
-    )
+    with _writing("--holdfast-report", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        await write_report(
+            journal,
+            run,
+            report_file(folder, run.spec.name),
+            verdict=verdict,
+            num_runs=num_runs,
+            source=source,
+            decode=decode,
+        )
+
+
+@contextmanager
+def _writing(flag: str, folder: Path) -> Iterator[None]:
+    """What cannot be written costs the file alone: the run is finished, and in its journal."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{flag} {folder} cannot be written to ({error.strerror}); the run itself is in the "
+            "journal: the same command with another folder writes it from there"
+        ) from error

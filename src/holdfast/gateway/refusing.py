@@ -58,4 +58,9 @@ async def refuse(visit: Visit, refused: Refused) -> web.StreamResponse:
         headers[ELSEWHERE_HEADER] = "1"
     close = refused.status in (408, 413, 503) and not visit.is_inside
     body = visit.refusal(refused)
-    return await visit.telling.whole(body, refused.status, headers=headers, close=close)
+    response = await visit.telling.whole(body, refused.status, headers=headers, close=close)
+    request = visit.request
+    if "content-encoding" in request.headers and not request.content.is_eof():
+        # The rest would be unpacked only to be thrown away, and a little can hold a lot.
+        request.protocol.force_close()
+    return response

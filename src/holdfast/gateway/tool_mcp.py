@@ -31,13 +31,13 @@ class _Message(Struct):
     jsonrpc: str
     method: str = ""
     id: str | int | None = None
-    params: dict[str, object] = {}
+    params: dict[str, object] | None = None
 
 
 class _Call(Struct):
     name: str
-    arguments: dict[str, object] = {}
-    meta: dict[str, object] = msgspec.field(name="_meta", default_factory=dict)
+    arguments: dict[str, object] | None = None
+    meta: dict[str, object] | None = msgspec.field(name="_meta", default=None)
 
 
 class _Failed(Exception):
@@ -66,7 +66,7 @@ async def serve(visit: Visit, tools: AgentTools) -> web.StreamResponse:
 def _result(message: _Message, tools: AgentTools) -> Mapping[str, object]:
     match message.method:
         case "initialize":
-            wanted = message.params.get("protocolVersion")
+            wanted = (message.params or {}).get("protocolVersion")
             return {
                 "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
                 "capabilities": {"tools": {}},
@@ -99,11 +99,11 @@ async def _called(visit: Visit, message: _Message, tools: AgentTools) -> web.Str
 
 def _heard(visit: Visit, message: _Message, tools: AgentTools) -> ToolHearing:
     try:
-        call = msgspec.convert(message.params, _Call)
+        call = msgspec.convert(message.params or {}, _Call)
     except msgspec.ValidationError as error:
         raise _Failed(INVALID_PARAMS, str(error)) from error
-    named = call.meta.get("idempotencyKey", visit.request.headers.get(NAMING, ""))
-    arguments = msgspec.json.encode(call.arguments).decode()
+    named = (call.meta or {}).get("idempotencyKey", visit.request.headers.get(NAMING, ""))
+    arguments = msgspec.json.encode(call.arguments or {}).decode()
     try:
         return tools.hear(call.name, arguments, call_id=str(named))
     except Refused as refused:

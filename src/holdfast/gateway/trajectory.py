@@ -23,6 +23,7 @@ from holdfast.gateway.hearing import Call, Hearing
 from holdfast.gateway.live import Live, Pace, begun_in
 from holdfast.gateway.remembered import Remembered
 from holdfast.gateway.standing import asked_in
+from holdfast.gateway.together import together
 from holdfast.gateway.tools import AgentTools
 from holdfast.gateway.tree import Place, Tree
 from holdfast.journal.journal import digest_of
@@ -187,11 +188,11 @@ class AgentTrajectory:
         heard = live.audiences(
             turns, voice, opening=opening, pace=pace, call=key, occurrence=occurrence
         )
-        completions = await asyncio.gather(
-            *(
+        completions = await together(
+            [
                 generation.sample(session, voice, turn, audience=audience)
                 for turn, audience in zip(turns, heard, strict=True)
-            )
+            ]
         )
         steps = [
             generation.generated(session, voice, turn, completion)

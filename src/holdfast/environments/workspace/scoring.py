@@ -147,7 +147,8 @@ def environment(scoring: Scoring, home: str, given: Mapping[str, str]) -> dict[s
     """Variables for the command besides those that all commands get (`given`)."""
     if not scoring.is_pytest:
         return {"PYTHONNOUSERSITE": "1"}
-    options = f"-p no:cacheprovider --junitxml={home}/{REPORT}"
+    # Our own plugin is registered with the interpreter, and need not be seen from in there.
+    options = f"-p no:cacheprovider -p no:holdfast --junitxml={home}/{REPORT}"
     options = f"{given.get('PYTEST_ADDOPTS', '')} {options}".strip()
     return {"PYTHONNOUSERSITE": "1", "PYTEST_ADDOPTS": options}
 

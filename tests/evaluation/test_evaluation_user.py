@@ -1,0 +1,224 @@
+"""What people do on their first day, and what they are told when it goes wrong."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from course import Course
+
+from holdfast.evaluation import evaluation_test
+from holdfast.evaluation.session import Session
+from holdfast.evaluation.summary import _from_their_code
+from holdfast.records.errors import UsageError
+
+DUEL = """
+@evaluation_test(
+    dataset=ROWS,
+    mode="groupwise",
+    completion_params=[{"temperature": 0.2}, {"temperature": 1.0}],
+    passed_threshold=THRESHOLD,
+)
+def test_duel(rows):
+    return [0.25, 0.75]
+"""
+RUNS = [f"test_it.test_duel[temperature={one}]" for one in ("0.2", "1.0")]
+
+
+def test_each_run_of_a_duel_has_its_own_score_wherever_scores_are_told(course: Course) -> None:
+    course.write(DUEL.replace("THRESHOLD", "0.1"))
+    result = course.run("--holdfast-print-summary", "--junitxml", "junit.xml")
+    result.assert_outcomes(passed=1)
+    for name, score in zip(RUNS, ("0.2500", "0.7500"), strict=True):
+        result.stdout.fnmatch_lines([f"holdfast: {_plain(name)}: {score} *"])
+    found = {
+        one.attrib["name"]: one.attrib["value"]
+        for one in ElementTree.parse(course.folder / "junit.xml").iter("property")
+    }
+    assert [found[f"score:{name}"] for name in RUNS] == ["0.25", "0.75"]
+    assert [found[f"rows:{name}"] for name in RUNS] == ["4", "4"]
+    assert found["run"] == ",".join(RUNS)
+    assert "score" not in found, "no run's score is the score of all"
+
+
+def test_each_run_of_a_duel_that_failed_is_in_the_section_of_evaluations(course: Course) -> None:
+    course.write(DUEL.replace("THRESHOLD", "0.5"))
+    result = course.run()
+    result.assert_outcomes(failed=1)
+    lines = result.stdout.str().partition("= evaluations =")[2].splitlines()
+    told = [line for line in lines if line.startswith("test_it.test_duel[")]
+    assert [line.partition(": ")[0] for line in told] == RUNS
+    assert "FAILED" in told[0]
+    assert "PASSED" in told[1]
+
+
+def _plain(text: str) -> str:
+    """For fnmatch, to which brackets mean something."""
+    return text.replace("[", "[[]")
+
+
+def test_the_session_says_where_the_files_are_that_were_asked_for(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    result = course.run("--holdfast-report", "pages", "--holdfast-output-dir", "rows")
+    result.stdout.fnmatch_lines(
+        ["pages are in pages", "rows are in rows", "the summary is in summary.json"]
+    )
+    assert (course.folder / "pages" / "test_it.test_it.html").exists()
+
+
+@pytest.mark.parametrize("flag", ["report", "output-dir", "summary"])
+def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_done(
+    course: Course, flag: str
+) -> None:
+    course.write("")
+    (course.folder / "occupied").write_text("a file")
+    result = course.run(f"--holdfast-{flag}", "occupied/inside")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--holdfast-{flag}*occupied' is no folder*"])
+    assert course.engine.stats().requests == 0
+
+
+def test_a_summary_that_cannot_be_written_at_the_end_costs_no_verdict(course: Course) -> None:
+    course.write(
+        """
+        from pathlib import Path
+
+        @evaluation_test(dataset=ROWS)
+        def test_it(row):
+            Path("late").write_text("in the way")
+            return 1.0
+        """
+    )
+    result = course.run("--holdfast-summary", "late/summary.json")
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    result.stdout.fnmatch_lines(
+        ["*4 of 4 rows scored*", "--holdfast-summary late/summary.json cannot be written: *"]
+    )
+
+
+def test_rows_that_cannot_be_written_are_still_in_the_journal_and_that_is_said(
+    course: Course,
+) -> None:
+    course.write(
+        """
+        from pathlib import Path
+
+        @evaluation_test(dataset=ROWS)
+        def test_it(row):
+            Path("late").write_text("in the way")
+            return 1.0
+        """
+    )
+    course.run("--holdfast-output-dir", "late/rows").stdout.fnmatch_lines(
+        ["*--holdfast-output-dir late/rows cannot be written to (*the same command with another*"]
+    )
+    spent = course.engine.stats().tokens
+    course.run("--holdfast-output-dir", "rows").assert_outcomes(passed=1)
+    assert len((course.folder / "rows" / "test_it.test_it.jsonl").read_text().splitlines()) == 4
+    assert course.engine.stats().tokens == spent
+
+
+def test_a_root_that_cannot_hold_the_journal_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / ".holdfast").write_text("a file, where the folder should be")
+    with pytest.raises(UsageError, match=r"cannot be written to \(.*\); .*--holdfast-journal FILE"):
+        Session(root=tmp_path).journal()
+
+
+def test_a_decorator_without_parentheses_is_told_so() -> None:
+    with pytest.raises(UsageError, match=r"write @evaluation_test\(dataset=…\)"):
+        evaluation_test(lambda row: 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"datasets": []}, "'datasets'; is 'dataset' meant"),
+        ({"treshold": 0.5}, "'treshold'; is 'passed_threshold' meant"),
+        ({"xyzzy": 1}, "'xyzzy'; docs/evaluations.md"),
+    ],
+)
+def test_an_unknown_argument_is_told_with_the_nearest_known(
+    given: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        evaluation_test(**given)  # type: ignore[arg-type]
+
+
+def test_an_empty_data_set_is_called_by_the_name_that_was_given() -> None:
+    with pytest.raises(UsageError, match=r"^dataset is empty"):
+
+        @evaluation_test(dataset=[])
+        def judge(row: object) -> float:
+            return 1.0
+
+
+def test_empty_kwargs_of_a_processor_say_nothing() -> None:
+    @evaluation_test(dataset=[{"prompt": "?"}], rollout_processor_kwargs={})
+    def judge(row: object) -> float:
+        return 1.0
+
+    with pytest.raises(UsageError, match="rollout_processor_kwargs means nothing to"):
+        evaluation_test(dataset=[{"prompt": "?"}], rollout_processor_kwargs={"x": 1})
+
+
+def test_a_missing_file_is_told_with_where_it_was_looked_for(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset="nowhere.jsonl")
+        def test_it(row):
+            return 1.0
+        """
+    )
+    course.run().stdout.fnmatch_lines(["*nowhere.jsonl does not exist; *beside the test file*"])
+
+
+def test_a_traceback_begins_in_the_code_of_whoever_reads_it(course: Course) -> None:
+    course.write(
+        """
+        def deeper(row):
+            raise KeyError("answer")
+
+        @evaluation_test(dataset=ROWS)
+        def test_it(row):
+            return deeper(row)
+        """
+    )
+    result = course.run()
+    result.stdout.fnmatch_lines(
+        ["*correct the function and run it again, or*--holdfast-retry-failed*"]
+    )
+    result.stdout.fnmatch_lines(["*test_it.py*in test_it*", "*test_it.py*in deeper*"])
+    result.stdout.no_fnmatch_line("*src/holdfast/*")
+
+
+def test_a_traceback_of_our_code_alone_is_shown_whole() -> None:
+    ours = f'  File "{Path(evaluation_test.__code__.co_filename)}", line 1, in there'
+    lines = ["Traceback (most recent call last):", ours, "ValueError: ours"]
+    assert _from_their_code(lines) == lines
+
+
+@evaluation_test(dataset=[{"prompt": "?"}])
+def judge_alone(row: object) -> float:
+    return 1.0
+
+
+def test_outside_pytest_an_argument_that_is_not_taken_is_refused_before_any_rollout() -> None:
+    evaluate = judge_alone.evaluate  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="judge_alone takes no 'z'"):
+        evaluate(arguments={"z": 1}, policy="http://127.0.0.1:9", journal="memory:")
+    with pytest.raises(UsageError, match="no variant 'hot'; it has but one: leave it out"):
+        evaluate(variant="hot", policy="http://127.0.0.1:9", journal="memory:")
+
+
+def test_a_prompt_where_a_path_is_wanted_is_told_how_to_be_written() -> None:
+    @evaluation_test(dataset=["What is 1 + 1?"])
+    def judge(row: object) -> float:
+        return 1.0
+
+    with pytest.raises(UsageError, match='write a prompt as {"prompt": …}'):
+        judge.evaluate(policy="http://127.0.0.1:9", journal="memory:")  # type: ignore[attr-defined]

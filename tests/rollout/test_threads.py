@@ -1,0 +1,124 @@
+"""Threads for blocking calls: short ones share, slow ones hold nobody up."""
+
+import asyncio
+import contextvars
+import threading
+import time
+
+import pytest
+
+from holdfast.rollout.threads import DaemonThreads, StillRunning
+
+
+def test_calls_that_wait_for_each_other_all_get_a_thread():
+    pool, together = DaemonThreads("waiters"), threading.Barrier(9, timeout=30)
+
+    async def main():
+        return await asyncio.gather(*(pool.run(together.wait) for _ in range(9)))
+
+    assert sorted(asyncio.run(main())) == list(range(9))
+
+
+def test_short_calls_share_few_threads_and_each_gets_its_own_answer():
+    pool, used = DaemonThreads("short"), set()
+
+    def call(number: int) -> int:
+        used.add(threading.get_ident())
+        return number
+
+    async def main():
+        return await asyncio.gather(*(pool.run(lambda n=n: call(n)) for n in range(2000)))
+
+    assert asyncio.run(main()) == list(range(2000))
+    assert len(used) < 100
+
+
+def test_a_short_call_is_not_held_up_by_a_slow_one():
+    pool, release = DaemonThreads("mixed"), threading.Event()
+
+    async def main():
+        slow = asyncio.create_task(pool.run(lambda: release.wait(30)))
+        await asyncio.sleep(0)
+        assert await pool.run(lambda: "short") == "short"
+        assert not slow.done()
+        release.set()
+        return await slow
+
+    assert asyncio.run(main()) is True
+
+
+def test_a_call_that_takes_too_long_is_told_and_left_behind():
+    pool, release = DaemonThreads("late"), threading.Event()
+
+    async def main():
+        with pytest.raises(StillRunning):
+            await pool.run(lambda: release.wait(30), seconds=0.01)
+        return await pool.run(lambda: "goes on")
+
+    try:
+        assert asyncio.run(main()) == "goes on"
+    finally:
+        release.set()
+
+
+def test_a_call_that_was_given_up_before_it_began_is_never_made():
+    pool, release, made = DaemonThreads("given up"), threading.Event(), []
+
+    async def main():
+        first = asyncio.create_task(pool.run(lambda: release.wait(30)))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(pool.run(lambda: made.append(1)))
+        await asyncio.sleep(0)  # It waits in line: the first one's thread is at work.
+        second.cancel()
+        await asyncio.wait({second})
+        release.set()
+        await first
+        await pool.run(lambda: made.append(2))
+
+    asyncio.run(main())
+    assert made == [2]
+
+
+def test_the_callers_context_is_there_and_the_calls_own_changes_stay_with_it():
+    pool, word = DaemonThreads("contexts"), contextvars.ContextVar("word", default="none")
+
+    def call() -> str:
+        found = word.get()
+        word.set("changed")
+        return found
+
+    async def one(value: str) -> str:
+        word.set(value)
+        return f"{await pool.run(call)} {word.get()}"
+
+    async def main():
+        return await asyncio.gather(one("a"), one("b"))
+
+    assert asyncio.run(main()) == ["a a", "b b"]
+
+
+def test_one_pool_serves_one_loop_after_another_and_several_at_once():
+    pool, together = DaemonThreads("loops"), threading.Barrier(3, timeout=30)
+    for number in range(5):
+        assert asyncio.run(pool.run(lambda n=number: n)) == number
+    found = []
+    loops = [
+        threading.Thread(target=lambda: found.append(asyncio.run(pool.run(together.wait))))
+        for _ in range(3)
+    ]
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.join(30)
+    assert sorted(found) == [0, 1, 2]
+
+
+def test_threads_that_nobody_needs_go(monkeypatch):
+    monkeypatch.setattr("holdfast.rollout.threads.IDLE_SECONDS", 0.02)
+    pool = DaemonThreads("leaving")
+    assert asyncio.run(pool.run(lambda: 1)) == 1
+    deadline = time.monotonic() + 30
+    while any(one.name == "holdfast-leaving" for one in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert asyncio.run(pool.run(lambda: 2)) == 2
