@@ -63,6 +63,11 @@ def undisturbed():
     return found.rows()
 
 
+async def content(t, episodes):
+    """Judges an agent that needs no model."""
+    return 1.0
+
+
 def test_a_fresh_world_is_an_empty_folder_for_each_attempt(tmp_path):
     looked = (
         "import os, sys\n"
@@ -70,7 +75,9 @@ def test_a_fresh_world_is_an_empty_folder_for_each_attempt(tmp_path):
         "open('half-done', 'w').write('x')\n"
         f"sys.exit(0 if open({str(tmp_path / 'found')!r}).read().count('\\n') > 1 else 1)"
     )
-    performed(BlackBoxRolloutProcessor([sys.executable, "-c", looked], world=FreshWorld()))
+    performed(
+        BlackBoxRolloutProcessor([sys.executable, "-c", looked], world=FreshWorld(), finish=content)
+    )
     lines = (tmp_path / "found").read_text().splitlines()
     assert len(lines) == len({line.split()[0] for line in lines}) == 2
     assert all(line.endswith(" []") for line in lines)
@@ -82,7 +89,8 @@ def test_a_word_of_the_command_that_names_a_file_here_is_found_from_the_fresh_fo
 ):
     (tmp_path / "agent.py").write_text("print('here')")
     monkeypatch.chdir(tmp_path)
-    performed(BlackBoxRolloutProcessor([sys.executable, "agent.py"], logs=tmp_path / "logs"))
+    logs = tmp_path / "logs"
+    performed(BlackBoxRolloutProcessor([sys.executable, "agent.py"], logs=logs, finish=content))
     (out,) = (tmp_path / "logs").rglob("stdout")
     assert out.read_text() == "here\n"
 
@@ -203,7 +211,11 @@ def test_an_agent_that_falls_silent_in_its_workspace_is_ended_with_what_it_start
 def test_an_agent_in_its_workspace_has_nothing_of_the_drivers(monkeypatch, tmp_path):
     monkeypatch.setenv("SECRET_OF_THE_DRIVER", "canary")
     script = "env; pwd; cat $HOLDFAST_TASK; ls -A"
-    performed(BlackBoxRolloutProcessor(["sh", "-c", script], world=world("start"), logs=tmp_path))
+    performed(
+        BlackBoxRolloutProcessor(
+            ["sh", "-c", script], world=world("start"), logs=tmp_path, finish=content
+        )
+    )
     (out,) = tmp_path.rglob("stdout")
     said = out.read_text()
     assert "canary" not in said

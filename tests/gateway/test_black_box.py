@@ -95,11 +95,24 @@ def test_the_last_line_of_a_traceback_heads_the_failure():
     assert rest[0] == "Traceback (most recent call last):"
 
 
+async def content(t, episodes):
+    """Judges an agent that needs no model."""
+    return 1.0
+
+
+def test_an_agent_that_asks_nothing_and_tells_no_reward_is_a_failure_and_no_outcome():
+    yard = Yard()
+    yard.run(BlackBoxRolloutProcessor(["true"]), lambda view: 0.0, max_retry=1)
+    history = yard.history()
+    assert (history.status.name, history.reward) == ("FAILED", None)
+    assert "OPENAI_BASE_URL" in history.failures[-1].message
+
+
 def test_an_agent_finds_its_task_where_the_logs_are_a_relative_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reads = "import os; print(len(open(os.environ['HOLDFAST_TASK']).read()) > 2)"
     yard = Yard()
-    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", reads], logs="logs"))
+    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", reads], logs="logs", finish=content))
     assert yard.history().status.name == "COMPLETED", yard.history().failures
     (out,) = (tmp_path / "logs").rglob("stdout")
     assert out.read_text() == "True\n"
@@ -134,7 +147,7 @@ def test_what_an_agent_leaves_running_is_ended_with_it(tmp_path):
         f"open({str(pid)!r}, 'w').write(str(child.pid))"
     )
     yard = Yard()
-    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", code]))
+    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", code], finish=content))
     assert yard.history().status.name == "COMPLETED"
     assert not is_running(int(pid.read_text()))
 
@@ -183,7 +196,8 @@ def test_a_key_of_an_attempt_that_is_over_is_refused():
                 )
 
     async def both(binding, task):
-        return await (use if keys else keep)(binding, task)
+        await (use if keys else keep)(binding, task)
+        return 1.0
 
     yard = Yard("a", "b")
     yard.run(BlackBoxRolloutProcessor(both), concurrency=1)

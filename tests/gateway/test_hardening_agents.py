@@ -34,11 +34,18 @@ def test_the_last_words_of_an_agent_cost_no_more_than_they_are(tmp_path):
         tracemalloc.stop()
 
 
+async def content(t, episodes):
+    """Judges an agent that needs no model."""
+    return 1.0
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only its group is found")
 def test_what_an_agent_started_in_a_session_of_its_own_is_ended_with_it(tmp_path):
     """It writes into the agent's folder, which could not be taken away meanwhile."""
     yard = Yard()
-    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", LITTER], logs=tmp_path))
+    yard.run(
+        BlackBoxRolloutProcessor([sys.executable, "-c", LITTER], logs=tmp_path, finish=content)
+    )
     assert yard.history().status.name == "COMPLETED", yard.history().failures
     assert not yard.history().failures
     (said,) = tmp_path.rglob("stdout")

@@ -105,7 +105,8 @@ class Evaluation:
     def _experiment(
         self, session: Session, variant: Variant, arguments: Mapping[str, object]
     ) -> "Experiment":
-        from holdfast.evaluation.experiment import Experiment, name_of
+        from holdfast.evaluation.experiment import Experiment
+        from holdfast.evaluation.recorded import run_name
 
         missing = [
             one.name
@@ -120,10 +121,11 @@ class Evaluation:
                 "without it, give arguments={…}"
             )
         _check_taken(self._definition, arguments)
+        module, _, function = self._definition.name.rpartition(".")
         return Experiment(
             definition=self._definition,
             variant=variant,
-            name=name_of(self._definition, variant.id),
+            name=run_name(module, function, variant.id),
             session=session,
             arguments=arguments,
             parameters=arguments,

@@ -29,7 +29,13 @@ from holdfast.evaluation.interruption import Interrupted, interruptible
 from holdfast.evaluation.outcome import Outcome, Part
 from holdfast.evaluation.processors import NoOpRolloutProcessor, NoPolicy
 from holdfast.evaluation.providers import POLICY, names_of
-from holdfast.evaluation.recorded import Opened, limited, open_recorded, run_name, settled_already
+from holdfast.evaluation.recorded import (
+    Opened,
+    judged_together,
+    limited,
+    open_recorded,
+    settled_already,
+)
 from holdfast.evaluation.results import Settled, results_of
 from holdfast.evaluation.scorer import scorer_of
 from holdfast.evaluation.session import Session
@@ -137,6 +143,7 @@ async def _runs(work: _Work) -> list[Run]:
             return runs
     if _is_late(work.experiment):
         whole = work.experiment.definition.mode is Mode.ALL
+        runs = await judged_together(work.journal, runs, work.tasks, whole=whole)
         await score_late(
             work.journal,
             runs,
@@ -389,9 +396,3 @@ def _threshold(experiment: Experiment) -> Threshold | None:
     if success is None:
         success = 0.0 if own is None else own.success
     return Threshold(success, own.standard_error if error is None and own else error)
-
-
-def name_of(definition: Definition, *variants: str) -> str:
-    """The base of an experiment's run names."""
-    module, _, function = definition.name.rpartition(".")
-    return run_name(module, function, *variants)

@@ -86,6 +86,34 @@ async def open_recorded(
     return Opened(run, _why_another(run, known, differs))
 
 
+async def judged_together(
+    journal: Journal, runs: Sequence[Run], tasks: Sequence[Task], *, whole: bool
+) -> list[Run]:
+    """The runs, ready to be judged across them (`whole`: all rows at once, else task by task).
+
+    Where a row is there only now (it failed before, or its run is new), those that it belongs with
+    were judged without it: all are open again, so that no scores of two judgements are mixed.
+    """
+    is_open: set[str] = set()
+    is_judged: set[str] = set()
+    for run in runs:
+        for row in await journal.trajectories(run):
+            if row.status.is_outcome and not row.resting:
+                (is_judged if row.settled else is_open).add("" if whole else row.key.task)
+    if not is_open & is_judged:
+        return list(runs)
+    return [await _unsettled(journal, run, tasks) for run in runs]
+
+
+async def _unsettled(journal: Journal, run: Run, tasks: Sequence[Task]) -> Run:
+    """In two steps, each of which opens every outcome. Whoever finds it between them finds a run
+    of another scorer, and scores it anew, too."""
+    for scorer in (f"{run.spec.scorer} in other company", run.spec.scorer):
+        spec = structs.replace(run.spec, scorer=scorer)
+        run = await open_run(journal, spec, tasks, accept_changes=True)
+    return run
+
+
 def _why_another(run: Run, known: Sequence[Run], differs: Sequence[str]) -> str:
     if not known:
         return ""

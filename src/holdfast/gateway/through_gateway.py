@@ -21,6 +21,11 @@ from holdfast.rollout.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.tool import Function, Tool, tools_of
 
 SILENCE = 1800.0
+NEVER_ASKED = (
+    "the agent ended without having asked the gateway for anything: it is to take its address from "
+    "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL, and its key from the variables beside "
+    "them; one that needs no model tells its reward"
+)
 LOOK = 1.0
 
 
@@ -124,7 +129,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
         if t.session.broken is not None:
             raise t.session.broken
         limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
-        return End(trajectory.reward, limit=limit).judged(found)
+        end = End(trajectory.reward, limit=limit).judged(found)
+        if end.returned is None and self.finish is None and not trajectory.was_asked:
+            # It found its model elsewhere, or failed and did not say so: no outcome of the policy.
+            raise t.session.failed(AgentFailed(NEVER_ASKED))
+        return end
 
     async def _watched(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
         """The agent's result. Whatever else happens first ends the agent."""

@@ -357,6 +357,11 @@ class AgentTrajectory:
         self.last_heard = self.session.clock.elapsed()
 
     @property
+    def was_asked(self) -> bool:
+        """Whether the agent ever asked for anything, in this attempt or before."""
+        return bool(self._calls or self.session.history.calls_ever)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nobody waits for an answer."""
         asked = (call for calls in self._calls.values() for call in calls)
