@@ -220,5 +220,5 @@ def test_a_prompt_where_a_path_is_wanted_is_told_how_to_be_written() -> None:
     def judge(row: object) -> float:
         return 1.0
 
-    with pytest.raises(UsageError, match='write a prompt as {"prompt": …}'):
+    with pytest.raises(UsageError, match=r'write a prompt as {"prompt": …}'):
         judge.evaluate(policy="http://127.0.0.1:9", journal="memory:")  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.gateway.exchange import Ask
+from holdfast.gateway.told import message_of
 from holdfast.policy.messages_only import MessagesOnly
 from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import Unsupported
@@ -168,7 +169,7 @@ class BarePrompts:
     def _learn(self, step: Generated, node: _Node) -> None:
         known = self._known[node.kind]
         known.add(node.end.digest(), node.end_bytes, step.path)
-        if node.kind is str and (told := _data(told_text(step))):
+        if node.kind is str and (told := _data(message_of(step).text)):
             digest = node.prompt.copy()
             digest.update(told)
             known.add(digest.digest(), node.prompt_bytes + len(told), step.path)
@@ -181,15 +182,6 @@ def prompts_of(ask: Ask) -> Sequence[Bare]:
     if ask.text is not None:
         return (ask.text,)
     return () if ask.prompt_ids is None else (ask.prompt_ids,)
-
-
-def told_text(step: Generated) -> str:
-    """A completion as its client sees it: a stop string, and what follows, is no part of it."""
-    text = step.message.text
-    if step.finish_reason != "stop":
-        return text
-    found = [at for stop in step.sampling.stop if (at := text.find(stop)) >= 0]
-    return text[: min(found)] if found else text
 
 
 def _encoded(renderer: Renderer, text: str, *, whole: bool) -> "array[int]":

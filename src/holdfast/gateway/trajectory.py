@@ -17,22 +17,20 @@ import msgspec
 from msgspec import structs
 
 from holdfast.gateway import abilities, canonical
-from holdfast.gateway.bare import BarePrompts, prompts_of, told_text
-from holdfast.gateway.exchange import Answer, Ask, Choice, Opening, Refused
+from holdfast.gateway.bare import BarePrompts, prompts_of
+from holdfast.gateway.exchange import Answer, Ask, Opening, Refused
 from holdfast.gateway.hearing import Call, Hearing
 from holdfast.gateway.live import Live, Pace, begun_in
 from holdfast.gateway.remembered import Remembered
 from holdfast.gateway.standing import asked_in
 from holdfast.gateway.together import together
+from holdfast.gateway.told import answer_of
 from holdfast.gateway.tools import AgentTools
 from holdfast.gateway.tree import Place, Tree
 from holdfast.journal.journal import digest_of
-from holdfast.policy.policy import DEADLINE
 from holdfast.records.errors import Truncated, UsageError
-from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
-from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.rollout import generation
 from holdfast.rollout.generation import Turn
 from holdfast.rollout.session import Session, is_accident
@@ -136,7 +134,7 @@ class AgentTrajectory:
         if recorded is not None:
             for path in recorded.choices:
                 self._visit(path)
-            return self._told(recorded, ask)
+            return answer_of(self.session, recorded, ask, bare=bool(prompts_of(ask)))
         try:
             called = await self._sample(ask, wire, digests, sampling, key, occurrence, live)
         except Truncated as limit:
@@ -151,7 +149,7 @@ class AgentTrajectory:
                 self.session.failed(error)
                 self.broken.set()
             raise
-        return self._told(called, ask)
+        return answer_of(self.session, called, ask, bare=bool(prompts_of(ask)))
 
     # --- sampling
 
@@ -317,40 +315,7 @@ class AgentTrajectory:
             step = self.session.history.steps.get(path)
             path = step.base if isinstance(step, Generated) else ""
 
-    # --- telling
-
-    def _told(self, called: Called, ask: Ask) -> Answer:
-        history = self.session.history
-        steps = [history.steps[path] for path in called.choices]
-        said = [step for step in steps if isinstance(step, Generated)]
-        assert len(said) == len(steps), "a call is answered by generations"
-        return Answer(
-            id=called.answer,
-            created=called.created,
-            model=called.model,
-            choices=tuple(self._choice(step, ask) for step in said),
-            # Choices of one prompt share it.
-            prompt_tokens=sum(step.keep + count(step.delta) for step in said[:: ask.n]),
-            completion_tokens=sum(count(step.ids) for step in said),
-            cached_tokens=sum(step.keep for step in said[:: ask.n]),
-        )
-
-    def _choice(self, step: Generated, ask: Ask) -> Choice:
-        reason = "length" if step.finish_reason == DEADLINE else step.finish_reason
-        if step.message.tool_calls and reason == "stop":
-            reason = "tool_calls"
-        choice = Choice(step.message, reason)
-        if prompts_of(ask):
-            choice = Choice(Message(Role.ASSISTANT, told_text(step)), reason)
-        if not ask.logprobs:
-            return choice
-        decode = self.session.voice.renderer.decode
-        ids = unpack_ids(step.ids)
-        return structs.replace(
-            choice,
-            tokens=tuple(decode([token]) for token in ids),
-            logprobs=tuple(unpack_logprobs(step.logprobs).tolist()),
-        )
+    # --- signs of life
 
     def heard(self) -> None:
         """The agent gave a sign of life."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from holdfast.gateway import canonical
 from holdfast.gateway.bare import WIRE as BARE_WIRE
+from holdfast.gateway.told import message_of
 from holdfast.records.conversation import conversation
 from holdfast.records.history import History, stream_of
 from holdfast.records.message import Message
@@ -101,8 +102,8 @@ class Tree:
         beginning = canonical.beginning(messages, digests)
         for called in reversed(self._history.calls.values()):
             for path in () if called.wire == BARE_WIRE else called.choices:
-                end = canonical.after(called.conversation, self._generation(path).message)
-                if (length := lengths.get(end)) is not None:
+                ends = _ends(called, self._generation(path))
+                if length := next((lengths[end] for end in ends if end in lengths), None):
                     stream = self._stream(path, asked)
                     yield Place(stream, [*stream.messages, *messages[length:]], path)
                 elif called.beginning == beginning:
@@ -112,7 +113,8 @@ class Tree:
     def _grow(self, called: Called, steps: Sequence[Generated]) -> None:
         for step in steps:
             # Of equal ones, the first: so it does not matter what was recorded after it.
-            self._ends.setdefault(canonical.after(called.conversation, step.message), step.path)
+            for end in _ends(called, step):
+                self._ends.setdefault(end, step.path)
             self._beginnings[called.beginning] = step.path
             self._bases.setdefault(called.conversation, step.base)
 
@@ -144,3 +146,12 @@ class Tree:
         step = self._history.steps[path]
         assert isinstance(step, Generated), "a call is answered by generations"
         return step
+
+
+def _ends(called: Called, step: Generated) -> list[bytes]:
+    """The conversation after a reply: as the agent was told it, and as it was sampled."""
+    told = message_of(step)
+    ends = [canonical.after(called.conversation, told)]
+    if told is not step.message:
+        ends.append(canonical.after(called.conversation, step.message))
+    return ends

@@ -1,0 +1,115 @@
+"""A stop string ends a reply and is no part of what is told; the tokens keep it."""
+
+import pytest
+from stage import Oracle
+from yard import Yard
+
+from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+
+REPLY = "Thought: look\nObservation:"
+TOLD = "Thought: look\n"
+
+
+def played(agent, answer=lambda request: REPLY) -> Yard:
+    yard = Yard(policy=Oracle(answer))
+    yard.run(BlackBoxRolloutProcessor(agent))
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    return yard
+
+
+def assert_one_exact_conversation(yard: Yard) -> None:
+    history = yard.history()
+    assert (len(history.generations), history.prefix_breaks, len(yard.rows())) == (2, 0, 1)
+    first, second = history.generations
+    assert second.base == first.path
+    assert first.message.text == REPLY, "what was sampled is recorded"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_is_told_the_text_before_it_and_goes_on_with_the_exact_tokens(stream):
+    async def agent(binding, task):
+        from openai import AsyncOpenAI
+
+        async with AsyncOpenAI(base_url=f"{binding.url}/v1", api_key=binding.key) as client:
+            messages = [{"role": "user", "content": "go"}]
+            for _ in range(2):
+                made = await client.chat.completions.create(
+                    model="m", messages=messages, stop=["Observation:"], stream=stream
+                )
+                if stream:
+                    chunks = [chunk.choices[0] async for chunk in made if chunk.choices]
+                    text = "".join(one.delta.content or "" for one in chunks)
+                    reason = chunks[-1].finish_reason
+                else:
+                    text, reason = made.choices[0].message.content, made.choices[0].finish_reason
+                assert (text, reason) == (TOLD, "stop")
+                messages.append({"role": "assistant", "content": text})
+                messages.append({"role": "user", "content": "Observation: nothing"})
+
+    assert_one_exact_conversation(played(agent))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_anthropic_client_is_told_which_one_it_was(stream):
+    async def agent(binding, task):
+        from anthropic import AsyncAnthropic
+
+        async with AsyncAnthropic(base_url=binding.url, api_key=binding.key) as client:
+            messages = [{"role": "user", "content": "go"}]
+            for _ in range(2):
+                asked = {
+                    "model": "m",
+                    "max_tokens": 100,
+                    "messages": messages,
+                    "stop_sequences": ["Never", "Observation:"],
+                }
+                if stream:
+                    async with client.messages.stream(**asked) as events:
+                        made = await events.get_final_message()
+                else:
+                    made = await client.messages.create(**asked)
+                assert made.content[0].text == TOLD
+                assert (made.stop_reason, made.stop_sequence) == ("stop_sequence", "Observation:")
+                messages.append({"role": "assistant", "content": made.content})
+                messages.append({"role": "user", "content": "Observation: nothing"})
+
+    assert_one_exact_conversation(played(agent))
+
+
+def test_an_agent_that_is_killed_is_told_the_same_again():
+    async def agent(binding, task):
+        from openai import AsyncOpenAI
+
+        async with AsyncOpenAI(base_url=f"{binding.url}/v1", api_key=binding.key) as client:
+            messages = [{"role": "user", "content": "go"}]
+            made = await client.chat.completions.create(
+                model="m", messages=messages, stop=["Observation:"]
+            )
+            told.append(made.model_dump_json())
+        if len(told) == 1:
+            raise RuntimeError("killed")
+
+    told: list[str] = []
+    yard = played(agent)
+    assert told[0] == told[1]
+    assert len(yard.policy.requests) == 1
+
+
+def test_a_reply_that_only_ran_out_of_tokens_is_told_whole():
+    async def agent(binding, task):
+        from openai import AsyncOpenAI
+
+        async with AsyncOpenAI(base_url=f"{binding.url}/v1", api_key=binding.key) as client:
+            made = await client.chat.completions.create(
+                model="m",
+                messages=[{"role": "user", "content": "go"}],
+                stop=["nowhere"],
+                max_tokens=5,
+            )
+            assert (made.choices[0].message.content, made.choices[0].finish_reason) == (
+                REPLY[:5],
+                "length",
+            )
+
+    played(agent)
