@@ -153,7 +153,8 @@ def test_an_evaluation_without_rows_is_told_when_it_is_to_run() -> None:
 def test_names_of_runs_are_names_of_runs() -> None:
     assert run_name("tests.test_a", "test_b") == "tests.test_a.test_b"
     first, second = run_name("m", "f", "org/model", "x"), run_name("m", "f", "org_model", "x")
-    assert first.startswith("m.f[org_model-x]~") and second == "m.f[org_model-x]"
+    assert first.startswith("m.f[org_model-x]~")
+    assert second == "m.f[org_model-x]"
     first, second = (run_name("m", "f", "x" * 500 + end) for end in "ab")
     assert first != second
     assert len(first) == MAX_NAME

@@ -1,17 +1,21 @@
 """OpenEnvRolloutProcessor: episodes of an OpenEnv server, under eval-protocol's names."""
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.environments.openenv import DEFAULT_PATIENCE, OpenEnvEnvironment
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 from holdfast.rollout.agent import EnvironmentRolloutProcessor
 from holdfast.rollout.environment import DEFAULT_TIMEOUT
 from holdfast.rollout.processor import code_of
 
+if TYPE_CHECKING:
+    from holdfast.environments.openenv import OpenEnvEnvironment
+
 DEFAULT_STEPS = 30
+DEFAULT_PATIENCE = 60.0
 
 
 class OpenEnvRolloutProcessor(EnvironmentRolloutProcessor):
@@ -52,6 +56,8 @@ class OpenEnvRolloutProcessor(EnvironmentRolloutProcessor):
             "steps": steps,
             "patience": patience,
         }
+        # Seconds of imports, and an extra: told here, and paid by those alone who use it.
+        importlib.import_module("holdfast.environments.openenv")
         super().__init__(self._made, max_turns=steps)
 
     @property
@@ -76,7 +82,7 @@ class OpenEnvRolloutProcessor(EnvironmentRolloutProcessor):
             raise UsageError(f"rollout_processor_kwargs: unknown to OpenEnv: {min(unknown)!r}")
         return type(self)(**{**self._given, **(rollout_processor_kwargs or {}), **more})
 
-    def _made(self, task: Task) -> OpenEnvEnvironment:
+    def _made(self, task: Task) -> "OpenEnvEnvironment":
         given = self._given
         history: list[str] = []
         build = given["prompt_builder"] or (lambda seen, step, told: str(seen))
@@ -91,6 +97,8 @@ class OpenEnvRolloutProcessor(EnvironmentRolloutProcessor):
         factory, client = given["env_factory"], given["env_client_cls"]
         if factory is not None:
             client = lambda **_: factory()  # noqa: E731
+        from holdfast.environments.openenv import OpenEnvEnvironment
+
         return OpenEnvEnvironment(
             given["env_base_url"] or "",
             **({} if client is None else {"client": client}),
