@@ -6,6 +6,7 @@ import random
 import signal
 import sqlite3
 import time
+from pathlib import Path
 
 import pytest
 from command import export_samples, finished, holdfast, run_words, write_tasks
@@ -105,6 +106,8 @@ def _freeze(process, journal) -> None:
     comes after could only wait for it."""
     while True:
         process.send_signal(signal.SIGSTOP)
+        while not _is_stopped(process.pid):
+            time.sleep(0.001)
         with contextlib.closing(sqlite3.connect(journal, timeout=0.2)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -114,6 +117,13 @@ def _freeze(process, journal) -> None:
             else:
                 connection.rollback()
                 return
+
+
+def _is_stopped(pid: int) -> bool:
+    """A signal takes its time; until then a thread may still begin a commit."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads]
+    return set(states) == {"T"}
 
 
 def test_a_second_driver_is_refused_and_the_first_goes_on(tmp_path, engine):
