@@ -1,6 +1,8 @@
 """What all tests share: the exhaustive ones run only when asked for."""
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,3 +26,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "exhaustive" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_collections() -> Iterator[None]:
+    """Many tests collect garbage to see what is left of a run. What was imported until now, torch
+    and its like, is nobody's garbage, and looking at it each time cost minutes."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -102,21 +102,27 @@ def test_a_worker_that_was_frozen_past_its_lease_can_write_nothing(tmp_path, eng
 
 
 def _freeze(process, journal) -> None:
-    """Between two of its commits: frozen within one, it would hold the file's lock, and whoever
-    comes after could only wait for it."""
+    """Between two of its commits and checkpoints: frozen within one, it would hold the file's lock,
+    and whoever comes after could only wait for it."""
     while True:
         process.send_signal(signal.SIGSTOP)
         while not _is_stopped(process.pid):
             time.sleep(0.001)
-        with contextlib.closing(sqlite3.connect(journal, timeout=0.2)) as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
-                process.send_signal(signal.SIGCONT)
-                time.sleep(0.01)
-            else:
-                connection.rollback()
-                return
+        if _is_free(journal):
+            return
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.01)
+
+
+def _is_free(journal) -> bool:
+    with contextlib.closing(sqlite3.connect(journal, timeout=0.2)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint").fetchone()
+        except sqlite3.OperationalError:
+            return False
+        return not busy
 
 
 def _is_stopped(pid: int) -> bool:

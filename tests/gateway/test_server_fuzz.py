@@ -223,7 +223,7 @@ def check_owner(play: Play, owner: str, trajectory) -> None:
 def nobody_keeps(kind: type, patience: float = 10.0) -> bool:
     """A thread may still be letting go of its last one."""
     until = time.monotonic() + patience
-    while gc.collect() or any(isinstance(one, kind) for one in gc.get_objects()):
+    while gc.collect() or any(type(one) is kind for one in gc.get_objects()):
         if time.monotonic() > until:
             return False
         time.sleep(0.05)
