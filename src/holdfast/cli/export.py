@@ -6,9 +6,6 @@ kill leaves the old file, or none.
 
 import argparse
 import asyncio
-import contextlib
-import os
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +18,7 @@ from holdfast.cli.exit import Exit
 from holdfast.cli.printing import print_json
 from holdfast.cli.reading import named, to_read
 from holdfast.engine.export import Row, What, rows
+from holdfast.engine.whole_file import target_of, whole_file
 from holdfast.records.errors import UsageError
 
 ROWS_PER_GROUP = 256
@@ -36,7 +34,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 async def _export(args: argparse.Namespace) -> int:
-    what, target = What(args.what), _target(args.out)
+    what, target = What(args.what), target_of(Path(args.out))
     if args.fixed_groups and what is not What.SAMPLES:
         raise UsageError("--fixed-groups goes with --what samples")
     if args.with_turn_traces and what is not What.ROWS:
@@ -68,14 +66,6 @@ async def _export(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _target(out: str) -> Path:
-    """The file to replace: never a device, and what a link points to rather than the link."""
-    target = Path(out).resolve() if Path(out).is_symlink() else Path(out)
-    if not target.name or (target.exists() and not target.is_file()):
-        raise UsageError(f"{out!r} cannot be written: it is no regular file")
-    return target
-
-
 def _format(args: argparse.Namespace) -> str:
     by_ending = "parquet" if Path(args.out).suffix == ".parquet" else "jsonl"
     return args.format or by_ending
@@ -89,9 +79,8 @@ def _keep_the_journal(target: Path, journal: Path) -> None:
 
 
 async def _write(found: AsyncIterator[Row], target: Path, what: What, form: str) -> int:
-    part = _part(target)
     written = 0
-    try:
+    with whole_file(target) as part:
         sink = _sink(part, what, form)
         try:
             async for row in found:
@@ -100,37 +89,7 @@ async def _write(found: AsyncIterator[Row], target: Path, what: What, form: str)
                 crashpoint.reach("export.row")
         finally:
             sink.close()
-        _make_durable(part, target)
-    except OSError as error:
-        raise UsageError(f"{target} cannot be written: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
     return written
-
-
-def _part(target: Path) -> Path:
-    """A new file beside the target, that nobody could have put there before."""
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".holdfast-", suffix=".part")
-    except OSError as error:
-        raise UsageError(f"{target} cannot be written: {error.strerror or error}") from error
-    mask = os.umask(0)
-    os.umask(mask)
-    os.fchmod(handle, 0o666 & ~mask)
-    os.close(handle)
-    return Path(name)
-
-
-def _make_durable(part: Path, target: Path) -> None:
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(target)
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _sink(path: Path, what: What, form: str) -> Sink:

@@ -1,6 +1,5 @@
 """Written: the files that a session leaves of a finished run, its rows and its page."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.engine.export import What, rows
+from holdfast.engine.whole_file import whole_file
 from holdfast.evaluation.verdict import Verdict
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
@@ -20,11 +20,10 @@ async def write_rows(journal: Journal, run: Run, folder: Path) -> None:
     """The finished rows as `RUN.jsonl`, one for each sample; whole or not at all."""
     with _writing("--holdfast-output-dir", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        beside = folder / f".{run.spec.name}.{os.getpid()}"
-        with beside.open("wb") as file:
+        target = folder / f"{run.spec.name}.jsonl"
+        with whole_file(target) as part, part.open("wb") as file:
             async for row in rows(journal, run, What.ROWS, apart=True):
                 file.write(msgspec.json.encode(row) + b"\n")
-        beside.replace(folder / f"{run.spec.name}.jsonl")
 
 
 async def write_page(
@@ -58,8 +57,9 @@ def _writing(flag: str, folder: Path) -> Iterator[None]:
     """What cannot be written costs the file alone: the run is finished, and in its journal."""
     try:
         yield
-    except OSError as error:
+    except (OSError, UsageError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(
-            f"{flag} {folder} cannot be written to ({error.strerror}); the run itself is in the "
+            f"{flag} {folder} cannot be written to ({why}); the run itself is in the "
             "journal: the same command with another folder writes it from there"
         ) from error

@@ -11,13 +11,9 @@
 """
 
 import base64
-import contextlib
 import hashlib
 import html
-import os
 import re
-import tempfile
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import BinaryIO
@@ -26,13 +22,13 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.engine.export import history_of
+from holdfast.engine.whole_file import whole_file
 from holdfast.evaluation.report.pieces import Decode, pieces_of
 from holdfast.evaluation.report.timeline import Cutter, Item, timeline
 from holdfast.evaluation.results import Collector, Results, RowResult
 from holdfast.evaluation.summary import Fields, score_text, slowest, summary_json
 from holdfast.evaluation.verdict import Verdict, verdict_of
 from holdfast.journal.journal import Journal
-from holdfast.records.errors import UsageError
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
@@ -83,7 +79,7 @@ async def write_report(
     `decode` gives the text of token ids (a renderer's or a tokenizer's); without it, replies are
     shown as text, uncoloured. `source` is the journal's path as a user would type it.
     """
-    with replaced(path) as file:
+    with whole_file(path) as part, part.open("wb") as file:
         writer = _Writer(file, decode=decode, limit=limit)
         writer.begin(run)
         results = await writer.rows(journal, run, num_runs=num_runs, source=source)
@@ -218,29 +214,3 @@ def _script() -> str:
 
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-@contextlib.contextmanager
-def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A new file beside `path`, which takes its place when it is whole and on disk."""
-    target = path.resolve() if path.is_symlink() else path
-    if not target.name or (target.exists() and not target.is_file()):
-        raise UsageError(f"{str(path)!r} cannot be written: it is no regular file")
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".holdfast-", suffix=".part")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            mask = os.umask(0)
-            os.umask(mask)
-            os.fchmod(file.fileno(), 0o666 & ~mask)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
