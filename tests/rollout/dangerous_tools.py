@@ -44,6 +44,14 @@ async def later(seconds: float = 0.0) -> int:
 
 
 @isolated()
+async def until(path: str) -> int:
+    """Ends when there is such a file."""
+    while not os.path.exists(path):
+        await asyncio.sleep(0.01)
+    return os.getpid()
+
+
+@isolated()
 def typed(at: Point, when: datetime, count: int = 7) -> str:
     return f"{type(at).__name__} {at.x} {at.y} {when.year} {count}"
 

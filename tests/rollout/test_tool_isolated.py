@@ -235,19 +235,27 @@ def test_a_call_that_is_cancelled_is_killed_with_all_that_it_started(tmp_path):
 @fresh
 def test_a_call_that_is_cancelled_while_it_waits_for_a_process_never_runs(monkeypatch, tmp_path):
     monkeypatch.setattr(isolated_pool, "PROCESSES", 1)
-    file = tmp_path / "pids"
+    file, end = tmp_path / "pids", tmp_path / "end"
+
+    def threads() -> int:
+        return sum("isolated tool calls" in one.name for one in threading.enumerate())
 
     async def main():
-        running = asyncio.create_task(tools.later.invoke({"seconds": 1.0}))
-        await asyncio.sleep(0.1)
+        while threads():
+            await asyncio.sleep(0.01)
+        running = asyncio.create_task(tools.until.invoke({"path": str(end)}))
+        while threads() < 1:
+            await asyncio.sleep(0.01)
         waiting = asyncio.create_task(tools.patient_hang.invoke({"file": str(file)}))
-        await asyncio.sleep(0.05)
+        while threads() < 2:
+            await asyncio.sleep(0.01)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        while sum("isolated tool calls" in one.name for one in threading.enumerate()) > 1:
+        while threads() > 1:
             await asyncio.sleep(0.01)
         assert not running.done()
+        end.touch()
         pid = await running
         assert (await tools.later.invoke({})) == pid
 
