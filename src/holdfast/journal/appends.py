@@ -17,6 +17,8 @@ from holdfast.records.errors import JournalError, LeaseLost
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
 
+MAX_HEADS = 50_000
+"""As many are remembered: a hundred bytes each."""
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -89,8 +91,8 @@ class Append(Operation):
         self.entries = entries
 
     def run(self, connection: sqlite3.Connection) -> None:
-        """By itself; `run_batch` writes many at once."""
-        _append_all(connection, [self])
+        """By itself; an `Appender` writes many at once."""
+        write(connection, [self], _extended(connection, None, [self]))
         if self.error is not None:
             raise self.error
 
@@ -141,17 +143,50 @@ def append_of_all(
     )
 
 
-def run_batch(connection: sqlite3.Connection, batch: list[Operation]) -> None:
-    """Runs operations in their order: appends in bulk, everything else one by one in between."""
-    appends: list[Append] = []
-    for operation in batch:
-        if isinstance(operation, Append):
-            appends.append(operation)
-            continue
-        _append_all(connection, appends)
-        appends = []
-        _run_alone(connection, operation)
-    _append_all(connection, appends)
+class Appender:
+    """Runs batches, and remembers between them where the logs of its connection stand.
+
+    While only this connection writes, every batch would read what the last one wrote. SQLite counts
+    the commits of all others (`data_version`); a look at that count under the write lock tells
+    whether what is remembered still holds, epochs included.
+    """
+
+    def __init__(self) -> None:
+        self._connection: sqlite3.Connection | None = None
+        self._others = -1
+        self._standing: Standing | None = None
+
+    def run_batch(self, connection: sqlite3.Connection, batch: list[Operation]) -> None:
+        """Runs operations in their order: appends in bulk, everything else one by one in between.
+
+        Within a transaction. One that does not become durable ends its connection, and what is
+        remembered ends with that.
+        """
+        self._look(connection)
+        appends: list[Append] = []
+        for operation in batch:
+            if isinstance(operation, Append):
+                appends.append(operation)
+                continue
+            self._append_all(connection, appends)
+            appends = []
+            self._standing = None  # It may change whatever it likes.
+            _run_alone(connection, operation)
+        self._append_all(connection, appends)
+
+    def _look(self, connection: sqlite3.Connection) -> None:
+        (others,) = connection.execute("PRAGMA data_version").fetchone()
+        if connection is not self._connection or others != self._others:
+            self._connection, self._others, self._standing = connection, others, None
+
+    def _append_all(self, connection: sqlite3.Connection, appends: list[Append]) -> None:
+        if not appends:
+            return
+        # Unless it is written to the end, it is not what stands in the journal.
+        standing, self._standing = self._standing, None
+        standing = _extended(connection, standing, appends)
+        write(connection, appends, standing)
+        self._standing = standing
 
 
 def _run_alone(connection: sqlite3.Connection, operation: Operation) -> None:
@@ -163,12 +198,28 @@ def _run_alone(connection: sqlite3.Connection, operation: Operation) -> None:
         operation.error = error
 
 
-def _append_all(connection: sqlite3.Connection, appends: list[Append]) -> None:
-    if not appends:
-        return
-    standing = standing_of(
-        connection, [entry.lease.id for append in appends for entry in append.entries]
-    )
+def _extended(
+    connection: sqlite3.Connection, standing: Standing | None, appends: list[Append]
+) -> Standing:
+    """With the heads of all that these append to."""
+    if standing is None or len(standing.heads) > MAX_HEADS:
+        standing = Standing(-1, {})
+    heads = standing.heads
+    unknown = [
+        entry.lease.id
+        for append in appends
+        for entry in append.entries
+        if entry.lease.id not in heads
+    ]
+    if unknown or standing.position < 0:
+        found = standing_of(connection, unknown)
+        heads |= found.heads
+        standing.position = found.position
+    return standing
+
+
+def write(connection: sqlite3.Connection, appends: list[Append], standing: Standing) -> None:
+    """Those that are not refused."""
     rows: list[Row] = []
     marked: list[Entry] = []
     for append in appends:
@@ -234,20 +285,19 @@ def insert(connection: sqlite3.Connection, rows: list[Row], standing: Standing) 
 
     Their heads have taken their places already; here they learn the positions.
     """
-    before, heads = standing.position, standing.heads
-    position = before
+    position, heads = standing.position, standing.heads
     records: list[object] = []
     links: list[object] = []
+    touched: dict[int, Head] = {}
     for trajectory, seq, epoch, crc, body in rows:
         position += 1
-        head = heads[trajectory]
+        head = touched[trajectory] = heads[trajectory]
         records += (position, trajectory, seq, epoch, crc, body)
         links += (position, head.position)
         head.position = position
     moved: list[object] = []
-    for trajectory, head in heads.items():
-        if head.position > before:
-            moved += (trajectory, head.position, head.length)
+    for trajectory, head in touched.items():
+        moved += (trajectory, head.position, head.length)
     standing.position = position
     _insert(connection, _RECORDS, records, 6)
     _insert(connection, _LINKS, links, 2)

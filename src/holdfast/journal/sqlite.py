@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.journal import delivery, leases, runs, writer
-from holdfast.journal.appends import append_of, append_of_all, run_batch
+from holdfast.journal.appends import Appender, append_of, append_of_all
 from holdfast.journal.checkpoint import Checkpointer
 from holdfast.journal.journal import (
     Batch,
@@ -79,7 +79,9 @@ class SqliteJournal:
         elif not path.exists():
             raise JournalError(f"there is no journal at {path}")
         self._checkpointer = Checkpointer(self._connect)
-        self._writer = Writer(path, self._connect, run_batch, self._checkpointer.after_commit)
+        self._writer = Writer(
+            path, self._connect, Appender().run_batch, self._checkpointer.after_commit
+        )
 
     def _make_folder(self) -> None:
         try:

@@ -1,0 +1,116 @@
+"""What a writer remembers of the logs between two batches, and when it may not be believed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from builders import ready, sql, values
+from holdfast.journal import appends
+from holdfast.journal.check import check
+from holdfast.journal.journal import Lease
+from holdfast.journal.sqlite import SqliteJournal
+from holdfast.records.errors import LeaseLost
+from holdfast.testing.faulty import FaultyConnections
+
+
+def play(
+    path: Path, body: Callable[[SqliteJournal, list[Lease]], Awaitable[None]]
+) -> FaultyConnections:
+    """With two trajectories of which the writer remembers the heads."""
+    seen = FaultyConnections()
+
+    async def main() -> None:
+        journal = SqliteJournal(path, connect=seen)
+        _, _, claims = await ready(journal, "a", "b", samples=1)
+        leases = [claim.open[0] for claim in claims]
+        for lease in leases:
+            await journal.append(lease, values(0))
+        await body(journal, leases)
+        await journal.close()
+
+    asyncio.run(main())
+    assert check(path).findings == []
+    return seen
+
+
+def test_while_nobody_else_writes_no_batch_looks_where_the_logs_stand(tmp_path: Path) -> None:
+    async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
+        for number in range(1, 10):
+            await asyncio.gather(*(journal.append(lease, values(number)) for lease in leases))
+        assert await journal.history(leases[0].id) == values(*range(10))
+
+    seen = play(tmp_path / "journal.db", body)
+    looks = [one for one in seen.statements if "json_group_array" in one]
+    assert len(looks) == 2, "one for each that was new"
+
+
+def test_a_claim_of_another_connection_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+
+    async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
+        sql(path, "UPDATE trajectories SET epoch = epoch + 1 WHERE id = ?", leases[0].id)
+        with pytest.raises(LeaseLost):
+            await journal.append(leases[0], values(1))
+        await journal.append(leases[1], values(1))
+        assert await journal.history(leases[0].id) == values(0)
+        assert await journal.history(leases[1].id) == values(0, 1)
+
+    play(path, body)
+
+
+def test_a_change_by_the_same_connection_is_noticed(tmp_path: Path) -> None:
+    async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
+        await journal._write(
+            lambda connection: connection.execute(
+                "UPDATE trajectories SET epoch = epoch + 1 WHERE id = ?", (leases[0].id,)
+            ).rowcount
+        )
+        with pytest.raises(LeaseLost):
+            await journal.append(leases[0], values(1))
+
+    play(tmp_path / "journal.db", body)
+
+
+def test_two_writers_take_turns_without_taking_each_others_places(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+
+    async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
+        other = SqliteJournal(path)
+        for number in range(1, 20):
+            await journal.append(leases[0], values(number))
+            await other.append(leases[1], values(number))
+        await other.close()
+        for lease in leases:
+            assert await journal.history(lease.id) == values(*range(20))
+
+    play(path, body)
+
+
+def test_a_refused_append_changes_nothing_that_is_remembered(tmp_path: Path) -> None:
+    async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
+        first, second = leases
+        stale = Lease(second.key, second.id, second.ordinal, second.epoch - 1, second.status,
+                      second.settled, second.next_seq)  # fmt: skip
+        with pytest.raises(LeaseLost):
+            await journal.append_together([(first, values(1), None), (stale, values(1), None)])
+        first.broken = None
+        first.next_seq = 1
+        await asyncio.gather(*(journal.append(lease, values(2)) for lease in leases))
+        for lease in leases:
+            assert await journal.history(lease.id) == values(0, 2)
+
+    play(tmp_path / "journal.db", body)
+
+
+def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appends, "MAX_HEADS", 1)
+
+    async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
+        for number in range(1, 5):
+            await asyncio.gather(*(journal.append(lease, values(number)) for lease in leases))
+        for lease in leases:
+            assert await journal.history(lease.id) == values(*range(5))
+
+    play(tmp_path / "journal.db", body)
