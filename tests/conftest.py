@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,20 @@ settings.register_profile(
     database=None,
 )
 settings.load_profile("default")
+
+# What a machine says of itself changes what tools print, pytest among them, and where requests to
+# this machine go. No test is about that, unless it says so itself.
+for name in (
+    *("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "PYTEST_ADDOPTS"),
+    *("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "COLUMNS", "LINES"),
+    *("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
+):
+    os.environ.pop(name, None)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # What a shell starts in the background ignores it, and so would every process that tests start
+    # and then interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -197,8 +197,8 @@ def test_a_model_that_is_not_served_is_refused_with_those_that_are(recorded):
 def test_an_endpoint_that_is_down_at_the_start_is_told(recorded):
     with closing(socket.socket()) as unused:
         unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    line = refused_anew(recorded, policy=f"http://127.0.0.1:{port}", code=Exit.STOPPED)
+        port = unused.getsockname()[1]  # It is kept, so that nobody else comes to listen at it.
+        line = refused_anew(recorded, policy=f"http://127.0.0.1:{port}", code=Exit.STOPPED)
     assert "does not answer" in line
     assert "start it, or correct the address" in line
 
@@ -326,7 +326,7 @@ def test_a_journal_that_is_not_there_is_not_made_by_reading(lab):
 
 
 def test_a_run_that_a_live_process_holds_is_refused_whatever_is_asked_of_it(tmp_path):
-    with FakeEngine(delay=30) as engine:
+    with FakeEngine(delay=600) as engine:
         lab = Lab(tmp_path, engine)
         first = start(*lab.words("--quiet", "--grace", 0), cwd=lab.place)
         try:

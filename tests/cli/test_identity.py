@@ -141,7 +141,7 @@ def test_new_with_a_free_name_takes_it(lab):
 @pytest.mark.parametrize("form", [("--run", "r"), ("--run=r",)])
 def test_the_command_that_goes_on_names_the_run_that_was_started(ran, form):
     # Every call of this run waits for longer than the run may take.
-    ran.engine.set_faults(Fault(FaultKind.SLOW, seconds=30, times=0))
+    ran.engine.set_faults(Fault(FaultKind.SLOW, seconds=600, times=0))
     words = ran.words("--new", "--samples", 3, "--run-deadline", 0.5, "--grace", 0, "--quiet")
     at = words.index("--run")
     done = ran.holdfast(*words[:at], *form, *words[at + 2 :])
@@ -150,7 +150,7 @@ def test_the_command_that_goes_on_names_the_run_that_was_started(ran, form):
     assert "--new" not in line
     assert "r-2" in line
     ran.engine.set_faults()
-    resumed = ran.holdfast(*line.removeprefix("to go on: holdfast ").split(), "--run-deadline", 60)
+    resumed = ran.holdfast(*line.removeprefix("to go on: holdfast ").split(), "--run-deadline", 600)
     assert resumed.code == Exit.OK, resumed.err
     assert "run r-2: 6 trajectories" in resumed.out
 

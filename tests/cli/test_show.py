@@ -214,7 +214,7 @@ def test_a_run_with_many_trajectories_is_listed_in_part(lab):
 
 
 def test_a_live_run_can_be_looked_at(tmp_path):
-    with FakeEngine(delay=30) as engine:
+    with FakeEngine(delay=600) as engine:
         lab = Lab(tmp_path, engine)
         process = start(*lab.words("--quiet", "--grace", 0), cwd=lab.place)
         try:

@@ -107,9 +107,9 @@ def test_a_run_that_is_refused_draws_nothing(tmp_path, lab):
 
 
 def test_two_signals_leave_a_terminal_as_it_was(tmp_path):
-    with FakeEngine(delay=30) as engine:
+    with FakeEngine(delay=600) as engine:
         lab = Lab(tmp_path, engine)
-        process, ours = on_a_terminal(lab.words("--grace", 60), lab.place)
+        process, ours = on_a_terminal(lab.words("--grace", 600), lab.place)
         said = ""
         while "0/2 done" not in said:
             said += os.read(ours, 65536).decode()
@@ -123,7 +123,7 @@ def test_two_signals_leave_a_terminal_as_it_was(tmp_path):
 
 
 def test_an_interrupt_before_the_work_has_begun_is_one_line(lab):
-    lab.write("agent.py", "import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    lab.write("agent.py", "import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
     process = start(*lab.words(), cwd=lab.place)
     assert process.stdout.readline() == "importing\n"
     time.sleep(0.1)

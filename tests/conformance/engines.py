@@ -307,7 +307,7 @@ def _asked(request: urllib.request.Request) -> bytes:
         return bytes(answer.read())
 
 
-def wait_until_idle(server: Server, *, within: float = 30.0) -> None:
+def wait_until_idle(server: Server, *, within: float = 60.0) -> None:
     deadline = time.monotonic() + within
     while under_way := server.under_way():
         assert time.monotonic() < deadline, f"{under_way} requests are still under way"

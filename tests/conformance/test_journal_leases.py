@@ -100,9 +100,9 @@ def test_a_heartbeat_keeps_the_leases(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run = await journal.create_run(spec(samples=1), make_tasks("a"))
         other = await joined(journal, run)
-        worker = await journal.join(run, someone_else(), lease_seconds=1.0, share=True)
+        worker = await journal.join(run, someone_else(), lease_seconds=2.0, share=True)
         (claim,) = await journal.claim(worker, groups=1)
-        end = time.monotonic() + 1.5
+        end = time.monotonic() + 2.5
         while time.monotonic() < end:
             await journal.heartbeat(worker)
             assert await journal.claim(other, groups=1) == []

@@ -22,6 +22,7 @@ COMMANDS = {
     "urllib": ("curl_loop", "--urllib"),
     "urllib-stream": ("curl_loop", "--stream"),
     "parallel": ("parallel_agents",),
+    "shuffling": ("shuffling_agents",),
     "stubborn": ("stubborn",),
 }
 ADDING = '<tool_call>{"name": "add", "arguments": {"a": {n}, "b": {n}}}</tool_call>'

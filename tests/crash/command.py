@@ -4,7 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+from holdfast.testing import FakeEngine
 
 HERE = Path(__file__).parent
 
@@ -19,9 +22,23 @@ def holdfast(*words: object, env: dict[str, str] | None = None) -> "subprocess.P
     )
 
 
-def finished(process: "subprocess.Popen[str]", *, timeout: float = 120) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=timeout)
+def finished(process: "subprocess.Popen[str]", *, timeout: float = 200) -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
     return process.returncode, out, err
+
+
+def let_go(engine: FakeEngine, process: "subprocess.Popen[str]") -> None:
+    """Until it has ended, nothing that it asked for is held any more. What it asked for before
+    may come to its hold only now."""
+    engine.set_faults()
+    while process.poll() is None:
+        engine.release()
+        time.sleep(0.05)
 
 
 def write_tasks(path: Path, names: list[str]) -> Path:

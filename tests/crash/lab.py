@@ -126,7 +126,7 @@ class Lab:
         return int(self.zygote.stdout.readline())
 
     def world(self, place: Path) -> World:
-        self._settle()
+        settle(self.engine)
         world = World(
             requests=[request for request, _ in self.engine.requests()],
             tokens=self.engine.stats().tokens,
@@ -138,12 +138,13 @@ class Lab:
             asyncio.run(_read(place / "journal.db", world))
         return world
 
-    def _settle(self) -> None:
-        """Waits until requests of a dead driver have reached the engine or are gone."""
-        seen = -1
-        while (stats := self.engine.stats()).in_flight or stats.requests != seen:
-            seen = stats.requests
-            time.sleep(0.02)
+
+def settle(engine: FakeEngine) -> None:
+    """Waits until requests of a dead driver have reached the engine or are gone."""
+    seen = -1
+    while (stats := engine.stats()).in_flight or stats.requests != seen:
+        seen = stats.requests
+        time.sleep(0.02)
 
 
 async def _read(path: Path, world: World) -> None:

@@ -4,6 +4,7 @@ The agents are programs of their own: they lose their connections, and are start
 driver, which gives them back what is durable.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -23,7 +24,9 @@ from lab import (
     undisturbed,
 )
 
+from holdfast.journal import open_journal
 from holdfast.journal.check import check
+from holdfast.records.history import History
 from holdfast.testing import Fault, FaultKind
 
 QUICK = ("urllib0", "urllib-stream0", "urllib-stream1")
@@ -174,6 +177,56 @@ def test_a_driver_killed_anywhere_among_calls_at_once_loses_and_repeats_none(
     assert boundary > parallel_baseline.records
 
 
+# --- calls side by side that call tools, and of which nothing comes in the same order twice
+
+
+@pytest.fixture(scope="module")
+def shuffling(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shuffling")
+    with laboratory(folder, ("shuffling0",), faults=()) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def shuffling_baseline(shuffling):
+    return undisturbed(shuffling)
+
+
+def told(place: Path) -> set[tuple[str, tuple[str, ...]]]:
+    """The ids of all answers that count, with those of the calls in them."""
+
+    async def histories():
+        journal = open_journal(place / "journal.db", read_only=True)
+        try:
+            run = await journal.find_run("crash")
+            return [History(log) async for _, log in journal.histories(run)]
+        finally:
+            await journal.close()
+
+    (history,) = asyncio.run(histories())
+    assert not history.prefix_breaks
+    return {
+        (called.answer, tuple(call.id for call in history.steps[called.path].message.tool_calls))
+        for called in history.calls.values()
+    }
+
+
+def test_orders_change_neither_ids_nor_data(shuffling, shuffling_baseline):
+    places = [shuffling.fresh(f"undisturbed-{number}") for number in range(2)]
+    for place in places:
+        assert shuffling.drive(place) == 0
+        samples = read_samples(place / "samples.jsonl")
+        assert branches(samples) == branches(shuffling_baseline.samples)
+    first, second = map(told, places)
+    assert first == second
+    assert len(first) == 12
+    assert len({one for _, calls in first for one in calls}) >= 9
+    for when, part in (("before", 0.3), ("after", 0.5), ("after", 0.8)):
+        plan = f"{when}:{round(part * shuffling_baseline.records)}"
+        assert kill_in_parallel(shuffling, shuffling_baseline, plan), plan
+        assert told(shuffling.folder / plan.replace(":", "-")) == first, plan
+
+
 # --- what is left behind
 
 
@@ -183,7 +236,7 @@ def test_an_agent_does_not_outlive_its_driver_however_stubborn_it_is(tmp_path):
         place = lab.fresh("stubborn")
         assert lab.drive(place, crash="after:20") == SIGKILLED
         (pid,) = map(int, (place / "effects.pids").read_text().split())
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         try:
             while is_running(pid):
                 assert time.monotonic() < deadline, "it lives on, and nobody knows of it"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import export_samples, finished, holdfast, run_words, write_tasks
+from command import export_samples, finished, holdfast, let_go, run_words, write_tasks
 
 from holdfast.journal.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
@@ -80,10 +80,15 @@ def test_a_worker_that_was_frozen_past_its_lease_can_write_nothing(tmp_path, eng
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
     words = run_words(tmp_path, engine, tasks, "--samples", 2, "--lease", 1, "--concurrency", 4)
     engine.reset()
+    engine.set_faults(Fault(FaultKind.HOLD, matching="/read5/"))  # So that it is not over before.
     frozen = holdfast(*words, env=env)
     while engine.stats().requests < 10:
         time.sleep(0.01)
     _freeze(frozen, tmp_path / "journal.db")
+    engine.set_faults()
+    while engine.stats().in_flight:
+        engine.release()
+        time.sleep(0.01)
     try:
         time.sleep(1.5)
         code, _, err = finished(holdfast(*words, env=env))
@@ -128,7 +133,10 @@ def _is_free(journal) -> bool:
 def _is_stopped(pid: int) -> bool:
     """A signal takes its time; until then a thread may still begin a commit."""
     threads = Path(f"/proc/{pid}/task").iterdir()
-    states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads]
+    try:
+        states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads]
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # A thread has just ended.
     return set(states) == {"T"}
 
 
@@ -136,6 +144,7 @@ def test_a_second_driver_is_refused_and_the_first_goes_on(tmp_path, engine):
     tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(20)])
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
     words = run_words(tmp_path, engine, tasks, "--samples", 2, "--concurrency", 2)
+    engine.set_faults(Fault(FaultKind.HOLD, matching="/read19/"))
     first = holdfast(*words, env=env)
     while engine.stats().requests < 4:
         time.sleep(0.01)
@@ -144,6 +153,7 @@ def test_a_second_driver_is_refused_and_the_first_goes_on(tmp_path, engine):
     assert f"process {first.pid}" in err
     assert "--join" in err
     assert len(err.strip().splitlines()) == 1
+    let_go(engine, first)
     assert finished(first)[0] == 0
 
 
@@ -188,12 +198,15 @@ def test_a_signal_stops_cleanly_and_names_the_command_that_goes_on(tmp_path, eng
     env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
     words = run_words(tmp_path, engine, tasks, "--concurrency", 4)
     engine.reset()
+    engine.set_faults(Fault(FaultKind.HOLD, matching="/read39/"))
     process = holdfast(*words, env=env)
     while engine.stats().requests < 20:
         time.sleep(0.01)
     process.send_signal(number)
-    code, _, err = finished(process)
-    assert code == 128 + number
+    _wait_until_it_finishes(process)
+    let_go(engine, process)
+    err = process.stderr.read()
+    assert finished(process)[0] == 128 + number
     assert "to go on: holdfast run" in err
     assert "Traceback" not in err
     assert "never retrieved" not in err
@@ -205,18 +218,22 @@ def test_a_signal_stops_cleanly_and_names_the_command_that_goes_on(tmp_path, eng
     assert len(effects) == len(set(effects)), "a clean stop repeats no tool"
 
 
+def _wait_until_it_finishes(process) -> None:
+    while "again to stop at once" not in (line := process.stderr.readline()):
+        assert line, "it ended before"
+
+
 def test_a_second_signal_stops_at_once(tmp_path):
-    with FakeEngine(delay=30) as engine:
+    with FakeEngine(delay=600) as engine:
         tasks = write_tasks(tmp_path / "tasks.jsonl", ["read0", "read1"])
         env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
-        process = holdfast(*run_words(tmp_path, engine, tasks, "--grace", 60), env=env)
+        process = holdfast(*run_words(tmp_path, engine, tasks, "--grace", 600), env=env)
         while engine.stats().requests < 2:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        while "again to stop at once" not in process.stderr.readline():
-            assert process.poll() is None
+        _wait_until_it_finishes(process)
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
         process.communicate()
     assert not check(tmp_path / "journal.db").findings
 
@@ -245,6 +262,7 @@ def test_an_endpoint_that_stays_down_stops_the_run_and_loses_nothing(tmp_path):
         expected = undisturbed(tmp_path, engine, tasks)
         env = {"HOLDFAST_EFFECTS": str(tmp_path / "effects")}
         engine.reset()
+        engine.set_faults(Fault(FaultKind.HOLD, matching="/read29/"))
         words = run_words(tmp_path, engine, tasks, "--patience", 1, "--concurrency", 8)
         process = holdfast(*words, env=env)
         while engine.stats().requests < 30:
@@ -256,6 +274,7 @@ def test_an_endpoint_that_stays_down_stops_the_run_and_loses_nothing(tmp_path):
         assert "to go on: holdfast run" in err
         assert "FAILED" not in out
         engine.start()
+        engine.set_faults()
         code, _, err = finished(holdfast(*words, env=env))
         assert code == 0, err
     assert export_samples(tmp_path) == expected

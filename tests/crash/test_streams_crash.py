@@ -20,21 +20,41 @@ CALLS = 4
 HELD_AFTER = 70
 
 
-def laboratory(folder: Path, name: str) -> Lab:
-    return Lab(
-        folder,
-        names=(f"{name}0",),
-        samples=1,
-        workload="streams_workload",
-        max_tokens=400,
-        faults=(Fault(FaultKind.HOLD, after=HELD_AFTER, seconds=0.15),),
-        replies=REPLIES,
-    )
+class Paced(Lab):
+    """Each reply is held in its middle until its agent was told of it."""
+
+    def __init__(self, folder: Path, name: str):
+        super().__init__(
+            folder,
+            names=(f"{name}0",),
+            samples=1,
+            workload="streams_workload",
+            max_tokens=400,
+            faults=(Fault(FaultKind.HOLD, after=HELD_AFTER),),
+            replies=REPLIES,
+        )
+
+    def drive(self, place: Path, *, crash: str = "", paced: bool = True, **io: object) -> int:
+        if not paced:
+            return super().drive(place, crash=crash, **io)
+        over = threading.Event()
+        pacing = threading.Thread(target=self._pace, args=(place, over))
+        pacing.start()
+        try:
+            return super().drive(place, crash=crash, **io)
+        finally:
+            over.set()
+            pacing.join()
+
+    def _pace(self, place: Path, over: threading.Event) -> None:
+        while not over.wait(0.02):
+            if self.engine.stats().held and (not streams(self) or Told(place).cut):
+                self.engine.release()
 
 
 @pytest.fixture(scope="module", params=AGENTS)
 def lab(request, tmp_path_factory):
-    with laboratory(tmp_path_factory.mktemp(request.param), request.param) as lab:
+    with Paced(tmp_path_factory.mktemp(request.param), request.param) as lab:
         yield lab
 
 
@@ -158,7 +178,7 @@ def test_a_driver_killed_anywhere_in_its_streams_changes_nothing(lab, baseline, 
 def drive_beside(lab: Lab, place: Path, beside) -> None:
     """Runs the driver to its end while `beside` happens."""
     codes: list[int] = []
-    driving = threading.Thread(target=lambda: codes.append(lab.drive(place)))
+    driving = threading.Thread(target=lambda: codes.append(lab.drive(place, paced=False)))
     driving.start()
     try:
         beside()
@@ -168,7 +188,7 @@ def drive_beside(lab: Lab, place: Path, beside) -> None:
 
 
 def wait_until(condition) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.01)

@@ -134,7 +134,7 @@ def test_a_template_that_never_ends_does_not_stop_the_server(engine: Engine) -> 
     async def main() -> tuple[int, int]:
         async with serving(engine) as client:
             body = {**ASKED, "chat_template_kwargs": {"chat_template": loop}}
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 status, _ = await client.post("/v1/chat/completions", body)
             return status, (await client.get("/health"))[0]
 

@@ -162,6 +162,7 @@ def test_over_http_in_flight(own_engine: Engine, other_weights: Path) -> None:
             update = {"path": str(other_weights), "version": "v2"}
             assert (await client.ok("/update_weights_from_disk", update))["success"]
             chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3}
+            chat["ignore_eos"] = True
             return await running, await client.chat(**chat), await client.get("/metrics")
 
     answer, chat, metrics = asyncio.run(main())

@@ -194,7 +194,7 @@ def test_a_synchronous_scorer_does_not_block_the_loop_and_overlaps_with_rollouts
         await turn(t)
 
     def scorer(view):
-        assert second_runs.wait(20), "the loop was blocked, or scoring came last"
+        assert second_runs.wait(60), "the loop was blocked, or scoring came last"
         return 1.0
 
     yard = Yard("a", "b")
@@ -203,11 +203,14 @@ def test_a_synchronous_scorer_does_not_block_the_loop_and_overlaps_with_rollouts
 
 
 def test_no_more_scorers_run_at_once_than_allowed():
-    running, most = 0, 0
+    running, most, reached = 0, 0, asyncio.Event()
 
     async def scorer(view):
         nonlocal running, most
         running, most = running + 1, max(most, running + 1)
+        if running == 2:
+            reached.set()
+        await asyncio.wait_for(reached.wait(), 60)
         await asyncio.sleep(0.005)
         running -= 1
         return 1.0
@@ -225,9 +228,13 @@ def test_what_is_finished_but_not_scored_is_only_scored_on_resume(tmp_path):
         try:
             yard = Yard("a", samples=2, journal=journal)
 
+            scoring = []
+
             async def stops(view):
-                yard.stop.request("in the middle of scoring")
-                await asyncio.sleep(60)
+                scoring.append(view)
+                if len(scoring) == 2:
+                    yard.stop.request("in the middle of scoring")
+                await asyncio.sleep(3600)
 
             await yard.work(one_turn, stops, grace=0.02)
             finished = [history.finished for history in (await yard._histories()).values()]

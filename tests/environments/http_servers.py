@@ -78,7 +78,7 @@ class ServerProcess:
 
     def _end(self) -> int:
         self._child.stdin.close()
-        code = self._child.wait(20)
+        code = self._child.wait(60)
         self._child.stdout.close()
         return code
 

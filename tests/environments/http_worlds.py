@@ -102,13 +102,14 @@ class AsyncLedger(Environment):
     timeout = 20.0
 
     def __init__(self, task: object):
-        self.cancelled = False
+        self.began = self.cancelled = False
         self.closed = 0
 
     async def reset(self, *, seed: int) -> str:
         return f"began {seed}"
 
     async def step(self, action: str) -> str:
+        self.began = True
         try:
             await asyncio.sleep(float(action))
         except asyncio.CancelledError:

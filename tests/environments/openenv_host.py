@@ -40,7 +40,7 @@ class Guessing(Environment[Guess, Hint, State]):
         if action.number == -1:
             raise OSError("the dice are lost")
         if action.number == -2:
-            time.sleep(2)
+            time.sleep(10)
         self._tries += 1
         if action.number == self._number:
             return Hint(hint="yes", tries=self._tries, done=True, reward=1.0)

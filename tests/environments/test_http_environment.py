@@ -209,10 +209,10 @@ def test_an_expired_session_is_a_broken_environment():
 def test_a_session_in_use_does_not_expire():
     async def scenario(server):
         async with opened(server.url) as environment:
-            await environment.step("sleep 1.2")
+            await environment.step("sleep 2.5")
             return (await environment.step("add 1")).text
 
-    assert serving(scenario, idle=0.8) == "total 1"
+    assert serving(scenario, idle=2.0) == "total 1"
 
 
 def test_an_async_environment_is_served_on_the_loop_and_its_step_can_be_stopped():
@@ -220,12 +220,12 @@ def test_an_async_environment_is_served_on_the_loop_and_its_step_can_be_stopped(
 
     def make(task):
         made.append(AsyncLedger(task))
-        made[-1].timeout = 0.1
         return made[-1]
 
     async def scenario(server):
         async with opened(server.url) as environment:
             assert (await environment.step("0")).text == "slept 0"
+            made[-1].timeout = 0.1
             with pytest.raises(EnvironmentBroken, match=r"step was not done within 0\.1 s"):
                 await environment.step("60")
         return server.sessions

@@ -115,9 +115,12 @@ def test_a_line_that_loses_everything_is_given_up_after_a_few_tries(tmp_path):
 def test_a_client_that_gave_up_on_a_beginning_leaves_no_session():
     async def scenario(server):
         environment = HttpEnvironment(server.url)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await environment.reset(seed=0)
+        beginning = asyncio.create_task(environment.reset(seed=0))
+        while not server.sessions:
+            await asyncio.sleep(0.01)
+        beginning.cancel()
+        await asyncio.wait({beginning})
+        assert beginning.cancelled()
         assert server.sessions == 1
         await environment.close()
         while server.sessions:
@@ -125,7 +128,7 @@ def test_a_client_that_gave_up_on_a_beginning_leaves_no_session():
 
     class Slow(Ledger):
         def reset(self, *, seed):
-            time.sleep(0.4)
+            time.sleep(1.0)
             return super().reset(seed=seed)
 
     serving(scenario, Slow)
@@ -183,26 +186,30 @@ def test_a_reward_that_is_no_number_breaks_it():
 
 
 def test_a_step_that_hangs_costs_its_caller_no_more_than_the_timeout_and_is_closed_later(tmp_path):
-    log = tmp_path / "log"
+    log, hold = tmp_path / "log", tmp_path / "hold"
+    hold.touch()
 
     async def scenario(server):
-        environment = HttpEnvironment(server.url, task={"log": str(log)}, timeout=0.2)
+        environment = HttpEnvironment(server.url, task={"log": str(log)}, timeout=2.0)
         await environment.reset(seed=0)
         with pytest.raises(EnvironmentBroken, match=r"did not answer POST /sessions/…/step within"):
-            await environment.step("sleep 1")
+            await environment.step(f"hold {hold}")
         await environment.close()
         still_counted = server.sessions
+        hold.unlink()
         while server.sessions:
             await asyncio.sleep(0.02)
         return still_counted
 
     assert serving(scenario) == 1
-    assert done(log) == ["reset 0", "step sleep 1", "close"]
+    assert done(log) == ["reset 0", f"step hold {hold}", "close"]
 
 
 def test_the_servers_own_deadline_is_told_by_the_server():
     class Hasty(Ledger):
-        timeout = 0.1
+        def reset(self, *, seed):
+            self.timeout = 0.1  # Of what comes after it.
+            return super().reset(seed=seed)
 
     async def scenario(server):
         async with opened(server.url) as environment:
@@ -236,7 +243,7 @@ def test_without_room_for_too_long_it_says_so():
     async def scenario(server):
         async with opened(server.url):
             with pytest.raises(EnvironmentBroken, match="all 1 sessions are in use"):
-                async with opened(server.url, timeout=0.2):
+                async with opened(server.url, timeout=2.0):
                     pass
 
     serving(scenario, max_sessions=1)

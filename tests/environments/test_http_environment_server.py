@@ -118,20 +118,26 @@ def test_the_last_action_asked_again_gives_the_same_answer_and_any_other_is_refu
 
 
 def test_an_action_asked_again_while_it_runs_is_not_begun_again(tmp_path):
-    log = tmp_path / "log"
+    log, hold = tmp_path / "log", tmp_path / "hold"
+    hold.touch()
 
     async def scenario(client):
         await begun(client, task={"log": str(log)})
-        one, two = asyncio.create_task(act(client, 0, "sleep 0.3")), act(client, 0, "sleep 0.3")
-        await asyncio.sleep(0.1)
+        one = asyncio.create_task(act(client, 0, f"hold {hold}"))
+        while f"step hold {hold}" not in log.read_text():
+            await asyncio.sleep(0.01)
+        two = asyncio.create_task(act(client, 0, f"hold {hold}"))
         next_one = await act(client, 1, "add 1")
         snapshot = await client.ask("GET", f"/sessions/{ID}/snapshot")
+        assert not one.done()
+        assert not two.done()
+        hold.unlink()
         assert await one == await two
         return next_one, snapshot
 
     for status, said in asking(scenario, KeptLedger):
         assert (status, said["error"]["type"]) == (409, "Busy")
-    assert log.read_text().splitlines() == ["reset 0", "step sleep 0.3", "close"]
+    assert log.read_text().splitlines() == ["reset 0", f"step hold {hold}", "close"]
 
 
 def test_a_session_asked_for_again_is_the_same_one(tmp_path):
@@ -287,8 +293,9 @@ def test_stopping_the_server_closes_what_is_open_and_waits_for_no_one(tmp_path):
 
     async def scenario(client):
         await begun(client)
-        step = asyncio.create_task(act(client, 0, "60"))
-        await asyncio.sleep(0.1)
+        step = asyncio.create_task(act(client, 0, "600"))
+        while not made[-1].began:
+            await asyncio.sleep(0.01)
         return step
 
     async def run():

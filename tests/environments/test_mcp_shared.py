@@ -37,7 +37,8 @@ def test_a_process_that_dies_is_started_again_once_for_all_who_call_next():
             environments = await opened(server, 4)
             first = await call(environments[0], "pid")
             slow = asyncio.create_task(call(environments[1], "sleep", seconds=600))
-            await asyncio.sleep(0.05)
+            # One after the other: who was answered came after it.
+            assert await call(environments[2], "pid") == first
             with pytest.raises(EnvironmentBroken, match="ended by SIGKILL"):
                 await call(environments[0], "die")
             # Whoever was in a call when it died has to be told, too.
@@ -80,10 +81,11 @@ def test_a_call_that_is_late_while_others_are_answered_costs_only_itself():
             (environment,) = await opened(server, 1)
             first = await call(environment, "pid")
             session = await server.shared_session()
-            session._timeout = 1.0
+            session._timeout = 2.0
             late = asyncio.create_task(call(environment, "sleep", seconds=600))
-            await asyncio.sleep(0.5)
-            assert await call(environment, "pid") == first
+            while not late.done():
+                assert await call(environment, "pid") == first
+                await asyncio.wait({late}, timeout=0.2)
             with pytest.raises(EnvironmentBroken, match="did not answer sleep"):
                 await late
             assert await call(environment, "pid") == first

@@ -130,7 +130,7 @@ def test_an_exception_in_the_server_breaks_the_environment(shared):
 
 def test_a_late_answer_is_never_taken_for_the_next_one(shared):
     async def scenario():
-        environment = openenv(shared.url, timeout=0.2)
+        environment = openenv(shared.url, timeout=3.0)
         await environment.reset(seed=7)
         with pytest.raises(TimeoutError):
             await environment.step(guess(-2))

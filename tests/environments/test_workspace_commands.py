@@ -50,7 +50,7 @@ def test_files_stay_and_everything_else_ends_with_its_command(sandbox):
 def test_a_process_in_the_background_that_holds_the_output_open_hangs_nothing(sandbox):
     started = time.monotonic()
     assert shell("(sleep 1000 &); echo done", sandbox=sandbox) == "done\n[exit code 0]"
-    assert time.monotonic() - started < 25
+    assert time.monotonic() - started < 200
 
 
 @both
@@ -58,10 +58,10 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(sandbox):
     mark = f"10{secrets.randbelow(10**9)}"
     said = shell(
         f"echo before; trap '' TERM INT HUP; setsid sleep {mark} & sleep {mark}",
-        timeout=0.5,
+        timeout=4,
         sandbox=sandbox,
     )
-    assert said == "before\n[timed out after 0.5 s]"
+    assert said == "before\n[timed out after 4 s]"
     assert not running(mark)
 
 
@@ -161,7 +161,8 @@ def test_resources_are_limited(sandbox, command, limits, says):
 
 @both
 def test_commands_are_nice(sandbox):
-    assert shell("nice", sandbox=sandbox) == "5\n[exit code 0]"
+    nicer = min(19, os.nice(0) + 5)  # Than the tests, which may be nice themselves.
+    assert shell("nice", sandbox=sandbox) == f"{nicer}\n[exit code 0]"
 
 
 @both
@@ -249,22 +250,22 @@ def test_what_is_no_command_is_refused(sandbox, command):
 @pytest.mark.parametrize("timeout", [0, -1, 31.0, float("nan")])
 def test_a_timeout_is_one_that_is_allowed(timeout):
     with pytest.raises(ToolSaysNo, match="up to 30 s"):
-        shell("true", sandbox="none", timeout=timeout)
+        shell("true", sandbox="none", timeout=timeout, command_timeout=30.0)
 
 
-def test_commands_of_many_workspaces_run_side_by_side():
+def test_commands_of_many_workspaces_run_side_by_side(tmp_path):
+    """None of them ends before all of them have begun."""
+    wait = f'while test "$(ls {tmp_path} | wc -l)" -lt 20; do sleep 0.1; done'
+
     async def one(number):
-        async with opened({"n": str(number)}, sandbox="none") as workspace:
-            return await workspace.shell("sleep 0.5; cat n")
+        files = {"n": str(number)}
+        async with opened(files, sandbox="none") as workspace:
+            return await workspace.shell(f"touch {tmp_path}/{number}; {wait}; cat n")
 
     async def run():
-        started = time.monotonic()
-        said = await asyncio.gather(*(one(number) for number in range(20)))
-        return said, time.monotonic() - started
+        return await asyncio.gather(*(one(number) for number in range(20)))
 
-    said, seconds = asyncio.run(run())
-    assert said == [f"{number}\n[exit code 0]" for number in range(20)]
-    assert seconds < 20 * 0.5
+    assert asyncio.run(run()) == [f"{number}\n[exit code 0]" for number in range(20)]
 
 
 @pytest.mark.parametrize(

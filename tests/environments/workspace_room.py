@@ -67,7 +67,7 @@ class Blobs(MemoryJournal):
 
 @asynccontextmanager
 async def opened(files=None, *, blobs=None, **options):
-    options.setdefault("command_timeout", 30.0)
+    options.setdefault("command_timeout", 250.0)
     workspace = Workspace(files or {}, **options)
     workspace.blobs = blobs or Blobs()
     try:

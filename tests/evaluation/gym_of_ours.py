@@ -79,7 +79,7 @@ class Gym:
         if what == "reward":
             if self.fault == "slow":
                 self.fault = ""
-                await asyncio.sleep(30)
+                await asyncio.sleep(600)
             return web.json_response({"reward": game["reward"], "step_count": game["steps"]})
         if self.fault == "status":
             return web.Response(status=500, text="no status today")

@@ -139,7 +139,7 @@ def test_a_scorer_that_hangs_is_given_up(course: Course) -> None:
         """
         import asyncio
 
-        @evaluation_test(dataset=ROWS, scorer_timeout=0.2, scorer_tries=1)
+        @evaluation_test(dataset=ROWS, scorer_timeout=1.5, scorer_tries=1)
         async def test_it(row):
             if row.ground_truth == 2:
                 await asyncio.sleep(3600)
@@ -148,7 +148,7 @@ def test_a_scorer_that_hangs_is_given_up(course: Course) -> None:
     )
     result = course.run()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*ScorerTimeout: scorer test_it did not answer within 0.2 s*"])
+    result.stdout.fnmatch_lines(["*ScorerTimeout: scorer test_it did not answer within 1.5 s*"])
     assert course.only()["scored"] == 3
 
 

@@ -38,16 +38,21 @@ def test_num_runs(course: Course, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["--holdfast-max-concurrency", "--ep-max-concurrent-rollouts"])
-def test_how_many_rollouts_run_at_once(course: Course, name: str) -> None:
+def test_how_many_rollouts_run_at_once(
+    course: Course, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     course.write(
         """
-        import asyncio
-        running, most = 0, 0
+        import asyncio, os
+        running, most, reached = 0, 0, asyncio.Event()
 
         async def turn(t: Rollout):
             global running, most
             running += 1
             most = max(most, running)
+            if running == int(os.environ["AT_ONCE"]):
+                reached.set()
+            await asyncio.wait_for(reached.wait(), 60)
             await asyncio.sleep(0.02)
             running -= 1
 
@@ -56,8 +61,10 @@ def test_how_many_rollouts_run_at_once(course: Course, name: str) -> None:
             return float(most)
         """
     )
+    monkeypatch.setenv("AT_ONCE", "1")
     course.run(name, 1).assert_outcomes(passed=1)
     assert course.only()["agg_score"] == 1.0
+    monkeypatch.setenv("AT_ONCE", "4")
     course.run(name, 4, "--holdfast-new").assert_outcomes(passed=1)
     assert course.only()["agg_score"] == 4.0
 

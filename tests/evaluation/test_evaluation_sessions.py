@@ -92,9 +92,19 @@ def test_a_session_without_evaluations_writes_an_empty_summary(course: Course) -
 
 SLOW = """
 import asyncio
+from pathlib import Path
+
+async def answer(t: Rollout):
+    t.add(*t.task.messages)
+    await t.generate()
+    number = int(t.task.id)
+    while number >= 8 and not Path("go" if number < 10 else "again").exists():
+        await asyncio.sleep(0.01)
 
 @evaluation_test(
-    dataset=[{"prompt": f"What is {n}?"} for n in range(40)], max_concurrent_rollouts=2
+    dataset=[{"id": str(n), "prompt": f"What is {n}?"} for n in range(40)],
+    rollout_processor=answer,
+    max_concurrent_rollouts=2,
 )
 async def test_slow(row):
     await asyncio.sleep(0.05)
@@ -106,16 +116,17 @@ def test_after():
 
 
 def interrupted(course: Course, number: signal.Signals) -> tuple[int, str]:
-    """A session that is sent a signal when some rows are done."""
+    """A session that is sent a signal when eight rows are done, and two in flight."""
     child = course.apart()
     try:
-        deadline = time.monotonic() + 60
-        while course.engine.stats().completions < 6:
+        deadline = time.monotonic() + 120
+        while course.engine.stats().completions < 10:
             assert time.monotonic() < deadline, "it does not get on"
             assert child.poll() is None, child.communicate()[0]
             time.sleep(0.02)
         os.kill(child.pid, number)
-        out, _ = child.communicate(timeout=60)
+        (course.folder / "go").touch()
+        out, _ = child.communicate(timeout=120)
     finally:
         if child.poll() is None:
             child.kill()
@@ -128,6 +139,7 @@ def goes_on(course: Course) -> None:
     assert done < 40
     (states,) = course.runs().values()
     assert states["COMPLETED"] >= 1
+    (course.folder / "again").touch()
     result = course.run("--deselect", "test_it.py::test_after")
     result.assert_outcomes(passed=1, deselected=1)
     assert course.only()["scored"] == 40
@@ -163,7 +175,9 @@ def test_a_held_run_is_refused_by_name(course: Course) -> None:
         result.stdout.fnmatch_lines(
             ["*RunHeld: run 'test_it.test_slow' is being worked*--holdfast-new*"]
         )
-        out, _ = child.communicate(timeout=60)
+        for name in ("go", "again"):
+            (course.folder / name).touch()
+        out, _ = child.communicate(timeout=120)
         assert child.returncode == 0, out
     finally:
         if child.poll() is None:

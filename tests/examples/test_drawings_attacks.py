@@ -22,7 +22,7 @@ from studio import (
     wait_until,
 )
 
-from holdfast.testing import FakeEngine
+from holdfast.testing import FakeEngine, Fault, FaultKind
 
 pytestmark = needs_chromium
 
@@ -84,7 +84,7 @@ def test_hostile_drawings_reach_nobody_and_cost_only_themselves(browsers):
         async with listening(heard) as url:
             attacks = list(hostile(url).values())
             studio = Studio(CIRCLE, *attacks, CIRCLE)
-            await studio.work(drawings.Drawing(seconds=4.0))
+            await studio.work(drawings.Drawing(seconds=8.0))
             return studio
 
     studio = asyncio.run(main())
@@ -155,22 +155,28 @@ def exported(place) -> bytes:
 
 @pytest.fixture
 def engine():
-    with FakeEngine(replies=[CIRCLE, SMALLER, f"{HEAD}{GREEN}</svg>"], delay=0.3) as found:
+    with FakeEngine(replies=[CIRCLE, SMALLER, f"{HEAD}{GREEN}</svg>"]) as found:
         yield found
+
+
+HELD = [Fault(FaultKind.HOLD, matching=f"/{name}/") for name in ("house", "sun", "target")]
+"""A run cannot be over before it was disturbed: half of it waits."""
 
 
 def test_a_driver_that_is_killed_leaves_no_browser_and_its_run_goes_on(browsers, engine, tmp_path):
     environment = os.environ | {"CHROMIUM": str(browsers.script)}
     words = command(tmp_path, "--policy", engine.url)
+    engine.set_faults(*HELD)
     driver = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: len(engine.requests()) >= 4)
+        wait_until(lambda: engine.stats().held == 2, seconds=120)
         assert browsers.processes()
         (helper,) = processes(lambda parent, group: parent == driver.pid)
     finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait()
     wait_until(lambda: not browsers.processes() and not os.path.exists(f"/proc/{helper}"))
+    engine.set_faults()
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "6 COMPLETED" in done.stdout
@@ -182,11 +188,12 @@ def test_a_driver_that_is_killed_leaves_no_browser_and_its_run_goes_on(browsers,
 def test_ctrl_c_stops_the_run_and_closes_the_browser(browsers, engine, tmp_path):
     """It is sent to everything that the terminal has started, the browser's driver too."""
     environment = os.environ | {"CHROMIUM": str(browsers.script)}
-    words = command(tmp_path, "--policy", engine.url)
+    words = command(tmp_path, "--policy", engine.url, "--grace", "1")
+    engine.set_faults(*HELD)
     driver = subprocess.Popen(
         words, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    wait_until(lambda: len(engine.requests()) >= 4)
+    wait_until(lambda: engine.stats().held == 2, seconds=120)
     os.killpg(driver.pid, signal.SIGINT)
     _, said = driver.communicate(timeout=120)
     assert driver.returncode not in (0, -signal.SIGINT), said

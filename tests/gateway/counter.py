@@ -95,13 +95,19 @@ class Reply:
         return msgspec.json.decode(self.body)
 
 
-async def exchange(port: int, raw: bytes, *, seconds: float = 20) -> Reply:
-    """Sends the bytes, and reads until the other side closes."""
+async def exchange(port: int, raw: bytes, *, begun=None, seconds: float = 60) -> Reply:
+    """Sends the bytes, and reads until the other side closes. `begun` is called when the headers
+    have come: a stream's come with its first keep-alive, before there is an answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(raw)
         await writer.drain()
-        return Reply(await asyncio.wait_for(reader.read(), seconds))
+        async with asyncio.timeout(seconds):
+            head = b""
+            if begun is not None:
+                head = await reader.readuntil(b"\r\n\r\n")
+                begun()
+            return Reply(head + await reader.read())
     finally:
         writer.close()
 
@@ -115,7 +121,7 @@ async def narrow(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
     return await asyncio.open_connection(sock=sock, limit=1000)
 
 
-async def until(condition, *, seconds: float = 10) -> None:
+async def until(condition, *, seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

@@ -67,7 +67,7 @@ def held(after: int = 60, matching: str = "") -> Fault:
 
 
 async def until_held(engine: FakeEngine, count: int = 1) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await asyncio.to_thread(engine.stats)).held < count:
             await asyncio.sleep(0.01)
 

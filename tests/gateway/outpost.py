@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -32,9 +33,12 @@ TURNS = 3
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    """One that the kernel gives to nobody by itself: it is listened at only later."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as sock:
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def is_running(pid: int) -> bool:
@@ -64,7 +68,7 @@ class Outpost:
         (place / "tasks.jsonl").write_text("".join(lines))
         self.options = options
         self.process: subprocess.Popen[str] | None = None
-        self.said = ""
+        self.said = self._heard = ""
 
     def words(self, *more: object) -> list[str]:
         words = (
@@ -77,6 +81,7 @@ class Outpost:
 
     def start(self, *more: object, crash: str = "", **env: str) -> None:
         env = {**os.environ, **env, **({"HOLDFAST_CRASH": crash} if crash else {})}
+        self._heard = ""
         self.process = subprocess.Popen(
             self.words(*more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
         )
@@ -84,9 +89,17 @@ class Outpost:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
+    def hear(self, words: str) -> None:
+        """Waits until it has said so."""
+        while words not in self._heard:
+            read = os.read(self.process.stdout.fileno(), 65536)
+            assert read, f"it ended without these words: {self._heard}"
+            self._heard += read.decode()
+
     def ended(self, seconds: float = SECONDS) -> int:
         """Its exit code; what it said is in `said`."""
-        self.said, _ = self.process.communicate(timeout=seconds)
+        rest, _ = self.process.communicate(timeout=seconds)
+        self.said = self._heard + rest
         return self.process.returncode
 
     def close(self) -> None:

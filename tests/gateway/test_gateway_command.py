@@ -89,6 +89,11 @@ def test_beyond_loopback_a_token_is_wanted(refused, host):
     assert "give it a token" in refused("--host", host)
 
 
+@pytest.mark.parametrize("given", ["messages", "seed,", "seed, top_k", "tools", "tool:"])
+def test_what_cannot_be_ignored_is_named(refused, given):
+    assert "cannot be ignored" in refused("--ignore", given)
+
+
 def test_a_journal_that_keeps_nothing_is_refused(refused):
     assert "name a file" in refused("--journal", "memory:")
 

@@ -102,14 +102,16 @@ def test_what_was_told_is_kept_although_another_call_was_recorded_meanwhile(othe
 def test_a_stream_that_ended_with_an_error_is_the_same_call_when_it_is_asked_again():
     """As it is without a stream; a second one would be sampled, and recorded as a second."""
 
-    async def slow(request):
-        await asyncio.sleep(0.2)
-        return "no JSON at all"
-
     async def body():
+        begun = asyncio.Event()
+
+        async def slow(request):
+            await begun.wait()
+            return "no JSON at all"
+
         async with opened(slow, limits=Limits(ping_seconds=0.02)) as (counter, _, binding):
             wanted = asked(user("q"), stream=True, response_format={"type": "json_object"})
-            first = await exchange(counter.port, post(CHAT, wanted, binding))
+            first = await exchange(counter.port, post(CHAT, wanted, binding), begun=begun.set)
             assert first.status == 200
             assert b"response_format" in first.body
             second = await exchange(counter.port, post(CHAT, wanted, binding))
@@ -136,6 +138,6 @@ def test_when_one_of_several_choices_fails_the_others_are_sampled_no_further():
             reply = await exchange(counter.port, post(CHAT, wanted, binding))
             assert reply.status == 400
             assert len(counter.play.oracle.requests) == 3
-            await asyncio.wait_for(ended.wait(), 5)
+            await asyncio.wait_for(ended.wait(), 60)
 
     asyncio.run(body())

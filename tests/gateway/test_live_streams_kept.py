@@ -63,14 +63,14 @@ class Connection:
         await self._until(lambda: words in self.text)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 read = await self._reader.read(65536)
                 assert read, f"it ended before that: {self.body!r}"
                 self.body += read
 
     async def rest(self) -> bytes:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             self.body += await self._reader.read()
         return self.told
 
@@ -189,7 +189,7 @@ def test_a_retry_joins_the_call_and_hears_it_from_the_beginning(engine):
                 await second.said()
                 assert await completions(engine) == 0
                 assert second.text.startswith(first.text) or first.text.startswith(second.text)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     whole = asyncio.create_task(
                         exchange(counter.port, post(CHAT, asked(stream=False), binding,
                                                     x_stainless_retry_count="1"))

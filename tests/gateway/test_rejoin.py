@@ -39,7 +39,7 @@ class Life:
     async def __aexit__(self, *error):
         if not self.work.done() and error[0] is None:
             self.yard.stop.request("the process ends")
-        await asyncio.wait_for(self.work, 30)
+        await asyncio.wait_for(self.work, 120)
 
     async def take(self, **wanted):
         status, taken = await post(self.http, f"{self.url}/trajectories", {"wait": 10, **wanted})
@@ -164,7 +164,7 @@ def test_the_last_attempt_is_kept_for_its_agent_for_a_while_and_no_longer():
         async with Life(yard, http) as first:
             taken = await first.take(task="a")
             await converse(http, taken, 1)
-        async with Life(yard, http, rejoin=0.8) as second:
+        async with Life(yard, http, rejoin=3.0) as second:
             other = await second.take()
             assert other["trajectory"] == "run/b/0"
             url = f"{second.url}/trajectories"
@@ -182,7 +182,7 @@ def test_an_agent_whose_attempt_failed_is_refused_also_after_a_restart():
     yard = Yard()
 
     async def body(http):
-        async with Life(yard, http, silence=0.3) as first:
+        async with Life(yard, http, silence=2.0) as first:
             taken = await first.take()
             again = await first.take()
             assert again["attempt"] == 2

@@ -65,7 +65,7 @@ async def pair(folder, policy=None):
         try:
             yield found
         finally:
-            await asyncio.wait_for(asyncio.gather(*works), 30)
+            await asyncio.wait_for(asyncio.gather(*works), 120)
 
 
 async def complete(found: Pair, taken: dict, index: int) -> None:

@@ -45,7 +45,7 @@ def test_a_service_that_fails_is_tried_again_and_samples_nothing_twice():
 
 def test_a_silent_service_is_stopped_and_tried_again():
     yard, service = Yard(), AgentService({0: "hangs"})
-    run(yard, service, silence=0.5)
+    run(yard, service, silence=2.0)
     history = yard.history()
     assert history.status.name == "COMPLETED", history.failures
     assert history.failures[0].type == "AgentSilent"

@@ -205,11 +205,10 @@ def late_refusal():
 async def refused_in_a_stream(path, use):
     gate, answer = late_refusal()
     async with opened(answer, limits=Limits(ping_seconds=0.02)) as (counter, _, binding):
-        asyncio.get_running_loop().call_later(0.2, gate.set)
         if use is not None:
-            return await use(binding)
+            return await use(binding, gate)
         asked = {**BODIES[path], "stream": True}
-        return await exchange(counter.port, post(path, asked, binding))
+        return await exchange(counter.port, post(path, asked, binding), begun=gate.set)
 
 
 def test_an_error_in_a_stream_has_the_wires_own_shape():
@@ -229,16 +228,20 @@ def test_an_error_in_a_stream_has_the_wires_own_shape():
 
 
 def test_the_published_libraries_raise_an_error_in_a_stream_as_theirs():
-    async def with_openai(binding):
+    async def with_openai(binding, gate):
         async with openai_client(binding, max_retries=0) as client:
+            stream = await client.chat.completions.create(**HELLO, stream=True)
+            gate.set()
             with pytest.raises(openai.APIError, match="no room"):
-                async for _ in await client.chat.completions.create(**HELLO, stream=True):
+                async for _ in stream:
                     pass
 
-    async def with_anthropic(binding):
+    async def with_anthropic(binding, gate):
         async with anthropic_client(binding, max_retries=0) as client:
+            stream = await client.messages.create(**BODIES[MESSAGES], stream=True)
+            gate.set()
             with pytest.raises(anthropic.APIError, match="no room"):
-                async for _ in await client.messages.create(**BODIES[MESSAGES], stream=True):
+                async for _ in stream:
                     pass
 
     async def body():

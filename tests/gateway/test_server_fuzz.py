@@ -220,7 +220,7 @@ def check_owner(play: Play, owner: str, trajectory) -> None:
     assert not [text for text in said if any(other in text for other in others)]
 
 
-def nobody_keeps(kind: type, patience: float = 10.0) -> bool:
+def nobody_keeps(kind: type, patience: float = 60.0) -> bool:
     """A thread may still be letting go of its last one."""
     until = time.monotonic() + patience
     while gc.collect() or any(type(one) is kind for one in gc.get_objects()):

@@ -21,10 +21,12 @@ def test_a_held_call_waits_and_is_then_answered(path, stream):
     async def body():
         async with opened(limits=PINGS) as (counter, _, binding):
             raw = post(path, {**BODIES[path], "stream": stream}, binding)
-            async with counter.gateway.held(60):
-                waiting = asyncio.create_task(exchange(counter.port, raw))
+            begun = asyncio.Event()
+            async with counter.gateway.held(600):
+                signs = begun.set if stream else None
+                waiting = asyncio.create_task(exchange(counter.port, raw, begun=signs))
                 await until(lambda: counter.gateway._gate.waiting)
-                await asyncio.sleep(0.1)
+                await (until(begun.is_set) if stream else asyncio.sleep(0.1))
                 assert not counter.play.oracle.requests
                 assert not waiting.done()
             reply = await waiting
@@ -107,7 +109,8 @@ def test_a_client_that_leaves_a_held_call_and_asks_again_is_one_call():
 def test_closing_lets_an_answer_that_is_being_told_end():
     async def body():
         text = "x" * 1_000_000
-        async with opened(lambda _: text) as (counter, _, binding):
+        async with opened(lambda _: text, limits=Limits(drain_seconds=600)) as opening:
+            counter, _, binding = opening
             asked = {**HELLO, "stream": True, "max_tokens": 2_000_000}
             reader, writer = await narrow(counter.port)
             writer.write(post(CHAT, asked, binding))

@@ -47,6 +47,6 @@ def gate_of(policy: EnginePolicy) -> Gate:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)

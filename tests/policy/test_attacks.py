@@ -93,7 +93,7 @@ async def stalled(
     more = [one for _ in range(60) for one in (filler, passing(clock, step))]
     async with Canned() as server:
         server.always(PATH, Answer(chunks=[*first, passing(clock, 0), *more, forever]))
-        async with policy_at(server, retry=retry, clock=clock) as policy, asyncio.timeout(30):
+        async with policy_at(server, retry=retry, clock=clock) as policy, asyncio.timeout(120):
             try:
                 return await policy.sample(kept.request(max_tokens=100)), kept
             except EngineUnavailable as error:
@@ -136,7 +136,7 @@ def test_a_deadline_that_comes_while_tokens_come_ends_the_completion_as_it_is() 
             chunks += [one, passing(clock, 1.0)]
         async with Canned() as server:
             server.always(PATH, Answer(chunks=[*chunks, forever]))
-            async with policy_at(server, retry=retry, clock=clock) as policy, asyncio.timeout(30):
+            async with policy_at(server, retry=retry, clock=clock) as policy, asyncio.timeout(120):
                 return await policy.sample(Kept().request(max_tokens=100))
 
     completion = run(main())
@@ -189,7 +189,7 @@ def test_a_redirect_of_the_list_of_models_is_refused_too(status: int) -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "_MAX_ANSWER", 5_000)
     monkeypatch.setattr(endpoints, "_MAX_REFUSAL", 2_000)
-    monkeypatch.setattr(endpoints, "PROBE_SECONDS", 2.0)
+    monkeypatch.setattr(endpoints, "PROBE_SECONDS", 30.0)
 
 
 def endless(status: int = 200) -> Answer:
@@ -200,7 +200,7 @@ def endless(status: int = 200) -> Answer:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("status", [200, 400, 500])
 def test_an_answer_larger_than_its_bound_is_refused_before_its_end(status: int) -> None:
-    impatient = RetryPolicy(tries=1, deadline=60, try_timeout=2, stall_timeout=2)
+    impatient = RetryPolicy(tries=1, deadline=60, try_timeout=30, stall_timeout=30)
     bound = "5,000" if status == 200 else "2,000"
     with pytest.raises(BadAnswer, match=f"larger than {bound} bytes"):
         sample(endless(status), retry=impatient)

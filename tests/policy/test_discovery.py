@@ -265,7 +265,7 @@ def test_a_request_that_hangs_until_the_pause_ends_succeeds(stream: bool) -> Non
 )
 def test_a_pause_that_never_ends_is_the_engines_failure(stream: bool, says: str) -> None:
     async def main() -> None:
-        retry = RetryPolicy(tries=2, try_timeout=0.1, stall_timeout=0.1, base=0.001)
+        retry = RetryPolicy(tries=2, try_timeout=0.7, stall_timeout=0.7, base=0.001)
         async with Canned() as server, policy_at(server, retry=retry) as policy:
             server.always(COMPLETIONS, Answer(before=asyncio.Event().wait))
             with pytest.raises(EngineUnavailable, match=says) as caught:

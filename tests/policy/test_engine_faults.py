@@ -73,7 +73,7 @@ def test_a_slow_answer_is_an_answer(engine: FakeEngine) -> None:
 
 def test_a_hanging_try_is_given_up_and_tried_again(engine: FakeEngine) -> None:
     engine.set_faults(Fault(FaultKind.HANG))
-    retry = RetryPolicy(tries=2, try_timeout=0.3, base=0.01)
+    retry = RetryPolicy(tries=2, try_timeout=2.0, base=0.01)
     completion = asyncio.run(sample(EnginePolicy(engine.url, engine.model, retry=retry)))
     assert completion.tries == 2
 

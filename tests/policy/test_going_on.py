@@ -322,10 +322,10 @@ def test_without_a_seed_none_is_made_up() -> None:
 
 def test_a_deadline_that_comes_while_tokens_come_ends_the_completion_as_it_is() -> None:
     async def slow() -> None:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.4)
 
     chunks = [part for chunk in sse(*events(VLLM, range(40, 48))) for part in (chunk, slow)]
-    retry = RetryPolicy(tries=3, deadline=0.12, base=0.001)
+    retry = RetryPolicy(tries=3, deadline=1.5, base=0.001)
     completion, bodies = sample(Answer(chunks=chunks), asked=Kept().request(), retry=retry)
     found = ids(completion)
     assert completion.finish_reason == "deadline"
@@ -337,7 +337,7 @@ def test_a_deadline_that_comes_while_tokens_come_ends_the_completion_as_it_is() 
 def test_a_stream_that_stalls_goes_on_elsewhere() -> None:
     async def main() -> None:
         async with Canned() as one, Canned() as other:
-            retry = RetryPolicy(tries=3, deadline=60, base=0.001, stall_timeout=0.1)
+            retry = RetryPolicy(tries=3, deadline=60, base=0.001, stall_timeout=1.0)
             async with policy_at(one, other, retry=retry) as policy:
                 first = await policy.choose(request(home="h"))
                 slow, quick = (one, other) if first.url == one.url else (other, one)

@@ -261,6 +261,7 @@ def test_one_that_is_given_up_for_good_is_asked_no_more_while_the_other_goes_on(
 def test_an_outage_of_the_last_one_is_downtime_when_the_other_was_given_up() -> None:
     async def main() -> None:
         async with two(patience=0.3) as pair:
+            pair.other.gate._patience = 600.0
             await pair.first_server.stop()
             pair.first.gate.shut()
             await until(lambda: pair.first.gate.is_given_up)

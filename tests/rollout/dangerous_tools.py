@@ -44,8 +44,11 @@ async def later(seconds: float = 0.0) -> int:
 
 
 @isolated()
-async def until(path: str) -> int:
-    """Ends when there is such a file."""
+async def until(path: str, begun: str = "") -> int:
+    """Ends when there is such a file; makes another when it begins."""
+    if begun:
+        with open(begun, "w"):
+            pass
     while not os.path.exists(path):
         await asyncio.sleep(0.01)
     return os.getpid()
@@ -85,15 +88,15 @@ def leave_a_child_behind(file: str) -> None:
     os._exit(5)
 
 
-@isolated(timeout=1.5)
+@isolated(timeout=4.5)
 def hang(file: str) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with open(file + ".part", "w") as out:
         out.write(f"{os.getpid()} {child.pid}")
     os.rename(file + ".part", file)
     # Deaf to anything polite.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(60)
+    time.sleep(600)
 
 
 patient_hang = tool(isolated=True, name="patient_hang")(hang.function)

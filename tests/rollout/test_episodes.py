@@ -315,7 +315,9 @@ def test_an_environment_that_cannot_be_closed_is_recorded_and_harms_nothing():
 
 def test_a_hanging_step_is_broken_at_its_timeout():
     class Hangs(Counter):
-        timeout = 0.05
+        def reset(self, *, seed):
+            self.timeout = 0.05  # Of what comes after it.
+            return super().reset(seed=seed)
 
         def step(self, action):
             threading.Event().wait(5)

@@ -202,13 +202,13 @@ async def rows(
     plays = [Play(policy or Oracle(), task=task) for task in tasks]  # type: ignore[arg-type]
     sessions = {play.task.id: await play.session() for play in plays}
     config = RolloutConfig("oracle", Sampling(), lambda task: Rollout(sessions[task.id]))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         return list(await asyncio.gather(*processor(tasks, config), return_exceptions=True))
 
 
 def test_rows_wait_together_for_their_endpoint_and_are_told_together(checks: list[str]) -> None:
     async def main() -> None:
-        processor = TrainingRolloutProcessor(retry=RetryPolicy(tries=1), patience=0.3)
+        processor = TrainingRolloutProcessor(retry=RetryPolicy(tries=1), patience=2.0)
         try:
             await processor.setup()
             down = [row(name, base_url=NOWHERE, model="m") for name in "abc"]

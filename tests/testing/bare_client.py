@@ -88,7 +88,7 @@ async def send(
     *,
     request_id: str = "r",
     until: Callable[[bytes], bool] | None = None,
-    seconds: float = 20,
+    seconds: float = 60,
 ) -> Answer:
     """`until` ends the reading early, and leaves."""
     found = Answer()

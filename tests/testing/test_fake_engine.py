@@ -43,7 +43,7 @@ def ask(engine: FakeEngine, *, request_id: str = "", **body: object) -> dict[str
     request = urllib.request.Request(
         f"{engine.url}/v1/completions", json.dumps(body).encode(), headers
     )
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         found: dict[str, Any] = json.load(response)
         return found
 

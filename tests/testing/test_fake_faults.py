@@ -96,7 +96,7 @@ def test_a_stream_ends_politely_but_too_early(engine: FakeEngine, wire: str) -> 
 def test_a_stream_stalls(engine: FakeEngine, wire: str) -> None:
     engine.set_faults(Fault(FaultKind.STREAM_STALL, after=7))
     request = body(engine, wire, stream=True, max_tokens=TOKENS)
-    found = asyncio.run(send(engine, PATHS[wire], request, seconds=0.5))
+    found = asyncio.run(send(engine, PATHS[wire], request, seconds=2.0))
     assert isinstance(found.broke, TimeoutError)
     assert sampled(wire, found.events).ids == right(engine, wire).ids[:7]
 

@@ -55,7 +55,7 @@ def fresh(engine: FakeEngine) -> FakeEngine:
 def control(engine: FakeEngine, path: str, body: object = None, *, method: str = "POST") -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{engine.url}{path}", data, method=method)
-    with urllib.request.urlopen(request, timeout=20) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         return json.loads(response.read() or b"null")
 
 

@@ -17,7 +17,9 @@ from holdfast.cli.gateway_log import log_to
 from holdfast.cli.loading import load_module, scorer_in, split
 from holdfast.engine.scorer import Scorer
 from holdfast.gateway import address
-from holdfast.gateway.external import Address, ExternalRolloutProcessor
+from holdfast.gateway.address import Address
+from holdfast.gateway.external import ExternalRolloutProcessor
+from holdfast.gateway.ignoring import Ignoring
 from holdfast.gateway.keys import kept_secret
 from holdfast.gateway.limits import Limits
 from holdfast.gateway.supervisor import end_with_supervisor
@@ -59,6 +61,7 @@ def gateway(args: argparse.Namespace) -> int:
             silence=args.silence,
             rejoin=args.rejoin,
             limits=Limits(body=args.max_body * MIB, drain_seconds=args.drain),
+            ignore=_ignored(args),
             place=None if role is None else role.place,
         )
         work = _work(args, processor)
@@ -79,7 +82,7 @@ def _work(args: argparse.Namespace, processor: ExternalRolloutProcessor) -> runn
         args,
         tasks=tasks,
         processor=processor,
-        rollout=ROLLOUT,
+        rollout=ROLLOUT + "".join(f", without {one}" for one in sorted(_ignored(args))),
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
         scorer_name="" if scorer is None else fingerprint_of(scorer),
     )
@@ -100,6 +103,10 @@ def _check(args: argparse.Namespace) -> None:
         address.check_advertised(args.advertise)
     if not args.silence > 0:
         raise UsageError("--silence must be more than 0 seconds")
+
+
+def _ignored(args: argparse.Namespace) -> tuple[str, ...]:
+    return Ignoring(name for one in args.ignore or () for name in one.split(",")).names
 
 
 def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:

@@ -61,6 +61,13 @@ def _agents(gateway: argparse.ArgumentParser) -> None:
             help=f"{meaning} ({default:g})",
         )
     gateway.add_argument(
+        "--ignore",
+        action="append",
+        metavar="NAME",
+        help="leave this out of every request, and say so in the record: a parameter (seed), or a "
+        "type of tools (tool:web_search; tool:*); again for more",
+    )
+    gateway.add_argument(
         "--max-body",
         type=whole(1),
         default=64,

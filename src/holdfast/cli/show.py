@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime
 
 import msgspec
@@ -162,6 +163,11 @@ def _attempt(one: AttemptStarted) -> dict[str, object]:
     return {"attempt": one.attempt, "worker": one.worker, "at": one.at}
 
 
+def _ignored(view: TrajectoryView) -> dict[str, int]:
+    """What was left out of an agent's requests, and of how many."""
+    return Counter(one for called in view.history.calls.values() for one in called.ignored)
+
+
 def _lines(view: TrajectoryView) -> list[str]:
     history = view.history
     # The recorded reason is the failure's root, whose numbers are left out so that like ones meet.
@@ -181,6 +187,8 @@ def _lines(view: TrajectoryView) -> list[str]:
         lines += [f"  {name}: {value:g}" for name, value in history.scored.metrics.items()]
         lines += [f"  {name}: {text}" for name, text in history.scored.reasons.items()]
     lines += [f"attempt {one.attempt}: {_date(one.at)}, {one.worker}" for one in history.attempts]
+    for ignored, calls in _ignored(view).items():
+        lines.append(f"{ignored} was left out of {many(calls, 'call')}, as the gateway was told")
     for fork in history.forks:
         lines.append(f"forked at step {fork.path}: {fork.reason}")
         lines += [f"    {line}" for line in fork.difference.splitlines()]

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,9 +24,9 @@ from holdfast.cli.opening import opened
 from holdfast.cli.printing import one_line
 from holdfast.engine.engine import Ending
 from holdfast.engine.report import build
-from holdfast.gateway.address import advertised
-from holdfast.gateway.external import Address
+from holdfast.gateway.address import Address, advertised
 from holdfast.gateway.peers import Place
+from holdfast.gateway.scratch import scratch
 from holdfast.gateway.supervisor import Supervisor
 from holdfast.journal import open_journal
 from holdfast.journal.process import this_process
@@ -131,9 +130,9 @@ class _Supervision:
             given=args.advertise,
             secure=self._at.tls is not None,
         )
-        with tempfile.TemporaryDirectory(prefix="holdfast-gateway-") as folder:
+        async with scratch() as folder:
             self._supervisor = Supervisor(
-                lambda index: self._command(run, folder, index, changed),
+                lambda index: self._command(run, str(folder), index, changed),
                 count=args.workers,
                 inherited=[sock.fileno()],
                 tell=tell,

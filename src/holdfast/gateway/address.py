@@ -7,12 +7,27 @@ import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from holdfast.records.errors import UsageError
 from holdfast.records.redaction import hide
 
 SHORTEST_TOKEN = 16
 BACKLOG = 1024
 """Connections that wait while every worker is busy, or is just started again."""
+
+
+class Address(Struct, frozen=True):
+    """Where agents find the gateway, and how it is guarded."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = None
+    """What whoever takes trajectories has to send as a bearer; needed beyond loopback."""
+    tls: ssl.SSLContext | None = None
+    advertise: str | None = None
+    sock: socket.socket | None = None
+    """One that listens already, perhaps shared by several workers."""
 
 
 def is_loopback(host: str) -> bool:

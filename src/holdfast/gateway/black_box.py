@@ -8,7 +8,6 @@ where it was. What it finds around it then is its world's affair (see `worlds`).
 import inspect
 import os
 import shutil
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from holdfast.gateway.agent_process import AgentProcess, environment, variables
 from holdfast.gateway.errors import AgentFailed, AgentKilled
 from holdfast.gateway.folder import AgentFolder
 from holdfast.gateway.folder_process import FolderProcess
+from holdfast.gateway.limits import Limits
+from holdfast.gateway.scratch import WORKING, scratch
 from holdfast.gateway.server import Binding
 from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, attempt_of
 from holdfast.gateway.trajectory import AgentTrajectory
@@ -52,13 +53,21 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         world: World = FRESH,
         resume_command: Sequence[str] | None = None,
         finish: Finish | None = None,
+        limits: Limits | None = None,
+        ignore: Sequence[str] = (),
     ):
         """`cwd`: by default a new folder for each attempt, in a workspace's world always that;
         `logs`: where the output of each attempt is kept; by default only its end, in errors.
         `resume_command` is run instead of `command` where the agent finds its workspace as it was.
         The rest is as with `GatewayRolloutProcessor`."""
         super().__init__(
-            silence=silence, tools=tools, environments=environments, world=world, finish=finish
+            silence=silence,
+            tools=tools,
+            environments=environments,
+            world=world,
+            finish=finish,
+            limits=limits,
+            ignore=ignore,
         )
         _check_command(command)
         self._command = command
@@ -89,24 +98,21 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             found: Any = self._command(binding, t.task)
             result: Returned = await found if inspect.isawaitable(found) else found
             return result
-        # Something that it started and that got away may still write there.
-        with tempfile.TemporaryDirectory(
-            prefix="holdfast-agent-", ignore_cleanup_errors=True
-        ) as scratch:
-            logs = self._folder(t) or Path(scratch)
+        async with scratch() as folder:
+            logs = self._folder(t) or folder
             home = next((one for one in t.session.episodes if isinstance(one, AgentFolder)), None)
             if home is None:
-                await self._run_process(self._command, t, binding, logs, Path(scratch))
+                await self._run_process(self._command, t, binding, logs, folder)
             else:
-                await self._run_in_workspace(home, t, binding, logs, Path(scratch))
+                await self._run_in_workspace(home, t, binding, logs, folder)
         return None
 
     async def _run_process(
-        self, command: Sequence[str], t: Rollout, binding: Binding, logs: Path, scratch: Path
+        self, command: Sequence[str], t: Rollout, binding: Binding, logs: Path, folder: Path
     ) -> None:
         model = t.voice.policy.model
         env = environment(binding, t.task, model=model, folder=logs, more=self._env)
-        fresh = scratch / "fresh"
+        fresh = folder / WORKING
         fresh.mkdir()
         words = command if self._cwd is not None else _found_from_here(command)
         process = AgentProcess(words, folder=logs, env=env, cwd=self._cwd or fresh)
@@ -118,9 +124,9 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         _check_ended(code, process.last_words)
 
     async def _run_in_workspace(
-        self, home: AgentFolder, t: Rollout, binding: Binding, logs: Path, scratch: Path
+        self, home: AgentFolder, t: Rollout, binding: Binding, logs: Path, folder: Path
     ) -> None:
-        given = scratch / "given"
+        given = folder / "given"
         given.mkdir()
         model = t.voice.policy.model
         env = variables(binding, t.task, model=model, folder=given, more=self._env)

@@ -8,8 +8,10 @@ the longest known beginning of a conversation is found by looking digests up.
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import msgspec
+from msgspec import Raw, structs
 
 from holdfast.gateway.exchange import Ask
 from holdfast.records.message import Message, Role
@@ -17,7 +19,9 @@ from holdfast.records.sampling import Sampling
 
 START = b"\0" * 16
 """The digest of a conversation in which nothing was said."""
-_encode = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder().encode
+in_order = msgspec.msgpack.Encoder(order="deterministic").encode
+"""The same with the members of objects in one order, whatever order they came in."""
 
 
 def digests(messages: Iterable[Message], conversation: bytes = START) -> list[bytes]:
@@ -43,19 +47,37 @@ def after(conversation: bytes, message: Message) -> bytes:
     return hashlib.blake2b(conversation + _said(message), digest_size=16).digest()
 
 
-def key_of(ask: Ask, conversation: bytes, sampling: Sampling) -> bytes:
-    """The digest of everything in a request that makes another answer right."""
-    others: tuple[object, ...] = (ask.tools, sampling, ask.n, ask.text, ask.prompt_ids)
+def key_of(ask: Ask, conversation: bytes, sampling: Sampling, *, tools: Raw) -> bytes:
+    """The digest of everything in a request that makes another answer right. `tools`: as
+    `in_order`, so that the order of a schema's members makes no other request."""
+    if isinstance(sampling.json, str):
+        sampling = structs.replace(sampling, json=_schema(sampling.json))
+    return _key(ask, conversation, sampling, tools)
+
+
+def older_key_of(ask: Ask, conversation: bytes, sampling: Sampling) -> bytes:
+    """As it is in older records: of a request as it came. The same, where the members of its
+    schemas came in order."""
+    return _key(ask, conversation, sampling, ask.tools)
+
+
+def _key(ask: Ask, conversation: bytes, sampling: Sampling, tools: object) -> bytes:
+    others: tuple[object, ...] = (tools, sampling, ask.n, ask.text, ask.prompt_ids)
     if ask.prompts:
         others = (*others, ask.prompts)
-    return hashlib.blake2b(conversation + _encode(others), digest_size=16).digest()
+    return hashlib.blake2b(conversation + encode(others), digest_size=16).digest()
+
+
+@lru_cache(maxsize=64)
+def _schema(text: str) -> str:
+    return msgspec.json.encode(msgspec.json.decode(text), order="deterministic").decode()
 
 
 def _said(message: Message) -> bytes:
     calls = [(one.id, one.name, arguments_of(one.arguments)) for one in message.tool_calls]
     text = message.text
     # An assistant's text before its calls loses its ends in some clients.
-    return _encode(
+    return encode(
         (str(message.role), text.strip() if calls else text, calls, message.tool_call_id or "")
     )
 

@@ -41,6 +41,8 @@ class Ask(Struct, frozen=True):
     """A prompt of tokens instead of messages (`/v1/completions`)."""
     prompts: "tuple[str | tuple[int, ...], ...]" = ()
     """Several of either; each is answered by `n` choices, in order."""
+    ignored: tuple[str, ...] = ()
+    """What was taken out of the request before it was read (see `ignoring`)."""
 
 
 class Choice(Struct, frozen=True):

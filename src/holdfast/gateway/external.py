@@ -10,17 +10,15 @@ next one knows which agent is at work.
 
 import asyncio
 import contextlib
-import socket
-import ssl
 from collections.abc import Sequence
 
-from msgspec import Struct
-
+from holdfast.gateway.address import Address
 from holdfast.gateway.counter import Counter
 from holdfast.gateway.exchange import Refused
 from holdfast.gateway.keys import Keys
 from holdfast.gateway.limits import Limits
 from holdfast.gateway.offers import REJOIN, Offer, Offers
+from holdfast.gateway.outside_hold import OutsideHold
 from holdfast.gateway.peers import Peers, Place
 from holdfast.gateway.server import Binding, Gateway
 from holdfast.gateway.standing import Register
@@ -29,7 +27,6 @@ from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor
 from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import Rewound
-from holdfast.records.redaction import hide
 from holdfast.records.run import Run
 from holdfast.rollout.agent import Finish, MakeEnvironment
 from holdfast.rollout.context import Rollout
@@ -41,19 +38,6 @@ RUN_OVER = Refused(410, "every trajectory of the run is done", code="run_over")
 STOPPING = Refused(503, "the gateway is closing", code="stopping")
 REPLACED = "another agent has taken the trajectory"
 LOOK = 0.2
-
-
-class Address(Struct, frozen=True):
-    """Where agents find the gateway, and how it is guarded."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    token: str | None = None
-    """What whoever takes trajectories has to send as a bearer; needed beyond loopback."""
-    tls: ssl.SSLContext | None = None
-    advertise: str | None = None
-    sock: socket.socket | None = None
-    """One that listens already, perhaps shared by several workers."""
 
 
 class ExternalRolloutProcessor(GatewayRolloutProcessor):
@@ -68,6 +52,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         silence: float = SILENCE,
         rejoin: float = REJOIN,
         limits: Limits | None = None,
+        ignore: Sequence[str] = (),
         place: Place | None = None,
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
@@ -76,14 +61,20 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         """`rejoin`: how long a trajectory is kept for an agent that may have outlived the process
         that it spoke to; `place`: that of this worker among others. The rest is as with
         `GatewayRolloutProcessor`."""
-        super().__init__(silence=silence, tools=tools, environments=environments, finish=finish)
-        self._address = address or Address()
-        hide(self._address.token)
-        self._limits = limits or Limits()
+        super().__init__(
+            silence=silence,
+            tools=tools,
+            environments=environments,
+            finish=finish,
+            limits=limits,
+            ignore=ignore,
+            address=address,
+        )
         self._keys = Keys()
         self._offers = Offers(rejoin)
         self._by_key: dict[str, Offer] = {}
         self._peers = None if place is None else Peers(place, self._limits)
+        self._outside = OutsideHold(self.hold, peers=self._peers)
         self._register: Register | None = None
         self._session: Session | None = None
         self.url = ""
@@ -100,6 +91,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
 
         at, peers = self._address, self._peers
         counter = Counter(self._offers, self._by_key, peers=peers, unheard=self._unheard)
+        outside = self._outside
         return Gateway(
             WIRES,
             host=at.host,
@@ -108,7 +100,8 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
             ssl_context=at.tls,
             advertise=at.advertise,
             limits=self._limits,
-            endpoints={"/trajectories": counter.open},
+            endpoints={"/trajectories": counter.open, **outside.endpoints()},
+            ignore=self._ignore,
             keys=self._keys,
             stranger=Strangers(
                 self._offers,
@@ -119,18 +112,13 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
             ),
             sock=at.sock,
             inside=None if peers is None else peers.place.own,
-            inner=counter.inner(lambda: self._running.stats),
+            inner={**counter.inner(lambda: self._running.stats), **outside.inner()},
             everyone=None if peers is None else lambda: peers.stats(self._running.stats),
         )
 
     @property
     def _is_stopping(self) -> bool:
         return self._session is not None and self._session.is_stopping
-
-    @property
-    def _running(self) -> Gateway:
-        assert self._gateway is not None, "a processor is set up first"
-        return self._gateway
 
     def _adopt(self, offer: Offer, key: str) -> None:
         self._running.adopt(offer.binding, key)
@@ -142,6 +130,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         if self._peers is not None:
             await self._peers.start()
         await super().setup()
+        await self._outside.ask_others()
         self.url = self._running.url
 
     async def acleanup(self) -> None:

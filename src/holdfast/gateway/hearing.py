@@ -5,8 +5,8 @@ hearing does not end the sampling.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -14,12 +14,26 @@ from holdfast.gateway.exchange import Answer, Delta, Opening, Refused
 from holdfast.gateway.live import Live
 from holdfast.records.errors import RunStopped
 
+Found = TypeVar("Found")
+
+
+class Which(Struct, frozen=True):
+    """Which of a trajectory's calls it is."""
+
+    key: bytes
+    occurrence: int
+    older: tuple[bytes, int]
+    """The same in older records, in whose keys the order of members counted."""
+
+    def name_in(self, known: Mapping[tuple[bytes, int], Found]) -> tuple[bytes, int]:
+        """The name under which it is known, if it is."""
+        return self.older if self.older in known else (self.key, self.occurrence)
+
 
 class Call(Struct):
     """One request of an attempt, and those that ask it again."""
 
-    key: bytes
-    occurrence: int
+    which: Which
     job: "asyncio.Task[Answer]"
     live: Live
     listeners: int = 0

@@ -50,6 +50,14 @@ class Gate:
         now = 0.0 if self._opened.is_set() else time.monotonic() - self._closed_at
         return self._held_before + now
 
+    @property
+    def gauges(self) -> dict[str, float]:
+        return {
+            "held": self.waiting,
+            "holding": float(not self._opened.is_set()),
+            "hold_seconds": self.seconds_held,
+        }
+
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
         if not 0 < seconds < float("inf"):
             raise UsageError(f"a hold has a deadline: give seconds above 0, not {seconds!r}")

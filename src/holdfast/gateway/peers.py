@@ -29,6 +29,7 @@ Asked = TypeVar("Asked")
 Told = tuple[int, bytes] | None
 """A status and a body; None: nobody is there."""
 STATS, UNHEARD = "/-/stats", "/-/unheard"
+ORDER, ORDERED = "/-/order", "/-/ordered"
 
 
 class Stats(Struct, frozen=True):
@@ -114,6 +115,12 @@ class Peers:
             for index, answer in zip(self._ways, found, strict=True)
             if answer is not None and answer[0] == 200
         }
+
+    async def tell_everyone(self, path: str, body: object) -> int:
+        """How many took it. All of them are told, also when nobody waits for it any more."""
+        asking = [self._in_background(self.ask(index, path, body)) for index in self._ways]
+        found = await asyncio.gather(*map(asyncio.shield, asking))
+        return sum(one is not None and one[0] == 200 for one in found)
 
     @property
     def others(self) -> list[int]:

@@ -21,7 +21,9 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from holdfast.gateway.address import Address
 from holdfast.gateway.errors import AgentFailed
+from holdfast.gateway.limits import Limits
 from holdfast.gateway.server import Binding
 from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, attempt_of
 from holdfast.gateway.trajectory import AgentTrajectory
@@ -65,10 +67,21 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
         finish: Finish | None = None,
+        limits: Limits | None = None,
+        ignore: Sequence[str] = (),
+        address: Address | None = None,
     ):
         """`patience`: seconds for which the service may be out of reach. The rest is as with
         `GatewayRolloutProcessor`."""
-        super().__init__(silence=silence, tools=tools, environments=environments, finish=finish)
+        super().__init__(
+            silence=silence,
+            tools=tools,
+            environments=environments,
+            finish=finish,
+            limits=limits,
+            ignore=ignore,
+            address=address,
+        )
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"{url!r} is no address: it has to begin with http:// or https://")
         self._url = url.rstrip("/")

@@ -9,7 +9,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from holdfast.gateway.answering import attempt_over, completed, reward_of, unfor
 from holdfast.gateway.counting import prompt_tokens
 from holdfast.gateway.exchange import Refused, Wire
 from holdfast.gateway.holding import HOLD_SECONDS, Gate, HeldPolicy, Hold
+from holdfast.gateway.ignoring import MESSAGES, Ignoring
 from holdfast.gateway.keys import Bearer, Keys
 from holdfast.gateway.limits import Limits
 from holdfast.gateway.listener import Listener
@@ -92,6 +93,7 @@ class Gateway:
         advertise: str | None = None,
         limits: Limits | None = None,
         endpoints: Mapping[str, Endpoint] | None = None,
+        ignore: Iterable[str] = (),
         keys: Keys | None = None,
         stranger: Stranger | None = None,
         sock: socket.socket | None = None,
@@ -102,9 +104,10 @@ class Gateway:
         """`model`: the name that `/v1/models` tells; by default that of the trajectory's policy.
         `advertise`: the host, or the whole URL, that agents are told; by default the machine's
         fully qualified name where `host` is not loopback. `endpoints`: more of them, each at a path
-        that is posted to, which the token opens. `sock`: one that listens already. `inside`: a
-        socket where other workers of the same gateway come in, who also find `inner` there;
-        `everyone`: what they all, with their labels, counted."""
+        that is posted to, which the token opens. `ignore`: what is taken out of every request (see
+        `ignoring`). `sock`: one that listens already. `inside`: a socket where other workers of the
+        same gateway come in, who also find `inner` there; `everyone`: what they all, with their
+        labels, counted."""
         address.check_usable(token, host)
         self._wires = dict(wires)
         self._host, self._port = host, port
@@ -113,6 +116,7 @@ class Gateway:
         self._tls = ssl_context
         self._advertise = advertise
         self._limits = limits or Limits()
+        self._ignoring = Ignoring(ignore)
         self._keys = keys or Keys()
         self._stranger = stranger
         self._sock, self._inside = sock, inside
@@ -241,12 +245,13 @@ class Gateway:
         self._metrics.count(visit.route, status=status, seconds=seconds, replayed=visit.replayed)
         _log.log(
             logging.DEBUG if visit.route in _QUIET else logging.INFO,
-            "call trajectory=%s wire=%s status=%s replayed=%s seconds=%.4f",
+            "call trajectory=%s wire=%s status=%s replayed=%s seconds=%.4f%s",
             visit.trajectory or "-",
             visit.route,
             status,
             _YES_OR_NO[visit.replayed],
             seconds,
+            f" ignored={','.join(visit.ignored)}" if visit.ignored else "",
         )
 
     def _endpoint(self, visit: Visit) -> Endpoint:
@@ -278,7 +283,9 @@ class Gateway:
     async def _call(self, visit: Visit) -> web.StreamResponse:
         bound = self._found(visit)
         assert visit.wire is not None, "a call's path is a wire's"
-        ask = visit.wire.ask(await visit.body(), bound.trajectory.remembered)
+        known = bound.trajectory.remembered
+        ask = self._ignoring.ask(visit.path, visit.wire, await visit.body(), known=known)
+        visit.ignored = ask.ignored
         headers = visit.request.headers
         hearing = await bound.trajectory.hear(
             ask,
@@ -302,7 +309,8 @@ class Gateway:
 
     async def _count(self, visit: Visit) -> web.StreamResponse:
         bound = self._found(visit)
-        ask = anthropic_messages.count_ask(await visit.body())
+        body, _ = self._ignoring.without(MESSAGES, await visit.body())
+        ask = anthropic_messages.count_ask(body)
         tokens = prompt_tokens(bound.trajectory, ask)
         return await visit.telling.whole(anthropic_messages.count_answer(tokens))
 
@@ -380,7 +388,7 @@ class Gateway:
         gauges = {
             "trajectories": bound,
             "in_flight": self._listener.in_flight,
-            "held": self._gate.waiting,
+            **self._gate.gauges,
         }
         return Stats(bound, tuple(self._metrics.families(gauges)))
 

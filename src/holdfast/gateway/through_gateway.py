@@ -7,13 +7,19 @@ each end the attempt in their own way.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
+from holdfast.gateway.address import Address
 from holdfast.gateway.errors import AgentFailed, AgentSilent
+from holdfast.gateway.holding import HOLD_SECONDS, Hold
+from holdfast.gateway.ignoring import Ignoring
+from holdfast.gateway.limits import Limits
 from holdfast.gateway.scene import End, Scene
 from holdfast.gateway.server import Binding, Gateway
 from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.gateway.worlds import FRESH, WorkspaceWorld, World
 from holdfast.records.errors import Truncated, UsageError
+from holdfast.records.redaction import hide
 from holdfast.rollout.agent import Finish, MakeEnvironment, makers
 from holdfast.rollout.containment import end as ended
 from holdfast.rollout.context import Rollout
@@ -43,11 +49,15 @@ class GatewayRolloutProcessor(RolloutProcessor):
         environments: Sequence[MakeEnvironment] = (),
         world: World = FRESH,
         finish: Finish | None = None,
+        limits: Limits | None = None,
+        ignore: Sequence[str] = (),
+        address: Address | None = None,
     ):
         """`silence`: seconds without a call, and without waiting for one, after which an agent is
         given up. `tools`, and those of `environments`, can be called through the gateway. `finish`
         is awaited when the agent is done, also when a limit ended it; what it returns is the
-        reward."""
+        reward. `limits`, `ignore`, `address`: the gateway's (see `ignoring`); by default it is at a
+        free port of this machine."""
         if not silence > 0:
             raise UsageError(f"silence must be more than 0 seconds, not {silence!r}")
         self._silence = silence
@@ -55,6 +65,10 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self.environments = makers(environments)
         self.world = world
         self.finish = finish
+        self._limits = limits or Limits()
+        self._ignore = Ignoring(ignore).names
+        self._address = address or Address()
+        hide(self._address.token)
         self._gateway: Gateway | None = None
 
     @property
@@ -69,7 +83,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
         given += [world.workspace] if isinstance(world, WorkspaceWorld) else []
         given += [] if self.finish is None else [self.finish]
         names = [one.name for one in self.tools]
-        return f" {names} {world.identity} {code_of(*given)}" if given else ""
+        around = f" {names} {world.identity} {code_of(*given)}" if given else ""
+        return around + (f" ignoring {sorted(self._ignore)}" if self._ignore else "")
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
@@ -84,7 +99,33 @@ class GatewayRolloutProcessor(RolloutProcessor):
     def make_gateway(self) -> Gateway:
         from holdfast.gateway.wires.all import WIRES
 
-        return Gateway(WIRES)
+        at = self._address
+        return Gateway(
+            WIRES,
+            host=at.host,
+            port=at.port,
+            token=at.token,
+            ssl_context=at.tls,
+            advertise=at.advertise,
+            limits=self._limits,
+            ignore=self._ignore,
+            sock=at.sock,
+        )
+
+    @property
+    def _running(self) -> Gateway:
+        if self._gateway is None:
+            raise UsageError("the gateway is there while a run goes on: not before, and not after")
+        return self._gateway
+
+    def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
+        """From now on, calls that would sample wait, until `end()` of what is returned, or for so
+        many seconds. See `Gateway.hold`."""
+        return self._running.hold(seconds)
+
+    def held(self, seconds: float = HOLD_SECONDS) -> AbstractAsyncContextManager[None]:
+        """The same for the length of a block."""
+        return self._running.held(seconds)
 
     async def setup(self) -> None:
         # Known before it listens: a request may wait already.
@@ -94,6 +135,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
     async def acleanup(self) -> None:
         if self._gateway is not None:
             await self._gateway.__aexit__(None, None, None)
+            self._gateway = None
 
     async def rollout(self, t: Rollout) -> Returned:
         scene = Scene(t)

@@ -6,28 +6,28 @@ and asks again is given the same answer. Durable first, told after (I1).
 """
 
 import asyncio
-import hashlib
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import msgspec
 from msgspec import structs
 
 from holdfast.gateway import abilities, canonical
+from holdfast.gateway.asked import Asked
 from holdfast.gateway.bare import BarePrompts, prompts_of
 from holdfast.gateway.exchange import Answer, Ask, Opening, Refused
-from holdfast.gateway.hearing import Call, Hearing
+from holdfast.gateway.hearing import Call, Hearing, Which
 from holdfast.gateway.live import Live, Pace, begun_in
 from holdfast.gateway.remembered import Remembered
+from holdfast.gateway.shown_tools import ShownTools
 from holdfast.gateway.standing import asked_in
 from holdfast.gateway.together import together
 from holdfast.gateway.told import answer_of
 from holdfast.gateway.tools import AgentTools
 from holdfast.gateway.tree import Place, Tree
-from holdfast.journal.journal import digest_of
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
@@ -64,7 +64,9 @@ class AgentTrajectory:
         """In which streams are told."""
         self._visited: set[str] = set()
         self._closed = False
-        self._tools: dict[bytes, bytes] = {}
+        recorded = (called.tools for called in session.history.calls.values())
+        self._shown = ShownTools(session.blobs, recorded)
+        self._has_past = bool(session.history.calls or session.history.drafts)
         self.remembered = Remembered()
         # No method of ours: two that hold each other outlive their end, with all that they hold.
         self.tools = AgentTools(session, number=self._next, on_accident=self.broken.set)
@@ -96,22 +98,33 @@ class AgentTrajectory:
         digests = self.remembered.digests(messages)
         conversation = digests[-1] if digests else canonical.START
         sampling = _sampling(self.session.sampling, ask)
-        key = canonical.key_of(ask, conversation, sampling)
+        shown = self._shown.of(ask.tools)
+        key = canonical.key_of(ask, conversation, sampling, tools=shown.said)
         call = self._named.get(name) if name else None
-        if call is not None and call.key != key:
+        if call is not None and call.which.key != key:
             words = "this idempotency key was given to another request"
             raise Refused(400, words, code="idempotency_key_in_use")
         call = call or self._asked_before(key, again=again)
         if call is None:
-            occurrence, live = len(self._calls[key]), Live()
-            work = self._answer(ask, wire, digests, sampling, key, occurrence, live)
-            job = asyncio.create_task(work, name=f"call of {self.name}")
+            older = key
+            if self._has_past and not (shown.in_order and isinstance(sampling.json, bool)):
+                older = canonical.older_key_of(ask, conversation, sampling)
+            which, live = self._which(key, older), Live()
+            asked = Asked(ask, wire, digests, sampling, shown, which, live)
+            job = asyncio.create_task(self._answer(asked), name=f"call of {self.name}")
             job.add_done_callback(lambda _: live.forget())
-            call = Call(key, occurrence, job, live)
+            call = Call(which, job, live)
             self._calls[key].append(call)
         if name:
             self._named[name] = call
         return Hearing(call, on_leave=self.heard)
+
+    def _which(self, key: bytes, older: bytes) -> Which:
+        calls = self._calls[key]
+        before = len(calls)
+        if older != key:
+            before = sum(one.which.older[0] == older for one in calls)
+        return Which(key, len(calls), (older, before))
 
     def _asked_before(self, key: bytes, *, again: bool) -> Call | None:
         """A call that nobody listens to any more, and whose answer nobody heard, is asked again;
@@ -120,30 +133,22 @@ class AgentTrajectory:
         unheard = next((one for one in calls if not one.listeners and not one.delivered), None)
         return calls[-1] if unheard is None and again and calls else unheard
 
-    async def _answer(
-        self,
-        ask: Ask,
-        wire: str,
-        digests: list[bytes],
-        sampling: Sampling,
-        key: bytes,
-        occurrence: int,
-        live: Live,
-    ) -> Answer:
-        recorded = self.session.history.calls.get((key, occurrence))
+    async def _answer(self, asked: Asked) -> Answer:
+        ask, calls = asked.ask, self.session.history.calls
+        recorded = calls.get(asked.which.name_in(calls))
         if recorded is not None:
             for path in recorded.choices:
                 self._visit(path)
             return answer_of(self.session, recorded, ask, bare=bool(prompts_of(ask)))
         try:
-            called = await self._sample(ask, wire, digests, sampling, key, occurrence, live)
+            called = await self._sample(asked)
         except Truncated as limit:
             self.limit = self.limit or limit
             raise
         except Refused:
             raise
         except Exception as error:
-            if (refused := abilities.refusal_of(error, ask, wire)) is not None:
+            if (refused := abilities.refusal_of(error, ask, asked.wire)) is not None:
                 raise refused from error
             if is_accident(error):
                 self.session.failed(error)
@@ -153,38 +158,43 @@ class AgentTrajectory:
 
     # --- sampling
 
-    async def _sample(
-        self,
-        ask: Ask,
-        wire: str,
-        digests: list[bytes],
-        sampling: Sampling,
-        key: bytes,
-        occurrence: int,
-        live: Live,
-    ) -> Called:
+    async def _sample(self, asked: Asked) -> Called:
         session = self.session
         session.check_usable()
-        begun = self._begun.pop((key, occurrence), None)
+        begun = self._begun.pop(asked.which.name_in(self._begun), None)
         number = self.take_number() if begun is None else begun.number
         await session.keep_worlds()
-        tools = await self._kept_tools(ask)
-        voice, seed_from = session.voice.speaking(sampling), f"{key.hex()}.{occurrence}"
-        places = self._tree.places(ask.messages, digests, tools=ask.tools, tools_digest=tools)
-        place, turns = None, self._bare_turns(ask, sampling, number, seed_from)
+        await self._shown.keep(asked.shown, asked.ask.tools)
+        voice = session.voice.speaking(asked.sampling)
+        place, turns = None, self._bare_turns(asked, number)
         if not turns:
-            place, turns = self._turns(voice, places, ask, sampling, number, seed_from)
-        opening = Opening(
-            id=hashlib.sha256(f"{self.name}/{turns[0].path}".encode()).hexdigest()[:24],
-            created=int(time.time()) if begun is None else begun.created,
-            model=ask.model,
-            # Choices of one prompt share it.
-            prompt_tokens=sum(len(turn.ids) for turn in turns[:: ask.n]),
-            cached_tokens=sum(turn.prompt.keep for turn in turns[:: ask.n]),
-        )
-        pace = self.pace if ask.stream and self.pace.tokens else Pace(session.partial_tokens)
-        heard = live.audiences(
-            turns, voice, opening=opening, pace=pace, call=key, occurrence=occurrence
+            place, turns = self._turns(asked, number, voice)
+        created = int(time.time()) if begun is None else begun.created
+        opening = asked.opening(turns, trajectory=self.name, created=created)
+        steps = await self._steps(asked, turns, voice, opening)
+        called = asked.called(steps, opening)
+        await session.append(*(generation.without_drafted(session, one) for one in steps), called)
+        for step in steps:
+            self._visit(step.path)
+        if place is None:
+            self._bare_prompts.add(called)
+        else:
+            self._tree.add(called, steps, place, tools=asked.ask.tools)
+        return called
+
+    async def _steps(
+        self, asked: Asked, turns: Sequence[Turn], voice: Voice, opening: Opening
+    ) -> list[Generated]:
+        """What is sampled, one for each turn, told on the way to whoever listens."""
+        session, which = self.session, asked.which
+        is_told = asked.ask.stream and self.pace.tokens
+        heard = asked.live.audiences(
+            turns,
+            voice,
+            opening=opening,
+            pace=self.pace if is_told else Pace(session.partial_tokens),
+            call=which.key,
+            occurrence=which.occurrence,
         )
         completions = await together(
             [
@@ -192,56 +202,27 @@ class AgentTrajectory:
                 for turn, audience in zip(turns, heard, strict=True)
             ]
         )
-        steps = [
+        return [
             generation.generated(session, voice, turn, completion)
             for turn, completion in zip(turns, completions, strict=True)
         ]
-        called = Called(
-            path=steps[0].path,
-            key=key,
-            occurrence=occurrence,
-            choices=tuple(step.path for step in steps),
-            beginning=canonical.beginning(ask.messages, digests),
-            conversation=digests[-1] if digests else canonical.START,
-            tools=tools,
-            wire=wire,
-            answer=opening.id,
-            created=opening.created,
-            model=ask.model,
-        )
-        await session.append(*(generation.without_drafted(session, one) for one in steps), called)
-        for step in steps:
-            self._visit(step.path)
-        if place is None:
-            self._bare_prompts.add(called)
-        else:
-            self._tree.add(called, steps, place, tools=ask.tools)
-        return called
 
     def place(self, ask: Ask) -> Place:
         """Where a request would belong; nothing of it is kept."""
-        tools = digest_of(msgspec.json.encode(ask.tools)) if ask.tools else b""
+        equal = self._shown.equal(self._shown.of(ask.tools))
         digests = self.remembered.digests(ask.messages)
-        return self._tree.place(ask.messages, digests, tools=ask.tools, tools_digest=tools)
-
-    async def _kept_tools(self, ask: Ask) -> bytes:
-        """The digest of the tools' schemas; they are stored once, however many calls show them."""
-        if not ask.tools:
-            return b""
-        body = msgspec.json.encode(ask.tools)
-        if body not in self._tools:
-            self._tools[body] = await self.session.blobs.put_blob(body)
-        return self._tools[body]
+        return self._tree.place(ask.messages, digests, tools=ask.tools, equal=equal)
 
     @cached_property
     def _bare_prompts(self) -> BarePrompts:
         return BarePrompts(self.session.history)
 
-    def _bare_turns(self, ask: Ask, sampling: Sampling, number: int, seed_from: str) -> list[Turn]:
+    def _bare_turns(self, asked: Asked, number: int) -> list[Turn]:
         """One for each choice of each bare prompt; none where there is a conversation."""
-        prompts, renderer = prompts_of(ask), self.session.voice.renderer
-        asked = [
-            self._bare_prompts.ask(one, renderer=renderer, sampling=sampling) for one in prompts
+        ask, sampling, renderer = asked.ask, asked.sampling, self.session.voice.renderer
+        prompts = [
+            self._bare_prompts.ask(one, renderer=renderer, sampling=sampling)
+            for one in prompts_of(ask)
         ]
         return [
             Turn(
@@ -252,51 +233,26 @@ class AgentTrajectory:
                 tools=(),
                 messages=one.added,
                 added=one.added,
-                seed_from=f"{seed_from}.{choice}",
+                seed_from=f"{asked.seed_from}.{choice}",
                 bare=True,
             )
-            for choice, one in enumerate(one for one in asked for _ in range(ask.n))
+            for choice, one in enumerate(one for one in prompts for _ in range(ask.n))
         ]
 
-    def _turns(
-        self,
-        voice: Voice,
-        places: Iterable[Place],
-        ask: Ask,
-        sampling: Sampling,
-        number: int,
-        seed_from: str,
-    ) -> tuple[Place, list[Turn]]:
-        """One for each choice, and where they belong: to the first of `places`, unless a beginning
-        is durable. Then it is where that began, whatever was recorded since."""
+    def _turns(self, asked: Asked, number: int, voice: Voice) -> tuple[Place, list[Turn]]:
+        """One for each choice, and where they belong: to the first place that there is, unless a
+        beginning is durable. Then it is where that began, whatever was recorded since."""
+        ask, equal = asked.ask, self._shown.equal(asked.shown)
         paths = [f"{number}.{choice}.0" for choice in range(ask.n)]
         drafts = [one for one in map(self.session.history.drafts.get, paths) if one is not None]
         first: tuple[Place, list[Turn]] | None = None
-        for place in places:
-            turns = [self._turn(voice, place, ask, sampling, path, seed_from) for path in paths]
+        for place in self._tree.places(ask.messages, asked.digests, tools=ask.tools, equal=equal):
+            turns = [_turn(asked, place, path, voice) for path in paths]
             if all(one.fingerprint == turns[0].prompt.fingerprint for one in drafts):
                 return place, turns
             first = first or (place, turns)
         assert first is not None, "there is a place for every call"
         return first
-
-    def _turn(
-        self, voice: Voice, place: Place, ask: Ask, sampling: Sampling, path: str, seed_from: str
-    ) -> Turn:
-        prompt = place.stream.next_prompt(
-            place.messages, ask.tools, renderer=voice.renderer, sampling=sampling
-        )
-        added = place.stream.added(place.messages, anew=bool(prompt.prefix_break))
-        return Turn(
-            path=path,
-            prompt=prompt,
-            ids=place.stream.prompt_ids(prompt),
-            sampling=sampling,
-            tools=ask.tools,
-            messages=tuple(place.messages),
-            added=tuple(added),
-            seed_from=f"{seed_from}.{path.split('.')[1]}",
-        )
 
     def go_on(self) -> None:
         """The agent of the last attempt lives, and goes on with it: it will not ask again what it
@@ -349,6 +305,24 @@ class AgentTrajectory:
         for job in jobs:
             _ = job.cancelled() or job.exception()
         await self.tools.aclose()
+
+
+def _turn(asked: Asked, place: Place, path: str, voice: Voice) -> Turn:
+    tools, sampling = asked.ask.tools, asked.sampling
+    prompt = place.stream.next_prompt(
+        place.messages, tools, renderer=voice.renderer, sampling=sampling
+    )
+    added = place.stream.added(place.messages, anew=bool(prompt.prefix_break))
+    return Turn(
+        path=path,
+        prompt=prompt,
+        ids=place.stream.prompt_ids(prompt),
+        sampling=sampling,
+        tools=tools,
+        messages=tuple(place.messages),
+        added=tuple(added),
+        seed_from=f"{asked.seed_from}.{path.split('.')[1]}",
+    )
 
 
 def _sampling(run: Sampling, ask: Ask) -> Sampling:

@@ -70,10 +70,11 @@ class Tree:
         digests: Sequence[bytes],
         *,
         tools: Tools,
-        tools_digest: bytes,
+        equal: frozenset[bytes],
     ) -> Place:
-        """Where a request with these messages belongs, and the tokens that it goes on with."""
-        asked = (tools, tools_digest)
+        """Where a request with these messages belongs, and the tokens that it goes on with.
+        `equal`: what recorded tools that say the same as `tools` are called."""
+        asked = (tools, equal)
         for length in range(len(messages), 0, -1):
             parent = self._ends.get(digests[length - 1])
             if parent is not None:
@@ -92,12 +93,12 @@ class Tree:
         digests: Sequence[bytes],
         *,
         tools: Tools,
-        tools_digest: bytes,
+        equal: frozenset[bytes],
     ) -> Iterator[Place]:
         """Where it belongs, and then every other place where it may have belonged before what is
         recorded now was."""
-        yield self.place(messages, digests, tools=tools, tools_digest=tools_digest)
-        asked = (tools, tools_digest)
+        yield self.place(messages, digests, tools=tools, equal=equal)
+        asked = (tools, equal)
         lengths = {digest: length for length, digest in enumerate(digests, 1)}
         beginning = canonical.beginning(messages, digests)
         for called in reversed(self._history.calls.values()):
@@ -118,7 +119,7 @@ class Tree:
             self._beginnings[called.beginning] = step.path
             self._bases.setdefault(called.conversation, step.base)
 
-    def _stream(self, path: str, asked: tuple[Tools, bytes]) -> Stream:
+    def _stream(self, path: str, asked: tuple[Tools, frozenset[bytes]]) -> Stream:
         found = self._streams.get(path)
         if found is None:
             return self._read(path, asked)
@@ -130,13 +131,13 @@ class Tree:
         while len(self._streams) > STREAMS:
             self._streams.popitem(last=False)
 
-    def _read(self, path: str, asked: tuple[Tools, bytes]) -> Stream:
+    def _read(self, path: str, asked: tuple[Tools, frozenset[bytes]]) -> Stream:
         step = self._generation(path)
         said = conversation(self._history, self._task, step)
         called = next(one for one in self._history.calls.values() if path in one.choices)
         # Only whether they are the tools of this request is ever asked.
-        tools, digest = asked
-        then = tools if called.tools == digest else OTHER_TOOLS
+        tools, equal = asked
+        then = tools if called.tools in equal else OTHER_TOOLS
         stream = Stream.standing(stream_of(self._history, path), step, said, then)
         if then is tools:  # Another request may have them.
             self._keep(path, stream.copy())

@@ -28,6 +28,8 @@ class Visit:
         """A name of ours: what was asked for may hold a key."""
         self.wire: Wire | None = None
         self.replayed: bool | None = None
+        self.ignored: tuple[str, ...] = ()
+        """What of the request was left out."""
         self.tool: ToolHearing | None = None
         """The call of a tool that it waits for."""
         self._limits = limits

@@ -36,6 +36,9 @@ from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 
 BUSY_SECONDS = writer.BUSY_SECONDS
+CACHE_KIB = 8192
+"""Enough for a batch. Logs are written at their end and hardly ever read by a writer, and every
+page of a cache that is not yet full costs a fault when it is first touched."""
 READ_AHEAD = 16
 """Logs that are read at once: a hop to another thread costs as much as reading a short one."""
 Result = TypeVar("Result")
@@ -102,7 +105,7 @@ class SqliteJournal:
             prepare(connection, self.path)
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA wal_autocheckpoint=0")
-            connection.execute("PRAGMA cache_size=-32768")
+            connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         except sqlite3.Error as error:
             connection.close()
             raise explain(error, self.path) from error

@@ -186,6 +186,7 @@ class Call:
             max_tokens=wanted,
             seed=self._seed(endpoint),
             stream=request.partial is not None and endpoint.dialect.has_tokens,
+            _spelled=endpoint.spellings.of(prompt, request.home),
         )
 
     def _seed(self, endpoint: Endpoint) -> int | None:

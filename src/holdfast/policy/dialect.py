@@ -9,16 +9,15 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-import msgspec
 from msgspec import Raw, Struct, structs
 
 from holdfast.policy.policy import Request
+from holdfast.policy.spelling import spelled
 from holdfast.records.message import Message
 from holdfast.records.step import VersionSpan
 
 UNREADABLE = (ValueError, RecursionError)
 """What msgspec raises for JSON that it cannot read: its own errors, bad UTF-8, deep nesting."""
-_encode = msgspec.json.Encoder().encode
 
 
 class Kind(StrEnum):
@@ -52,7 +51,7 @@ class Ask(Struct, frozen=True):
         """The prompt in JSON. Written once, however often it is needed: of a long prompt, that is
         much of what a call costs."""
         if self._spelled is None:
-            structs.force_setattr(self, "_spelled", Raw(_encode(self.prompt.tolist())))
+            structs.force_setattr(self, "_spelled", Raw(spelled(self.prompt)))
         assert self._spelled is not None, "it was just set"
         return self._spelled
 

@@ -25,10 +25,12 @@ from holdfast.policy.dialect import (
     Unusable,
 )
 from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.dialects.reading import without_echo
 from holdfast.policy.events import END, Events
 from holdfast.policy.gate import Gate
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.policy.sampled import Sampled, Tokens
+from holdfast.policy.spelling import Spellings
 from holdfast.records.errors import (
     BadAnswer,
     BadRequest,
@@ -107,6 +109,8 @@ class Endpoint:
         """Of a replica that nobody has seen up: finds out what it is, or why it is of no use."""
         self.expected_version: str | None = None
         """The weights that it must have to be given work again after an outage."""
+        self.spellings = Spellings()
+        """What it was sent, for those who send it more."""
         self._api_key = _checked(api_key)
         hide(api_key)
         self._retry = retry
@@ -192,7 +196,7 @@ class Endpoint:
             raw = await _bounded(response, _MAX_ANSWER)
         before()
         try:
-            sampled.take(self.dialect.whole(raw), model=self.model)
+            sampled.take(self.dialect.whole(without_echo(raw, ask.spelled)), model=self.model)
         except (Unusable, EngineSays) as error:
             raise self._known_to_fit(self._bad(error, raw), ask) from error
 
@@ -210,13 +214,15 @@ class Endpoint:
     def _take_events(self, events: list[bytes], read: Reader, sampled: Sampled, ask: Ask) -> None:
         """Takes what came together; a run of events that only bring tokens is checked as one."""
         run, data = Tokens(), b""
+        # An engine repeats the prompt at the beginning, if at all.
+        prompt = None if sampled.fresh else ask.spelled
         died: EngineSays | None = None
         try:
             for data in events:
                 if data == END:
                     break
                 try:
-                    piece = read(data)
+                    piece = read(data if prompt is None else without_echo(data, prompt))
                 except EngineSays as error:
                     died = error  # What it sampled before that is good.
                     break

@@ -5,11 +5,16 @@ completion, so that the next prompt begins with exactly what the engine sampled.
 """
 
 import json
+import sys
+from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.policy.tool_calls import hermes
 from holdfast.records.message import Message, Role
+from holdfast.records.tokens import TYPE_IDS, ids_of
+
+_CODE_POINTS = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 
 
 class Renderer(Protocol):
@@ -58,7 +63,8 @@ class Renderer(Protocol):
 class ByteRenderer:
     """One token per byte of UTF-8, one that opens a message and one that ends it.
 
-    It needs no model files, which makes it the renderer of tests and demos.
+    It needs no model files, which makes it the renderer of tests and demos. Until they are packed,
+    its tokens are the code points of a text: so they are put together at the speed of memory.
     """
 
     name = "bytes"
@@ -67,13 +73,13 @@ class ByteRenderer:
     stop_token_ids: tuple[int, ...] = (END,)
 
     def render(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> list[int]:
-        ids: list[int] = []
-        if tools:
-            self._block(ids, "tools", json.dumps(list(tools), sort_keys=True))
-        for message in messages:
-            self._message(ids, message)
-        ids += self._opening(Role.ASSISTANT)
-        return ids
+        return self.packed(messages, tools).tolist()
+
+    def packed(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, object]]
+    ) -> "array[int]":
+        shown = self._block("tools", json.dumps(list(tools), sort_keys=True)) if tools else ""
+        return _code_points(shown + self._said(messages))
 
     def bridge(
         self,
@@ -83,11 +89,8 @@ class ByteRenderer:
         tools: Sequence[dict[str, object]],
     ) -> list[int] | None:
         # A completion that was cut by its length never wrote its own end.
-        ids = [] if completion and completion[-1] == self.END else [self.END]
-        for message in messages:
-            self._message(ids, message)
-        ids += self._opening(Role.ASSISTANT)
-        return ids
+        end = "" if completion and completion[-1] == self.END else chr(self.END)
+        return _code_points(end + self._said(messages)).tolist()
 
     def parse(
         self,
@@ -112,17 +115,37 @@ class ByteRenderer:
     def encode(self, text: str, *, whole: bool) -> list[int]:
         return list(text.encode("utf-8", "surrogatepass"))
 
-    def _message(self, ids: list[int], message: Message) -> None:
+    def _said(self, messages: Sequence[Message]) -> str:
+        """Messages, and the opening of the assistant's next one."""
+        return "".join([*map(self._message, messages), self._opening(Role.ASSISTANT)])
+
+    def _message(self, message: Message) -> str:
         text = message.text
         for call in message.tool_calls:
             name = json.dumps(call.name)
             text += f'<tool_call>{{"name": {name}, "arguments": {call.arguments}}}</tool_call>'
-        self._block(ids, message.role, text)
+        return self._block(message.role, text)
 
-    def _block(self, ids: list[int], role: str, text: str) -> None:
-        ids += self._opening(role)
-        ids += text.encode("utf-8", "surrogatepass")
-        ids.append(self.END)
+    def _block(self, role: str, text: str) -> str:
+        said = text.encode("utf-8", "surrogatepass").decode("latin-1")
+        return f"{self._opening(role)}{said}{chr(self.END)}"
 
-    def _opening(self, role: str) -> list[int]:
-        return [self.OPEN, *role.encode(), 10]
+    def _opening(self, role: str) -> str:
+        return f"{chr(self.OPEN)}{role}\n"
+
+
+def _code_points(text: str) -> "array[int]":
+    """The code points of a text, packed."""
+    ids: array[int] = array(TYPE_IDS)
+    ids.frombytes(text.encode(_CODE_POINTS))
+    return ids
+
+
+def packed(
+    renderer: Renderer, messages: Sequence[Message], tools: Sequence[dict[str, object]]
+) -> "array[int]":
+    """What a renderer renders, as an array; without a list on the way where there need be none."""
+    # Exactly this one: what is derived from it may render otherwise.
+    if type(renderer) is ByteRenderer:
+        return renderer.packed(messages, tools)
+    return ids_of(renderer.render(messages, tools))

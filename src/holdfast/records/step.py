@@ -288,6 +288,8 @@ class Called(_Record, frozen=True, tag=17):
     created: int
     model: str
     """As the agent named it."""
+    ignored: tuple[str, ...] = ()
+    """What of the request was left out by the user's wish: parameters, and `tool:TYPE`."""
 
 
 Record = (

@@ -5,6 +5,7 @@ interrupted, by a kill of this process or of the engine, goes on from its last d
 record then holds only the tokens that no draft holds.
 """
 
+import hashlib
 import json
 from array import array
 from collections.abc import Awaitable, Callable
@@ -36,7 +37,7 @@ class Turn(Struct, frozen=True):
     messages: tuple[Message, ...]
     added: tuple[Message | str, ...]
     seed_from: str = ""
-    """What its seed is derived from, where that is not its path."""
+    """What its seed, and the ids of its calls, are derived from, where that is not its path."""
     bare: bool = False
     """Whether its prompt is no conversation: whatever the reply looks like, it is text."""
 
@@ -152,7 +153,7 @@ def generated(session: Session, voice: Voice, turn: Turn, completion: Completion
         logprobs=completion.logprobs,
         finish_reason=completion.finish_reason,
         versions=completion.versions,
-        message=_with_call_ids(message, turn.path),
+        message=_with_call_ids(message, session, turn),
         added=turn.added,
         model=completion.model,
         sampling=turn.sampling,
@@ -201,11 +202,16 @@ def without_drafted(session: Session, step: Generated) -> Generated:
     )
 
 
-def _with_call_ids(message: Message, path: str) -> Message:
+def _with_call_ids(message: Message, session: Session, turn: Turn) -> Message:
     if not message.tool_calls:
         return message
+    name = turn.path.replace(".", "_")
+    if turn.seed_from:
+        # Of calls at once, numbers are a matter of timing, and ids must not be: an agent sends
+        # them back, so that they are part of what it asks next.
+        name = hashlib.sha256(f"{session.name}/{turn.seed_from}".encode()).hexdigest()[:16]
     calls = tuple(
-        call if call.id else structs.replace(call, id=f"call_{path.replace('.', '_')}_{index}")
+        call if call.id else structs.replace(call, id=f"call_{name}_{index}")
         for index, call in enumerate(message.tool_calls)
     )
     return structs.replace(message, tool_calls=calls)

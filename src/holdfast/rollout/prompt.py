@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.policy.messages_only import MessagesOnly
-from holdfast.policy.renderer import Renderer
+from holdfast.policy.renderer import Renderer, packed
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
@@ -32,12 +32,27 @@ class Prompt(Struct, gc=False):
 
 
 class Stream:
-    """A token stream and the messages that it stands for."""
+    """A token stream and the messages that it stands for.
 
-    __slots__ = ("_completion", "_digest", "_effort", "_messages", "_tools", "base", "ids")
+    The tokens of its last turn are put behind the others when they are first asked for: many a
+    conversation never goes on. Its arrays are shared by its copies, and never changed.
+    """
+
+    __slots__ = (
+        "_completion",
+        "_digest",
+        "_effort",
+        "_ids",
+        "_messages",
+        "_tools",
+        "_turn",
+        "base",
+    )
 
     def __init__(self) -> None:
-        self.ids: array[int] = array("i")
+        self._ids: array[int] = array("i")
+        self._turn: tuple[int, bytes, bytes] | None = None
+        """How many of those are kept, and what follows them, packed: prompt and completion."""
         self.base = ""
         self._messages: list[Message] = []
         self._completion: array[int] = array("i")
@@ -55,12 +70,20 @@ class Stream:
     ) -> "Stream":
         """The stream after `step`, from what is recorded; `messages` end with its reply."""
         stream = cls()
-        stream.ids, stream.base = ids, step.path
+        stream._ids, stream.base = ids, step.path
         stream._completion = unpack_ids(step.ids)
         stream._digest = _hash(step.fingerprint, step.ids, *_said_without_tokens(step))
         stream._messages, stream._tools = list(messages), tools
         stream._effort = step.sampling.reasoning_effort
         return stream
+
+    @property
+    def ids(self) -> "array[int]":
+        """Not to be changed."""
+        if self._turn is not None:
+            keep, delta, completion = self._turn
+            self._ids, self._turn = self._ids[:keep] + unpack_ids(delta + completion), None
+        return self._ids
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -69,7 +92,7 @@ class Stream:
 
     def copy(self) -> "Stream":
         other = Stream()
-        other.ids, other.base = self.ids[:], self.base
+        other._ids, other._turn, other.base = self._ids, self._turn, self.base
         other._messages, other._completion = list(self._messages), self._completion
         other._digest, other._tools = self._digest, self._tools
         other._effort = self._effort
@@ -119,7 +142,7 @@ class Stream:
         effort: str | None,
     ) -> "tuple[int, array[int], str]":
         if not self.base:
-            return 0, ids_of(renderer.render(messages, tools)), ""
+            return 0, packed(renderer, messages, tools), ""
         why = self._why_not_bridged(messages, tools)
         # A template may have written it anywhere, and most do at the very beginning.
         if not why and effort != self._effort and not isinstance(renderer, MessagesOnly):
@@ -131,7 +154,7 @@ class Stream:
             if bridge is not None:
                 return len(self.ids), ids_of(bridge), ""
             why = "the renderer has no bridge from this turn"
-        anew = ids_of(renderer.render(messages, tools))
+        anew = packed(renderer, messages, tools)
         keep = _common(self.ids, anew)
         kept = keep == len(self.ids) and not isinstance(renderer, MessagesOnly)
         return keep, anew[keep:], "" if kept else why
@@ -151,10 +174,9 @@ class Stream:
         tools: tuple[dict[str, object], ...],
     ) -> None:
         """Takes a recorded turn in: from now on it is the base."""
-        del self.ids[step.keep :]
-        self.ids.extend(unpack_ids(step.delta))
+        self._ids = self.ids if step.keep else array("i")
+        self._turn = step.keep, step.delta, step.ids
         self._completion = unpack_ids(step.ids)
-        self.ids.extend(self._completion)
         self.base = step.path
         self._digest = _hash(step.fingerprint, step.ids, *_said_without_tokens(step))
         self._messages = [*messages, step.message]

@@ -20,6 +20,7 @@ from holdfast.environments.workspace.processes import kill_all
 from holdfast.records.errors import EnvironmentBroken, UsageError
 
 LOCK = ".lock"
+_ELSEWHERE = "set TMPDIR to another folder (or, of workspaces, name another `root`)"
 _lock = threading.Lock()
 _rooms: dict[str, "Room"] = {}
 
@@ -98,9 +99,9 @@ def _make_private(root: str) -> None:
     os.makedirs(root, 0o700, exist_ok=True)
     found = os.stat(root)
     if found.st_uid != os.geteuid():
-        raise UsageError(f"{root} belongs to somebody else: name another `root` for workspaces")
+        raise UsageError(f"{root} belongs to somebody else: {_ELSEWHERE}")
     if stat.S_IMODE(found.st_mode) & 0o022:
-        raise UsageError(f"others may write to {root}: name another `root` for workspaces")
+        raise UsageError(f"others may write to {root}: {_ELSEWHERE}")
 
 
 def _remove_abandoned(root: str) -> None:

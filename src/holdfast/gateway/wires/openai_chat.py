@@ -160,7 +160,7 @@ def _shown_tools(told: _Body[Any]) -> tuple[dict[str, object], ...]:
         raise unsupported_value(
             "tool_choice", told.tool_choice, "no call can be forced; send 'auto' or 'none'."
         )
-    found = tools(told.tools or ())
+    found = tools(told.tools) if told.tools else ()
     return () if told.tool_choice == "none" else found
 
 

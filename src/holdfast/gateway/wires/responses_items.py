@@ -143,8 +143,9 @@ def _named(item: dict[str, object], at: str) -> dict[str, object]:
 
 _ours = re.compile(r"(?:rs|msg|fc)_([A-Za-z0-9]+)_\d+").fullmatch
 """An item id of `responses_output`; those of OpenAI have no second underscore."""
-_numbered = re.compile(r"(call_\d+_\d+_\d+)_\d+").fullmatch
-"""An id that a generation gives to a call which came without one: its path, then its number."""
+_numbered = re.compile(r"(call_(?:\d+_\d+_\d+|[0-9a-f]{16}))_\d+").fullmatch
+"""An id that a generation gives to a call which came without one: a name of its own (its path, in
+older records), then the call's number."""
 
 
 class _Reply:
@@ -154,7 +155,7 @@ class _Reply:
         self.answer = ""
         """The id of the answer, where the items tell it."""
         self.generation = ""
-        """Its path, where the ids of the calls tell it."""
+        """Its name, where the ids of the calls tell it."""
         self.text: str | None = None
         self.reasoning: str | None = None
         self.calls: list[ToolCall] = []

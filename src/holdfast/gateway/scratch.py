@@ -1,0 +1,39 @@
+"""Scratch: folders that are needed while something runs, and that nobody wants afterwards.
+
+Each process has one of its own within a folder of the user's, and holds a lock on it for as long as
+it lives. What a process that was killed has left is removed by the next one that needs such a
+folder, with the agents that still run in it; what a living process has is never touched.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from holdfast.environments.workspace import folder as folders
+from holdfast.environments.workspace.threads import in_thread
+from holdfast.records.errors import EnvironmentBroken
+
+WORKING = folders.FILES
+"""In it, the folder in which an agent runs, if one does: by it, those that were left are found."""
+_log = logging.getLogger("holdfast.gateway")
+
+
+def root() -> str:
+    return os.path.join(tempfile.gettempdir(), f"holdfast-agents-{os.geteuid()}")
+
+
+@asynccontextmanager
+async def scratch() -> AsyncIterator[Path]:
+    """A new, empty folder, which is removed with all that is in it then."""
+    place = await in_thread(lambda: folders.new_place(root()))
+    try:
+        yield Path(place)
+    finally:
+        try:
+            await in_thread(lambda: folders.remove(place))
+        except EnvironmentBroken as error:
+            # Something that got away may still write there: it is left to the next process.
+            _log.warning("an agent's folder is left for now: %s", error)

@@ -1,0 +1,366 @@
+"""Ids and keys of calls are made of what they say: not of when they come, nor of how they are
+written. What older versions recorded is replayed as it was recorded."""
+
+import asyncio
+import base64
+import json
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from counter import CHAT, MESSAGES, RESPONSES, Counter, exchange, opened, post
+from stage import Oracle, Play, text_of
+
+from holdfast.gateway.server import Gateway
+from holdfast.gateway.trajectory import AgentTrajectory
+from holdfast.gateway.wires.all import WIRES
+from holdfast.policy.renderer import ByteRenderer
+from holdfast.records import codec
+from holdfast.records.step import Called
+
+OLDER = json.loads((Path(__file__).parent / "older_calls.json").read_text())
+"""What an agent asked and was told, and the records of it, by the version before ids and keys were
+made as they are now."""
+CALLING = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+SCHEMA = {
+    "type": "object",
+    "properties": {"b": {"type": "integer"}, "a": {"description": "x", "type": "integer"}},
+}
+FUNCTION = {"parameters": SCHEMA, "name": "add", "description": "Adds."}
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+SHOWN = {
+    CHAT: {
+        "messages": [{"role": "user", "content": "add"}],
+        "tools": [{"type": "function", "function": FUNCTION}],
+    },
+    RESPONSES: {"input": "add", "tools": [{"type": "function", **FUNCTION}]},
+    MESSAGES: {
+        "max_tokens": 500,
+        "messages": [{"role": "user", "content": "add"}],
+        "tools": [{"name": "add", "input_schema": SCHEMA}],
+    },
+}
+
+
+def turned(value: object) -> object:
+    """The same with the members of all objects in another order."""
+    if isinstance(value, dict):
+        return {name: turned(one) for name, one in reversed(value.items())}
+    return [turned(one) for one in value] if isinstance(value, list) else value
+
+
+class AsSent(ByteRenderer):
+    """As templates do it: the order of members is in the tokens."""
+
+    def render(self, messages, tools):
+        shown = json.dumps(list(tools), separators=(",", ":")).encode()
+        return [self.OPEN, *shown, self.END, *super().render(messages, ())]
+
+
+class OrderedPlay(Play):
+    async def session(self, **options):
+        session = await super().session(**options)
+        session.voice = type(session.voice)(session.voice.policy, AsSent())
+        return session
+
+
+class Stage:
+    """A trajectory whose attempts come one after another."""
+
+    def __init__(self, answer, play: type[Play] = OrderedPlay):
+        self.play = play(Oracle(answer))
+
+    @asynccontextmanager
+    async def attempt(self):
+        """(how to ask, the trajectory)"""
+        async with Gateway(WIRES) as gateway:
+            counter = Counter(gateway, self.play)
+            async with counter.attempt() as (trajectory, binding):
+
+                async def ask(path: str, body: dict) -> dict:
+                    body = {"model": "m", **body}
+                    reply = await exchange(counter.port, post(path, body, binding))
+                    assert reply.status == 200, reply.body
+                    return reply.json
+
+                yield ask, trajectory
+
+    @property
+    def sampled(self) -> int:
+        return len(self.play.oracle.requests)
+
+
+def perform(body):
+    return asyncio.run(body())
+
+
+def said(*words: str) -> dict:
+    return {**SHOWN[CHAT], "messages": [{"role": "user", "content": one} for one in words]}
+
+
+def calls_of(answer: dict) -> list[str]:
+    return [one["id"] for one in answer["choices"][0]["message"]["tool_calls"]]
+
+
+def after(asked: dict, answer: dict) -> dict:
+    """The next request of an agent that was told to add."""
+    results = [{"role": "tool", "tool_call_id": one, "content": "3"} for one in calls_of(answer)]
+    message = answer["choices"][0]["message"]
+    return {**asked, "messages": [*asked["messages"], message, *results]}
+
+
+# --- ids
+
+
+def test_the_ids_of_calls_at_once_do_not_depend_on_which_comes_first():
+    async def told(*words: str):
+        stage = Stage(lambda _: CALLING * 2)
+        async with stage.attempt() as (ask, _):
+            first = {word: await ask(CHAT, said(word)) for word in words}
+            then = {word: await ask(CHAT, after(said(word), first[word])) for word in words}
+        return {
+            word: [found[word][part] for found in (first, then) for part in ("id", "choices")]
+            for word in words
+        }
+
+    async def body():
+        found = await told("one", "two", "three")
+        assert found == await told("three", "one", "two")
+        assert found == await told("two", "three", "one")
+
+    perform(body)
+
+
+def test_the_same_words_again_have_ids_of_their_own():
+    async def body():
+        stage = Stage(lambda _: CALLING)
+        async with stage.attempt() as (ask, _):
+            told = [await ask(CHAT, {**said("add"), "n": 2}) for _ in range(2)]
+        ids = [
+            call["id"]
+            for one in told
+            for choice in one["choices"]
+            for call in choice["message"]["tool_calls"]
+        ]
+        assert len(set(ids)) == 4
+        assert len({one["id"] for one in told}) == 2
+
+    perform(body)
+
+
+def test_a_reply_of_several_calls_is_one_message_when_a_client_sends_it_back_without_item_ids():
+    async def body():
+        stage = Stage(
+            lambda request: CALLING * 2 if "done" not in text_of(request.prompt) else "so"
+        )
+        async with stage.attempt() as (ask, trajectory):
+            asked = {**SHOWN[RESPONSES], "input": [{"role": "user", "content": "add"}]}
+            told = await ask(RESPONSES, asked)
+            calls = [{**one} for one in told["output"] if one["type"] == "function_call"]
+            for one in calls:
+                del one["id"]
+            results = [
+                {"type": "function_call_output", "call_id": one["call_id"], "output": "done"}
+                for one in calls
+            ]
+            # Each result behind its call, as some clients keep them.
+            mixed = [one for pair in zip(calls, results, strict=True) for one in pair]
+            await ask(RESPONSES, {**asked, "input": [*asked["input"], *mixed]})
+            *_, last = trajectory.session.history.generations
+            assert last.base == "0.0.0"
+            assert not last.prefix_break
+
+    perform(body)
+
+
+# --- orders
+
+
+@pytest.mark.parametrize("path", SHOWN)
+def test_tools_in_another_order_are_the_same_call(path):
+    async def body():
+        stage = Stage(lambda _: CALLING)
+        async with stage.attempt() as (ask, _):
+            first = await ask(path, SHOWN[path])
+        async with stage.attempt() as (ask, _):
+            assert await ask(path, turned(SHOWN[path])) == first
+            assert stage.sampled == 1
+        async with stage.attempt() as (ask, _):
+            assert await ask(path, SHOWN[path]) == first
+            again = await ask(path, turned(SHOWN[path]))
+            assert again["id"] != first["id"]
+        assert stage.sampled == 2
+
+    perform(body)
+
+
+def test_a_schema_in_another_order_is_the_same_call():
+    async def body():
+        stage = Stage(lambda _: '{"a": 1}')
+        asked = {"messages": said("add")["messages"], "response_format": FORM}
+        async with stage.attempt() as (ask, _):
+            first = await ask(CHAT, asked)
+        async with stage.attempt() as (ask, _):
+            assert await ask(CHAT, turned(asked)) == first
+            other = {**asked, "response_format": {"type": "json_object"}}
+            assert (await ask(CHAT, other))["id"] != first["id"]
+        assert stage.sampled == 2
+
+    perform(body)
+
+
+def test_other_tools_are_another_call():
+    async def body():
+        stage = Stage(lambda _: CALLING)
+        async with stage.attempt() as (ask, _):
+            first = await ask(CHAT, SHOWN[CHAT])
+            other = json.loads(json.dumps(SHOWN[CHAT]).replace("integer", "number"))
+            assert (await ask(CHAT, other))["id"] != first["id"]
+            both = {**SHOWN[CHAT], "tools": [*other["tools"], *SHOWN[CHAT]["tools"]]}
+            turned_round = {**both, "tools": both["tools"][::-1]}
+            ids = {(await ask(CHAT, one))["id"] for one in (both, turned_round)}
+            assert len(ids) == 2
+        assert stage.sampled == 4
+
+    perform(body)
+
+
+def test_what_is_rendered_is_what_was_sent():
+    async def body():
+        for asked in (SHOWN[CHAT], turned(SHOWN[CHAT])):
+            stage = Stage(lambda _: CALLING)
+            async with stage.attempt() as (ask, _):
+                await ask(CHAT, asked)
+            (request,) = stage.play.oracle.requests
+            shown = json.dumps(asked["tools"], separators=(",", ":"))
+            assert shown in text_of(request.prompt)
+            (called,) = (await stage.play.history()).calls.values()
+            assert await stage.play.journal.get_blob(called.tools) == shown.encode()
+
+    perform(body)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["going on", "restarted"])
+def test_a_conversation_goes_on_with_its_tokens_when_its_tools_come_in_another_order(is_restarted):
+    async def body():
+        stage = Stage(lambda _: CALLING)
+        async with stage.attempt() as (ask, trajectory):
+            first = await ask(CHAT, SHOWN[CHAT])
+            if not is_restarted:
+                await ask(CHAT, turned(after(SHOWN[CHAT], first)))
+                last = trajectory.session.history.steps["1.0.0"]
+        if is_restarted:
+            async with stage.attempt() as (ask, trajectory):
+                await ask(CHAT, turned(after(SHOWN[CHAT], first)))
+                last = trajectory.session.history.steps["1.0.0"]
+        assert last.base == "0.0.0"
+        assert not last.prefix_break
+
+    perform(body)
+
+
+def test_a_trajectory_whose_tools_are_damaged_in_the_record_goes_on():
+    async def body():
+        stage = Stage(lambda _: CALLING)
+        async with stage.attempt() as (ask, _):
+            first = await ask(CHAT, SHOWN[CHAT])
+        stage.play.journal._blobs.clear()
+        async with stage.attempt() as (ask, trajectory):
+            await ask(CHAT, turned(after(SHOWN[CHAT], first)))
+            last = trajectory.session.history.steps["1.0.0"]
+            assert last.prefix_break == "the tools were changed"
+
+    perform(body)
+
+
+@pytest.mark.parametrize("path", SHOWN)
+def test_tools_that_cannot_be_recorded_are_refused(path):
+    async def body():
+        async with opened() as (counter, _, binding):
+            large = json.dumps({"model": "m", **SHOWN[path]}).replace('"x"', f"{2**70}")
+            reply = await exchange(counter.port, post(path, large.encode(), binding))
+            assert reply.status == 400
+            assert b"64 bits" in reply.body
+
+    perform(body)
+
+
+# --- older records
+
+
+@asynccontextmanager
+async def older(answer=lambda _: "live"):
+    """A stage on which the older version stood before."""
+    stage = Stage(answer, Play)
+    for blob in OLDER["blobs"]:
+        await stage.play.journal.put_blob(blob.encode())
+    records = [codec.decode(base64.b64decode(one)) for one in OLDER["records"]]
+    await stage.play.journal.append(await stage.play.lease(), records)
+    yield stage
+
+
+def test_what_an_older_version_recorded_is_replayed_as_it_was_told():
+    async def body():
+        async with older() as stage:
+            for _ in range(2):
+                async with stage.attempt() as (ask, _):
+                    for call in OLDER["calls"]:
+                        assert await ask(call["path"], call["body"]) == call["answer"]
+            assert stage.sampled == 0
+            history = await stage.play.history()
+            assert len(history.calls) == len(OLDER["calls"])
+            assert not history.forks
+
+    perform(body)
+
+
+def test_an_older_trajectory_goes_on_and_all_of_it_is_replayed_afterwards():
+    async def body():
+        first, second, third, *_ = OLDER["calls"]
+        assert first["body"] == second["body"]
+        async with older() as stage:
+            async with stage.attempt() as (ask, trajectory):
+                told = [await ask(one["path"], one["body"]) for one in (first, second, third)]
+                # Once more the same, and one that goes on with what was recorded.
+                told.append(await ask(CHAT, first["body"]))
+                told.append(await ask(CHAT, after(third["body"], third["answer"])))
+                last = trajectory.session.history.generations[-1]
+                assert not last.prefix_break
+                assert last.base == "2.0.0"
+            assert told[:3] == [one["answer"] for one in (first, second, third)]
+            assert len({one["id"] for one in told}) == 5
+            assert stage.sampled == 2
+            async with stage.attempt() as (ask, _):
+                for one, body in zip(
+                    told,
+                    [
+                        *(one["body"] for one in (first, second, third, first)),
+                        after(third["body"], third["answer"]),
+                    ],
+                    strict=True,
+                ):
+                    assert await ask(CHAT, body) == one
+            assert stage.sampled == 2
+
+    perform(body)
+
+
+def test_older_records_have_no_field_for_what_was_left_out():
+    records = [codec.decode(base64.b64decode(one)) for one in OLDER["records"]]
+    called = [one for one in records if isinstance(one, Called)]
+    assert len(called) == len(OLDER["calls"])
+    assert not any(one.ignored for one in called)
+
+
+def test_a_trajectory_reads_its_tools_once_however_often_they_are_shown():
+    async def body():
+        stage = Stage(lambda _: CALLING)
+        async with stage.attempt() as (ask, trajectory):
+            assert isinstance(trajectory, AgentTrajectory)
+            for number in range(30):
+                tool = {"type": "function", "function": {**FUNCTION, "name": f"add{number}"}}
+                await ask(CHAT, {**SHOWN[CHAT], "tools": [tool]})
+            assert len(trajectory._shown._shown) <= 8
+        assert stage.sampled == 30
+
+    perform(body)

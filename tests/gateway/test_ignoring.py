@@ -1,0 +1,259 @@
+"""What whoever runs the gateway names is left out of requests, and said to be; anything else that
+cannot be followed is refused as ever."""
+
+import asyncio
+import logging
+
+import openai
+import pytest
+from counter import BODIES, CHAT, COUNT, HELLO, MESSAGES, RESPONSES, exchange, opened, post
+from outpost import REPLIES, RUN, Outpost, posted, until
+from stage import Oracle
+from yard import Yard
+
+from holdfast.cli.main import main
+from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.ignoring import Ignoring
+from holdfast.gateway.remote import RemoteRolloutProcessor
+from holdfast.records.errors import UsageError
+from holdfast.testing import FakeEngine
+
+FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+BUILT_IN = [
+    {"type": "web_search"},
+    {"type": "namespace", "name": "x", "tools": []},
+    {"type": "image_generation"},
+]
+UNFOLLOWED = [
+    (CHAT, {"seed": 7}, "seed"),
+    (CHAT, {"top_k": 40}, "top_k"),
+    (CHAT, {"frequency_penalty": 0.5}, "frequency_penalty"),
+    (CHAT, {"parallel_tool_calls": False}, "parallel_tool_calls"),
+    (CHAT, {"tool_choice": "required"}, "tool_choice"),
+    (CHAT, {"wholly_unknown": {"a": [1]}}, "wholly_unknown"),
+    (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
+    (RESPONSES, {"truncation": "auto"}, "truncation"),
+    (RESPONSES, {"tools": [FUNCTION, *BUILT_IN[:1]]}, "tool:web_search"),
+    (MESSAGES, {"top_k": 5}, "top_k"),
+    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking"),
+    (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "s"}]}, "tool:web_search_*"),
+]
+
+
+def perform(body):
+    return asyncio.run(body())
+
+
+async def asked(ignore, path: str, more: dict):
+    """The reply, and what is recorded of it."""
+    async with opened(ignore=ignore) as (counter, trajectory, binding):
+        reply = await exchange(counter.port, post(path, {**BODIES[path], **more}, binding))
+        recorded = [one.ignored for one in trajectory.session.history.calls.values()]
+        return reply, recorded, counter.play.oracle.requests
+
+
+@pytest.mark.parametrize(("path", "more", "name"), UNFOLLOWED)
+def test_what_cannot_be_followed_is_refused_unless_it_is_named(path, more, name, caplog):
+    caplog.set_level(logging.INFO, "holdfast.gateway")
+
+    async def body():
+        reply, recorded, _ = await asked(["nothing_of_it", "tool:other"], path, more)
+        assert reply.status == 400
+        assert not recorded
+        assert "ignored=" not in caplog.text
+        reply, recorded, _ = await asked([name], path, more)
+        assert reply.status == 200, reply.body
+        found = name.replace("web_search_*", "web_search_20250305")
+        assert recorded == [(found,)]
+        assert f"ignored={found}\n" in caplog.text
+
+    perform(body)
+
+
+def test_a_call_is_the_same_whatever_was_left_out_of_it():
+    async def body():
+        async with opened(ignore=["seed"]) as (counter, _, binding):
+            first = await exchange(counter.port, post(CHAT, {**HELLO, "seed": 1}, binding))
+            counter.gateway.release(binding)
+            async with counter.attempt() as (_, again):
+                second = await exchange(counter.port, post(CHAT, {**HELLO, "seed": 2}, again))
+            assert second.body == first.body
+
+    perform(body)
+
+
+def test_what_is_named_is_left_out_also_where_it_could_be_followed():
+    async def body():
+        more = {"temperature": 0.1, "top_p": 0.5, "max_tokens": 7}
+        names = ["temperature", "max_tokens"]
+        for path in (CHAT, MESSAGES):
+            reply, recorded, (request,) = await asked(names, path, more)
+            assert reply.status == 200
+            assert request.sampling.temperature == 1.0
+            assert request.sampling.top_p == 0.5
+            assert request.sampling.max_tokens == 1024
+            assert recorded == [tuple(names)]
+
+    perform(body)
+
+
+def test_nothing_is_said_of_what_was_not_there():
+    async def body():
+        reply, recorded, _ = await asked(["seed", "tool:*", "text.verbosity"], CHAT, {"seed": None})
+        assert reply.status == 200
+        assert recorded == [()]
+        reply, recorded, _ = await asked(["text.verbosity"], RESPONSES, {"text": {}})
+        assert reply.status == 200
+        assert recorded == [()]
+
+    perform(body)
+
+
+def test_tools_that_the_agent_runs_itself_stay_and_the_others_go():
+    async def body():
+        tools = [*BUILT_IN, FUNCTION, {"type": "web_search"}]
+        reply, recorded, _ = await asked(["tool:*"], RESPONSES, {"tools": tools})
+        assert reply.status == 200
+        assert recorded == [("tool:web_search", "tool:namespace", "tool:image_generation")]
+        own = {"name": "look", "input_schema": {"type": "object"}}
+        tools = [own, {**own, "name": "b", "type": "custom"}, {"type": "bash_1", "name": "c"}]
+        async with opened(ignore=["tool:*"]) as (counter, _, binding):
+            sent = {**HELLO, "tools": tools}
+            plain = {**HELLO, "tools": tools[:2]}
+            counts = [
+                (await exchange(counter.port, post(COUNT, one, binding))).json
+                for one in (sent, plain, HELLO)
+            ]
+            assert counts[0] == counts[1] != counts[2]
+
+    perform(body)
+
+
+def test_a_members_name_goes_out_of_every_tool():
+    async def body():
+        tool = {"name": "look", "input_schema": {"type": "object"}, "defer_loading": True}
+        reply, *_ = await asked([], MESSAGES, {"tools": [tool]})
+        assert reply.status == 400
+        reply, recorded, _ = await asked(["tools.defer_loading"], MESSAGES, {"tools": [tool]})
+        assert reply.status == 200
+        assert recorded == [("tools.defer_loading",)]
+
+    perform(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{", b'{"tools": 1}', b'{"tools": [1]}', b'{"text": ' + b"[" * 5000, b"\xff"],
+)
+def test_what_is_malformed_is_refused_in_the_wires_words(body):
+    async def ask():
+        told = []
+        for ignore in ([], ["seed", "tool:*", "text.verbosity", "tools.strict"]):
+            async with opened(ignore=ignore) as (counter, _, binding):
+                told.append(await exchange(counter.port, post(RESPONSES, body, binding)))
+        assert told[0].status == told[1].status == 400
+        assert told[0].body == told[1].body
+
+    perform(ask)
+
+
+def test_a_clients_words_are_recorded_only_as_a_name(caplog):
+    caplog.set_level(logging.INFO, "holdfast.gateway")
+
+    async def body():
+        tools = [{"type": "a\nlevel=forged " + "x" * 900}, {"type": "fine_1"}]
+        reply, recorded, _ = await asked(["tool:*"], RESPONSES, {"tools": tools})
+        assert reply.status == 200
+        assert recorded == [("tool:*", "tool:fine_1")]
+        assert "forged" not in caplog.text
+
+    perform(body)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["messages", "input", "tools", "stream", "messages.content", "", "a b", "tool:", "-x", "a..b"],
+)
+def test_a_name_that_cannot_be_ignored_is_said_to_be_at_once(name):
+    for make in (
+        Ignoring,
+        lambda names: BlackBoxRolloutProcessor(["agent"], ignore=names),
+        lambda names: RemoteRolloutProcessor("http://127.0.0.1:9", ignore=names),
+    ):
+        with pytest.raises(UsageError, match="cannot be ignored"):
+            make([name])
+    with pytest.raises(UsageError, match="a list of names"):
+        Ignoring("seed")
+
+
+def test_the_openai_library_works_with_the_built_in_tools_that_an_agent_insists_on():
+    async def agent(binding, task):
+        def blocking():
+            with openai.OpenAI(base_url=f"{binding.url}/v1", api_key=binding.key) as client:
+                return client.responses.create(
+                    model="m",
+                    input="look",
+                    tools=[*BUILT_IN, FUNCTION],
+                    stream=False,
+                    extra_body={"seed": 3},
+                )
+
+        told = await asyncio.to_thread(blocking)
+        assert told.output_text == "found"
+
+    yard = Yard(policy=Oracle(lambda _: "found"))
+    yard.run(BlackBoxRolloutProcessor(agent, ignore=["tool:*", "seed"]))
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    (called,) = history.calls.values()
+    names = ("seed", "tool:web_search", "tool:namespace", "tool:image_generation")
+    assert called.ignored == names
+
+
+def test_what_is_ignored_is_part_of_what_makes_a_run():
+    plain = BlackBoxRolloutProcessor(["agent"])
+    assert plain.identity == BlackBoxRolloutProcessor(["agent"], ignore=[]).identity
+    one = BlackBoxRolloutProcessor(["agent"], ignore=["seed", "top_k"])
+    assert one.identity == BlackBoxRolloutProcessor(["agent"], ignore=["top_k", "seed"]).identity
+    assert one.identity != plain.identity
+
+
+def test_the_command_leaves_out_what_it_is_told_to_and_says_so(tmp_path, capsys):
+    with FakeEngine(replies=REPLIES) as engine:
+        outpost = Outpost(tmp_path, engine, "--ignore", "seed,top_k", tasks=("a",))
+        try:
+            outpost.start("--ignore", "tool:*", "--workers", "2")
+            until(lambda: outpost.trajectories())
+            taken = until_taken(outpost)
+            more = {"seed": 3, "tools": [{"type": "web_search"}]}
+            body = {"model": "m", "messages": taken["task"]["messages"], **more}
+            posted(f"{outpost.url}/v1/chat/completions", body, taken["key"])
+            posted(f"{outpost.url}/complete", {"reward": 1}, taken["key"])
+            assert outpost.ended() == 0, outpost.said
+        finally:
+            outpost.close()
+        (history,) = outpost.histories().values()
+        (called,) = history.calls.values()
+        assert called.ignored == ("seed", "tool:web_search")
+        assert "ignored=seed,tool:web_search" in outpost.log.read_text()
+        assert main(["show", RUN, "a/0", "--journal", str(outpost.journal)]) == 0
+        said = capsys.readouterr().out
+        assert "seed was left out of 1 call, as the gateway was told" in said
+        assert "tool:web_search was left out of 1 call" in said
+        outpost.start()
+        assert outpost.ended() == 3
+        assert "without tool:*" in outpost.said, outpost.said
+
+
+def until_taken(outpost: Outpost) -> dict:
+    found: list[dict] = []
+
+    def take() -> bool:
+        try:
+            found.append(posted(f"{outpost.url}/trajectories", {"wait": 5}))
+        except OSError:
+            return False
+        return True
+
+    until(take)
+    return found[0]

@@ -1,0 +1,86 @@
+"""A stream that was cut, and is asked for with its tools in another order: the same call, sampled
+to its end once, and told whole."""
+
+import asyncio
+
+import pytest
+from counter import CHAT, exchange, post
+from live_stage import TEXT, held, streaming, unchunked
+from test_call_names import SHOWN, AsSent, turned
+from test_live_streams_kept import Connection, text_of
+
+from holdfast.gateway import canonical
+from holdfast.testing import FakeEngine
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with FakeEngine(replies=(TEXT,)) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("as_sent", [True, False], ids=["in the tokens", "not in the tokens"])
+def test_a_reply_that_was_cut_is_told_whole_to_whoever_asks_in_another_order(
+    engine, stream, as_sent
+):
+    async def body():
+        asked = {"model": "m", **SHOWN[CHAT], "stream": True}
+        async with streaming(engine, held(50)) as (counter, trajectory, binding):
+            if as_sent:
+                voice = trajectory.session.voice
+                counter.play.renderer = AsSent()
+                trajectory.session.voice = type(voice)(voice.policy, AsSent())
+            async with Connection(counter.port, post(CHAT, asked, binding)) as connection:
+                await connection.said()
+            counter.gateway.release(binding)
+            await trajectory.aclose()
+            await asyncio.to_thread(engine.set_faults)
+            asked = {**turned(asked), "stream": stream}
+            async with counter.attempt() as (again, fresh):
+                told = await exchange(counter.port, post(CHAT, asked, fresh))
+                assert told.status == 200
+                said = again.session.history.steps["0.0.0"].message.text
+            async with counter.attempt() as (_, fresh):
+                once_more = await exchange(counter.port, post(CHAT, asked, fresh))
+            if not stream:
+                assert told.json["choices"][0]["message"]["content"] == said
+                assert once_more.body == told.body
+            assert said.startswith("Once upon a time")
+            history = await counter.play.history()
+            assert len(history.calls) == len(history.generations) == 1
+            assert not history.drafts
+            if stream:
+                assert text_of(unchunked(told.body)) == said
+
+    asyncio.run(body())
+
+
+def test_a_reply_that_an_older_version_had_begun_is_gone_on_with(engine, monkeypatch):
+    def older(ask, conversation, sampling, *, tools):
+        return canonical.older_key_of(ask, conversation, sampling)
+
+    async def body():
+        asked = {"model": "m", **SHOWN[CHAT], "stream": True}
+        async with streaming(engine, held(50)) as (counter, trajectory, binding):
+            with monkeypatch.context() as before:
+                before.setattr(canonical, "key_of", older)
+                async with Connection(counter.port, post(CHAT, asked, binding)) as connection:
+                    await connection.said()
+                    told = connection.text
+            counter.gateway.release(binding)
+            await trajectory.aclose()
+            await asyncio.to_thread(engine.set_faults)
+            async with counter.attempt() as (again, fresh):
+                (draft,) = again.session.history.drafts.values()
+                whole = await exchange(counter.port, post(CHAT, asked, fresh))
+                step = again.session.history.steps["0.0.0"]
+                assert step.ids.startswith(draft.ids)
+                assert step.seams
+            assert text_of(unchunked(whole.body)).startswith(told)
+            async with counter.attempt() as (again, fresh):
+                once_more = await exchange(counter.port, post(CHAT, turned(asked), fresh))
+                assert len(again.session.history.calls) == 1
+            assert text_of(unchunked(once_more.body)) == text_of(unchunked(whole.body))
+
+    asyncio.run(body())
