@@ -63,9 +63,11 @@ def test_a_claim_of_another_connection_is_noticed(tmp_path: Path) -> None:
 def test_a_change_by_the_same_connection_is_noticed(tmp_path: Path) -> None:
     async def body(journal: SqliteJournal, leases: list[Lease]) -> None:
         await journal._write(
-            lambda connection: connection.execute(
-                "UPDATE trajectories SET epoch = epoch + 1 WHERE id = ?", (leases[0].id,)
-            ).rowcount
+            lambda connection: (
+                connection.execute(
+                    "UPDATE trajectories SET epoch = epoch + 1 WHERE id = ?", (leases[0].id,)
+                ).rowcount
+            )
         )
         with pytest.raises(LeaseLost):
             await journal.append(leases[0], values(1))
