@@ -17,9 +17,9 @@ from holdfast.journal.schema import PAGE_SIZE
 from holdfast.records.errors import JournalError
 
 # Each copy syncs both files, and commits wait behind that: so it is done in large pieces.
-START_BYTES = 16 * 1024 * 1024
+START_BYTES = 32 * 1024 * 1024
 # More than this is not copied by the writer: the thread goes over it once more.
-REST_BYTES = START_BYTES // 2
+REST_BYTES = START_BYTES // 4
 # What a commit writes beside its records: the last pages of four tables.
 COMMIT_BYTES = 4 * PAGE_SIZE
 # Where the thread never catches up, one batch waits for all. To read so much again after a crash
@@ -43,19 +43,25 @@ class Checkpointer:
         self._is_copied = False
         """They are copied, and the writer has not looked since."""
 
-    def after_commit(self, connection: sqlite3.Connection, size: int) -> None:
-        """Called by the writer between two transactions."""
+    def after_commit(self, size: int) -> bool:
+        """Told by the writer between two transactions; whether it is to `copy_rest` before it
+        goes on."""
         self._written += size + COMMIT_BYTES
         left = self._written - self._asked_at
         if self._written >= RESTART_BYTES or (self._is_copied and left <= REST_BYTES):
             self._is_copied = False
             self._written = self._asked_at = 0
-            connection.execute(_PASSIVE)
-        elif left >= START_BYTES or self._is_copied:
+            return True
+        if left >= START_BYTES or self._is_copied:
             self._is_copied = False
             self._asked_at = self._written
             self._start()
             self._wake.set()
+        return False
+
+    def copy_rest(self, connection: sqlite3.Connection) -> None:
+        """The next transaction begins at the log's start, unless someone reads from it."""
+        connection.execute(_PASSIVE)
 
     def _start(self) -> None:
         if self._thread is None:

@@ -82,9 +82,7 @@ class SqliteJournal:
         elif not path.exists():
             raise JournalError(f"there is no journal at {path}")
         self._checkpointer = Checkpointer(self._connect)
-        self._writer = Writer(
-            path, self._connect, Appender().run_batch, self._checkpointer.after_commit
-        )
+        self._writer = Writer(path, self._connect, Appender().run_batch, self._checkpointer)
 
     def _make_folder(self) -> None:
         try:

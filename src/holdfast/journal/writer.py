@@ -30,6 +30,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from holdfast import crashpoint
+from holdfast.journal.checkpoint import Checkpointer
 from holdfast.journal.schema import explain
 from holdfast.records.errors import JournalError
 
@@ -100,12 +101,12 @@ class Writer:
         path: Path,
         connect: Callable[[], sqlite3.Connection],
         run_batch: Callable[[sqlite3.Connection, list[Operation]], None],
-        after_commit: Callable[[sqlite3.Connection, int], None],
+        checkpointer: Checkpointer,
     ):
         self._path = path
         self._connect = connect
         self._run_batch = run_batch
-        self._after_commit = after_commit
+        self._checkpointer = checkpointer
         self._name = secrets.token_hex(8)
         self._batch = 0
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
@@ -120,6 +121,7 @@ class Writer:
         self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._closed = False
         self._untold: list[Operation] = []
+        self._untidied: int | None = None
         self._commit_seconds = 0.0
         self.batches = 0
 
@@ -208,6 +210,7 @@ class Writer:
             self._untold = batch
             if self._queue.empty() or not self._is_quick(self._queue.qsize() + len(batch)):
                 self._tell()
+            self._tidy()
         self._tell()
         if self._connection is not None:
             self._connection.close()
@@ -294,7 +297,8 @@ class Writer:
             connection = self._connection = self._connect()
         self._begin(connection)
         if again and self._marker(connection) == self._batch:
-            return self._give_up_connection()
+            self._give_up_connection()
+            return
         if again:
             for operation in batch:
                 operation.result = operation.error = None
@@ -311,7 +315,7 @@ class Writer:
         self._commit_seconds += (time.monotonic() - began - self._commit_seconds) / 4
         crashpoint.reach("journal.after_commit", rows)
         self.batches += 1
-        return self._tidy(connection, sum([operation.size for operation in batch]))
+        self._untidied = sum([operation.size for operation in batch])
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Waits for the write lock, but lets nobody wait for that who is only to be told."""
@@ -327,9 +331,14 @@ class Writer:
         if not connection.in_transaction:
             connection.execute("BEGIN IMMEDIATE")
 
-    def _tidy(self, connection: sqlite3.Connection, size: int) -> None:
+    def _tidy(self) -> None:
+        """Looks after the log, if something was written to it. Nobody waits for that to be told."""
+        size, self._untidied = self._untidied, None
+        if size is None or not self._checkpointer.after_commit(size) or self._connection is None:
+            return
+        self._tell()
         try:
-            self._after_commit(connection, size)
+            self._checkpointer.copy_rest(self._connection)
         except sqlite3.Error:  # The batch is durable; only the handle is no longer trusted.
             self._give_up_connection()
 
