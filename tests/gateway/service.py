@@ -44,6 +44,11 @@ class AgentService:
         self.reports[name] = {"status": "running", **who}
         if self.trouble.get(number) == "other attempt":
             self.reports[name]["attempt"] += 1
+        if self.trouble.get(number) == "other words":
+            self.reports[name]["status"] = "done"
+        if self.trouble.get(number) == "mute":
+            self.reports[name]["status"] = "completed"
+            return web.json_response({"id": name}, status=202)
         job = asyncio.create_task(self._work(name, asked, self.trouble.get(number)))
         self._jobs.add(job)
         return web.json_response({"id": name}, status=202)

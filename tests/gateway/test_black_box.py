@@ -1,14 +1,16 @@
 """Agents that are programs: recorded, started again, and given back their past."""
 
+import asyncio
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 from stage import Oracle
 from yard import Yard
 
 from holdfast.gateway.black_box import BlackBoxRolloutProcessor
-from holdfast.records.errors import ContextOverflow, EngineUnavailable, UsageError
+from holdfast.records.errors import ContextOverflow, EndpointDown, EngineUnavailable, UsageError
 
 AGENTS = Path(__file__).parent / "agent_programs"
 CALL = '<tool_call>{{"name": "add", "arguments": {{"a": {}, "b": 2}}}}</tool_call>'
@@ -69,6 +71,25 @@ def test_an_engine_that_fails_costs_an_attempt_and_no_call_that_was_answered():
     assert len(history.generations) == 4
 
 
+def test_an_agent_that_is_ended_slowly_is_ended_before_a_run_that_stops():
+    ends = []
+
+    async def slow_to_end(binding, task):
+        try:
+            async with aiohttp.ClientSession() as http:
+                body = {"model": "m", "messages": [{"role": "user", "content": task.id}]}
+                await http.post(f"{binding.bound_url}/v1/chat/completions", json=body)
+            await asyncio.sleep(1_000)
+        finally:
+            await asyncio.sleep(0.5 if task.id == "b" else 0)
+            ends.append(task.id)
+
+    yard = Yard("a", "b", policy=Oracle(lambda request: EndpointDown("gone for good")))
+    ending = yard.run(BlackBoxRolloutProcessor(slow_to_end))
+    assert ending.stopped
+    assert ends == ["a", "b"]
+
+
 def test_a_full_context_is_the_policys_limit_and_not_the_agents_failure():
     yard = Yard(policy=Oracle(lambda request: ContextOverflow("too long")))
     yard.run(agent("openai_loop"))
@@ -106,6 +127,13 @@ def test_an_agent_that_asks_nothing_and_tells_no_reward_is_a_failure_and_no_outc
     history = yard.history()
     assert (history.status.name, history.reward) == ("FAILED", None)
     assert "OPENAI_BASE_URL" in history.failures[-1].message
+
+
+def test_what_an_agent_wrote_that_asked_nothing_is_kept():
+    yard = Yard()
+    hiding = [sys.executable, "-c", "print('401: no such key')"]
+    yard.run(BlackBoxRolloutProcessor(hiding), max_retry=0)
+    assert yard.history().failures[-1].message.endswith("It wrote:\n401: no such key")
 
 
 def test_an_agent_finds_its_task_where_the_logs_are_a_relative_folder(tmp_path, monkeypatch):

@@ -32,12 +32,12 @@ async def converse(http, taken: dict, turns: int = 2) -> list[str]:
     return said
 
 
-def with_agents(yard: Yard, agents, **options):
+def with_agents(yard: Yard, agents, *, max_retry: int = 3, **options):
     """Runs the yard while `agents(http, url)` does what agents do."""
     processor = ExternalRolloutProcessor(**options)
 
     async def body():
-        work = asyncio.create_task(yard.work(processor))
+        work = asyncio.create_task(yard.work(processor, max_retry=max_retry))
         while not processor.url:
             await asyncio.sleep(0.01)
         async with aiohttp.ClientSession() as http:
@@ -102,6 +102,8 @@ def test_a_trajectory_that_nobody_knows_or_that_is_not_open_is_refused():
         assert (await post(http, f"{url}/trajectories", {}))[0] == 404
         assert (await post(http, f"{url}/trajectories", {"task": "x"}))[0] == 404
         assert (await post(http, f"{url}/trajectories", {"tusk": "x"}))[0] == 400
+        status, said = await post(http, f"{url}/trajectories", {"sample": 1})
+        assert (status, said["error"]["param"]) == (400, "task")
         await post(http, f"{taken['bound_url']}/complete", {"reward": 1})
 
     with_agents(yard, agents)
@@ -124,6 +126,21 @@ def test_a_silent_agent_is_given_up_and_another_goes_on():
     history = yard.history()
     assert [failure.type for failure in history.failures] == ["AgentSilent"]
     assert len(yard.policy.requests) == 1
+
+
+@pytest.mark.parametrize("max_retry", [0, 1])
+def test_an_agent_that_asked_nothing_and_has_no_reward_is_not_told_that_it_completed(max_retry):
+    yard = Yard()
+
+    async def agents(http, url):
+        for _ in range(max_retry + 1):
+            _, taken = await post(http, f"{url}/trajectories", {"task": "a", "wait": 20})
+            status, said = await post(http, f"{taken['bound_url']}/complete", {})
+            assert (status, said["error"]["code"]) == (409, "attempt_over")
+            assert "without having asked" in said["error"]["message"]
+
+    with_agents(yard, agents, max_retry=max_retry)
+    assert yard.history().status.name == "FAILED"
 
 
 def test_takers_have_to_know_the_token():

@@ -104,7 +104,9 @@ def test_a_token_that_is_none_is_refused(refused, monkeypatch):
     assert "at least 16 characters" in refused("--token-env", "SHORT_TOKEN")
 
 
-@pytest.mark.parametrize("given", ["", "a b", "ftp://x", "http://", "http://x?y", "x/y", "u@h"])
+@pytest.mark.parametrize(
+    "given", ["", "a b", "ftp://x", "http://", "http://x?y", "http://x/a b", "x/y", "u@h"]
+)
 def test_what_is_no_address_is_not_advertised(refused, given):
     assert "no address to advertise" in refused("--advertise", given)
 

@@ -2,6 +2,7 @@
 cannot be followed is refused as ever."""
 
 import asyncio
+import json
 import logging
 
 import openai
@@ -172,7 +173,19 @@ def test_a_clients_words_are_recorded_only_as_a_name(caplog):
 
 @pytest.mark.parametrize(
     "name",
-    ["messages", "input", "tools", "stream", "messages.content", "", "a b", "tool:", "-x", "a..b"],
+    [
+        "messages",
+        "input",
+        "tools",
+        "stream",
+        "messages.content",
+        "",
+        "a b",
+        "tool:",
+        "tool:function",
+        "-x",
+        "a..b",
+    ],
 )
 def test_a_name_that_cannot_be_ignored_is_said_to_be_at_once(name):
     for make in (
@@ -240,6 +253,9 @@ def test_the_command_leaves_out_what_it_is_told_to_and_says_so(tmp_path, capsys)
         said = capsys.readouterr().out
         assert "seed was left out of 1 call, as the gateway was told" in said
         assert "tool:web_search was left out of 1 call" in said
+        assert main(["show", RUN, "a/0", "--json", "--journal", str(outpost.journal)]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["ignored"] == {"seed": 1, "tool:web_search": 1}
         outpost.start()
         assert outpost.ended() == 3
         assert "without tool:*" in outpost.said, outpost.said

@@ -57,7 +57,7 @@ def test_calls_wait_from_hold_to_release_and_streams_are_kept_alive():
                 heard += await answer.content.readany()
             found = await gauges(http, url)
             assert (found["held"], found["holding"]) == (1, 1)
-            assert found["hold_seconds"] > 0
+            assert found["hold_seconds_total"] > 0
             assert not yard.policy.requests
             assert await post(http, f"{url}/release") == (200, OPEN)
             heard += await answer.content.read()

@@ -94,6 +94,13 @@ def test_every_worker_gives_and_answers_every_trajectory(tmp_path):
                 said = {"role": "user", "content": "do it"}
                 assert (await ask(found.http, found.through(one, index), said))[0] == 409
             await complete(found, again, 0)
+            for index in range(2):
+                said = {"role": "user", "content": "too late"}
+                assert (await ask(found.http, found.through(again, index), said))[0] == 409
+            # That the one asked the other in vain is no call, and no failure to be alarmed by.
+            text = (await exchange(found.port(0), request("GET", "/metrics"))).body.decode()
+            assert 'status="409"' in text
+            assert 'status="503"' not in text
             await complete(found, two, 0)
         return found.yard
 

@@ -61,6 +61,22 @@ def test_a_report_about_another_attempt_is_not_taken_for_this_one():
     assert history.failures[0].cause == "environment"
 
 
+def test_a_service_that_answers_otherwise_is_told_how_in_the_same_words_for_each_run():
+    yard, service = Yard("a", "b"), AgentService({0: "other words", 1: "other words"})
+    run(yard, service, max_retry=0)
+    said = {history.failures[0].message for history in yard.histories().values()}
+    assert len(said) == 1
+    assert 'the answer to GET /runs/ID is to be {"status": "running", "completed"' in said.pop()
+
+
+def test_a_service_that_never_asks_is_told_where_it_finds_the_gateway():
+    yard, service = Yard(), AgentService({0: "mute"})
+    run(yard, service, max_retry=0)
+    history = yard.history()
+    assert (history.status.name, history.reward) == ("FAILED", None)
+    assert "from `url` and `key` of POST /runs" in history.failures[-1].message
+
+
 def test_a_service_out_of_reach_is_the_environments_failure():
     yard = Yard()
     yard.run(RemoteRolloutProcessor("http://127.0.0.1:1", patience=0.3), max_retry=0)

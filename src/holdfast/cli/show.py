@@ -127,6 +127,7 @@ async def _trajectory(args: argparse.Namespace, journal: Journal, run: Run) -> E
             | {
                 "attempt_records": [_attempt(one) for one in view.history.attempts],
                 "failure_records": failure_rows(view),
+                "ignored": _ignored(view),
             }
         )
     else:
@@ -193,9 +194,11 @@ def _lines(view: TrajectoryView) -> list[str]:
         lines.append(f"forked at step {fork.path}: {fork.reason}")
         lines += [f"    {line}" for line in fork.difference.splitlines()]
     prompts = {turn.step.path: turn.prompt for turn in view.turns}
+    # Where tools are steps, they tell their results themselves; an agent's own are only told to it.
+    has_tools = any(isinstance(step, ToolIntent) for step in history.steps.values())
     for path, step in history.steps.items():
         for message in prompts.get(path, ()):
-            if message.role != "tool":
+            if message.role != "tool" or not has_tools:
                 lines.append(f"{message.role}: {message.text}")
         lines += _step(path, step, view)
     for path, draft in history.drafts.items():

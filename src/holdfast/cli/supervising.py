@@ -130,7 +130,7 @@ class _Supervision:
             given=args.advertise,
             secure=self._at.tls is not None,
         )
-        async with scratch() as folder:
+        async with scratch(for_sockets=True) as folder:
             self._supervisor = Supervisor(
                 lambda index: self._command(run, str(folder), index, changed),
                 count=args.workers,

@@ -70,7 +70,7 @@ def check_advertised(given: str) -> None:
         good = good and not parts.fragment and parts.username is None
     else:
         good = bool(given) and not set(given) & set(" /?#@\t\r\n")
-    if not good or not given.isprintable():
+    if not good or " " in given or not given.isprintable():
         raise UsageError(
             f"{given[:200]!r} is no address to advertise: give a host, or http://… or https://…"
         )

@@ -6,6 +6,7 @@ import traceback
 
 import msgspec
 
+from holdfast.gateway.errors import AgentFailed
 from holdfast.gateway.exchange import Answer, Refused
 from holdfast.gateway.hearing import Hearing
 from holdfast.records.errors import (
@@ -16,6 +17,7 @@ from holdfast.records.errors import (
     Truncated,
 )
 from holdfast.records.redaction import redact
+from holdfast.records.trajectory import Status
 from holdfast.rollout.session import Session
 
 END_SECONDS = 60.0
@@ -49,8 +51,11 @@ async def answered(hearing: Hearing, trajectory: str) -> Answer:
         raise unforeseen(error, trajectory) from error
 
 
-def attempt_over() -> Refused:
-    return Refused(409, "the attempt that this key belongs to is over", code="attempt_over")
+def attempt_over(why: BaseException | None = None) -> Refused:
+    words = "the attempt that this key belongs to is over"
+    # Of all that can end one, the agent is told what it did itself.
+    words += f": {why}" if isinstance(why, AgentFailed) else ""
+    return Refused(409, words, code="attempt_over")
 
 
 def unforeseen(error: Exception, trajectory: str) -> Refused:
@@ -63,14 +68,15 @@ def unforeseen(error: Exception, trajectory: str) -> Refused:
 
 
 async def until_durable(session: Session) -> None:
-    """Waits for the attempt's last record. `Refused` if it is not the end of the trajectory."""
+    """Waits for the attempt's last record. `Refused` if that is no outcome of the trajectory."""
     try:
         async with asyncio.timeout(END_SECONDS):
             await session.concluded.wait()
     except TimeoutError:
         raise Refused(503, "the end is not durable yet; say it again", code="busy") from None
-    if session.history.finished is None:
-        raise attempt_over()
+    finished = session.history.finished
+    if finished is None or finished.status is Status.FAILED:
+        raise attempt_over(session.broken)
 
 
 def completed(reward: float | None) -> bytes:
@@ -85,7 +91,7 @@ def reward_of(body: bytes) -> float | None:
     try:
         found = msgspec.json.decode(body, type=dict[str, float | None])
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f'it wants {{"reward": number}}: {error}') from error
+        raise Refused(400, f'it wants {{"reward": 0.5}}, or nothing: {error}') from error
     if unknown := sorted(found.keys() - {"reward"}):
         words = f'unknown field {unknown[0][:200]!r}; it wants {{"reward": number}}, or nothing'
         raise Refused(400, words, param=unknown[0][:200])

@@ -71,6 +71,8 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         )
         _check_command(command)
         self._command = command
+        if callable(command):
+            self.where_told = "`binding.url` and `binding.key`"
         self._resume = command if resume_command is None else resume_command
         _check_world(world, command, cwd, resume_command)
         self._env = dict(env or {})
@@ -89,6 +91,9 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         # What would fail every trajectory is said before the first one.
         if not callable(self._command) and not isinstance(self.world, WorkspaceWorld):
             _check_found(self._command[0], cwd=self._cwd, path=self._env.get("PATH"))
+        if not callable(self._command):
+            async with scratch():
+                pass  # Where each of them will have its folder, there can be one.
         await super().setup()
 
     async def run_agent(
@@ -101,15 +106,18 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         async with scratch() as folder:
             logs = self._folder(t) or folder
             home = next((one for one in t.session.episodes if isinstance(one, AgentFolder)), None)
+            process: AgentProcess | FolderProcess
             if home is None:
-                await self._run_process(self._command, t, binding, logs, folder)
+                process = await self._run_process(self._command, t, binding, logs, folder)
             else:
-                await self._run_in_workspace(home, t, binding, logs, folder)
+                process = await self._run_in_workspace(home, t, binding, logs, folder)
+            if self.is_mute(trajectory, trajectory.reward):
+                raise self.never_asked(process.last_words)
         return None
 
     async def _run_process(
         self, command: Sequence[str], t: Rollout, binding: Binding, logs: Path, folder: Path
-    ) -> None:
+    ) -> AgentProcess:
         model = t.voice.policy.model
         env = environment(binding, t.task, model=model, folder=logs, more=self._env)
         fresh = folder / WORKING
@@ -122,10 +130,11 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         finally:
             await process.end()
         _check_ended(code, process.last_words)
+        return process
 
     async def _run_in_workspace(
         self, home: AgentFolder, t: Rollout, binding: Binding, logs: Path, folder: Path
-    ) -> None:
+    ) -> FolderProcess:
         given = folder / "given"
         given.mkdir()
         model = t.voice.policy.model
@@ -139,6 +148,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         launch = home.workspace.launch(command, env=env, read_only=[str(given)])
         process = FolderProcess(launch, logs / "stdout")
         _check_ended(await process.run(), process.last_words)
+        return process
 
     def _folder(self, t: Rollout) -> Path | None:
         if self._logs is None:

@@ -137,9 +137,13 @@ class Counter:
 
 def _read(body: bytes) -> Wanted:
     try:
-        return msgspec.json.decode(body or b"{}", type=Wanted)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Refused(400, f'it wants {{"task", "sample", "wait"}}: {error}') from error
+        wanted = msgspec.json.decode(body or b"{}", type=Wanted)
+    except (ValueError, RecursionError) as error:
+        words = f'it wants {{"task": "t1", "sample": 0, "wait": 30}}, or less: {error}'
+        raise Refused(400, words) from error
+    if wanted.sample and wanted.task is None:
+        raise Refused(400, "a sample is one of a task: name it too", param="task")
+    return wanted
 
 
 def _described(offer: Offer) -> dict[str, object]:

@@ -44,6 +44,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
     """As many trajectories are open at once as the run's concurrency says."""
 
     ends_when_told = True
+    where_told = "the answer of POST /trajectories"
 
     def __init__(
         self,

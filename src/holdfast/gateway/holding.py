@@ -43,6 +43,7 @@ class Gate:
         self.waiting = 0
         self._held_before = 0.0
         self._closed_at = 0.0
+        self._is_over = False
 
     @property
     def seconds_held(self) -> float:
@@ -55,13 +56,16 @@ class Gate:
         return {
             "held": self.waiting,
             "holding": float(not self._opened.is_set()),
-            "hold_seconds": self.seconds_held,
+            "hold_seconds_total": self.seconds_held,
         }
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
         if not 0 < seconds < float("inf"):
             raise UsageError(f"a hold has a deadline: give seconds above 0, not {seconds!r}")
         hold = Hold(self, seconds)
+        if self._is_over:
+            hold.end()
+            return hold
         if not self._holds:
             self._closed_at = time.monotonic()
         self._holds.add(hold)
@@ -75,6 +79,9 @@ class Gate:
             self._opened.set()
 
     def open(self) -> None:
+        """For good: a hold that is begun later is over at once, so that what is in flight when a
+        gateway closes can end."""
+        self._is_over = True
         for hold in tuple(self._holds):
             hold.end()
 

@@ -21,9 +21,10 @@ TOOL = "tool:"
 _PARAMETER = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?-]+")
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_ALWAYS = frozenset(
-    ("model", "messages", "input", "prompt", "system", "instructions", "tools", "stream")
-)
+_SAID = ("messages", "input", "prompt", "suffix", "system", "instructions")
+_BEFORE = ("previous_response_id", "conversation")
+"""In place of what was said before. Without it, the rest would be sampled from as if it was all."""
+_ALWAYS = frozenset((*_SAID, *_BEFORE, "model", "tools", "functions", "stream"))
 """Without these, a request is another, or none."""
 _OWN: dict[str, tuple[object, ...]] = {MESSAGES: (None, "custom")}
 """The types of tools that a client runs itself; those are never taken out."""
@@ -41,7 +42,10 @@ class Ignoring:
     def __init__(self, names: Iterable[str] = ()):
         if isinstance(names, str):
             raise UsageError(f"ignore is a list of names: [{names[:100]!r}]")
-        self.names = tuple(dict.fromkeys(names))
+        given: list[object] = list(names)
+        if wrong := [one for one in given if not isinstance(one, str)]:
+            raise UsageError(f"ignore is a list of names, and {wrong[0]!r} is none")
+        self.names = tuple(dict.fromkeys(one for one in given if isinstance(one, str)))
         for name in self.names:
             _check(name)
         self._paths = [one.split(".") for one in self.names if not one.startswith(TOOL)]
@@ -104,6 +108,8 @@ class Ignoring:
 
 
 def _check(name: str) -> None:
+    if name == TOOL + "function":
+        raise UsageError(f"{name!r} cannot be ignored: a function is run by the agent itself")
     if name.startswith(TOOL) and _PATTERN.fullmatch(name.removeprefix(TOOL)):
         return
     if not _PARAMETER.fullmatch(name):

@@ -71,7 +71,10 @@ class Metrics:
             for sample in histogram.samples(f'wire="{wire}"')
         ]
         return [
-            *(Family(name, "gauge", (("", "", value),)) for name, value in gauges.items()),
+            *(
+                Family(name, "counter" if name.endswith("_total") else "gauge", (("", "", value),))
+                for name, value in gauges.items()
+            ),
             Family("calls_total", "counter", tuple(calls)),
             Family("answers_total", "counter", tuple(answers)),
             Family("call_seconds", "histogram", tuple(seconds)),

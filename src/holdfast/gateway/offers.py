@@ -158,5 +158,8 @@ class Offers:
 
 
 def _not_open(task: str, sample: int) -> Refused:
-    words = f"task {task[:200]!r}, sample {sample} is not open: finished, unknown, or not begun"
+    words = (
+        f"task {task[:200]!r}, sample {sample} is not open: it is done, or not of this run, or its "
+        'next attempt is not begun yet, which "wait" waits for'
+    )
     return Refused(404, words, code="not_open")

@@ -6,12 +6,14 @@ engine and is no part of the run.
 
 Whichever worker is asked, all of them are told before it answers. Of two orders the later one
 counts, wherever they were given and in whatever order they arrive: they are stamped by the one
-clock of the machine. A worker that is started again asks the others before it has trajectories; a
-gateway that is started again is not held.
+clock of the machine. A worker that is started again asks the others before it has trajectories, and
+looks at what those have kept that are gone; a gateway that is started again is not held.
 """
 
+import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
@@ -26,6 +28,9 @@ from holdfast.gateway.visit import Visit
 
 HOLD, RELEASE = "/hold", "/release"
 LONGEST = 86_400.0
+KEPT = ".order"
+"""Files in the folder of this gateway's workers. The next gateway has another folder."""
+_log = logging.getLogger("holdfast.gateway")
 
 
 class Wanted(Struct, forbid_unknown_fields=True):
@@ -77,9 +82,12 @@ class OutsideHold:
     async def ask_others(self) -> None:
         """What was ordered before this worker was there. To be awaited once it can be told, so that
         no order is missed in between."""
-        if self._peers is not None:
-            for told in (await self._peers.everyone(ORDERED)).values():
-                self._obey(msgspec.json.decode(told, type=Order))
+        if self._peers is None:
+            return
+        for kept in Path(self._peers.place.folder).glob(f"*{KEPT}"):
+            self._obey(msgspec.json.decode(kept.read_bytes(), type=Order))
+        for told in (await self._peers.everyone(ORDERED)).values():
+            self._obey(msgspec.json.decode(told, type=Order))
 
     async def _wanted(self, visit: Visit) -> web.StreamResponse:
         seconds = _read(await visit.body(), Wanted, '{"seconds": 60}').seconds
@@ -114,10 +122,24 @@ class OutsideHold:
             self._hold = self._begin(order.seconds_left)
         if before is not None:
             before.end()
+        self._keep()
+
+    def _keep(self) -> None:
+        """For workers that are started when nobody lives any more who could tell them."""
+        if self._peers is None:
+            return
+        place = self._peers.place
+        own = Path(place.folder) / f"{place.index}{KEPT}"
+        try:
+            new = own.with_suffix(".new")
+            new.write_bytes(msgspec.json.encode(self._order))
+            new.replace(own)
+        except OSError as error:
+            _log.warning("a hold is not kept, should all workers be killed at once: %s", error)
 
 
 def _read(body: bytes, kind: "type[between.Asked]", wanted: str) -> "between.Asked":
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # What is no UTF-8 is no MsgspecError.
         raise Refused(400, f"it wants {wanted}: {error}") from error

@@ -54,8 +54,18 @@ class _Report(Struct):
     error: str = ""
 
 
+_WANTED: dict[type, str] = {
+    _Started: '{"id": "…"}',
+    _Report: '{"status": "running", "completed", "failed" or "cancelled", "trajectory": "…", '
+    '"attempt": 1}',
+}
+"""What a service says, for one that says something else."""
+
+
 class RemoteRolloutProcessor(GatewayRolloutProcessor):
     """One run of the service for each attempt."""
+
+    where_told = "`url` and `key` of POST /runs"
 
     def __init__(
         self,
@@ -156,20 +166,22 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
 
     async def _once(self, method: str, path: str, body: object, kind: type[T]) -> T:
         assert self._http is not None, "a processor is set up first"
+        # Without the run's own id, so that like failures are counted together.
+        asked = f"{method} /runs" if path == "/runs" else f"{method} /runs/ID"
         async with self._http.request(method, f"{self._url}{path}", json=body) as response:
             raw = await response.read()
             if response.status >= 500 or response.status == 429:
-                raise aiohttp.ClientError(f"{method} {path} was answered with {response.status}")
+                raise aiohttp.ClientError(f"{asked} was answered with {response.status}")
             if response.status >= 400:
                 said = raw[:300].decode("utf-8", "replace")
                 raise EnvironmentBroken(
-                    redact(f"{self._url}: {method} {path} was refused ({response.status}): {said}")
+                    redact(f"{self._url}: {asked} was refused ({response.status}): {said}")
                 )
         try:
             return msgspec.json.decode(raw, type=kind)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise EnvironmentBroken(
-                f"{self._url}: the answer to {method} {path} cannot be read: {error}"
+                f"{self._url}: the answer to {asked} is to be {_WANTED[kind]}, not this: {error}"
             ) from error
 
     async def _stop(self, run: str) -> None:

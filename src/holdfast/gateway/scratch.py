@@ -21,14 +21,27 @@ WORKING = folders.FILES
 _log = logging.getLogger("holdfast.gateway")
 
 
-def root() -> str:
-    return os.path.join(tempfile.gettempdir(), f"holdfast-agents-{os.geteuid()}")
+_SHORT = "/tmp"  # noqa: S108 - the folder in it is checked to be the user's own
+_LONGEST = 103
+"""Bytes of a socket's address: 103 on macOS, 107 on Linux."""
+_WITHIN = len("/0123456789ab/000001/999.sock")
+"""What a socket adds to the root's."""
+
+
+def root(*, for_sockets: bool = False) -> str:
+    name = f"holdfast-agents-{os.geteuid()}"
+    found = os.path.join(tempfile.gettempdir(), name)
+    if for_sockets and len(os.fsencode(os.path.realpath(found))) + _WITHIN > _LONGEST:
+        return os.path.join(_SHORT, name)
+    return found
 
 
 @asynccontextmanager
-async def scratch() -> AsyncIterator[Path]:
-    """A new, empty folder, which is removed with all that is in it then."""
-    place = await in_thread(lambda: folders.new_place(root()))
+async def scratch(*, for_sockets: bool = False) -> AsyncIterator[Path]:
+    """A new, empty folder, which is removed with all that is in it then. `for_sockets`: where the
+    addresses of sockets in it are short enough."""
+    where = root(for_sockets=for_sockets)
+    place = await in_thread(lambda: folders.new_place(where))
     try:
         yield Path(place)
     finally:

@@ -15,7 +15,7 @@ from holdfast.gateway.answering import attempt_over, completed
 from holdfast.gateway.exchange import Refused
 from holdfast.gateway.keys import Bearer
 from holdfast.gateway.offers import Offer, Offers
-from holdfast.gateway.peers import Peers
+from holdfast.gateway.peers import OWNS, Peers
 from holdfast.gateway.relay import ELSEWHERE
 from holdfast.gateway.standing import Register, standing_of
 from holdfast.gateway.visit import Visit
@@ -55,6 +55,8 @@ class Strangers:
             if self._adopted(visit.key, bearer):
                 return None
             if visit.is_inside:
+                # No call of an agent's: another worker asked whether it is here, and it is not.
+                visit.route = OWNS
                 raise Refused(503, "this worker has it not", code=ELSEWHERE)
             if self._peers is not None:
                 told = await self._peers.relayed(visit, bearer.trajectory)

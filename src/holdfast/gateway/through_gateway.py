@@ -28,9 +28,8 @@ from holdfast.rollout.tool import Function, Tool, tools_of
 
 SILENCE = 1800.0
 NEVER_ASKED = (
-    "the agent ended without having asked the gateway for anything: it is to take its address from "
-    "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL, and its key from the variables beside "
-    "them; one that needs no model tells its reward"
+    "the agent ended without having asked the gateway for anything that could be answered: it is "
+    "to take its address and its key from {}; one that needs no model tells its reward"
 )
 LOOK = 1.0
 
@@ -40,6 +39,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     ends_when_told = False
     """Whether an attempt ends when its agent says that it is done, and not by itself."""
+    where_told = "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"
+    """Where its agents find the gateway's address and their key."""
 
     def __init__(
         self,
@@ -172,10 +173,18 @@ class GatewayRolloutProcessor(RolloutProcessor):
             raise t.session.broken
         limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
         end = End(trajectory.reward, limit=limit).judged(found)
-        if end.returned is None and self.finish is None and not trajectory.was_asked:
-            # It found its model elsewhere, or failed and did not say so: no outcome of the policy.
-            raise t.session.failed(AgentFailed(NEVER_ASKED))
+        if self.is_mute(trajectory, end.returned):
+            raise t.session.failed(self.never_asked())
         return end
+
+    def is_mute(self, trajectory: AgentTrajectory, told: Returned) -> bool:
+        """Of an agent that has ended: whether it found its model elsewhere, or failed and did not
+        say so. That is no outcome of the policy."""
+        return told is None and self.finish is None and not trajectory.was_asked
+
+    def never_asked(self, wrote: str = "") -> AgentFailed:
+        words = NEVER_ASKED.format(self.where_told)
+        return AgentFailed(f"{words}\nIt wrote:\n{wrote}" if wrote else words)
 
     async def _watched(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
         """The agent's result. Whatever else happens first ends the agent."""
@@ -197,7 +206,18 @@ class GatewayRolloutProcessor(RolloutProcessor):
             return agent.result()
         finally:
             broken.cancel()
-            await ended(agent)
+            await _over(agent)
+
+
+async def _over(agent: "asyncio.Task[Returned]") -> None:
+    """Ends the agent. A run that stops meanwhile waits for that: whoever is asked to end once more
+    is interrupted in ending what it started."""
+    ending = asyncio.create_task(ended(agent), name=f"end of {agent.get_name()}")
+    try:
+        await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        await asyncio.wait({ending})
+        raise
 
 
 def attempt_of(t: Rollout) -> int:

@@ -50,7 +50,7 @@ async def serve(visit: Visit, tools: AgentTools) -> web.StreamResponse:
     """One message, and its answer."""
     try:
         message = msgspec.json.decode(await visit.body(), type=_Message)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         return await _failed(visit, None, _Failed(PARSE_ERROR, f"no message: {error}"), status=400)
     if message.id is None or not message.method:
         # Notifications, and answers to what was never asked: taken, and nothing follows.

@@ -14,6 +14,8 @@ from collections import OrderedDict
 import msgspec
 from msgspec import Raw, Struct
 
+from holdfast.records.tokens import TYPE_IDS
+
 LEAST = 1024
 """Tokens of a prompt that is worth keeping: a shorter one is written in no time."""
 MOST = 1 << 23
@@ -27,7 +29,7 @@ class _Kept(Struct, frozen=True, gc=False):
     text: bytes
 
     def gone_on(self, prompt: "array[int]", packed: bytes) -> bytes:
-        if not packed.startswith(self.packed):
+        if not self.packed or not packed.startswith(self.packed):
             return spelled(prompt)
         new = prompt[len(self.packed) // prompt.itemsize :]
         return self.text[:-1] + b"," + spelled(new)[1:] if new else self.text
@@ -43,7 +45,8 @@ class Spellings:
 
     def of(self, prompt: "array[int]", home: str) -> Raw:
         """`prompt` in JSON."""
-        if not home or len(prompt) < self._least:
+        # Bytes of numbers of another size could be those of other numbers.
+        if not home or len(prompt) < self._least or prompt.typecode != TYPE_IDS:
             return Raw(spelled(prompt))
         known, packed = self._forget(home), prompt.tobytes()
         text = spelled(prompt) if known is None else known.gone_on(prompt, packed)

@@ -1,14 +1,17 @@
 """Folders of workspaces: one per process, in it one per workspace.
 
 A process holds a lock for as long as it lives. Whoever comes next removes the folders of those that
-were killed, with everything that still runs in them.
+were killed, with everything that still runs in them. Nothing else that lies there is touched: a
+root is a folder that the user may have other uses for.
 """
 
 import atexit
 import contextlib
 import fcntl
 import itertools
+import logging
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -21,6 +24,9 @@ from holdfast.records.errors import EnvironmentBroken, UsageError
 
 LOCK = ".lock"
 _ELSEWHERE = "set TMPDIR to another folder (or, of workspaces, name another `root`)"
+_OURS = re.compile(r"[0-9a-f]{12}\.lock").fullmatch
+"""The lock of a room. Other programs call their files .lock as well, and those are theirs."""
+_log = logging.getLogger("holdfast.environments")
 _lock = threading.Lock()
 _rooms: dict[str, "Room"] = {}
 
@@ -44,7 +50,7 @@ class Room:
     def _leave(self) -> None:
         """A process that is killed leaves this to the next one."""
         if self.is_ours and self._held is not None:
-            _empty(self.path, self._held)
+            _empty_if_possible(self.path, self._held)
 
     @property
     def is_ours(self) -> bool:
@@ -60,7 +66,7 @@ class Room:
 
 def new_place(root: str | None) -> str:
     """An empty folder that nobody else has. Blocks."""
-    where = os.path.realpath(
+    where = _resolved(
         root or os.path.join(tempfile.gettempdir(), f"holdfast-workspaces-{os.geteuid()}")
     )
     with _lock:
@@ -95,6 +101,21 @@ def remove(path: str) -> None:
         raise EnvironmentBroken(f"the workspace {path} cannot be removed: {words}")
 
 
+def _resolved(root: str) -> str:
+    """The folder that a path leads to, made if need be. In a folder that all may write to, anyone
+    can put a link by that name, to any folder of the user's: it is not followed."""
+    path = os.path.abspath(root)
+    try:
+        os.makedirs(path, 0o700, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{root} is no folder: {_ELSEWHERE}") from error
+    # Only now: whoever comes in between cannot put a link where a folder is.
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+        raise UsageError(f"{root} is a link of somebody else's: {_ELSEWHERE}")
+    return os.path.realpath(path)
+
+
 def _make_private(root: str) -> None:
     os.makedirs(root, 0o700, exist_ok=True)
     found = os.stat(root)
@@ -106,17 +127,23 @@ def _make_private(root: str) -> None:
 
 def _remove_abandoned(root: str) -> None:
     for entry in list(os.scandir(root)):
-        if entry.name.endswith(LOCK):
+        if _OURS(entry.name):
             held = _hold(entry.path)
             if held is not None:
-                _empty(entry.path.removesuffix(LOCK), held)
+                _empty_if_possible(entry.path.removesuffix(LOCK), held)
 
 
-def _empty(path: str, held: int) -> None:
-    _end_all_in(path)
-    remove(path)
-    os.unlink(path + LOCK)
-    os.close(held)
+def _empty_if_possible(path: str, held: int) -> None:
+    """What cannot be removed (a container has left files of another user in it) is no reason not to
+    work beside it; the next process tries again."""
+    try:
+        _end_all_in(path)
+        remove(path)
+        os.unlink(path + LOCK)
+    except (EnvironmentBroken, OSError) as error:
+        _log.warning("what a process has left stays for now: %s", error)
+    finally:
+        os.close(held)
 
 
 def _end_all_in(path: str) -> None:
