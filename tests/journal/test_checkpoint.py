@@ -50,16 +50,18 @@ def test_what_the_thread_has_copied_is_written_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "START_BYTES", 500_000)
+    monkeypatch.setattr(checkpoint, "RESTART_BYTES", 1_000_000)
     monkeypatch.setattr(checkpoint, "REST_BYTES", 250_000)
-    assert _written(tmp_path, 100) < 2_000_000
+    assert _written(tmp_path, 100) < 2_500_000
 
 
 def test_what_the_thread_cannot_catch_up_with_is_copied_by_the_writer_at_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "START_BYTES", 500_000)
+    monkeypatch.setattr(checkpoint, "RESTART_BYTES", 1_000_000)
     monkeypatch.setattr(checkpoint, "REST_BYTES", -1)
-    monkeypatch.setattr(checkpoint, "RESTART_BYTES", 1_500_000)
+    monkeypatch.setattr(checkpoint, "MOST_BYTES", 1_500_000)
     assert _written(tmp_path, 100) < 3_000_000
 
 

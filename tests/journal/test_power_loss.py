@@ -118,7 +118,7 @@ def simulate(path: Path, disk: SimulatedDisk, synchronous: str, crashes: int) ->
 def often_checkpointed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is moved into the file many times within the workload, by the writer itself."""
     monkeypatch.setattr(checkpoint, "START_BYTES", 10**12)
-    monkeypatch.setattr(checkpoint, "RESTART_BYTES", 300_000)
+    monkeypatch.setattr(checkpoint, "MOST_BYTES", 300_000)
 
 
 def test_losing_power_loses_nothing_acknowledged(tmp_path: Path, disk: SimulatedDisk) -> None:

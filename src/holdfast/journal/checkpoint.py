@@ -16,15 +16,19 @@ from collections.abc import Callable
 from holdfast.journal.schema import PAGE_SIZE
 from holdfast.records.errors import JournalError
 
-# Each copy syncs both files, and commits wait behind that: so it is done in large pieces.
-START_BYTES = 32 * 1024 * 1024
+# So much is copied at once: many small copies would sync the log as often.
+START_BYTES = 16 * 1024 * 1024
+# From here on the log is worth using again. SQLite syncs the file when all of the log is copied, so
+# one batch waits until the disk has what all copies wrote: so seldom that the 99th percentile of an
+# append does not feel it.
+RESTART_BYTES = 128 * 1024 * 1024
 # More than this is not copied by the writer: the thread goes over it once more.
-REST_BYTES = START_BYTES // 4
-# What a commit writes beside its records: the last pages of four tables.
-COMMIT_BYTES = 4 * PAGE_SIZE
+REST_BYTES = START_BYTES // 2
 # Where the thread never catches up, one batch waits for all. To read so much again after a crash
 # takes a fraction of a second.
-RESTART_BYTES = 256 * 1024 * 1024
+MOST_BYTES = 512 * 1024 * 1024
+# What a commit writes beside its records: the last pages of four tables.
+COMMIT_BYTES = 4 * PAGE_SIZE
 _PASSIVE = "PRAGMA wal_checkpoint(PASSIVE)"
 
 
@@ -48,11 +52,12 @@ class Checkpointer:
         goes on."""
         self._written += size + COMMIT_BYTES
         left = self._written - self._asked_at
-        if self._written >= RESTART_BYTES or (self._is_copied and left <= REST_BYTES):
+        is_long = self._is_copied and self._written >= RESTART_BYTES
+        if self._written >= MOST_BYTES or (is_long and left <= REST_BYTES):
             self._is_copied = False
             self._written = self._asked_at = 0
             return True
-        if left >= START_BYTES or self._is_copied:
+        if is_long or left >= START_BYTES:
             self._is_copied = False
             self._asked_at = self._written
             self._start()
