@@ -88,21 +88,10 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         self._keys = Keys(secret)
 
     def make_gateway(self) -> Gateway:
-        from holdfast.gateway.wires.all import WIRES
-
-        at, peers = self._address, self._peers
+        peers, outside = self._peers, self._outside
         counter = Counter(self._offers, self._by_key, peers=peers, unheard=self._unheard)
-        outside = self._outside
-        return Gateway(
-            WIRES,
-            host=at.host,
-            port=at.port,
-            token=at.token,
-            ssl_context=at.tls,
-            advertise=at.advertise,
-            limits=self._limits,
+        return self._gateway_with(
             endpoints={"/trajectories": counter.open, **outside.endpoints()},
-            ignore=self._ignore,
             keys=self._keys,
             stranger=Strangers(
                 self._offers,
@@ -111,7 +100,6 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
                 peers=peers,
                 is_stopping=lambda: self._is_stopping,
             ),
-            sock=at.sock,
             inside=None if peers is None else peers.place.own,
             inner={**counter.inner(lambda: self._running.stats), **outside.inner()},
             everyone=None if peers is None else lambda: peers.stats(self._running.stats),

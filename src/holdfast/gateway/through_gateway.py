@@ -8,6 +8,7 @@ each end the attempt in their own way.
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from holdfast.gateway.address import Address
 from holdfast.gateway.errors import AgentFailed, AgentSilent
@@ -98,6 +99,10 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return True
 
     def make_gateway(self) -> Gateway:
+        return self._gateway_with()
+
+    def _gateway_with(self, **more: Any) -> Gateway:
+        """At its address, and with more of a gateway's parameters."""
         from holdfast.gateway.wires.all import WIRES
 
         at = self._address
@@ -111,6 +116,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
             limits=self._limits,
             ignore=self._ignore,
             sock=at.sock,
+            **more,
         )
 
     @property
