@@ -33,7 +33,7 @@ _PASSIVE = "PRAGMA wal_checkpoint(PASSIVE)"
 
 
 class Checkpointer:
-    """Told by the writer how much it wrote; never holds it up."""
+    """Told by the writer how much it wrote; holds it up only for the rest of a long log."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]):
         self._connect = connect
