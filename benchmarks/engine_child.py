@@ -27,7 +27,7 @@ def tasks() -> list[dict[str, object]]:
 
 async def bare(url: str) -> None:
     """What one would write by hand: a semaphore, a session, and the answers parsed."""
-    prompt = ByteRenderer().render([user("x" * 200)], ())
+    prompt = list(ByteRenderer().render([user("x" * 200)], ()))
     slots = asyncio.Semaphore(CONCURRENCY)
     connector = aiohttp.TCPConnector(limit=CONCURRENCY)
     async with aiohttp.ClientSession(connector=connector) as session:

@@ -127,7 +127,7 @@ def test_a_group_is_one_row_with_a_list_entry_for_each_sample():
     assert row["rollout_status"] == {"code": 100, "message": "Rollout finished", "details": []}
     assert row["evaluation_result"] == {"score": 0.0, "is_score_valid": True, "metrics": {}}
     found = extra(row)
-    prompt = ByteRenderer().render([user("do a")], [])
+    prompt = list(ByteRenderer().render([user("do a")], []))
     texts = ["answer 0", "answer 1", "answer 2"]
     assert found["prompt_ids"] == prompt
     assert found["completion_ids"] == [[*text.encode(), ByteRenderer.END] for text in texts]
@@ -208,7 +208,7 @@ def test_a_task_that_was_a_row_keeps_what_it_brought_along():
     assert row["ground_truth"] == {"answer": 5}
     found = extra(row)
     assert (found["level"], found["note"]) == (4, "kept")
-    assert found["prompt_ids"] == ByteRenderer().render([user("q")], [])
+    assert found["prompt_ids"] == list(ByteRenderer().render([user("q")], []))
     assert "branch" not in found, "our names are ours, also where a row does not need them"
 
 

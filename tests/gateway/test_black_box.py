@@ -116,6 +116,14 @@ def test_the_last_line_of_a_traceback_heads_the_failure():
     assert rest[0] == "Traceback (most recent call last):"
 
 
+def test_an_agents_failure_is_told_in_its_own_words_and_not_in_our_lines():
+    yard = Yard()
+    yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", "1 / 0"]), max_retry=0)
+    failure = yard.history().failures[-1]
+    assert failure.traceback.startswith("holdfast.gateway.errors.AgentFailed: the agent ended")
+    assert "black_box.py" not in failure.traceback
+
+
 async def content(t, episodes):
     """Judges an agent that needs no model."""
     return 1.0

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from counter import CHAT, HELLO, MESSAGES, exchange, opened, post, request
 
+from holdfast.gateway.address import Address
 from holdfast.gateway.limits import Limits
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
@@ -33,7 +34,7 @@ async def metrics(counter, **headers) -> dict[str, float]:
 
 def test_health_needs_no_key():
     async def body():
-        async with opened(token=TOKEN) as (counter, _, _):
+        async with opened(at=Address(token=TOKEN)) as (counter, _, _):
             reply = await exchange(counter.port, request("GET", "/health"))
             assert reply.json == {"status": "ok", "trajectories": 1}
 
@@ -71,7 +72,7 @@ def test_metrics_count_calls_by_wire_and_status_and_what_was_replayed():
 
 def test_the_token_opens_the_metrics_and_no_trajectory():
     async def body():
-        async with opened(token=TOKEN) as (counter, _, binding):
+        async with opened(at=Address(token=TOKEN)) as (counter, _, binding):
             assert await metrics(counter, Authorization=f"Bearer {TOKEN}")
             for key in ("", "x" * 20, binding.key, "ÿ" * 20):
                 raw = request("GET", "/metrics", Authorization=f"Bearer {key}")
@@ -88,7 +89,7 @@ def test_an_endpoint_of_its_own_is_opened_by_the_token_and_read_within_the_limit
 
     async def body():
         limits, endpoints = Limits(body=10), {"/twice": twice}
-        options = {"token": TOKEN, "endpoints": endpoints, "limits": limits}
+        options = {"at": Address(token=TOKEN), "endpoints": endpoints, "limits": limits}
         async with opened(**options) as (counter, _, binding):
             token = {"Authorization": f"Bearer {TOKEN}"}
             reply = await exchange(counter.port, post("/twice", b"[1]", **token))
@@ -127,14 +128,14 @@ def test_one_line_is_logged_for_each_call_without_its_key_or_body(caplog):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
 def test_beyond_loopback_a_token_is_wanted(host):
     with pytest.raises(UsageError, match="give it a token"):
-        Gateway(WIRES, host=host)
-    Gateway(WIRES, host=host, token=TOKEN)
+        Gateway(WIRES, at=Address(host=host))
+    Gateway(WIRES, at=Address(host=host, token=TOKEN))
 
 
 @pytest.mark.parametrize("token", ["", "short", "ÿ" * 20])
 def test_a_token_that_is_none_is_refused(token):
     with pytest.raises(UsageError, match="at least 16 characters"):
-        Gateway(WIRES, host="0.0.0.0", token=token)
+        Gateway(WIRES, at=Address(host="0.0.0.0", token=token))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_a_token_that_is_none_is_refused(token):
 )
 def test_agents_are_told_an_address_that_they_can_reach(options, address):
     async def body():
-        async with opened(**options) as (_, _, binding):
+        async with opened(at=Address(**options)) as (_, _, binding):
             assert re.fullmatch(address, binding.url)
             assert binding.bound_url == f"{binding.url}/t/{binding.key}"
 
@@ -191,7 +192,7 @@ def test_calls_are_answered_over_tls(tmp_path):
     trusted = ssl.create_default_context(cafile=str(certificate))
 
     async def body():
-        async with opened(ssl_context=context, advertise="localhost") as (_, _, binding):
+        async with opened(at=Address(tls=context, advertise="localhost")) as (_, _, binding):
             assert binding.url.startswith("https://")
             connector = aiohttp.TCPConnector(ssl=trusted)
             async with (

@@ -23,18 +23,20 @@ CALLS = st.builds(
 def test_the_bridge_continues_a_completion_as_a_full_rendering_would(
     before: list[Message], said: str, after: list[Message]
 ) -> None:
-    prompt = RENDERER.render(before, [])
+    prompt = list(RENDERER.render(before, []))
     completion = [*said.encode(), END]
     bridge = RENDERER.bridge(prompt, completion, after, [])
     assert bridge is not None
-    assert prompt + completion + bridge == RENDERER.render([*before, assistant(said), *after], [])
+    assert prompt + completion + bridge == list(
+        RENDERER.render([*before, assistant(said), *after], [])
+    )
 
 
 @given(before=MESSAGES, said=TEXT, after=MESSAGES, cut=st.integers(0, 20))
 def test_the_bridge_ends_a_completion_that_was_cut_and_keeps_what_was_sampled(
     before: list[Message], said: str, after: list[Message], cut: int
 ) -> None:
-    prompt = RENDERER.render(before, [])
+    prompt = list(RENDERER.render(before, []))
     completion = list(said.encode()[:cut])
     bridge = RENDERER.bridge(prompt, completion, after, [])
     assert bridge is not None
@@ -43,13 +45,13 @@ def test_the_bridge_ends_a_completion_that_was_cut_and_keeps_what_was_sampled(
 
 
 def test_a_prompt_ends_where_the_assistant_begins_to_speak() -> None:
-    ids = RENDERER.render([user("hi")], [])
+    ids = list(RENDERER.render([user("hi")], []))
     assert ids == [256, *b"user\nhi", 257, 256, *b"assistant\n"]
 
 
 def test_tools_come_first_and_in_an_order_that_does_not_depend_on_their_keys() -> None:
-    one = RENDERER.render([], [{"name": "f", "type": "function"}])
-    other = RENDERER.render([], [{"type": "function", "name": "f"}])
+    one = list(RENDERER.render([], [{"name": "f", "type": "function"}]))
+    other = list(RENDERER.render([], [{"type": "function", "name": "f"}]))
     assert one == other
     assert bytes(one[1:7]) == b"tools\n"
 

@@ -95,4 +95,6 @@ def test_a_rewritten_history_is_rendered_anew_and_the_break_is_named(
     changed = [messages[0], user("Three."), message, user("Four.")]
     anew = stream.next_prompt(changed, (), renderer=renderer, sampling=Sampling())
     assert anew.prefix_break == "earlier messages were changed"
-    assert stream.ids[: anew.keep].tolist() + anew.delta.tolist() == renderer.render(changed, ())
+    assert stream.ids[: anew.keep].tolist() + anew.delta.tolist() == list(
+        renderer.render(changed, ())
+    )

@@ -12,7 +12,7 @@ from holdfast.policy.renderer import ByteRenderer
 from holdfast.records.message import user
 from holdfast.testing import FakeEngine
 
-PROMPT = ByteRenderer().render([user("hello")], [])
+PROMPT = list(ByteRenderer().render([user("hello")], []))
 MESSAGES = [{"role": "user", "content": "hello"}]
 PATHS = {
     "completions": "/v1/completions",

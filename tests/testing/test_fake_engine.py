@@ -19,7 +19,7 @@ from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine import FakeEngineError
 from holdfast.testing.faults import FaultPlan
 
-PROMPT = ByteRenderer().render([user("hello")], [])
+PROMPT = list(ByteRenderer().render([user("hello")], []))
 END = ByteRenderer.END
 
 
@@ -139,7 +139,7 @@ def test_logprobs_are_finite_negative_and_exact_in_float32(engine: FakeEngine) -
 
 
 def reply(engine: FakeEngine, messages: list[Message], seed: int) -> str:
-    prompt = ByteRenderer().render(messages, [])
+    prompt = list(ByteRenderer().render(messages, []))
     found = choice(engine, prompt=prompt, seed=seed, max_tokens=200)
     assert found["token_ids"][-1] == END
     return ByteRenderer().parse(found["token_ids"]).text

@@ -236,5 +236,5 @@ def test_chat_is_rendered_by_the_byte_renderer() -> None:
             {"role": "user", "content": "y"},
         ]
         longer = ask(engine, "chat", messages=history).json
-    assert found["prompt_token_ids"] == ByteRenderer().render([user("hello")], []) == PROMPT
+    assert found["prompt_token_ids"] == list(ByteRenderer().render([user("hello")], [])) == PROMPT
     assert longer["prompt_token_ids"][: len(PROMPT)] == PROMPT

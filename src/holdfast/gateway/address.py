@@ -26,8 +26,14 @@ class Address(Struct, frozen=True):
     """What whoever takes trajectories has to send as a bearer; needed beyond loopback."""
     tls: ssl.SSLContext | None = None
     advertise: str | None = None
+    """The host, or the whole URL, that agents are told; by default the machine's fully qualified
+    name where `host` is not loopback."""
     sock: socket.socket | None = None
     """One that listens already, perhaps shared by several workers."""
+
+
+LOOPBACK = Address()
+"""At a free port of this machine."""
 
 
 def is_loopback(host: str) -> bool:

@@ -8,6 +8,7 @@ class AgentFailed(HoldfastError):
 
     cause = Cause.CODE
     retryable = True
+    arose_here = False
 
 
 class AgentKilled(AgentFailed):
@@ -21,3 +22,4 @@ class AgentSilent(HoldfastError):
 
     cause = Cause.ENVIRONMENT
     retryable = True
+    arose_here = False

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from holdfast.gateway.address import Address
+from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.counter import Counter
 from holdfast.gateway.exchange import Refused
 from holdfast.gateway.keys import Keys
@@ -20,7 +20,7 @@ from holdfast.gateway.limits import Limits
 from holdfast.gateway.offers import REJOIN, Offer, Offers
 from holdfast.gateway.outside_hold import OutsideHold
 from holdfast.gateway.peers import Peers, Place
-from holdfast.gateway.server import Binding, Gateway
+from holdfast.gateway.server import Binding, Gateway, Inner
 from holdfast.gateway.standing import Register
 from holdfast.gateway.strangers import Strangers
 from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor
@@ -48,7 +48,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
 
     def __init__(
         self,
-        address: Address | None = None,
+        address: Address = LOOPBACK,
         *,
         silence: float = SILENCE,
         rejoin: float = REJOIN,
@@ -100,9 +100,11 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
                 peers=peers,
                 is_stopping=lambda: self._is_stopping,
             ),
-            inside=None if peers is None else peers.place.own,
-            inner={**counter.inner(lambda: self._running.stats), **outside.inner()},
-            everyone=None if peers is None else lambda: peers.stats(self._running.stats),
+            inner=Inner(
+                {**counter.inner(lambda: self._running.stats), **outside.inner()},
+                socket=None if peers is None else peers.place.own,
+                everyone=None if peers is None else lambda: peers.stats(self._running.stats),
+            ),
         )
 
     @property

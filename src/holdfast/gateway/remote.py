@@ -21,7 +21,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from holdfast.gateway.address import Address
+from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.errors import AgentFailed
 from holdfast.gateway.limits import Limits
 from holdfast.gateway.server import Binding
@@ -79,7 +79,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         finish: Finish | None = None,
         limits: Limits | None = None,
         ignore: Sequence[str] = (),
-        address: Address | None = None,
+        address: Address = LOOPBACK,
     ):
         """`patience`: seconds for which the service may be out of reach. The rest is as with
         `GatewayRolloutProcessor`."""

@@ -6,8 +6,6 @@ One line is logged for each request, and each is counted; neither knows keys, bo
 
 import hmac
 import logging
-import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +16,7 @@ from aiohttp import web
 from msgspec import Struct, structs
 
 from holdfast.gateway import address, tool_endpoint, tool_mcp
+from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.answering import attempt_over, completed, reward_of, unforeseen, until_durable
 from holdfast.gateway.counting import prompt_tokens
 from holdfast.gateway.exchange import Refused, Wire
@@ -51,6 +50,20 @@ Stranger = Callable[[Visit, Bearer], Awaitable[web.StreamResponse | None]]
 returned; or bound meanwhile (None); or refused."""
 
 
+class Inner(Struct, frozen=True):
+    """What the workers of one gateway have among themselves."""
+
+    endpoints: Mapping[str, Endpoint] = msgspec.field(default_factory=dict)
+    """What others find here, and nobody else."""
+    socket: Path | None = None
+    """Where they come in."""
+    everyone: Callable[[], Awaitable[list[tuple[str, Stats]]]] | None = None
+    """What they all, with their labels, counted."""
+
+
+ALONE = Inner()
+
+
 class Binding(Struct, frozen=True):
     """Where an agent finds its trajectory."""
 
@@ -77,51 +90,35 @@ class _Bound(Struct):
 class Gateway:
     """Serves the trajectories that are bound to it; use it as an async context manager.
 
-    Bound to loopback unless told otherwise. Beyond it a `token` is wanted, which opens `/metrics`;
-    agents need none, since each has the key of its trajectory.
+    At loopback unless told otherwise. Beyond it a token is wanted, which opens `/metrics`; agents
+    need none, since each has the key of its trajectory.
     """
 
     def __init__(
         self,
         wires: Mapping[str, Wire],
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        at: Address = LOOPBACK,
         model: str = "",
-        token: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        advertise: str | None = None,
         limits: Limits | None = None,
         endpoints: Mapping[str, Endpoint] | None = None,
         ignore: Iterable[str] = (),
         keys: Keys | None = None,
         stranger: Stranger | None = None,
-        sock: socket.socket | None = None,
-        inside: Path | None = None,
-        inner: Mapping[str, Endpoint] | None = None,
-        everyone: Callable[[], Awaitable[list[tuple[str, Stats]]]] | None = None,
+        inner: Inner = ALONE,
     ):
         """`model`: the name that `/v1/models` tells; by default that of the trajectory's policy.
-        `advertise`: the host, or the whole URL, that agents are told; by default the machine's
-        fully qualified name where `host` is not loopback. `endpoints`: more of them, each at a path
-        that is posted to, which the token opens. `ignore`: what is taken out of every request (see
-        `ignoring`). `sock`: one that listens already. `inside`: a socket where other workers of the
-        same gateway come in, who also find `inner` there; `everyone`: what they all, with their
-        labels, counted."""
-        address.check_usable(token, host)
+        `endpoints`: more of them, each at a path that is posted to, which the token opens.
+        `ignore`: what is taken out of every request (see `ignoring`)."""
+        address.check_usable(at.token, at.host)
         self._wires = dict(wires)
-        self._host, self._port = host, port
+        self._at = at
         self._model = model
-        self._token = token
-        self._tls = ssl_context
-        self._advertise = advertise
         self._limits = limits or Limits()
         self._ignoring = Ignoring(ignore)
         self._keys = keys or Keys()
         self._stranger = stranger
-        self._sock, self._inside = sock, inside
-        self._inner = dict(inner or {})
-        self._everyone = everyone
+        self._inner = inner
         self._tickets = Tickets()
         self._bound: dict[str, _Bound] = {}
         """By key."""
@@ -145,11 +142,12 @@ class Gateway:
         self.url = ""
 
     async def __aenter__(self) -> "Gateway":
+        at = self._at
         port = await self._listener.start(
-            self._host, self._port, tls=self._tls, sock=self._sock, inside=self._inside
+            at.host, at.port, tls=at.tls, sock=at.sock, inside=self._inner.socket
         )
         self.url = await address.advertised(
-            self._host, port, given=self._advertise, secure=self._tls is not None
+            at.host, port, given=at.advertise, secure=at.tls is not None
         )
         return self
 
@@ -239,7 +237,7 @@ class Gateway:
         return await self._stranger(visit, bearer)
 
     def _note(self, visit: Visit) -> None:
-        if visit.route in self._inner:
+        if visit.route in self._inner.endpoints:
             return
         status, seconds = str(visit.telling.status or "gone"), visit.seconds
         self._metrics.count(visit.route, status=status, seconds=seconds, replayed=visit.replayed)
@@ -260,8 +258,8 @@ class Gateway:
         begins = next((one for one in named if visit.path.startswith(one)), visit.path)
         route = _MODELS if begins == named[0] else begins
         found = self._routes.get(route)
-        if visit.is_inside and route in self._inner:
-            found = (("POST",), self._inner[route])
+        if visit.is_inside and route in self._inner.endpoints:
+            found = (("POST",), self._inner.endpoints[route])
         if found is None:
             raise nothing_at(visit.path, self._routes)
         methods, endpoint = found
@@ -369,7 +367,7 @@ class Gateway:
             "status": "ok",
             "trajectories": sum(stats.trajectories for _, stats in every),
         }
-        if self._everyone is not None:
+        if self._inner.everyone is not None:
             told["workers"] = len(every)
         return await visit.telling.whole(msgspec.json.encode(told))
 
@@ -379,7 +377,8 @@ class Gateway:
         return await visit.telling.whole(text.encode(), content_type=CONTENT_TYPE)
 
     async def _all_stats(self) -> list[tuple[str, Stats]]:
-        return [("", self.stats)] if self._everyone is None else await self._everyone()
+        everyone = self._inner.everyone
+        return [("", self.stats)] if everyone is None else await everyone()
 
     @property
     def stats(self) -> Stats:
@@ -393,8 +392,8 @@ class Gateway:
         return Stats(bound, tuple(self._metrics.families(gauges)))
 
     def _check_token(self, visit: Visit) -> None:
-        if self._token is None:
+        if self._at.token is None:
             return
         given = visit.key.encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self._token.encode()):
+        if not hmac.compare_digest(given, self._at.token.encode()):
             raise Refused(401, "the gateway's token opens this, as `Authorization: Bearer TOKEN`")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from holdfast.gateway.address import Address
+from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.errors import AgentFailed, AgentSilent
 from holdfast.gateway.holding import HOLD_SECONDS, Hold
 from holdfast.gateway.ignoring import Ignoring
@@ -53,7 +53,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         finish: Finish | None = None,
         limits: Limits | None = None,
         ignore: Sequence[str] = (),
-        address: Address | None = None,
+        address: Address = LOOPBACK,
     ):
         """`silence`: seconds without a call, and without waiting for one, after which an agent is
         given up. `tools`, and those of `environments`, can be called through the gateway. `finish`
@@ -69,7 +69,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self.finish = finish
         self._limits = limits or Limits()
         self._ignore = Ignoring(ignore).names
-        self._address = address or Address()
+        self._address = address
         hide(self._address.token)
         self._gateway: Gateway | None = None
 
@@ -105,19 +105,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         """At its address, and with more of a gateway's parameters."""
         from holdfast.gateway.wires.all import WIRES
 
-        at = self._address
-        return Gateway(
-            WIRES,
-            host=at.host,
-            port=at.port,
-            token=at.token,
-            ssl_context=at.tls,
-            advertise=at.advertise,
-            limits=self._limits,
-            ignore=self._ignore,
-            sock=at.sock,
-            **more,
-        )
+        return Gateway(WIRES, at=self._address, limits=self._limits, ignore=self._ignore, **more)
 
     @property
     def _running(self) -> Gateway:

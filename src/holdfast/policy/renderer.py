@@ -12,7 +12,7 @@ from typing import Protocol
 
 from holdfast.policy.tool_calls import hermes
 from holdfast.records.message import Message, Role
-from holdfast.records.tokens import TYPE_IDS, ids_of
+from holdfast.records.tokens import TYPE_IDS
 
 _CODE_POINTS = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 
@@ -22,8 +22,11 @@ class Renderer(Protocol):
     """Part of a run's identity: other rendering is another run."""
     stop_token_ids: tuple[int, ...]
 
-    def render(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> list[int]:
-        """A whole conversation, ready for the assistant to speak."""
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, object]]
+    ) -> Sequence[int]:
+        """A whole conversation, ready for the assistant to speak. Where the ids are at hand as a
+        new `array("i")`, that is the cheapest to give."""
         ...
 
     def bridge(
@@ -72,12 +75,9 @@ class ByteRenderer:
     END = 257
     stop_token_ids: tuple[int, ...] = (END,)
 
-    def render(self, messages: Sequence[Message], tools: Sequence[dict[str, object]]) -> list[int]:
-        return self.packed(messages, tools).tolist()
-
-    def packed(
+    def render(
         self, messages: Sequence[Message], tools: Sequence[dict[str, object]]
-    ) -> "array[int]":
+    ) -> Sequence[int]:
         shown = self._block("tools", json.dumps(list(tools), sort_keys=True)) if tools else ""
         return _code_points(shown + self._said(messages))
 
@@ -139,13 +139,3 @@ def _code_points(text: str) -> "array[int]":
     ids: array[int] = array(TYPE_IDS)
     ids.frombytes(text.encode(_CODE_POINTS))
     return ids
-
-
-def packed(
-    renderer: Renderer, messages: Sequence[Message], tools: Sequence[dict[str, object]]
-) -> "array[int]":
-    """What a renderer renders, as an array; without a list on the way where there need be none."""
-    # Exactly this one: what is derived from it may render otherwise.
-    if type(renderer) is ByteRenderer:
-        return renderer.packed(messages, tools)
-    return ids_of(renderer.render(messages, tools))

@@ -1,9 +1,8 @@
 """The one error model.
 
-Every error that Holdfast raises descends from `HoldfastError` and says two things about itself:
-which boundary it belongs to (`cause`) and whether trying again can help (`retryable`). Nothing
-else in the code base decides either. `failure.classify` reads them, once, where a failure is
-caught.
+Every error that Holdfast raises descends from `HoldfastError` and says of itself which boundary it
+belongs to (`cause`) and whether trying again can help (`retryable`). Nothing else in the code base
+decides either. `failure.classify` reads them, once, where a failure is caught.
 """
 
 from enum import StrEnum
@@ -28,10 +27,14 @@ class HoldfastError(Exception):
 
     cause: ClassVar[Cause] = Cause.CODE
     retryable: ClassVar[bool] = False
+    arose_here: ClassVar[bool] = True
+    """Whether the lines of Holdfast that it passed through tell anything about it."""
 
 
 class UsageError(HoldfastError):
     """The caller asked for something impossible; the message says what to do instead."""
+
+    arose_here = False
 
 
 class Unsupported(UsageError):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.records.errors import Cause, HoldfastError, UsageError
+from holdfast.records.errors import Cause, HoldfastError
 from holdfast.records.redaction import redact
 
 MAX_MESSAGE = 4_000
@@ -89,7 +89,7 @@ def failure_of(
     root = root_of(error)
     cause, retryable = classify(root)
     shown = tracebacks.TracebackException.from_exception(root)
-    if isinstance(root, UsageError):
+    if isinstance(root, HoldfastError) and not root.arose_here:
         _leave_out_our_frames(shown)
     return Failure(
         cause=cause,
@@ -114,9 +114,10 @@ def root_of(error: BaseException) -> BaseException:
 
 
 def _leave_out_our_frames(shown: tracebacks.TracebackException) -> None:
-    """The caller's mistake is in the caller's lines, not in those of Holdfast beneath them."""
+    """A caller's mistake is in the caller's lines, an agent's in its own words."""
     theirs = [frame for frame in shown.stack if not frame.filename.startswith(_PACKAGE)]
-    shown.stack = tracebacks.StackSummary.from_list(theirs)
+    # Without a stack, nothing announces one.
+    shown.stack = tracebacks.StackSummary.from_list(theirs) if theirs else None  # type: ignore[assignment]
     for one in (shown.__cause__, shown.__context__):
         if one is not None:
             _leave_out_our_frames(one)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.policy.messages_only import MessagesOnly
-from holdfast.policy.renderer import Renderer, packed
+from holdfast.policy.renderer import Renderer
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
@@ -142,7 +142,7 @@ class Stream:
         effort: str | None,
     ) -> "tuple[int, array[int], str]":
         if not self.base:
-            return 0, packed(renderer, messages, tools), ""
+            return 0, ids_of(renderer.render(messages, tools)), ""
         why = self._why_not_bridged(messages, tools)
         # A template may have written it anywhere, and most do at the very beginning.
         if not why and effort != self._effort and not isinstance(renderer, MessagesOnly):
@@ -154,7 +154,7 @@ class Stream:
             if bridge is not None:
                 return len(self.ids), ids_of(bridge), ""
             why = "the renderer has no bridge from this turn"
-        anew = packed(renderer, messages, tools)
+        anew = ids_of(renderer.render(messages, tools))
         keep = _common(self.ids, anew)
         kept = keep == len(self.ids) and not isinstance(renderer, MessagesOnly)
         return keep, anew[keep:], "" if kept else why

@@ -66,7 +66,7 @@ class ChatWire:
         tools = body.tools or []
         # As templates do that know it, and so that another effort is another sample.
         told = [] if body.reasoning_effort is None else [system(_EFFORT + body.reasoning_effort)]
-        prompt = self._renderer.render([*told, *body.messages], tools)
+        prompt = list(self._renderer.render([*told, *body.messages], tools))
         room = self._options.max_model_len - len(prompt)
         wanted = body.max_completion_tokens or body.max_tokens or max(1, room)
         job = Job(
