@@ -5,9 +5,11 @@ import asyncio
 from stage import Oracle
 from yard import Yard, turn
 
-from holdfast.engine.progress import Progress
+from holdfast.engine.progress import Progress, WatchedProgress
+from holdfast.journal.journal import TrajectoryRow
 from holdfast.records.errors import EnvironmentBroken, PolicyRefused
 from holdfast.records.group import GroupPolicy
+from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 def progress_of(yard: Yard, rollout, scorer=None, **options) -> Progress:
@@ -71,3 +73,21 @@ def test_a_bug_of_ours_leaves_nobody_running(monkeypatch):
 
     monkeypatch.setattr("holdfast.engine.engine.load", broken)
     assert progress_of(Yard(*"ab"), turn_only).running == 0
+
+
+def row(sample: int, status: Status, *, settled: bool, owner: str = "", resting: bool = False):
+    key = TrajectoryKey("run", "t", sample)
+    return TrajectoryRow(key, sample, 0, status, settled, 1, 0, owner, resting)
+
+
+def test_a_run_that_others_work_on_is_told_as_the_journal_lists_it():
+    told = WatchedProgress()
+    waiting = row(0, Status.PENDING, settled=False)
+    running = row(1, Status.RUNNING, settled=False, owner="worker 1")
+    done = row(2, Status.COMPLETED, settled=True)
+    told.seen([waiting, running, done, row(3, Status.PENDING, settled=False, resting=True)])
+    assert told.line() == "1/3 done, 1 running, 0 failed"
+    # What was done before it looked says nothing about how long the rest will take.
+    assert told.seconds_left is None
+    told.seen([waiting, row(1, Status.FAILED, settled=True), done])
+    assert told.line().startswith("2/3 done, 0 running, 1 failed, ")

@@ -67,6 +67,7 @@ class Outpost:
         lines = [json.dumps({"id": name, "prompt": f"do {name}"}) + "\n" for name in tasks]
         (place / "tasks.jsonl").write_text("".join(lines))
         self.options = options
+        self.shows_progress = False
         self.process: subprocess.Popen[str] | None = None
         self.said = self._heard = ""
 
@@ -74,8 +75,8 @@ class Outpost:
         words = (
             "gateway", "--tasks", self.place / "tasks.jsonl", "--run", RUN, "--seed", 7,
             "--policy", self.engine.url, "--model", self.engine.model, "--max-tokens", 60,
-            "--journal", self.journal, "--port", self.port, "--log", self.log, "--quiet",
-            *self.options, *more,
+            "--journal", self.journal, "--port", self.port, "--log", self.log,
+            *(() if self.shows_progress else ("--quiet",)), *self.options, *more,
         )  # fmt: skip
         return [sys.executable, "-m", "holdfast", *(str(word) for word in words)]
 

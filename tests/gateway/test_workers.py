@@ -67,6 +67,13 @@ def both_serve(outpost: Outpost) -> bool:
         return False
 
 
+def test_the_supervisor_shows_how_far_the_workers_are(outpost):
+    outpost.shows_progress = True
+    outpost.start()
+    assert work(outpost, Agent(outpost), Agent(outpost)) == 0, outpost.said
+    assert "6/6 done, 0 running, 0 failed, 0s left" in outpost.said
+
+
 def test_whoever_is_asked_the_owner_answers_and_the_data_is_that_of_one_process(
     tmp_path, outpost, engine
 ):

@@ -50,9 +50,9 @@ class _WorkerProcessor(ExternalRolloutProcessor):
 def gateway(args: argparse.Namespace) -> int:
     role = supervising.role_of(args)
     _check(args)
-    tls = _tls(args)
     token = _token(args)
     address.check_usable(token, args.host)
+    tls = _tls(args)
     with address.listening(args.host, args.port) if role is None else role.sock as sock:
         at = Address(args.host, args.port, token, tls, args.advertise, sock)
         kind = _TellingProcessor if role is None else _WorkerProcessor

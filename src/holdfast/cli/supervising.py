@@ -13,29 +13,33 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct, structs
 
 from holdfast.cli import run as running
 from holdfast.cli.connecting import connected
+from holdfast.cli.display import displayed
 from holdfast.cli.exit import Exit
 from holdfast.cli.opening import opened
 from holdfast.cli.printing import one_line
 from holdfast.engine.engine import Ending
+from holdfast.engine.progress import WatchedProgress
 from holdfast.engine.report import build
 from holdfast.gateway.address import Address, advertised
 from holdfast.gateway.peers import Place
 from holdfast.gateway.scratch import scratch
 from holdfast.gateway.supervisor import Supervisor
 from holdfast.journal import open_journal
+from holdfast.journal.journal import Journal
 from holdfast.journal.process import this_process
-from holdfast.records.errors import HoldfastError
+from holdfast.records.errors import HoldfastError, JournalError
 from holdfast.records.redaction import redact
 from holdfast.records.run import Run
 
 LAST_SECONDS = 10.0
 """Beyond grace and drain, for a worker to close its journal and go."""
+WATCH_SECONDS = 2.0
 _DONE_ONCE = {
     "accept_changes": False,
     "fail_on_permanent_failure": False,
@@ -139,7 +143,7 @@ class _Supervision:
                 grace=args.grace + args.drain + LAST_SECONDS,
             )
             tell(f"{found_at(url)} ({args.workers} workers)")
-            async with self._in_time():
+            async with self._in_time(), self._displayed(run):
                 try:
                     ended = await self._supervisor.work()
                 except HoldfastError as error:
@@ -179,6 +183,23 @@ class _Supervision:
         finally:
             timer.cancel()
 
+    @asynccontextmanager
+    async def _displayed(self, run: Run) -> AsyncIterator[None]:
+        """How far the workers are, which is known from the journal."""
+        args, progress = self._args, WatchedProgress()
+        journal = open_journal(args.journal, read_only=True)
+        watching = asyncio.create_task(_watch(journal, run, progress), name="watch the run")
+        try:
+            async with displayed(progress, quiet=args.quiet or args.json):
+                try:
+                    yield
+                finally:
+                    watching.cancel()
+                    await asyncio.gather(watching, return_exceptions=True)
+                    await _look(journal, run, progress)
+        finally:
+            await journal.close()
+
     def _stop(self, reason: str) -> None:
         self._stopped = self._stopped or reason
         if self._supervisor is not None:
@@ -203,6 +224,17 @@ class _Supervision:
         ending = Ending(self._stopped, (), fatal)
         running.tell(self._args, run, report, ending)
         return running.exit_code(self._args, report, ending, self._received)
+
+
+async def _watch(journal: Journal, run: Run, progress: WatchedProgress) -> None:
+    while True:
+        await _look(journal, run, progress)
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def _look(journal: Journal, run: Run, progress: WatchedProgress) -> None:
+    with suppress(JournalError):  # The report will read the same, and say what is wrong.
+        progress.seen(await journal.trajectories(run))
 
 
 class _WorkerStopped(HoldfastError):

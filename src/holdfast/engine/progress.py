@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from holdfast.journal.journal import TrajectoryRow
 from holdfast.records.history import History
 from holdfast.records.step import AttemptFailed, Drafted, Finished, Generated, Record, Refilled
 from holdfast.records.tokens import count
@@ -70,13 +71,36 @@ class Progress:
         parts = [
             f"{self.done_before + self.done}/{self.total} done",
             f"{self.running} running",
-            f"{self.retried} retried",
-            f"{self.failed} failed",
-            f"{self.tokens_per_second:,.0f} tokens/s",
+            *self._counted(),
         ]
         if self.seconds_left is not None:
             parts.append(f"{_duration(self.seconds_left)} left")
         return ", ".join(parts)
+
+    def _counted(self) -> list[str]:
+        return [
+            f"{self.retried} retried",
+            f"{self.failed} failed",
+            f"{self.tokens_per_second:,.0f} tokens/s",
+        ]
+
+
+class WatchedProgress(Progress):
+    """That of a run which other processes work on, as the journal lists it: it tells nothing of
+    retries and tokens."""
+
+    def seen(self, rows: Sequence[TrajectoryRow]) -> None:
+        rows = [row for row in rows if not row.resting]
+        over = sum(row.settled for row in rows)
+        if not self.total:
+            self.done_before = over
+        self.total = len(rows)
+        self.done = over - self.done_before
+        self.running = sum(bool(row.owner) and not row.settled for row in rows)
+        self.failed = sum(row.settled and row.status is Status.FAILED for row in rows)
+
+    def _counted(self) -> list[str]:
+        return [f"{self.failed} failed"]
 
 
 def _duration(seconds: float) -> str:
