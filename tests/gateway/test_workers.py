@@ -74,6 +74,18 @@ def test_the_supervisor_shows_how_far_the_workers_are(outpost):
     assert "6/6 done, 0 running, 0 failed, 0s left" in outpost.said
 
 
+def test_few_trajectories_are_shared_among_the_workers(tmp_path, engine):
+    outpost = Outpost(tmp_path, engine, "--workers", 2, "--concurrency", 64, tasks=TASKS)
+    try:
+        outpost.start()
+        until(lambda: len(outpost.trajectories()) == len(TASKS))
+        until(lambda: all(row.owner for row in outpost.trajectories()))
+        owners = [row.owner for row in outpost.trajectories()]
+        assert sorted(owners.count(one) for one in set(owners)) == [3, 3]
+    finally:
+        outpost.close()
+
+
 def test_whoever_is_asked_the_owner_answers_and_the_data_is_that_of_one_process(
     tmp_path, outpost, engine
 ):
