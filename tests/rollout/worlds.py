@@ -105,3 +105,10 @@ class Broken(Counter):
     def snapshot(self) -> bytes:
         self._may("snapshot")
         return super().snapshot()
+
+
+async def play_three(t, make=Counter):
+    episode = await t.env(make())
+    for action in ("1", "2", "3"):
+        await episode.step(action)
+    return episode
