@@ -147,7 +147,7 @@ def test_an_unfinished_run_says_how_many_are_missing_and_exports_whole_groups(la
         done = lab.holdfast("export", "r", "--what", "samples", "--out", "s.jsonl", "--json")
         assert json.loads(done.out)["unsettled"] == 1
         assert done.line == (
-            "holdfast: 1 trajectories are not settled yet; their groups are not among the samples"
+            "holdfast: 1 trajectory is not settled yet; its group is not among the samples"
         )
         rows = lines((lab.place / "s.jsonl").read_bytes())
         assert {row["task"] for row in rows} == {"quick"}

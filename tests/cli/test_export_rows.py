@@ -18,9 +18,10 @@ rollout = TrainingRolloutProcessor({"model": "fake", "max_tokens": 16, "temperat
 def score(trajectory):
     return float(len(trajectory.reply))
 """
+TOOL = {"type": "function", "function": {"name": "count"}}
 TASKS = [
     {"id": "number", "prompt": "five?", "ground_truth": 5, "extra": {"level": 2, "others": 1}},
-    {"id": "text", "prompt": "five?", "ground_truth": "5", "tools": [{"type": "function"}]},
+    {"id": "text", "prompt": "five?", "ground_truth": "5", "tools": [TOOL]},
     {"id": "none", "messages": [{"role": "user", "content": "🦀"}], "metadata": {"k": 1}},
 ]
 

@@ -138,6 +138,30 @@ def test_new_with_a_free_name_takes_it(lab):
     assert "run r: " in done.out
 
 
+def test_the_name_of_another_run_is_told_as_a_shell_takes_it(lab):
+    lab.finished_run(run="a b")
+    done = lab.finished_run("--new", "--quiet", run="a b")
+    assert "this one is 'a b-2': go on with it by --run 'a b-2', without --new" in done.line
+
+
+def test_what_would_not_be_accepted_is_not_advised(ran):
+    before = ran.recorded()
+    ran.write("tasks.jsonl", ran.tasks("sum", "long-one").read_text().replace("do sum", "do it"))
+    fewer = "the samples of run 'r' can grow, not shrink: 2 or more"
+    other = "1 task has been worked on and now asks something else (sum): give it another id"
+    done = ran.run(samples=1)
+    assert done.code == Exit.CHANGED
+    assert done.err.splitlines()[-1] == (
+        f"this run cannot go on so, with --accept-changes neither: {fewer}; {other}, or use --new "
+        "to start another run (from Python: another name)"
+    )
+    assert "or --accept-changes" not in done.err
+    done = ran.run("--accept-changes", samples=1)
+    assert done.code == Exit.USAGE
+    assert done.line.startswith(f"holdfast: {fewer}; {other}, or use --new")
+    assert ran.recorded() == before
+
+
 @pytest.mark.parametrize("form", [("--run", "r"), ("--run=r",)])
 def test_the_command_that_goes_on_names_the_run_that_was_started(ran, form):
     # Every call of this run waits for longer than the run may take.

@@ -46,7 +46,7 @@ def check(lab, *words) -> tuple[int, dict]:
 def test_a_clean_journal_is_told_so(ran):
     done = ran.holdfast("journal", "check", ran.journal)
     assert (done.code, done.err) == (0, "")
-    assert "1 runs, 2 tasks, 2 trajectories, " in done.out
+    assert "1 run, 2 tasks, 2 trajectories, " in done.out
     assert "every checksum and invariant holds" in done.out
     code, report = check(ran)
     assert (code, report["findings"], report["cuts_made"]) == (0, [], [])

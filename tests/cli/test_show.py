@@ -34,6 +34,27 @@ async def solve(t: holdfast.Rollout) -> None:
     if "SAYS" not in os.environ:
         raise RuntimeError("not yet")
 """
+BRANCHING = """
+import holdfast
+from holdfast.records.message import FunctionCall, Message
+
+
+async def look_up(word: str) -> str:
+    return f"{word} is found"
+
+
+async def solve(t: holdfast.Rollout) -> None:
+    call = holdfast.ToolCall("c1", FunctionCall("look_up", '{"word": "crab"}'))
+    t.add(*t.task.messages, Message("assistant", tool_calls=(call,)))
+    await t.tool(call, look_up)
+    await t.generate(max_tokens=5)
+    await t.branch(with_another_tool)
+
+
+async def with_another_tool(t: holdfast.Rollout) -> None:
+    t.add("and now?")
+    await t.generate(tools=[look_up], max_tokens=5)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +173,21 @@ def test_a_trajectory_as_json_has_stable_keys(ran):
     assert (first["cause"], second["attempt"]) == ("code", 2)
     assert [one["name"] for one in told["tools"]] == ["look_up"]
     assert {"prompt_tokens", "sampled_tokens", "versions", "finish_reason"} <= set(told["turns"][0])
+
+
+def test_a_conversation_that_is_shown_to_a_branch_anew_has_its_calls_and_results(lab):
+    lab.write("agent.py", BRANCHING)
+    lab.tasks("a")
+    lab.finished_run(rollout="agent.py:solve")
+    text = show(lab, "a/0")
+    conversation = (
+        'user: do a\nassistant: \n    calls look_up({"word": "crab"})\ntool: crab is found\n'
+    )
+    before, branch = text.split("PREFIX BREAK")
+    assert conversation in before
+    assert before.count("[0] tool look_up(") == 1
+    assert f"{conversation}assistant: " in before[before.index("[1] assistant (") :]
+    assert branch.count("crab is found") == 0
 
 
 def test_forks_and_values_are_shown(lab):

@@ -89,7 +89,7 @@ def test_a_task_that_was_worked_on_cannot_ask_something_else_later():
             "seed": 1,
         }
         await holdfast.run(one_turn, tasks=[{"id": "a", "prompt": "old"}], **run)
-        with pytest.raises(UsageError, match=r"1 tasks have been worked on .* \(a\)"):
+        with pytest.raises(UsageError, match=r"1 task has been worked on .* \(a\)"):
             await holdfast.run(
                 one_turn, tasks=[{"id": "a", "prompt": "new"}], accept_changes=True, **run
             )

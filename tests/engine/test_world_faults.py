@@ -15,9 +15,9 @@ from holdfast.records.errors import EndpointDown, ToolSaysNo
 from holdfast.records.group import GroupPolicy
 from holdfast.rollout import own_thread
 from holdfast.rollout.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from holdfast.rollout.calls import MAX_INTERRUPTIONS
+from holdfast.rollout.deaths import GIVEN_UP_AFTER
 from holdfast.rollout.environment import Environment, Observation
-from holdfast.rollout.live_world import EPISODE_OVER, MAX_DEATHS, MAX_REWINDS
+from holdfast.rollout.live_world import EPISODE_OVER, MAX_REWINDS
 
 NO_REFILL = GroupPolicy(refill=0)
 
@@ -183,11 +183,11 @@ def test_an_environment_that_kills_the_process_every_time_is_given_up(where, lev
         await t.tool(call("add", '{"amount": 1}'), *episode.tools)
         await episode.step("1")
 
-    for _ in range(MAX_DEATHS + MAX_INTERRUPTIONS):
+    for _ in range(GIVEN_UP_AFTER + 5):
         yard.run(solve, grace=0, max_retry=0)
     assert yard.statuses() == {"a/0": ("FAILED", True)}
     assert yard.history().failures[-1].cause == "environment"
-    assert calls.count("killed") <= MAX_DEATHS + 2
+    assert calls.count("killed") <= GIVEN_UP_AFTER + 2
 
 
 @pytest.mark.parametrize("level", ["replay", "snapshot"])
@@ -210,7 +210,7 @@ def test_an_environment_is_not_blamed_for_resumes_that_end_while_the_policy_is_a
             await episode.step("1")
 
     is_well, yard = False, Yard(policy=Oracle(answer), group=NO_REFILL)
-    for _ in range(MAX_DEATHS + 3):
+    for _ in range(GIVEN_UP_AFTER + 3):
         yard.run(solve, grace=0, max_retry=0)
     is_well = True
     yard.run(solve, max_retry=0)
@@ -231,9 +231,9 @@ def test_a_retry_of_what_failed_gives_an_interrupted_call_new_chances():
     async def solve(t):
         return float((await t.tool(call("reach"), reach)).ok)
 
-    for _ in range(MAX_INTERRUPTIONS + 2):
+    for _ in range(GIVEN_UP_AFTER + 2):
         yard.run(solve, grace=0, max_retry=0)
-    assert "was interrupted" in yard.history().failures[-1].message
+    assert "the process died, or was stopped" in yard.history().failures[-1].message
     is_mended = True
     yard.run(solve, max_retry=0)
     assert yard.history().status.name == "FAILED"

@@ -54,6 +54,7 @@ class SimulatedDisk(apsw.VFS):
         self.name = name
         self.files: dict[str, bytearray] = {}
         self.events: list[Event] = []
+        self.connections = 0
 
     def note(self, what: object) -> None:
         self.events.append(Note(what))
@@ -150,13 +151,17 @@ def after_power_loss(events: Iterable[Event], rng: random.Random) -> dict[str, b
                 pending.pop(event.file, None)
             case Note():
                 pass
-    for file, lost in pending.items():
-        for one in lost:
-            for survivor in _survivors(one, rng):
-                _apply(safe[file], survivor)
+    for lost in pending.values():
+        _lose(lost, safe, rng)
     return {
         file: bytes(content) for file, content in safe.items() if not file.startswith(TEMPORARY)
     }
+
+
+def _lose(writes: list[Write | Truncate], safe: dict[str, bytearray], rng: random.Random) -> None:
+    for one in writes:
+        for survivor in _survivors(one, rng):
+            _apply(safe[one.file], survivor)
 
 
 def _survivors(event: Write | Truncate, rng: random.Random) -> Iterator[Write | Truncate]:
@@ -195,12 +200,24 @@ class _Rows:
         """All rows are here already."""
 
 
+class IdleConnection:
+    """Beside the one that the disk allows."""
+
+    def execute(self, sql: str) -> _Rows:
+        return _Rows([(0,)], -1)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 class DiskConnection:
     """As much of `sqlite3.Connection` as the journal uses, over apsw."""
 
     def __init__(self, disk: SimulatedDisk, path: str, synchronous: str):
         self._synchronous = synchronous
         self._connection = apsw.Connection(path, vfs=disk.name)
+        self._disk = disk
+        disk.connections += 1
         # Without shared memory in the VFS, WAL works for one connection at a time.
         self.execute("PRAGMA locking_mode=EXCLUSIVE")
 
@@ -222,4 +239,5 @@ class DiskConnection:
         return _Rows([], -1)
 
     def close(self) -> None:
+        self._disk.connections -= 1
         self._connection.close()

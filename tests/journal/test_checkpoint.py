@@ -1,6 +1,7 @@
 """The write-ahead log is used again from its start, however much is written."""
 
 import asyncio
+import sqlite3
 import time
 from pathlib import Path
 
@@ -68,3 +69,35 @@ def test_what_the_thread_cannot_catch_up_with_is_copied_by_the_writer_at_last(
 def test_a_log_that_nobody_copies_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "START_BYTES", 10**12)
     assert _written(tmp_path, 100) > 100 * RECORD
+
+
+def test_what_was_not_copied_is_not_forgotten(tmp_path: Path) -> None:
+    """While someone reads, the log grows and the writer goes on; afterwards it begins again."""
+    path = tmp_path / "journal.db"
+
+    async def main() -> tuple[int, int]:
+        journal = SqliteJournal(path)
+        _, _, claims = await ready(journal, "a", samples=1)
+        (lease,) = claims[0].open
+        reader = sqlite3.connect(path, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM runs").fetchone()
+        sizes = []
+        for half in (0, 1):
+            for number in range(60):
+                await journal.append(lease, [value(60 * half + number, size=RECORD)])
+            sizes.append(path.with_name("journal.db-wal").stat().st_size)
+            if half == 0:
+                reader.close()
+        await journal.close()
+        return sizes[0], sizes[1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "START_BYTES", 200_000)
+        patch.setattr(checkpoint, "RESTART_BYTES", 400_000)
+        patch.setattr(checkpoint, "REST_BYTES", 100_000)
+        patch.setattr(checkpoint, "MOST_BYTES", 800_000)
+        while_read, afterwards = asyncio.run(main())
+    assert while_read > 60 * RECORD
+    assert afterwards < while_read + 20 * RECORD
+    assert check(path).findings == []

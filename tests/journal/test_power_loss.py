@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 from msgspec import Struct
-from simulated_disk import DiskConnection, Event, Note, SimulatedDisk, Sync, after_power_loss
+from simulated_disk import (
+    DiskConnection,
+    Event,
+    IdleConnection,
+    Note,
+    SimulatedDisk,
+    Sync,
+    after_power_loss,
+)
 
 from builders import ready, value
 from holdfast.journal import checkpoint
@@ -49,7 +57,9 @@ def disk() -> Iterator[SimulatedDisk]:
 async def workload(path: Path, disk: SimulatedDisk, synchronous: str, rng: random.Random) -> None:
     """Concurrent appends of mixed sizes; what is acknowledged is noted in the disk's history."""
 
-    def connect(uri: str) -> DiskConnection:
+    def connect(uri: str) -> DiskConnection | IdleConnection:
+        if disk.connections:
+            return IdleConnection()
         return DiskConnection(disk, str(path), synchronous)
 
     journal = SqliteJournal(path, connect=connect)  # type: ignore[arg-type]

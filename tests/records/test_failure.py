@@ -1,14 +1,17 @@
 """A failure is classified once, from types; its root is kept; secrets are not."""
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.records import errors
+from holdfast.records import errors, redaction
 from holdfast.records.errors import Cause, HoldfastError
 from holdfast.records.failure import (
+    MAX_LINE,
     MAX_MESSAGE,
     MAX_TRACEBACK,
     TREATMENT,
@@ -90,6 +93,84 @@ def test_a_failure_keeps_what_is_needed_to_find_it() -> None:
 def test_failures_that_differ_in_numbers_have_one_root() -> None:
     roots = {failure_of(ValueError(f"row {n} of 9\nmore {n}")).root for n in range(5)}
     assert roots == {"ValueError: row # of #"}
+
+
+def test_failures_that_differ_in_where_an_object_lies_have_one_root() -> None:
+    places = ("0x7f3c2a91b5e0", "0x55DEADBEEF00", "0x7fabcdefabcd")
+    failures = [
+        failure_of(TypeError(f"<generator object f at {one}> is no text")) for one in places
+    ]
+    assert {one.root for one in failures} == {"TypeError: <generator object f at #> is no text"}
+    assert failures[0].line == f"TypeError: <generator object f at {places[0]}> is no text"
+    assert failure_of(ValueError("box3x0 and 0xyz")).root == "ValueError: box#x# and #xyz"
+
+
+def test_a_headline_is_short_however_long_the_message() -> None:
+    failure = failure_of(ValueError("head" + "x" * 5_000_000))
+    for told in (failure.line, failure.root):
+        assert told.startswith("ValueError: headxxx")
+        assert len(told) < MAX_LINE + 50
+    assert len(failure.message) > 10 * MAX_LINE, "what is recorded is not cut to a headline"
+
+
+def test_a_failure_says_how_many_others_there_were() -> None:
+    def group(*more: BaseException) -> BaseExceptionGroup[BaseException]:
+        return BaseExceptionGroup("tasks", [ValueError("one\nand more"), *more])
+
+    cancelled = asyncio.CancelledError()
+    alone = failure_of(group(cancelled))
+    two = failure_of(group(cancelled, KeyError("b")))
+    four = failure_of(group(KeyError("b"), group(OSError("c"))))
+    assert alone.message == "one\nand more"
+    assert two.line == "ValueError: one (and another error at the same time)"
+    assert four.line == "ValueError: one (and 3 other errors at the same time)"
+    assert four.message.endswith("\nand more")
+    assert {one.root for one in (alone, two, four)} == {"ValueError: one"}
+    long = failure_of(BaseExceptionGroup("", [ValueError("x" * 9_000), KeyError("b")]))
+    assert long.line.endswith("(and another error at the same time)")
+
+
+def fails_inside() -> None:
+    asyncio.run(own_part())
+
+
+async def own_part() -> None:
+    Path("/nowhere/at/all").read_text()
+
+
+def test_a_traceback_begins_in_the_code_of_the_user() -> None:
+    """The calls that lead there are Holdfast's own and tell nothing."""
+    shown = failure_of(raised_through_holdfast(fails_inside)).traceback
+    files = [line.split('"')[1] for line in shown.splitlines() if line.startswith("  File ")]
+    assert files[0] == __file__
+    assert redaction.__file__ not in files
+    assert "in fails_inside" in shown
+    assert "in own_part" in shown
+    assert "pathlib" in files[-1], "what they called is kept"
+
+
+def test_a_traceback_keeps_the_lines_of_holdfast_that_the_user_called() -> None:
+    shown = failure_of(raised_through_holdfast(calls_holdfast)).traceback
+    first, last = (line for line in shown.splitlines() if line.startswith("  File "))
+    assert __file__ in first
+    assert redaction.__file__ in last
+
+
+def test_a_traceback_without_a_line_of_the_user_is_whole() -> None:
+    shown = failure_of(raised_through_holdfast(asyncio.get_running_loop)).traceback
+    assert redaction.__file__ in shown
+
+
+def calls_holdfast() -> None:
+    redact(None)  # type: ignore[arg-type]
+
+
+def raised_through_holdfast(function: Callable[[], object]) -> BaseException:
+    """What `function` raises when a line in Holdfast's own folder calls it."""
+    code = compile("function()", redaction.__file__, "exec")
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it raises
+        exec(code, {"function": function})
+    return caught.value.with_traceback(caught.tb.tb_next)
 
 
 def test_a_long_message_keeps_its_head_and_its_tail() -> None:

@@ -1,14 +1,16 @@
 """From errors to one clear line and an exit code."""
 
 import contextlib
+import errno
 import sys
 import traceback
 from collections.abc import Callable
 
 from holdfast.cli.exit import Exit
 from holdfast.cli.loading import UserCodeError, their_traceback
-from holdfast.cli.printing import forget_reader, one_line
+from holdfast.cli.printing import can_print, forget_reader, one_line
 from holdfast.engine.opening import RunChanged
+from holdfast.journal.schema import JournalDamaged
 from holdfast.records.errors import (
     EndpointDown,
     HoldfastError,
@@ -31,6 +33,7 @@ _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (NotAJournal, Exit.USAGE),
     (JournalNewer, Exit.USAGE),
     (JournalCorrupt, Exit.CORRUPT),
+    (JournalDamaged, Exit.CORRUPT),
     (JournalFull, Exit.STOPPED),
     (LeaseLost, Exit.STOPPED),
     (JournalError, Exit.USAGE),
@@ -39,6 +42,8 @@ _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (UsageError, Exit.USAGE),
     (NotTrainable, Exit.USAGE),
 )
+# How a stream fails that takes nothing: full, over a quota, or not open for writing.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def guarded(command: Callable[[], int], *, journal: str = "") -> int:
@@ -61,7 +66,7 @@ def guarded(command: Callable[[], int], *, journal: str = "") -> int:
     except KeyboardInterrupt:
         return say("interrupted before anything was begun", Exit.INTERRUPTED)
     except Exception as error:
-        return _unforeseen(error)
+        return _unprinted(error) or _unforeseen(error)
 
 
 def _flushed(code: int) -> int:
@@ -72,6 +77,15 @@ def _flushed(code: int) -> int:
     except BrokenPipeError:
         forget_reader()
     return code
+
+
+def _unprinted(error: Exception) -> Exit | None:
+    """What did not fit onto the disk that standard output goes to; None for any other error."""
+    if not isinstance(error, OSError) or error.errno not in _NO_ROOM or can_print():
+        return None
+    forget_reader()
+    why = error.strerror or error
+    return say(f"standard output cannot be written: {why}; what is recorded is safe", Exit.STOPPED)
 
 
 def _unforeseen(error: Exception) -> Exit:
@@ -103,5 +117,5 @@ def say(message: str, code: Exit) -> Exit:
 
 
 def _print(text: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # There is nobody left to tell it to.
         print(text, file=sys.stderr, end="", flush=True)

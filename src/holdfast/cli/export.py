@@ -1,14 +1,16 @@
 """`holdfast export`: a run's data in a file that is either whole or not there.
 
 The rows go to a temporary file beside the target, which takes its place when all are on disk. A
-kill leaves the old file, or none.
+kill leaves the old file, or none. Only standard output, which `-` stands for, is given them one by
+one.
 """
 
 import argparse
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -18,10 +20,17 @@ from holdfast.cli.exit import Exit
 from holdfast.cli.printing import print_json
 from holdfast.cli.reading import named, to_read
 from holdfast.engine.export import Row, What, rows
+from holdfast.engine.report import many
 from holdfast.engine.whole_file import target_of, whole_file
 from holdfast.records.errors import UsageError
 
 ROWS_PER_GROUP = 256
+_ONE = {
+    What.SAMPLES: "sample",
+    What.ROWS: "row",
+    What.TRAJECTORIES: "trajectory",
+    What.FAILURES: "failure",
+}
 
 
 class Sink(Protocol):
@@ -34,12 +43,12 @@ def export(args: argparse.Namespace) -> int:
 
 
 async def _export(args: argparse.Namespace) -> int:
-    what, target = What(args.what), target_of(Path(args.out))
+    what = What(args.what)
     if args.fixed_groups and what is not What.SAMPLES:
         raise UsageError("--fixed-groups goes with --what samples")
     if args.with_turn_traces and what is not What.ROWS:
         raise UsageError("--with-turn-traces goes with --what rows")
-    _keep_the_journal(target, Path(args.journal))
+    target = _target(args)
     journal = to_read(args.journal)
     try:
         run = await named(journal, args.run)
@@ -50,20 +59,41 @@ async def _export(args: argparse.Namespace) -> int:
             fixed_groups=args.fixed_groups,
             turn_traces=args.with_turn_traces,
         )
-        written = await _write(found, target, what, _format(args))
+        if target is None:
+            written = await _pour(found, _Lines(sys.stdout.buffer))
+        else:
+            written = await _write(found, target, what, _format(args))
         rows_now = await journal.trajectories(run)
         unsettled = sum(not (row.settled or row.resting) for row in rows_now)
     finally:
         await journal.close()
     if args.json:
         print_json({"rows": written, "out": str(target), "unsettled": unsettled})
-    else:
-        print(f"wrote {written} {what} of run {args.run} to {target}")
+    elif target is not None:
+        print(f"wrote {many(written, _ONE[what])} of run {args.run} to {target}")
     if unsettled:
-        grouped = what in (What.SAMPLES, What.ROWS)
-        left_out = f"; their groups are not among the {what}" if grouped else ""
-        say(f"{unsettled} trajectories are not settled yet{left_out}", Exit.OK)
+        say(_left_out(unsettled, what), Exit.OK)
     return Exit.OK
+
+
+def _left_out(unsettled: int, what: What) -> str:
+    are, groups = ("is", "its group is") if unsettled == 1 else ("are", "their groups are")
+    left_out = f"; {groups} not among the {what}" if what in (What.SAMPLES, What.ROWS) else ""
+    return f"{many(unsettled, 'trajectory')} {are} not settled yet{left_out}"
+
+
+def _target(args: argparse.Namespace) -> Path | None:
+    """The file to write; None for standard output."""
+    if args.out != "-":
+        _keep_the_journal(Path(args.out), Path(args.journal))
+        return target_of(Path(args.out))
+    if sys.stdout is None:
+        raise UsageError("standard output is closed; name a file with --out")
+    if args.json:
+        raise UsageError("--json and --out - both want standard output; name a file with --out")
+    if _format(args) == "parquet":
+        raise UsageError("parquet wants a file: name one with --out, or use --format jsonl")
+    return None
 
 
 def _format(args: argparse.Namespace) -> str:
@@ -79,33 +109,37 @@ def _keep_the_journal(target: Path, journal: Path) -> None:
 
 
 async def _write(found: AsyncIterator[Row], target: Path, what: What, form: str) -> int:
-    written = 0
     with whole_file(target) as part:
-        sink = _sink(part, what, form)
-        try:
-            async for row in found:
-                sink.write(row)
-                written += 1
-                crashpoint.reach("export.row")
-        finally:
-            sink.close()
+        if form == "parquet":
+            return await _pour(found, _Parquet(part, what))
+        with part.open("wb") as file:
+            return await _pour(found, _Lines(file))
+
+
+async def _pour(found: AsyncIterator[Row], sink: Sink) -> int:
+    written = 0
+    try:
+        async for row in found:
+            sink.write(row)
+            written += 1
+            crashpoint.reach("export.row")
+    finally:
+        sink.close()
     return written
 
 
-def _sink(path: Path, what: What, form: str) -> Sink:
-    return _Lines(path) if form == "jsonl" else _Parquet(path, what)
-
-
 class _Lines:
-    def __init__(self, path: Path):
-        self._file = path.open("wb")
+    """One line of JSON for each row; the file stays open."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
         self._encoder = msgspec.json.Encoder()
 
     def write(self, row: Row) -> None:
         self._file.write(self._encoder.encode(row) + b"\n")
 
     def close(self) -> None:
-        self._file.close()
+        self._file.flush()
 
 
 class _Parquet:

@@ -2,8 +2,7 @@
 
 import argparse
 
-from holdfast.cli.numbers import number, whole
-from holdfast.cli.options import Commands, whole_run
+from holdfast.cli.options import Commands, finite, whole_run, within
 
 
 def add_gateway(commands: Commands) -> None:
@@ -17,7 +16,9 @@ def add_gateway(commands: Commands) -> None:
         "ends with POST /complete.",
     )
     gateway.add_argument("--host", default="127.0.0.1", metavar="HOST", help="%(default)s")
-    gateway.add_argument("--port", type=whole(0), default=0, metavar="N", help="any that is free")
+    gateway.add_argument(
+        "--port", type=within(0, 65535), default=0, metavar="N", help="any that is free"
+    )
     gateway.add_argument(
         "--token-env",
         metavar="NAME",
@@ -38,7 +39,7 @@ def _tls(gateway: argparse.ArgumentParser) -> None:
     )
     gateway.add_argument(
         "--workers",
-        type=whole(1),
+        type=within(1),
         default=1,
         metavar="N",
         help="processes that serve the address together (%(default)s)",
@@ -55,7 +56,7 @@ def _agents(gateway: argparse.ArgumentParser) -> None:
     ):
         gateway.add_argument(
             name,
-            type=number(least),
+            type=finite(least),
             default=default,
             metavar="SECONDS",
             help=f"{meaning} ({default:g})",
@@ -69,7 +70,7 @@ def _agents(gateway: argparse.ArgumentParser) -> None:
     )
     gateway.add_argument(
         "--max-body",
-        type=whole(1),
+        type=within(1),
         default=64,
         metavar="MIB",
         help="the largest request that is read (%(default)s)",

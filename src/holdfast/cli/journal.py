@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.cli.exit import Exit
 from holdfast.cli.printing import name, print_json
+from holdfast.engine.report import many
 from holdfast.journal.check import Report, repair
 from holdfast.journal.check import check as check_file
 from holdfast.records.errors import UsageError
@@ -15,6 +16,8 @@ from holdfast.records.errors import UsageError
 def check(args: argparse.Namespace) -> int:
     path = Path(args.file)
     if not path.is_file():
+        if path.exists():
+            raise UsageError(f"{path} is no regular file; name a journal")
         raise UsageError(f"there is no journal at {path}")
     cuts = repair(path) if args.repair else []
     report = check_file(path)
@@ -25,7 +28,7 @@ def check(args: argparse.Namespace) -> int:
         for cut in cuts:
             print(
                 f"cut {name(cut.trajectory)} at record {cut.seq} (position {cut.position}): "
-                f"{cut.reason}; {cut.lost} records set aside"
+                f"{cut.reason}; {many(cut.lost, 'record')} set aside"
             )
         print(_text(path, report))
     return Exit.CORRUPT if report.findings else Exit.OK
@@ -37,11 +40,18 @@ def _text(path: Path, report: Report) -> str:
         for field, value in msgspec.structs.asdict(report).items()
         if isinstance(value, int)
     }
-    lines = [f"{path}: " + ", ".join(f"{value:,} {field}" for field, value in counts.items())]
+    told = ", ".join(many(value, _one(field)) for field, value in counts.items())
+    lines = [f"{path}: {told}"]
     lines += [f"  {name(str(one))}" for one in report.findings]
     lines.append(
         "every checksum and invariant holds"
         if report.is_clean
-        else f"{len(report.findings)} findings; --repair cuts torn logs to their last good record"
+        else f"{many(len(report.findings), 'finding')}; --repair cuts torn logs to their last good "
+        "record"
     )
     return "\n".join(lines)
+
+
+def _one(field: str) -> str:
+    """The singular."""
+    return f"{field.removesuffix('ies')}y" if field.endswith("ies") else field.removesuffix("s")

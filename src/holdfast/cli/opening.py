@@ -1,6 +1,7 @@
 """Opening the run that a command names."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -25,7 +26,7 @@ async def _renamed(journal: Journal, spec: RunSpec) -> RunSpec:
     if name != spec.name:
         print(
             f"holdfast: there is a run {spec.name!r} already; this one is {name!r}: go on with it "
-            f"by --run {name}, without --new",
+            f"by --run {shlex.quote(name)}, without --new",
             file=sys.stderr,
         )
     return msgspec.structs.replace(spec, name=name)

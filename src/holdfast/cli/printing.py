@@ -43,8 +43,19 @@ def print_json(value: object) -> None:
         sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
 
 
+def can_print() -> bool:
+    """Whether standard output takes anything: not on a full disk."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+    except OSError:
+        return False
+    return True
+
+
 def forget_reader() -> None:
-    """Nobody reads our output any more: what is still buffered must not fail at exit."""
+    """Nobody takes our output any more: what is still buffered must not fail at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -9,6 +9,7 @@ from holdfast.cli.exit import Exit
 from holdfast.cli.printing import print_json
 from holdfast.cli.reading import named, to_read
 from holdfast.engine.report import many
+from holdfast.engine.whole_file import target_of
 from holdfast.evaluation.report import Written, write_report
 from holdfast.evaluation.report.pieces import Decode
 from holdfast.policy.renderer import ByteRenderer
@@ -23,6 +24,7 @@ def report(args: argparse.Namespace) -> int:
 async def _report(args: argparse.Namespace) -> int:
     target = Path(args.out)
     _keep_the_journal(target, Path(args.journal))
+    target_of(target)  # What cannot be written is refused before anything is read.
     journal = to_read(args.journal)
     try:
         run = await named(journal, args.run)

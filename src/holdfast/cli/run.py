@@ -27,7 +27,7 @@ from holdfast.engine.report import RunReport, as_text, build
 from holdfast.engine.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
-from holdfast.journal import open_journal
+from holdfast.journal import check_address, open_journal
 from holdfast.journal.journal import Journal
 from holdfast.policy import gate
 from holdfast.policy.effort import at_effort
@@ -100,6 +100,7 @@ def work_of(
     scorer_name: str,
 ) -> Work:
     """What the options of a run say, with what it is about."""
+    check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
     spec = RunSpec(
@@ -119,6 +120,7 @@ def work_of(
         tasks=tasks_digest(tasks),
         group=GroupPolicy(args.group_refill, Shortfall(args.group_shortfall), args.group_at_least),
     )
+    spec.check(tasks=len(tasks))
     return Work(
         spec=spec,
         settings=_settings(args),

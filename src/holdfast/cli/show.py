@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,7 +16,8 @@ from holdfast.engine.export import failure_rows, history_of, trajectory_row
 from holdfast.engine.report import as_text, build, many
 from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import UsageError
-from holdfast.records.failure import Failure
+from holdfast.records.failure import Failure, shortened
+from holdfast.records.message import Message, Role
 from holdfast.records.run import Run
 from holdfast.records.step import (
     AttemptStarted,
@@ -173,7 +175,7 @@ def _lines(view: TrajectoryView) -> list[str]:
     history = view.history
     # The recorded reason is the failure's root, whose numbers are left out so that like ones meet.
     failed = (one for one in reversed(_failures(view)) if one.root == view.reason)
-    reason = next((one.line for one in failed), view.reason)
+    reason = next((one.line for one in failed), shortened(view.reason))
     reward = "none" if history.reward is None else f"{history.reward:g}"
     lines = [
         (
@@ -197,9 +199,7 @@ def _lines(view: TrajectoryView) -> list[str]:
     # Where tools are steps, they tell their results themselves; an agent's own are only told to it.
     has_tools = any(isinstance(step, ToolIntent) for step in history.steps.values())
     for path, step in history.steps.items():
-        for message in prompts.get(path, ()):
-            if message.role != "tool" or not has_tools:
-                lines.append(f"{message.role}: {message.text}")
+        lines += _prompt(prompts.get(path, ()), tools_are_steps=has_tools)
         lines += _step(path, step, view)
     for path, draft in history.drafts.items():
         lines.append(
@@ -218,6 +218,24 @@ def _lines(view: TrajectoryView) -> list[str]:
     return lines
 
 
+def _prompt(messages: Sequence[Message], *, tools_are_steps: bool) -> list[str]:
+    """What is new to the policy. To a branch, and after its history was rewritten, that is a
+    conversation: its replies come with their calls, and these with their results."""
+    lines = []
+    is_conversation = False
+    for message in messages:
+        if message.role is Role.TOOL and tools_are_steps and not is_conversation:
+            continue
+        is_conversation = is_conversation or message.role is Role.ASSISTANT
+        lines.append(f"{message.role}: {message.text}")
+        lines += _calls(message)
+    return lines
+
+
+def _calls(message: Message) -> list[str]:
+    return [f"    calls {one.name}({one.arguments})" for one in message.tool_calls]
+
+
 def _failures(view: TrajectoryView) -> list[Failure]:
     return [*view.history.failures, *view.history.scoring_failures]
 
@@ -234,7 +252,7 @@ def _step(path: str, step: Step, view: TrajectoryView) -> list[str]:
                     f"{step.keep + count(step.delta):,}, {step.finish_reason}, {_versions(step)}, "
                     f"{many(step.tries, 'try')}{broken}): {step.message.text}"
                 ),
-                *(f"    calls {one.name}({one.arguments})" for one in step.message.tool_calls),
+                *_calls(step.message),
             ]
         case ToolIntent():
             result = view.history.results.get(path)

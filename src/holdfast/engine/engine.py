@@ -19,6 +19,7 @@ from holdfast.engine.scorer import Scorer
 from holdfast.engine.scoring import Member, Scoring
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
+from holdfast.engine.suspects import Slot, Suspects
 from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
 from holdfast.journal.process import this_process
 from holdfast.policy.policy import Policy
@@ -97,6 +98,7 @@ class Engine:
         self._slots = asyncio.Semaphore(self._settings.concurrency)
         # Finished trajectories wait for their scores outside the slots, but not without bound.
         self._unsettled = asyncio.Semaphore(2 * self._settings.concurrency + CLAIM_AHEAD)
+        self._suspects = Suspects(lambda: self.stop.requested)
         self._buffer: deque[tuple[_Group, Lease]] = deque()
         self._scoring = (
             Scoring(scorer, self._settings.scoring, journal, self._clock) if scorer else None
@@ -260,15 +262,15 @@ class Engine:
     async def _trajectory(self, group: _Group, lease: Lease) -> None:
         """Everything about one trajectory. Nothing that happens in here reaches another."""
         self._progress.started()
-        in_slot = True
+        slot = Slot(self._slots)
         try:
             history = await load(self._bench, lease)
             failures = len(history.scoring_failures)
             if history.finished is None:
                 failures = 0  # What failed before it was opened again is not held against it.
-                history = await drive(self._bench, lease, group.claim.task, history)
-            self._slots.release()
-            in_slot = False
+                async with self._suspects.turn(history.deaths, slot):
+                    history = await drive(self._bench, lease, group.claim.task, history)
+            slot.give_up()
             group.members.append(Member(lease, group.claim.task, history, failures))
             crashpoint.reach("engine.finished")
             await self._score(group)
@@ -284,8 +286,7 @@ class Engine:
             self.stop.fail(error)
             self._progress.stopped()
         finally:
-            if in_slot:
-                self._slots.release()
+            slot.give_up()
             self._unsettled.release()
 
     async def _score(self, group: _Group) -> None:

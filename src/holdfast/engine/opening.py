@@ -6,6 +6,7 @@ Nothing is changed while a live worker goes by what is recorded.
 
 from collections.abc import Iterable, Sequence
 
+from holdfast.engine.report import many
 from holdfast.journal.journal import Journal
 from holdfast.journal.process import this_process
 from holdfast.records.errors import UsageError
@@ -17,15 +18,20 @@ LEASE_SECONDS = 30.0
 
 
 class RunChanged(UsageError):
-    """The run is recorded with other tasks, settings or code."""
+    """The run is recorded with other tasks, settings or code.
 
-    def __init__(self, name: str, differences: Sequence[str]):
+    `refused` says why these changes would not be accepted either; "" if they would.
+    """
+
+    def __init__(self, name: str, differences: Sequence[str], *, refused: str = ""):
         listed = "\n".join(f"  {line}" for line in differences)
-        super().__init__(
-            f"run {name!r} is recorded differently:\n{listed}\n"
-            "use --new to start another run, or --accept-changes to go on with this one "
+        advice = (
+            f"this run cannot go on so, with --accept-changes neither: {refused}"
+            if refused
+            else "use --new to start another run, or --accept-changes to go on with this one "
             "(from Python: another name, or accept_changes=True)"
         )
+        super().__init__(f"run {name!r} is recorded differently:\n{listed}\n{advice}")
         self.differences = tuple(differences)
 
 
@@ -46,14 +52,11 @@ async def open_run(
     if not differences:
         return run
     told = await in_words(journal, run, tasks, differences)
+    refused = await _refused(journal, run, spec, tasks=tasks)
     if not accept_changes:
-        raise RunChanged(spec.name, told)
-    if spec.samples < run.spec.samples:
-        raise UsageError(
-            f"the samples of run {spec.name!r} can grow, not shrink: they are {run.spec.samples}; "
-            "use --new to start another run"
-        )
-    await _refuse_rewriting(journal, run, tasks)
+        raise RunChanged(spec.name, told, refused=refused)
+    if refused:
+        raise UsageError(refused)
     worker = await journal.join(run, this_process(), lease_seconds=LEASE_SECONDS, share=False)
     try:
         return await journal.amend_run(run, spec, tasks, differences=told)
@@ -61,18 +64,32 @@ async def open_run(
         await journal.leave(worker)
 
 
-async def _refuse_rewriting(journal: Journal, run: Run, tasks: Sequence[Task]) -> None:
+async def _refused(journal: Journal, run: Run, spec: RunSpec, *, tasks: Sequence[Task]) -> str:
+    """Why the changes cannot be accepted, and what to do instead; "" if they can."""
+    reasons = []
+    if spec.samples < run.spec.samples:
+        reasons.append(
+            f"the samples of run {spec.name!r} can grow, not shrink: {run.spec.samples} or more"
+        )
+    if changed := await _rewritten(journal, run, tasks):
+        has, it = ("has", "it another id") if len(changed) == 1 else ("have", "them other ids")
+        asks = "asks" if len(changed) == 1 else "ask"
+        reasons.append(
+            f"{many(len(changed), 'task')} {has} been worked on and now {asks} something else "
+            f"({_listed(changed)}): give {it}"
+        )
+    if not reasons:
+        return ""
+    return f"{'; '.join(reasons)}, or use --new to start another run (from Python: another name)"
+
+
+async def _rewritten(journal: Journal, run: Run, tasks: Sequence[Task]) -> list[str]:
     """Records refer to the task's messages: under another text they would tell what never was."""
     begun = {row.key.task for row in await journal.trajectories(run) if row.records}
     recorded = {task.id: content_digest(task) for task in await journal.tasks(run)}
-    changed = [
+    return [
         task.id for task in tasks if task.id in begun and recorded[task.id] != content_digest(task)
     ]
-    if changed:
-        raise UsageError(
-            f"{len(changed)} tasks have been worked on and now ask something else "
-            f"({_listed(changed)}): give them other ids, or use --new"
-        )
 
 
 async def free_name(journal: Journal, name: str) -> str:

@@ -11,11 +11,13 @@ from msgspec import Struct, field
 
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import JournalCorrupt
-from holdfast.records.failure import Failure
+from holdfast.records.failure import Failure, shortened
 from holdfast.records.group import valid_members
 from holdfast.records.history import CAME_BACK_DIFFERENT, History
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
+
+MAX_TRACEBACK_LINE = 1_000
 
 
 class Rewards(Struct):
@@ -246,5 +248,5 @@ def _cause(cause: RootCause) -> list[str]:
     lines = cause.traceback.rstrip().splitlines()
     return [
         f"{head} ({cause.permanent} for good; for instance in {cause.example})",
-        *(f"    {line}" for line in lines),
+        *(f"    {shortened(line, MAX_TRACEBACK_LINE)}" for line in lines),
     ]

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import structs
+
 from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.opening import open_run
 from holdfast.engine.report import RunReport, build
@@ -41,24 +43,28 @@ async def run(
     `samples` per task: when not given, the `n` of a `TrainingRolloutProcessor`, else 1.
     `renderer`: when not given, that of the tokenizer which the engine says its model has.
     """
+    _check_given(policy, journal, scorer=scorer, settings=settings)
     rows = as_tasks(tasks)
     if not rows:
         raise UsageError(f"run {name!r} has no tasks; give one or more")
     processor = as_processor(rollout)
-    await policy.check()
-    renderer = renderer or renderer_of(policy)
+    # All that can be wrong with it is said before the endpoint is asked anything.
     spec = RunSpec(
         name=name,
         samples=samples_for(processor, samples),
         model=policy.model,
-        sampling=sampling or Sampling(),
+        sampling=Sampling() if sampling is None else sampling,
         seed=seed,
         rollout=fingerprint_of(rollout),
         scorer="" if scorer is None else fingerprint_of(scorer),
-        renderer=renderer.name,
+        renderer="",
         tasks=tasks_digest(rows),
-        group=group or GroupPolicy(),
+        group=GroupPolicy() if group is None else group,
     )
+    spec.check(tasks=len(rows))
+    await policy.check()
+    renderer = renderer or renderer_of(policy)
+    spec = structs.replace(spec, model=policy.model, renderer=renderer.name)
     opened = await open_run(journal, spec, rows, accept_changes=accept_changes)
     engine = Engine(
         run=opened,
@@ -73,3 +79,25 @@ async def run(
     if ending.fatal is not None:
         raise ending.fatal
     return ending, await build(journal, opened)
+
+
+def _check_given(policy: object, journal: object, *, scorer: object, settings: object) -> None:
+    """The mistakes that are near: an address where what is found at it is wanted."""
+    if not _has(policy, "check", "sample"):
+        raise UsageError(
+            f"policy is of type {type(policy).__name__}, and no policy; for the engine at an "
+            "address, give holdfast.EnginePolicy(URL, MODEL)"
+        )
+    if not _has(journal, "find_run", "create_run"):
+        raise UsageError(
+            f"journal is of type {type(journal).__name__}, and no journal; for the one in a file, "
+            "give holdfast.open_journal(PATH), and close it afterwards"
+        )
+    if scorer is not None and not callable(scorer):
+        raise UsageError(f"scorer is a function of one argument, not {scorer!r:.100}")
+    if settings is not None and not isinstance(settings, Settings):
+        raise UsageError(f"settings is a Settings(…), not {settings!r:.100}")
+
+
+def _has(value: object, *methods: str) -> bool:
+    return all(callable(getattr(value, one, None)) for one in methods)

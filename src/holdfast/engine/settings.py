@@ -3,7 +3,20 @@
 from msgspec import Struct, structs
 
 from holdfast.records.errors import UsageError
+from holdfast.records.sampling import check_number, check_whole
 from holdfast.rollout.session import OnDivergence
+
+
+def _check_longer(name: str, seconds: float) -> None:
+    check_number(name, seconds)
+    if not seconds > 0:
+        raise UsageError(f"{name} must be longer than 0 seconds, not {seconds}")
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    check_number(name, seconds)
+    if not seconds >= 0:
+        raise UsageError(f"{name} must be 0 seconds or more, not {seconds}")
 
 
 class ScoringPolicy(Struct, frozen=True):
@@ -14,10 +27,9 @@ class ScoringPolicy(Struct, frozen=True):
     concurrency: int = 32
 
     def __post_init__(self) -> None:
-        if self.tries < 1 or self.concurrency < 1:
-            raise UsageError("scoring wants 1 or more tries, and 1 or more at once")
-        if self.timeout <= 0:
-            raise UsageError("a scorer's deadline must be longer than 0 seconds")
+        check_whole("a scorer's tries", self.tries, least=1)
+        check_whole("a scorer's concurrency", self.concurrency, least=1)
+        _check_longer("a scorer's timeout", self.timeout)
 
 
 class Settings(Struct, frozen=True):
@@ -44,11 +56,14 @@ class Settings(Struct, frozen=True):
             raise UsageError(f"on_divergence={self.on_divergence!r} is none of {known}")
         # Its name is as good as the member; it is compared by identity.
         structs.force_setattr(self, "on_divergence", OnDivergence(self.on_divergence))
-        if self.concurrency < 1:
-            raise UsageError(f"concurrency must be 1 or more, not {self.concurrency}")
-        if self.max_retry < 0:
-            raise UsageError(f"max-retry must be 0 or more, not {self.max_retry}")
-        if self.partial_tokens < 0:
-            raise UsageError(f"partial-tokens must be 0 or more, not {self.partial_tokens}")
-        if self.lease_seconds <= 0 or self.attempt_deadline <= 0:
-            raise UsageError("deadlines and leases must be longer than 0 seconds")
+        check_whole("concurrency", self.concurrency, least=1)
+        check_whole("max_retry", self.max_retry, least=0)
+        check_whole("partial_tokens", self.partial_tokens, least=0)
+        _check_longer("lease_seconds", self.lease_seconds)
+        _check_longer("attempt_deadline", self.attempt_deadline)
+        if self.run_deadline is not None:
+            _check_longer("run_deadline", self.run_deadline)
+        for name in ("grace", "backoff", "backoff_cap"):
+            _check_seconds(name, getattr(self, name))
+        if not isinstance(self.scoring, ScoringPolicy):
+            raise UsageError(f"scoring is a ScoringPolicy(…), not {self.scoring!r:.100}")

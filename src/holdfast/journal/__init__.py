@@ -3,16 +3,23 @@
 Knows how records are kept, leased and delivered. Never knows what they mean.
 """
 
+import re
 from pathlib import Path
 
 from holdfast.journal.journal import Journal
+from holdfast.records.errors import UsageError
 
 MEMORY = "memory:"
 """The address of a journal that keeps nothing."""
 
 
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+"""With one slash: a `Path` has made one of two."""
+
+
 def open_journal(where: str | Path, *, read_only: bool = False) -> Journal:
     """A journal by its address: a file path (SQLite), or `memory:` for one that keeps nothing."""
+    check_address(where)
     if str(where) == MEMORY:
         from holdfast.journal.memory import MemoryJournal
 
@@ -20,3 +27,15 @@ def open_journal(where: str | Path, *, read_only: bool = False) -> Journal:
     from holdfast.journal.sqlite import SqliteJournal
 
     return SqliteJournal(Path(where), read_only=read_only)
+
+
+def check_address(where: object) -> None:
+    """Refuses the address of a server, which would be taken for the path of a file."""
+    if not isinstance(where, str | Path) or not str(where):
+        raise UsageError(f"a journal is the path of a file, or {MEMORY}, not {where!r:.100}")
+    if found := _URL.match(str(where)):
+        # No more of it is said: it may hold a password.
+        raise UsageError(
+            f"journal {found[1]}://…: a journal is a file, like holdfast.db, or {MEMORY}; "
+            "PostgreSQL and other servers are not there yet"
+        )

@@ -8,11 +8,16 @@ trajectory, and each trajectory has a head: the place of its last record, and ho
 Within a trajectory positions grow with the sequence, so links only lead back. They say nothing that
 the records do not say themselves: a reader that they lead astray finds the records without them,
 `relink` makes them anew, and the check holds them against the records.
+
+A log without a head is empty, unless its trajectory was begun: then the head may be lost, and only
+a pass over all records can tell. Beginning sets the status, in the transaction of the first record.
 """
 
 import sqlite3
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+
+from msgspec import json
 
 from holdfast.records.errors import JournalCorrupt
 
@@ -32,6 +37,8 @@ _BY_SCAN = f"""SELECT {COLUMNS} FROM records r WHERE trajectory = ? AND seq >= ?
     ORDER BY seq, position"""  # noqa: S608 - ours
 _POSITIONS = f"{_CHAIN} SELECT position FROM chain WHERE position > 0 ORDER BY position"  # noqa: S608 - ours
 _FOUND = "SELECT position FROM records WHERE trajectory = ? ORDER BY seq, position"
+_COUNTED = """SELECT trajectory, count(*) FROM records
+    WHERE trajectory IN (SELECT value FROM json_each(?)) GROUP BY trajectory"""
 
 
 class BadRecord(JournalCorrupt):
@@ -45,17 +52,32 @@ class BadRecord(JournalCorrupt):
 
 
 def length(connection: sqlite3.Connection, trajectory: int) -> int:
-    """How many records the trajectory has, by its head; so the next one is number `length`."""
+    """How many records the trajectory has, by its head; so the next one is number `length`.
+
+    0 without a head, and -1, which no log has, where damage made something else of the number.
+    """
     row = connection.execute(
         "SELECT length FROM heads WHERE trajectory = ?", (trajectory,)
     ).fetchone()
-    return 0 if row is None else int(row[0])
+    if row is None:
+        return 0
+    return row[0] if isinstance(row[0], int) else -1
+
+
+def lengths_without_heads(
+    connection: sqlite3.Connection, trajectories: Sequence[int]
+) -> dict[int, int]:
+    """How many records those have that have any: one pass over all records, if any are asked."""
+    if not trajectories:
+        return {}
+    asked = json.encode(trajectories).decode()
+    return dict(connection.execute(_COUNTED, (asked,)).fetchall())
 
 
 def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[Row, None, None]:
     """The rows of a log in their order. Takes time in proportion to it, unless links are damaged.
 
-    A head that counts records that are not there, or too few, ends in a `BadRecord`.
+    A head that is lost, counts records that are not there, or too few, ends in a `BadRecord`.
     """
     done, counted = 0, None
     with closing(connection.execute(_BY_CHAIN, (trajectory,))) as led:
@@ -64,8 +86,18 @@ def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[Row, None
                 break
             yield (row[0], row[1], row[2], row[3], row[4])
             done += 1
-    if done != (length(connection, trajectory) if counted is None else counted):
+    if counted is None:
+        counted = length(connection, trajectory)
+    if done != counted or (not counted and _is_begun(connection, trajectory)):
         yield from rows_without_links(connection, trajectory, done)
+
+
+def _is_begun(connection: sqlite3.Connection, trajectory: int) -> bool:
+    """Whether something was recorded of it, as its own row has it."""
+    row = connection.execute(
+        "SELECT status != 0 FROM trajectories WHERE id = ?", (trajectory,)
+    ).fetchone()
+    return row is not None and bool(row[0])
 
 
 def rows_without_links(
@@ -81,7 +113,8 @@ def rows_without_links(
                 done += 1
         counted = length(connection, trajectory)
         if done != counted:
-            reason = f"is where the log ends, but its head counts {counted} records"
+            told = f"its head counts {counted} records" if counted else "its head is lost"
+            reason = f"is where the log ends, but {told}"
             raise BadRecord(trajectory, done, position, reason)
 
 

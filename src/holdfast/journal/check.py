@@ -6,7 +6,7 @@ names all of them, each with its place and with what to do about it. One traject
 at a time, whatever the size of the journal.
 
 `repair` is the only function here that writes: it cuts torn logs to their last good record and
-makes broken links anew.
+makes broken links and indexes anew.
 """
 
 import sqlite3
@@ -16,17 +16,18 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from holdfast.journal import table_check
 from holdfast.journal.chain import COLUMNS, rows
 from holdfast.journal.journal import Cut, WorkerIdentity, digest_of
 from holdfast.journal.log_check import Finding, TrajectoryState, check_log
 from holdfast.journal.process import is_gone
 from holdfast.journal.repair import mend
-from holdfast.journal.runs import NOW, run_of, task_of
-from holdfast.journal.schema import explain, prepare
+from holdfast.journal.runs import NOW, shown
+from holdfast.journal.schema import SALVAGE, explain, log_size, prepare
 from holdfast.journal.sqlite import connect_to_read, plain_connect
-from holdfast.records.errors import JournalCorrupt, JournalError, RunHeld
+from holdfast.journal.table_repair import damage_of, mend_tables
+from holdfast.records.errors import JournalError, RunHeld
 
-_DAMAGED = "copy the file, then salvage it with `sqlite3 FILE .recover`; check the disk"
 _REPORT = "please report it: no fault of a disk or a process explains it"
 
 
@@ -69,8 +70,7 @@ def check(path: Path) -> Report:
 
 
 def _size(path: Path) -> int:
-    files = (path, path.with_name(f"{path.name}-wal"))
-    return sum(file.stat().st_size for file in files if file.exists())
+    return path.stat().st_size + log_size(path)
 
 
 def _guarded(
@@ -83,39 +83,45 @@ def _guarded(
         part(connection, report)
     except Exception as error:  # A damaged page can turn any column into anything.
         what = f"cannot be read: {type(error).__name__}: {error}"
-        report.add(f"file, {part.__name__.strip('_')}", what, _DAMAGED)
+        report.add(f"file, {part.__name__.strip('_')}", what, SALVAGE)
 
 
 def _pages(connection: sqlite3.Connection, report: Report) -> None:
+    """Of all tables; what an index alone explains was told with its remedy already."""
+    known = {"ok", *(finding.what for finding in report.findings)}
     for (line,) in connection.execute("PRAGMA quick_check"):
-        if line != "ok":
-            report.add("file", line, _DAMAGED)
+        if line not in known:
+            report.add("file", line, SALVAGE)
+
+
+def _schema(connection: sqlite3.Connection, report: Report) -> None:
+    report.findings += table_check.schema(connection)
+
+
+def _indexes(connection: sqlite3.Connection, report: Report) -> None:
+    report.findings += table_check.indexes(connection)
 
 
 def _runs(connection: sqlite3.Connection, report: Report) -> None:
-    for name, *row in connection.execute("SELECT name, id, spec, changes, created FROM runs"):
+    for finding in table_check.runs(connection):
         report.runs += 1
-        try:
-            run_of(name, (row[0], row[1], row[2], row[3]))
-        except JournalCorrupt as error:
-            report.add(f"run {name}", str(error), _DAMAGED)
+        report.findings += [] if finding is None else [finding]
 
 
 def _tasks(connection: sqlite3.Connection, report: Report) -> None:
-    remedy = "resume the run with its task file and accept the change: that writes the task anew"
-    for run, name, body, crc in connection.execute(
-        "SELECT coalesce(r.name, '?'), t.id, CAST(t.body AS BLOB), t.crc FROM tasks t "
-        "LEFT JOIN runs r ON r.id = t.run"
-    ):
+    for finding in table_check.tasks(connection):
         report.tasks += 1
-        try:
-            task_of((body, crc), name=name)
-        except JournalCorrupt as error:
-            report.add(f"task {run}/{name}", str(error), remedy)
+        report.findings += [] if finding is None else [finding]
 
 
-_TRAJECTORIES = """SELECT t.id, coalesce(r.name, '?') || '/' || coalesce(k.id, t.task) || '/' ||
-        t.sample, t.status, t.settled IS NOT NULL, t.epoch, r.id IS NULL OR k.id IS NULL
+def _numbers(connection: sqlite3.Connection, report: Report) -> None:
+    report.findings += table_check.numbers(connection)
+    report.findings += table_check.stray_heads(connection)
+
+
+# The cast: damage can make text that is no UTF-8, and could not even be read.
+_TRAJECTORIES = """SELECT t.id, CAST(coalesce(r.name, '?') || '/' || coalesce(k.id, t.task) || '/'
+        || t.sample AS BLOB), t.status, t.settled IS NOT NULL, t.epoch, r.id IS NULL OR k.id IS NULL
     FROM trajectories t LEFT JOIN runs r ON r.id = t.run
     LEFT JOIN tasks k ON k.run = t.run AND k.ordinal = t.task ORDER BY t.id"""
 
@@ -138,8 +144,12 @@ def _records(connection: sqlite3.Connection, report: Report) -> None:
 
 def _trajectories(connection: sqlite3.Connection, report: Report) -> None:
     found = connection.execute("SELECT 1 FROM sqlite_temp_schema WHERE name = 'found'").fetchone()
-    for number, name, status, settled, epoch, orphan in connection.execute(_TRAJECTORIES):
+    for number, named, status, settled, epoch, orphan in connection.execute(_TRAJECTORIES):
         report.trajectories += 1
+        name = shown(named)
+        if not isinstance(status, int) or not isinstance(epoch, int):
+            report.add(name, "has a row that does not decode", SALVAGE)
+            continue
         if orphan:
             report.add(name, "belongs to no run or no task of the journal", _REPORT)
         state = TrajectoryState(number, name, status, bool(settled), epoch)
@@ -181,8 +191,8 @@ def _cuts(connection: sqlite3.Connection, report: Report) -> None:
 
 
 # A member that a repair has cut is open again although its group was delivered.
-_DELIVERED = """SELECT coalesce(r.name, '?'), d.consumer, d.task, d.step, count(t.id),
-        count(t.settled OR t.id IN (SELECT trajectory FROM cuts))
+_DELIVERED = """SELECT CAST(coalesce(r.name, '?') AS BLOB), CAST(d.consumer AS BLOB), d.task,
+        d.step, count(t.id), count(t.settled OR t.id IN (SELECT trajectory FROM cuts))
     FROM deliveries d LEFT JOIN runs r ON r.id = d.run
     LEFT JOIN trajectories t ON t.run = d.run AND t.task = d.task
     GROUP BY d.rowid"""
@@ -198,8 +208,10 @@ def _deliveries(connection: sqlite3.Connection, report: Report) -> None:
     for run, consumer, task, step, members, settled in connection.execute(_DELIVERED):
         report.deliveries += 1
         if not members or members != settled:
-            what = f"task {task} of run {run} was delivered before all its members were settled"
-            report.add(f"consumer {consumer}, step {step}", what, remedy)
+            what = (
+                f"task {task} of run {shown(run)} was delivered before all its members were settled"
+            )
+            report.add(f"consumer {shown(consumer)}, step {step}", what, remedy)
     for run, consumer, task, times in connection.execute(_TWICE):
         what = f"task {task} of run {run} was delivered {times} times"
         report.add(f"consumer {consumer}", what, remedy)
@@ -218,9 +230,12 @@ def _consumers(connection: sqlite3.Connection, report: Report) -> None:
 
 _PARTS = (
     _records,
+    _schema,
+    _indexes,
     _pages,
     _runs,
     _tasks,
+    _numbers,
     _trajectories,
     _orphans,
     _blobs,
@@ -238,21 +253,25 @@ def repair(path: Path) -> list[Cut]:
 
     What is cut is set aside in the journal, and the trajectories are open again: the next run
     goes on from their last good records. Links that do not lead to their records are made anew,
-    which loses nothing. All of it is done, or nothing.
+    and so are indexes, which loses nothing. All of it is done, or nothing.
     """
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
+    connect_to_read(path).close()  # An empty file is no journal, and is not made one.
     try:
         connection = plain_connect(f"{path.absolute().as_uri()}?mode=rw")
     except sqlite3.Error as error:
         raise explain(error, path) from error
     try:
         prepare(connection, path)
+        with closing(connect_to_read(path)) as reader:
+            damage = damage_of(reader)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("BEGIN IMMEDIATE")
         _refuse_if_held(connection)
         # What is torn is looked for among all records: once, not for each log.
         connection.execute("CREATE INDEX records_repair ON records(trajectory, seq)")
+        mend_tables(connection, damage)
         cuts = list(_cut_all(connection))
         connection.execute("DROP INDEX records_repair")
         connection.execute("COMMIT")
@@ -275,7 +294,7 @@ def _refuse_if_held(connection: sqlite3.Connection) -> None:
 
 def _cut_all(connection: sqlite3.Connection) -> Iterator[Cut]:
     for number, name, *_ in connection.execute(_TRAJECTORIES):
-        cut = mend(connection, number, name=name)
+        cut = mend(connection, number, name=shown(name))
         if cut is not None:
             # Whoever still believes to hold it, holds the log as it was before.
             connection.execute(

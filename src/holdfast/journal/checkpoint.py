@@ -38,24 +38,32 @@ class Checkpointer:
     def __init__(self, connect: Callable[[], sqlite3.Connection]):
         self._connect = connect
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
         self._wake = threading.Event()
+        self._copying = threading.Lock()
+        """Held by whoever copies: SQLite lets only one, and sends the other away."""
         self._stopping = False
         self._written = 0
-        """Bytes, since the log was used from its start."""
+        """Bytes, since the log was used from its start: as the writer counts, which does not see
+        all that is written around its records, or as whoever copied found."""
+        self._found = 0
+        """How long the log was when it was last copied."""
         self._asked_at = 0
         """Of these, how many there were when the thread was last asked to copy them."""
+        self._next_rest = 0
+        """The writer does not copy before so many: what it could not do, it cannot do at once."""
         self._is_copied = False
         """They are copied, and the writer has not looked since."""
 
     def after_commit(self, size: int) -> bool:
         """Told by the writer between two transactions; whether it is to `copy_rest` before it
         goes on."""
-        self._written += size + COMMIT_BYTES
+        self._written = max(self._written + size + COMMIT_BYTES, self._found)
         left = self._written - self._asked_at
         is_long = self._is_copied and self._written >= RESTART_BYTES
-        if self._written >= MOST_BYTES or (is_long and left <= REST_BYTES):
-            self._is_copied = False
-            self._written = self._asked_at = 0
+        if self._written >= max(MOST_BYTES, self._next_rest):
+            return True
+        if is_long and left <= REST_BYTES and self._written >= self._next_rest:
             return True
         if is_long or left >= START_BYTES:
             self._is_copied = False
@@ -65,15 +73,27 @@ class Checkpointer:
         return False
 
     def copy_rest(self, connection: sqlite3.Connection) -> None:
-        """The next transaction begins at the log's start, unless someone reads from it."""
-        connection.execute(_PASSIVE)
+        """Where all is copied, the next transaction begins at the log's start, unless someone
+        reads from it."""
+        with self._copying:
+            self._is_copied = False
+            self._found, is_all = _copy(connection)
+            if is_all:
+                self._written = self._found = self._asked_at = self._next_rest = 0
+                return
+        self._asked_at = self._written
+        self._next_rest = self._written + START_BYTES
 
     def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._work, name="holdfast-checkpoint", daemon=True
-            )
-            self._thread.start()
+        with self._starting:
+            if self._thread is not None or self._stopping:
+                return
+            thread = threading.Thread(target=self._work, name="holdfast-checkpoint", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # No more threads here: the writer copies when the log is long enough.
+            self._thread = thread
 
     def _work(self) -> None:
         try:
@@ -83,20 +103,26 @@ class Checkpointer:
         try:
             while self._wake.wait() and not self._stopping:
                 self._wake.clear()
-                self._is_copied = _copy(connection)
+                self._copy_some(connection)
         finally:
             connection.close()
 
+    def _copy_some(self, connection: sqlite3.Connection) -> None:
+        try:
+            with self._copying:
+                self._found, self._is_copied = _copy(connection)
+        except sqlite3.Error:
+            return  # Out of space: the log keeps everything, and the writer tries again.
+
     def stop(self) -> None:
-        self._stopping = True
+        with self._starting:
+            self._stopping = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
 
-def _copy(connection: sqlite3.Connection) -> bool:
-    try:
-        connection.execute(_PASSIVE)
-    except sqlite3.Error:
-        return False  # Busy or out of space: the log keeps everything, the next pass tries again.
-    return True
+def _copy(connection: sqlite3.Connection) -> tuple[int, bool]:
+    """The length of the log in bytes, and whether all of it that was there is copied."""
+    busy, frames, copied = connection.execute(_PASSIVE).fetchone()
+    return frames * PAGE_SIZE, not busy and copied == frames

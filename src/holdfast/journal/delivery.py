@@ -7,7 +7,7 @@ a second delivery impossible; asking again for the same step returns the same gr
 import sqlite3
 
 from holdfast.journal.journal import Batch, TrajectoryRow
-from holdfast.journal.runs import TRAJECTORY, trajectory_row
+from holdfast.journal.runs import trajectory_rows
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy, valid_members
 from holdfast.records.run import Run
@@ -65,10 +65,8 @@ def _kept(policy: GroupPolicy, members: tuple[TrajectoryRow, ...]) -> bool:
 
 
 def _members(connection: sqlite3.Connection, run: Run, ordinal: int) -> tuple[TrajectoryRow, ...]:
-    rows = connection.execute(
-        TRAJECTORY + "WHERE t.run = ? AND t.task = ? ORDER BY t.sample", (run.id, ordinal)
-    )
-    return tuple(trajectory_row(run.spec.name, row) for row in rows)
+    where = "WHERE t.run = ? AND t.task = ? ORDER BY t.sample"
+    return tuple(trajectory_rows(connection, run.spec.name, where, (run.id, ordinal)))
 
 
 def last_step(connection: sqlite3.Connection, run: Run, consumer: str) -> int | None:

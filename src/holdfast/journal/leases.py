@@ -16,10 +16,10 @@ from holdfast.journal.journal import (
     WorkerIdentity,
 )
 from holdfast.journal.process import is_gone
-from holdfast.journal.runs import NOW, TRAJECTORY, task_of, trajectory_row
+from holdfast.journal.runs import NOW, TASK, status_of, task_of, trajectory_rows
 from holdfast.records.errors import LeaseLost, RunHeld
 from holdfast.records.run import Run
-from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.trajectory import TrajectoryKey
 
 
 def join(
@@ -108,35 +108,44 @@ def claim(
 
 
 def _claim_group(connection: sqlite3.Connection, run: str, worker: Worker, ordinal: int) -> Claim:
-    name, *body = connection.execute(
-        "SELECT id, body, crc FROM tasks WHERE run = ? AND ordinal = ?", (worker.run, ordinal)
-    ).fetchone()
-    task = task_of((body[0], body[1]), name=name)
+    task = task_of(
+        connection.execute(
+            f"SELECT {TASK} FROM tasks k WHERE run = ? AND ordinal = ?",  # noqa: S608 - TASK is ours
+            (worker.run, ordinal),
+        ).fetchone()
+    )
     taken = connection.execute(
         "UPDATE trajectories SET owner = ?, epoch = epoch + 1 "
         "WHERE run = ? AND task = ? AND settled IS NULL RETURNING id, sample, epoch, status",
         (worker.id, worker.run, ordinal),
     ).fetchall()
+    lengths = _lengths(connection, taken)
     leases = [
         Lease(
-            key=TrajectoryKey(run, name, sample),
+            key=TrajectoryKey(run, task.id, sample),
             id=identity,
             ordinal=ordinal,
             epoch=epoch,
-            status=Status(status),
+            status=status_of(status, of=f"trajectory {identity}"),
             settled=False,
-            next_seq=chain.length(connection, identity),
+            next_seq=lengths[identity],
         )
         for identity, sample, epoch, status in sorted(taken, key=lambda row: row[1])
     ]
     return Claim(task, ordinal, leases, _settled(connection, run, worker.run, ordinal))
 
 
+def _lengths(
+    connection: sqlite3.Connection, taken: list[tuple[int, int, int, int]]
+) -> dict[int, int]:
+    """A log whose head is lost is not empty: whoever loads it is told so, and can have it cut."""
+    lengths = {identity: chain.length(connection, identity) for identity, *_ in taken}
+    headless = [identity for identity, _, _, status in taken if status and not lengths[identity]]
+    return lengths | chain.lengths_without_heads(connection, headless)
+
+
 def _settled(
     connection: sqlite3.Connection, name: str, run: int, ordinal: int
 ) -> list[TrajectoryRow]:
-    rows = connection.execute(
-        TRAJECTORY + "WHERE t.run = ? AND t.task = ? AND t.settled IS NOT NULL ORDER BY t.sample",
-        (run, ordinal),
-    )
-    return [trajectory_row(name, row) for row in rows]
+    where = "WHERE t.run = ? AND t.task = ? AND t.settled IS NOT NULL ORDER BY t.sample"
+    return trajectory_rows(connection, name, where, (run, ordinal))

@@ -33,6 +33,7 @@ _STATUSES = frozenset(int(status) for status in Status)
 _CUT = "repair the journal: the log is cut to its last good record and goes on from there"
 _RELINK = "repair the journal: the links are made anew from the records, nothing is cut"
 _DO_AGAIN = "nothing: the environment comes back from an earlier one, by doing more again"
+_STATE = "check the disk; if it is sound, please report it, with the journal"
 _REPORT = "please report it, with the journal: no fault of a disk explains it"
 
 
@@ -101,7 +102,7 @@ class _Log:
             self._history.take(record)
         if not torn:
             for what in self._wrong_state():
-                yield self._finding("", what, _REPORT)
+                yield self._finding("", what, _STATE)
             yield from self._wrong_chain()
 
     def _wrong_chain(self) -> Iterator[Finding]:
@@ -131,6 +132,8 @@ class _Log:
             yield f"is marked {Status(state.status).name}; its log says {history.status.name}"
         elif history.finished is None and Status(state.status).is_over:
             yield f"is marked {Status(state.status).name}, but its log does not end"
+        elif state.status == Status.PENDING and history.attempts:
+            yield f"is marked PENDING; its log says {history.status.name}"
         if state.settled and history.finished is None:
             yield "is settled, but its log does not end"
 

@@ -36,9 +36,11 @@ def _checked(trajectory: int, rows: Generator[chain.Row, None, None]) -> Iterato
             yield check_row(trajectory, expected, row)
 
 
-def check_row(trajectory: int, expected: int, row: tuple[int, int, object, int, object]) -> Record:
+def check_row(
+    trajectory: int, expected: int, row: tuple[int, object, object, int, object]
+) -> Record:
     position, seq, epoch, crc, body = row
-    if seq != expected:
+    if not isinstance(seq, int) or seq != expected:
         raise BadRecord(trajectory, expected, position, f"is missing (found {seq} instead)")
     # A damaged page can turn a column into one of another type.
     if (
@@ -46,7 +48,7 @@ def check_row(trajectory: int, expected: int, row: tuple[int, int, object, int, 
         or not isinstance(epoch, int)
         or crc != checksum(body, trajectory=trajectory, seq=seq, epoch=epoch)
     ):
-        raise BadRecord(trajectory, seq, position, "fails its checksum")
+        raise BadRecord(trajectory, expected, position, "fails its checksum")
     try:
         return decode(body)
     except JournalCorrupt as error:
@@ -65,8 +67,12 @@ def cut_to_last_good(connection: sqlite3.Connection, lease: Lease) -> Cut | None
 def mend(connection: sqlite3.Connection, trajectory: int, *, name: str) -> Cut | None:
     """Cuts the log if it is torn, and else makes its links anew if they are wrong.
 
-    Reads without links: needs an index of the records if it is to be done for many.
+    A head that is lost, or counts too few, is made anew first: more records than it knows of are
+    there, so none is lost. Reads without links: needs an index of the records if it is to be done
+    for many.
     """
+    if chain.length(connection, trajectory) < len(chain.found(connection, trajectory)):
+        chain.relink(connection, trajectory)
     rows = _checked(trajectory, chain.rows_without_links(connection, trajectory))
     cut = _cut_if_torn(connection, trajectory, rows, name=name)
     if cut is None:
@@ -92,8 +98,9 @@ def cut_at(
     """Sets the bad record and all after it aside; the trajectory is open again."""
     cut = chain.found(connection, trajectory)[bad.seq :]
     connection.executemany(
-        "INSERT INTO cuts SELECT NULL, trajectory, seq, epoch, crc, body, ? FROM records "
-        "WHERE position = ?",
+        # Damage can also make nothing of a column.
+        "INSERT INTO cuts SELECT NULL, trajectory, coalesce(seq, -1), coalesce(epoch, -1), "
+        "coalesce(crc, -1), coalesce(body, x''), ? FROM records WHERE position = ?",
         [(bad.reason, position) for position in cut],
     )
     for table in ("links", "records"):
@@ -109,6 +116,12 @@ def cut_at(
     return Cut(name, trajectory, bad.seq, bad.position, len(cut), bad.reason, status)
 
 
+def _refuse_headless(connection: sqlite3.Connection, trajectories: list[int]) -> None:
+    """What is written behind a head that is lost would take the places of what is there."""
+    for trajectory, there in chain.lengths_without_heads(connection, trajectories).items():
+        raise BadRecord(trajectory, there, 0, "is where the log ends, but its head is lost")
+
+
 def reopen_failed(connection: sqlite3.Connection, run: Run, reason: str) -> int:
     """Groups that a consumer has are left alone: its batches stay what they were."""
     (now,) = connection.execute(f"SELECT {NOW}").fetchone()
@@ -120,6 +133,7 @@ def reopen_failed(connection: sqlite3.Connection, run: Run, reason: str) -> int:
         "(SELECT 1 FROM deliveries d WHERE d.run = t.run AND d.task = t.task)",
         (run.id, int(Status.FAILED)),
     ).fetchall()
+    _refuse_headless(connection, [trajectory for trajectory, _, length in failed if not length])
     standing = standing_of(connection, [trajectory for trajectory, _, _ in failed])
     rows: list[Row] = []
     for trajectory, epoch, seq in failed:

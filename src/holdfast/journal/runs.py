@@ -3,9 +3,11 @@
 import sqlite3
 import zlib
 from collections.abc import Sequence
+from contextlib import closing
 
 import msgspec
 
+from holdfast.journal import chain
 from holdfast.journal.journal import RunRow, TrajectoryRow, WorkerIdentity
 from holdfast.journal.process import is_gone
 from holdfast.records.errors import JournalCorrupt, UsageError
@@ -44,14 +46,17 @@ def find(connection: sqlite3.Connection, name: str) -> Run | None:
 def run_of(name: str, row: tuple[int, bytes, bytes, float]) -> Run:
     identity, spec, changes, created = row
     try:
-        return Run(
+        run = Run(
             id=identity,
             spec=msgspec.msgpack.decode(spec, type=RunSpec),
             changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
-            created=created,
+            created=float(created),
         )
-    except (msgspec.MsgspecError, TypeError) as error:
+    except (ValueError, TypeError) as error:  # Of any kind: text that is no UTF-8, too.
         raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
+    if run.spec.name != name:
+        raise JournalCorrupt(f"run {name!r}: its description is of run {run.spec.name!r}")
+    return run
 
 
 def amend(
@@ -115,25 +120,57 @@ def _body(task: Task) -> tuple[bytes, int]:
     return body, zlib.crc32(body)
 
 
-def task_of(row: tuple[object, int], *, name: str) -> Task:
-    # A damaged page can turn a column into one of another type.
-    if not isinstance(row[0], bytes) or zlib.crc32(row[0]) != row[1]:
-        raise JournalCorrupt(f"task {name!r} fails its checksum")
+TASK = "CAST(k.id AS BLOB), CAST(k.body AS BLOB), k.crc"
+"""What makes a task, whatever damage made of it: text that is no UTF-8 cannot even be read."""
+
+
+class MisnamedTask(JournalCorrupt):
+    """A task is whole, but its row has another name for it."""
+
+    def __init__(self, name: object, task: Task):
+        super().__init__(f"task {shown(name)!r} is named {task.id!r} in its own text")
+        self.task = task
+
+
+def task_of(row: tuple[object, object, object]) -> Task:
+    """Of `TASK`; what is not as it was written is `JournalCorrupt`."""
+    name, body, crc = row
+    if not isinstance(body, bytes) or zlib.crc32(body) != crc:
+        raise JournalCorrupt(f"task {shown(name)!r} fails its checksum")
     try:
-        return msgspec.msgpack.decode(row[0], type=Task)
-    except msgspec.MsgspecError as error:
-        raise JournalCorrupt(f"task {name!r} does not decode: {error}") from error
+        task = msgspec.msgpack.decode(body, type=Task)
+    except ValueError as error:
+        raise JournalCorrupt(f"task {shown(name)!r} does not decode: {error}") from error
+    if name != task.id.encode():
+        raise MisnamedTask(name, task)
+    return task
+
+
+def shown(name: object) -> str:
+    """A name that was read as bytes, for whoever looks for it: whatever damage made of it."""
+    return name.decode(errors="replace") if isinstance(name, bytes) else "?"
+
+
+def text_of(value: object, *, of: str) -> str:
+    """Text that was read as bytes, so that it can be read whatever damage made of it."""
+    if not isinstance(value, bytes):
+        raise JournalCorrupt(f"{of} is no text")
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise JournalCorrupt(f"{of} is no text: {error}") from error
 
 
 def tasks(connection: sqlite3.Connection, run: Run) -> list[Task]:
-    rows = connection.execute(
-        "SELECT id, body, crc FROM tasks WHERE run = ? ORDER BY ordinal", (run.id,)
-    )
-    return [task_of((body, crc), name=name) for name, body, crc in rows]
+    # Closed at once, also by an error: whoever kept that would keep the snapshot with it.
+    with closing(
+        connection.execute(f"SELECT {TASK} FROM tasks k WHERE run = ? ORDER BY ordinal", (run.id,))  # noqa: S608 - ours
+    ) as rows:
+        return [task_of(row) for row in rows]
 
 
-TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT NULL, t.epoch,
-        coalesce(h.length, 0),
+_TRAJECTORY = """SELECT CAST(k.id AS BLOB), t.sample, t.id, t.task, t.status,
+        t.settled IS NOT NULL, t.epoch, coalesce(h.length, 0),
         coalesce((SELECT 'process ' || w.pid || ' on ' || w.host FROM workers w
                   WHERE w.id = t.owner), ''),
         NOT k.current
@@ -141,15 +178,29 @@ TRAJECTORY = """SELECT k.id, t.sample, t.id, t.task, t.status, t.settled IS NOT 
     LEFT JOIN heads h ON h.trajectory = t.id """
 
 
-def trajectory_row(
-    run: str, row: tuple[str, int, int, int, int, int, int, int, str, int]
-) -> TrajectoryRow:
-    name, sample, identity, ordinal, status, settled, epoch, records, owner, resting = row
+_Row = tuple[object, int, int, int, int, int, int, int, str, int]
+
+
+def trajectory_rows(
+    connection: sqlite3.Connection, run: str, where: str, parameters: tuple[object, ...]
+) -> list[TrajectoryRow]:
+    """The trajectories `where` of the run with that name, of tables `t` and, for tasks, `k`."""
+    found: list[_Row] = connection.execute(_TRAJECTORY + where, parameters).fetchall()
+    headless = [row[2] for row in found if row[4] and not row[7]]
+    there = chain.lengths_without_heads(connection, headless)
+    return [_trajectory_row(run, row, there.get(row[2], row[7])) for row in found]
+
+
+def _trajectory_row(run: str, row: _Row, records: int) -> TrajectoryRow:
+    name, sample, identity, ordinal, status, settled, epoch, _, owner, resting = row
+    key = TrajectoryKey(run, text_of(name, of=f"the name of task {ordinal}"), sample)
+    if not all(isinstance(number, int) for number in (sample, ordinal, epoch, records)):
+        raise JournalCorrupt(f"{key}: its row does not decode ({row[1:8]!r:.100})")
     return TrajectoryRow(
-        key=TrajectoryKey(run, name, sample),
+        key=key,
         id=identity,
         ordinal=ordinal,
-        status=Status(status),
+        status=status_of(status, of=str(key)),
         settled=bool(settled),
         epoch=epoch,
         records=records,
@@ -158,16 +209,25 @@ def trajectory_row(
     )
 
 
+def status_of(value: int, *, of: str) -> Status:
+    try:
+        return Status(value)
+    except ValueError as error:
+        raise JournalCorrupt(f"{of} has status {value!r:.20}, which does not exist") from error
+
+
 def trajectories(connection: sqlite3.Connection, run: Run) -> list[TrajectoryRow]:
-    rows = connection.execute(TRAJECTORY + "WHERE t.run = ? ORDER BY t.task, t.sample", (run.id,))
-    return [trajectory_row(run.spec.name, row) for row in rows]
+    return trajectory_rows(
+        connection, run.spec.name, "WHERE t.run = ? ORDER BY t.task, t.sample", (run.id,)
+    )
 
 
 def listing(connection: sqlite3.Connection) -> list[RunRow]:
     found = connection.execute(
-        "SELECT name, id, spec, changes, created FROM runs ORDER BY id"
+        "SELECT CAST(name AS BLOB), id, spec, changes, created FROM runs ORDER BY id"
     ).fetchall()
-    return [_run_row(connection, run_of(name, (*row,))) for name, *row in found]
+    named = [(text_of(name, of="the name of a run"), *row) for name, *row in found]
+    return [_run_row(connection, run_of(name, (*row,))) for name, *row in named]
 
 
 def _run_row(connection: sqlite3.Connection, run: Run) -> RunRow:
@@ -190,7 +250,10 @@ def _run_row(connection: sqlite3.Connection, run: Run) -> RunRow:
         created=run.created,
         tasks=tasks_count,
         samples=run.spec.samples,
-        by_status={Status(status).name: total for status, total, _ in by_status},
+        by_status={
+            status_of(status, of=f"a trajectory of run {run.spec.name!r}").name: total
+            for status, total, _ in by_status
+        },
         settled=sum(settled for _, _, settled in by_status),
         live_workers=tuple(str(worker) for worker in workers if not is_gone(worker)),
     )

@@ -3,6 +3,8 @@
 A file that is no journal, or a journal of a newer version, is refused before anything is written
 to it. Older versions are brought forward in one transaction by whoever opens them to write, and
 read as they are by whoever only reads.
+
+SQLite's own troubles get our words here, too: what is the matter with which file, and what to do.
 """
 
 import sqlite3
@@ -20,6 +22,17 @@ PAGE_SIZE = 16384
 
 # How long to wait for another process that is creating the same journal.
 CREATE_SECONDS = 30.0
+
+SALVAGE = (
+    "go back to a copy of it, or salvage what is left into a new file with `sqlite3 FILE "
+    ".recover`; check the disk"
+)
+
+# What lies beside a journal and belongs to it: SQLite's log and its index, a gateway's secret.
+_PARTS = ("-wal", "-shm", ".gateway-secret")
+# Where a SQLite file says what it is.
+_MAGIC = b"SQLite format 3\0"
+_APPLICATION_AT = 68
 
 _MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (
@@ -93,11 +106,44 @@ _VIEWS: dict[int, tuple[str, ...]] = {
 }
 
 
+class JournalDamaged(JournalError):
+    """Pages of the file are missing or overwritten: more than a bad record, which can be cut."""
+
+
+def journal_of(path: Path) -> Path | None:
+    """The journal that the file is or belongs to; None for any other file, there or not."""
+    if _is_journal(path):
+        return path
+    wholes = (path.name.removesuffix(part) for part in _PARTS if path.name.endswith(part))
+    found = (path.with_name(name) for name in wholes if name)
+    return next((one for one in found if _is_journal(one)), None)
+
+
+def _is_journal(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        header = file.read(_APPLICATION_AT + 4)
+    if not header.startswith(_MAGIC):
+        return False
+    # Of a new one, the mark may still be in the log alone.
+    marked = int.from_bytes(header[_APPLICATION_AT:], "big") == APPLICATION_ID
+    return marked or log_size(path) > 0
+
+
+def log_size(path: Path) -> int:
+    """The bytes of the write-ahead log beside the file; 0 without one."""
+    log = path.with_name(f"{path.name}-wal")
+    return log.stat().st_size if log.is_file() else 0
+
+
 def require(connection: sqlite3.Connection, path: Path | str) -> None:
     """For reading: makes sure that `connection` is to a journal that was begun, or raises.
 
     Changes nothing, also in a journal of an older version.
     """
+    if _is_special(path):
+        raise _no_file(path, "read")
     try:
         version = _version_now(connection, path)
         if version == 0:
@@ -106,7 +152,7 @@ def require(connection: sqlite3.Connection, path: Path | str) -> None:
             for view in _VIEWS[older]:
                 connection.execute(view)
     except sqlite3.DatabaseError as error:
-        raise explain(error, path) from error
+        raise explain(error, path, reading=True) from error
 
 
 def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
@@ -133,9 +179,13 @@ def _prepare(connection: sqlite3.Connection, path: Path | str) -> None:
     _migrate(connection, path)
 
 
-def explain(error: sqlite3.Error, path: Path | str) -> JournalError:
+def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) -> JournalError:
     """SQLite's words as ours, for someone who wants to know what to do."""
     text = str(error)
+    if _is_special(path):
+        return _no_file(path, "read" if reading else "written")
+    if "malformed" in text:
+        return JournalDamaged(f"journal {path} is damaged ({text}): {SALVAGE}")
     if "not a database" in text:
         return NotAJournal(f"{path} is not a Holdfast journal; it was not touched")
     if "full" in text:
@@ -143,10 +193,34 @@ def explain(error: sqlite3.Error, path: Path | str) -> JournalError:
             f"the disk that holds {path} is full; free some space and run the same command again"
         )
     if "readonly" in text or "unable to open" in text:
+        if reading:
+            return _unreadable(Path(path), text)
         return JournalError(
             f"journal {path} cannot be written: {text}; check the folder's permissions"
         )
     return JournalError(f"journal {path}: {text}")
+
+
+def _is_special(path: Path | str) -> bool:
+    """A folder, or a device, which looks like an empty file."""
+    return Path(path).exists() and not Path(path).is_file()
+
+
+def _no_file(path: Path | str, done: str) -> JournalError:
+    return JournalError(f"journal {path} cannot be {done}: it is no regular file; name another one")
+
+
+def _unreadable(path: Path, text: str) -> JournalError:
+    """Reading needs SQLite's two files beside it, unless nobody can be writing."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        return JournalError(f"journal {path} cannot be read: {error.strerror}; check who may")
+    what = "it and its -wal" if log_size(path) else "it"
+    return JournalError(
+        f"journal {path} cannot be read where it lies, in a folder that you cannot write ({text}): "
+        f"copy {what} into one that you can, and name the copy"
+    )
 
 
 def _version_now(connection: sqlite3.Connection, path: Path | str) -> int:

@@ -6,6 +6,7 @@ WAL is moved into the main file by a thread of its own, off the writer's path.
 """
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import TypeVar
 from holdfast.journal import delivery, leases, runs, writer
 from holdfast.journal.appends import Appender, append_of, append_of_all
 from holdfast.journal.checkpoint import Checkpointer
+from holdfast.journal.handle import Handle
 from holdfast.journal.journal import (
     Batch,
     Claim,
@@ -27,7 +29,7 @@ from holdfast.journal.journal import (
     digest_of,
 )
 from holdfast.journal.repair import cut_to_last_good, decode_rows, reopen_failed
-from holdfast.journal.schema import explain, prepare, require
+from holdfast.journal.schema import explain, log_size, prepare, require
 from holdfast.journal.writer import Call, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run, RunSpec
@@ -54,9 +56,9 @@ def plain_connect(uri: str) -> sqlite3.Connection:
 def connect_to_read(path: Path, connect: Connect = plain_connect) -> sqlite3.Connection:
     """A connection that cannot write, to a journal of this version."""
     try:
-        connection = connect(f"{path.absolute().as_uri()}?mode=ro")
+        connection = connect(f"{path.absolute().as_uri()}?{_mode_to_read(path)}")
     except sqlite3.Error as error:
-        raise explain(error, path) from error
+        raise explain(error, path, reading=True) from error
     try:
         require(connection, path)
     except BaseException:
@@ -65,11 +67,20 @@ def connect_to_read(path: Path, connect: Connect = plain_connect) -> sqlite3.Con
     return connection
 
 
+def _mode_to_read(path: Path) -> str:
+    """SQLite makes files beside a journal in order to read it. On a medium that is read-only it
+    cannot, and need not where no log is: nobody is writing, so the file alone is the journal."""
+    is_fixed = path.exists() and os.statvfs(path).f_flag & os.ST_RDONLY
+    return "mode=ro&immutable=1" if is_fixed and not log_size(path) else "mode=ro"
+
+
 class SqliteJournal:
     """See `Journal` for what it promises. Use `open_journal`, or close it yourself."""
 
     def __init__(self, path: Path, *, read_only: bool = False, connect: Connect = plain_connect):
         self.path = path
+        # Whoever changes the working directory later does not mean another journal.
+        self._file = path.absolute()
         self._read_only = read_only
         self._closed = False
         self._raw_connect = connect
@@ -82,7 +93,8 @@ class SqliteJournal:
         elif not path.exists():
             raise JournalError(f"there is no journal at {path}")
         self._checkpointer = Checkpointer(self._connect)
-        self._writer = Writer(path, self._connect, Appender().run_batch, self._checkpointer)
+        handle = Handle(self._file, self._connect, self._keep)
+        self._writer = Writer(path, handle, Appender().run_batch, self._checkpointer)
 
     def _make_folder(self) -> None:
         try:
@@ -96,12 +108,13 @@ class SqliteJournal:
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            connection = self._raw_connect(f"{self.path.absolute().as_uri()}?mode=rw")
+            connection = self._raw_connect(f"{self._file.as_uri()}?mode=rw")
         except sqlite3.Error as error:
             raise explain(error, self.path) from error
         try:
             prepare(connection, self.path)
             connection.execute("PRAGMA synchronous=FULL")
+            self._require_log(connection)
             connection.execute("PRAGMA wal_autocheckpoint=0")
             connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         except sqlite3.Error as error:
@@ -111,6 +124,22 @@ class SqliteJournal:
             connection.close()
             raise
         return connection
+
+    def _keep(self) -> sqlite3.Connection:
+        """A connection that is there, and does nothing: see `handle`."""
+        connection = self._raw_connect(f"{self._file.as_uri()}?mode=rw")
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _require_log(self, connection: sqlite3.Connection) -> None:
+        """A copy that SQLite's own tools made of a journal has none."""
+        (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        if mode != "wal":
+            raise JournalError(f"journal {self.path} cannot have a write-ahead log where it is")
 
     async def _write(
         self, function: Callable[[sqlite3.Connection], Result], *, size: int = 0
@@ -128,13 +157,15 @@ class SqliteJournal:
     async def _read(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
         def with_connection() -> Result:
             if self._reader is None:
-                self._reader = connect_to_read(self.path, self._raw_connect)
+                self._reader = connect_to_read(self._file, self._raw_connect)
             try:
                 return function(self._reader)
             except sqlite3.Error as error:
                 self._close_reader()
                 raise explain(error, self.path) from error
 
+        if self._closed:
+            raise JournalError(f"journal {self.path} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._reads, with_connection)
 
     # --- runs
@@ -307,11 +338,11 @@ class SqliteJournal:
 
     async def close(self) -> None:
         """Finishes what is queued. The writer leaves last: it moves the log into the file."""
-        if self._closed:
-            return
-        self._closed = True
+        # Again, if it was cancelled: each step may be repeated.
         await self._writer.drain()
-        self._reads.submit(self._close_reader)
+        if not self._closed:
+            self._closed = True
+            self._reads.submit(self._close_reader)
         await asyncio.to_thread(self._reads.shutdown)
         await asyncio.to_thread(self._checkpointer.stop)
         await self._writer.close()

@@ -18,6 +18,7 @@ error, and an outcome that could not be read remains unknown to them.
 """
 
 import asyncio
+import os
 import secrets
 import sqlite3
 import threading
@@ -31,6 +32,7 @@ from queue import Empty, SimpleQueue
 
 from holdfast import crashpoint
 from holdfast.journal.checkpoint import Checkpointer
+from holdfast.journal.handle import Handle
 from holdfast.journal.schema import explain
 from holdfast.records.errors import JournalError
 
@@ -44,6 +46,18 @@ SPLIT_ROWS = 64
 LOOP_SECONDS = 10e-6
 BUSY_SECONDS = 30.0
 CLOSE_TIMEOUT = 60.0
+
+
+_forks = 0
+"""How often the process was forked on the way to this one."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class Operation(ABC):
@@ -99,19 +113,18 @@ class Writer:
     def __init__(
         self,
         path: Path,
-        connect: Callable[[], sqlite3.Connection],
+        handle: Handle,
         run_batch: Callable[[sqlite3.Connection, list[Operation]], None],
         checkpointer: Checkpointer,
     ):
         self._path = path
-        self._connect = connect
+        self._handle = handle
         self._run_batch = run_batch
         self._checkpointer = checkpointer
         self._name = secrets.token_hex(8)
         self._batch = 0
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._connection: sqlite3.Connection | None = None
         self._rows = 0
         self._bytes = 0
         self._counting = threading.Lock()
@@ -120,6 +133,7 @@ class Writer:
         self._waiters: list[asyncio.Future[None]] = []
         self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._closed = False
+        self._forks = _forks
         self._untold: list[Operation] = []
         self._untidied: int | None = None
         self._commit_seconds = 0.0
@@ -148,9 +162,8 @@ class Writer:
         """Queues at once, in the order of the calls; the future ends when it is durable."""
         if self._closed:
             raise JournalError(f"journal {self._path} is closed")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="holdfast-journal", daemon=True)
-            self._thread.start()
+        if self._thread is None or self._forks != _forks:
+            self._start()
         operation.loop = asyncio.get_running_loop()
         operation.future = operation.loop.create_future()
         with self._counting:
@@ -159,6 +172,22 @@ class Writer:
             self._bytes += operation.size
         self._queue.put(operation)
         return operation.future
+
+    def _start(self) -> None:
+        with self._counting:
+            if self._forks != _forks:
+                raise JournalError(
+                    f"journal {self._path} was opened before this process was forked; open it anew"
+                )
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="holdfast-journal", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    raise JournalError(
+                        f"journal {self._path} cannot be written: {error}"
+                    ) from error
+                self._thread = thread
 
     async def drain(self) -> None:
         """Returns when everything queued so far is durable or refused."""
@@ -171,14 +200,14 @@ class Writer:
         await drained
 
     async def close(self) -> None:
-        """Finishes what is queued, then ends the thread."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._thread is not None:
+        """Finishes what is queued, then ends the thread. It may be repeated."""
+        if not self._closed:
+            self._closed = True
             self._queue.put(None)
+        if self._thread is not None and self._forks == _forks:
             await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT)
-            if self._thread.is_alive():
+            # Where all is written, it only moves a long log into the file: that can be left undone.
+            if self._thread.is_alive() and self._done < self._queued:
                 raise JournalError(f"journal {self._path} did not finish its writes in time")
 
     def _settle(self, batch: list[Operation], woken: "list[asyncio.Future[None]]") -> None:
@@ -212,8 +241,7 @@ class Writer:
                 self._tell()
             self._tidy()
         self._tell()
-        if self._connection is not None:
-            self._connection.close()
+        self._handle.close()
 
     def _tell(self) -> None:
         """Those of the batch before, unless they know."""
@@ -280,10 +308,10 @@ class Writer:
             try:
                 self._transaction(batch, again=again)
             except (sqlite3.Error, JournalError) as error:
-                self._give_up_connection()
-                failure = _journal_error(error, self._path)
+                self._handle.give_up()
+                failure = failure or _journal_error(error, self._path)
             except Exception as error:  # A bug of ours must fail its callers, not hang them.
-                self._give_up_connection()
+                self._handle.give_up()
                 return _fail(batch, error)
             else:
                 return self._explain_refusals(batch)
@@ -292,12 +320,10 @@ class Writer:
         return self._explain_refusals(batch)
 
     def _transaction(self, batch: list[Operation], *, again: bool) -> None:
-        connection = self._connection
-        if connection is None:
-            connection = self._connection = self._connect()
+        connection = self._handle.connection
         self._begin(connection)
         if again and self._marker(connection) == self._batch:
-            self._give_up_connection()
+            connection.execute("ROLLBACK")
             return
         if again:
             for operation in batch:
@@ -308,6 +334,7 @@ class Writer:
             (self._name, self._batch),
         )
         rows = sum([operation.rows for operation in batch])
+        self._handle.check_place()
         self._tell()
         crashpoint.reach("journal.before_commit", rows)
         began = time.monotonic()
@@ -334,13 +361,13 @@ class Writer:
     def _tidy(self) -> None:
         """Looks after the log, if something was written to it. Nobody waits for that to be told."""
         size, self._untidied = self._untidied, None
-        if size is None or not self._checkpointer.after_commit(size) or self._connection is None:
+        if size is None or not self._checkpointer.after_commit(size):
             return
         self._tell()
         try:
-            self._checkpointer.copy_rest(self._connection)
-        except sqlite3.Error:  # The batch is durable; only the handle is no longer trusted.
-            self._give_up_connection()
+            self._checkpointer.copy_rest(self._handle.connection)
+        except (sqlite3.Error, JournalError):  # The batch is durable; the handle is not trusted.
+            self._handle.give_up()
 
     def _marker(self, connection: sqlite3.Connection) -> int | None:
         """The last batch of this writer that is in the journal."""
@@ -352,25 +379,15 @@ class Writer:
     def _is_durable(self) -> bool:
         """Whether the batch that just failed is in the journal after all."""
         try:
-            self._connection = self._connect()
-            return self._marker(self._connection) == self._batch
+            return self._marker(self._handle.connection) == self._batch
         except (sqlite3.Error, JournalError):
-            self._give_up_connection()
+            self._handle.give_up()
             return False
 
     def _explain_refusals(self, batch: list[Operation]) -> None:
         for operation in batch:
             if isinstance(operation.error, sqlite3.Error):
                 operation.error = explain(operation.error, self._path)
-
-    def _give_up_connection(self) -> None:
-        """Never fsync the same handle again: pages that failed to reach the disk look clean."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()
-            except sqlite3.Error:
-                connection = None  # Whatever it held is rolled back when the file is reopened.
 
 
 def _fail(batch: list[Operation], error: Exception) -> None:

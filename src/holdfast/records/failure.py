@@ -6,6 +6,7 @@ The table from cause to gradient lives here and nowhere else (see `TREATMENT`).
 import asyncio
 import os
 import re
+import sysconfig
 import traceback as tracebacks
 from pathlib import Path
 
@@ -17,7 +18,12 @@ from holdfast.records.redaction import redact
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 16_000
 MAX_READ = 1_000_000
+MAX_LINE = 300
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
+_PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
+# What changes from one failure to the next like it: counts, ids, and where an object lies.
+_NUMBER = re.compile(r"\b0x[0-9a-fA-F]+\b|\d+")
+_OTHERS = re.compile(r" \(and (another error|\d+ other errors) at the same time\)$")
 
 
 class Treatment(Struct, frozen=True):
@@ -56,20 +62,28 @@ class Failure(Struct, frozen=True, omit_defaults=True):
 
     @property
     def line(self) -> str:
-        """Its type and the first line of what it said."""
+        """Its type and the first line of what it said; of a long one, the two ends."""
         return self._told(self._said)
 
     @property
     def root(self) -> str:
-        """Failures with the same root are one line of a report."""
-        return self._told(re.sub(r"\d+", "#", self._said))
+        """Failures with the same root are one line of a report, alone or not."""
+        return self._told(_NUMBER.sub("#", _OTHERS.sub("", self._said)))
 
     @property
     def _said(self) -> str:
         return self.message.splitlines()[0] if self.message else ""
 
     def _told(self, words: str) -> str:
-        return f"{self.type}: {words}" if words else self.type
+        return f"{self.type}: {shortened(words)}" if words else self.type
+
+
+def shortened(line: str, limit: int = MAX_LINE) -> str:
+    """The line, or its two ends: what fits into a headline, unless told otherwise."""
+    if len(line) <= limit:
+        return line
+    end = limit // 4
+    return f"{line[: limit - end]} … {line[-end:]}"
 
 
 def classify(error: BaseException) -> tuple[Cause, bool]:
@@ -85,18 +99,22 @@ def classify(error: BaseException) -> tuple[Cause, bool]:
 def failure_of(
     error: BaseException, *, step: str = "", attempt: int = 0, phase: str = "rollout"
 ) -> Failure:
-    """The record of `error`: its root, not the group or cancellation that carried it here."""
+    """The record of `error`: its root, not the group or cancellation that carried it here, and
+    how many others there were in the group."""
     root = root_of(error)
     cause, retryable = classify(root)
     shown = tracebacks.TracebackException.from_exception(root)
     if isinstance(root, HoldfastError) and not root.arose_here:
         _leave_out_our_frames(shown)
+    else:
+        _begin_with_theirs(shown)
+    # Redacted before it is shortened: half a secret is still one.
+    said = _shorten(redact(_shorten(_said(root), MAX_READ)), MAX_MESSAGE)
     return Failure(
         cause=cause,
         retryable=retryable,
         type=type(root).__name__,
-        # Redacted before it is shortened: half a secret is still one.
-        message=_shorten(redact(_shorten(_said(root), MAX_READ)), MAX_MESSAGE),
+        message=_with_others(said, len(_real(error)) - 1),
         traceback=_shorten(redact(_shorten("".join(shown.format()), MAX_READ)), MAX_TRACEBACK),
         step=step,
         attempt=attempt,
@@ -111,6 +129,40 @@ def root_of(error: BaseException) -> BaseException:
         real = [one for one in inner if not isinstance(one, asyncio.CancelledError)]
         error = (real or list(inner))[0]
     return error
+
+
+def _real(error: BaseException) -> list[BaseException]:
+    """The errors in a group and in the groups inside it, without cancellations."""
+    if isinstance(error, BaseExceptionGroup):
+        return [one for inner in error.exceptions for one in _real(inner)]
+    return [] if isinstance(error, asyncio.CancelledError) else [error]
+
+
+def _with_others(message: str, others: int) -> str:
+    """Told on the first line, which is what headlines show (`_OTHERS` finds it there)."""
+    if others < 1:
+        return message
+    first, end, rest = message.partition("\n")
+    told = "and another error" if others == 1 else f"and {others} other errors"
+    return f"{first} ({told} at the same time){end}{rest}"
+
+
+def _begin_with_theirs(shown: tracebacks.TracebackException) -> None:
+    """How Holdfast came to call the user's code tells nothing; what it did after that may."""
+    frames = list(shown.stack or ())
+    first = next((at for at, frame in enumerate(frames) if _is_theirs(frame.filename)), 0)
+    if first:
+        shown.stack = tracebacks.StackSummary.from_list(frames[first:])
+    for one in (shown.__cause__, shown.__context__):
+        if one is not None:
+            _begin_with_theirs(one)
+
+
+def _is_theirs(file: str) -> bool:
+    """Neither of Holdfast nor of Python, nor of a library, which Holdfast may have called."""
+    if file.startswith((_PACKAGE, _PYTHON, "<frozen ")):
+        return False
+    return not {"site-packages", "dist-packages"} & set(Path(file).parts)
 
 
 def _leave_out_our_frames(shown: tracebacks.TracebackException) -> None:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from msgspec import Struct, structs
 
 from holdfast.records.errors import UsageError
+from holdfast.records.sampling import check_whole
 from holdfast.records.trajectory import Status
 
 
@@ -30,10 +31,8 @@ class GroupPolicy(Struct, frozen=True):
             raise UsageError(f"group shortfall={self.shortfall!r} is none of {known}")
         # Its name is as good as the member; it is compared by identity.
         structs.force_setattr(self, "shortfall", Shortfall(self.shortfall))
-        if self.refill < 0:
-            raise UsageError(f"group refill must be 0 or more, not {self.refill}")
-        if self.at_least < 1:
-            raise UsageError(f"a partial group needs at least 1 member, not {self.at_least}")
+        check_whole("group refill", self.refill, least=0)
+        check_whole("group at_least", self.at_least, least=1)
 
     def keeps(self, valid: int, *, of: int) -> bool:
         """Whether a settled group with `valid` usable members is delivered."""

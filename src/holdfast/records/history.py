@@ -64,7 +64,8 @@ class History:
         self.close_failures: list[Failure] = []
         self.interruptions: Counter[str] = Counter()
         """How many attempts ended, without a failure of their own, while a tool call ran, or the
-        environment was called; on the way back, by the path of its opening."""
+        environment was called; on the way back, by the path of its opening. What was done at last
+        counts no more."""
         self.furthest = 0
         """How many steps there ever were at once, in this life."""
         self._running: set[str] = set()
@@ -125,9 +126,15 @@ class History:
             case ToolResult():
                 self.results[record.path] = record
                 self._running.discard(record.path)
+                del self.interruptions[record.path]
                 intent = self.steps.get(record.path)
                 if isinstance(intent, ToolIntent) and intent.environment:
                     self._acted(intent.environment, record.path)
+
+    @property
+    def deaths(self) -> int:
+        """How often the process died, or was stopped, in one and the same call that is not done."""
+        return max(self.interruptions.values(), default=0)
 
     def _forgive(self) -> None:
         """New budgets: what was counted against the trajectory counts no more."""
@@ -136,6 +143,7 @@ class History:
 
     def _acted(self, environment: str, path: str) -> None:
         self._entered.discard(path)
+        del self.interruptions[path]
         if path == environment:
             self.worlds[path] = World()
         elif environment in self.worlds:

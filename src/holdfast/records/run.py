@@ -1,13 +1,21 @@
 """Run: a named set of trajectories, and what makes two runs the same run."""
 
 import hashlib
+import unicodedata
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
-from holdfast.records.sampling import Sampling
+from holdfast.records.sampling import Sampling, check_whole
+
+MAX_TRAJECTORIES = 10_000_000
+"""Of one run: all are planned in the journal when it begins, and listed in memory later on."""
+MAX_SAMPLES = 1_000_000
+"""Of one task: a group is claimed whole, and takes some 2.5 kB of memory for each."""
+_BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Characters that end a line, steer a terminal, or cannot be written."""
 
 
 class RunSpec(Struct, frozen=True):
@@ -27,10 +35,38 @@ class RunSpec(Struct, frozen=True):
     group: GroupPolicy = GroupPolicy()
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise UsageError(f"samples must be 1 or more, not {self.samples}")
-        if not self.name or "/" in self.name or len(self.name) > 200:
-            raise UsageError(f"a run's name has 1 to 200 characters and no '/': {self.name!r}")
+        check_whole("samples", self.samples, least=1)
+        if self.seed is not None:
+            check_whole("seed", self.seed, least=-(2**63))
+        _check_name(self.name)
+        _check_kind("sampling", self.sampling, Sampling)
+        _check_kind("group", self.group, GroupPolicy)
+
+    def check(self, *, tasks: int) -> None:
+        """Raises when a run of that many tasks cannot be worked on as it is described.
+
+        Not part of construction: what a journal holds is read, whatever it was begun with.
+        """
+        if any(unicodedata.category(one) in _BREAKING for one in self.name):
+            raise UsageError(
+                f"a run's name has no control characters or line breaks: {self.name!a}"
+            )
+        if self.samples > MAX_SAMPLES:
+            raise UsageError(
+                f"a task has at most {MAX_SAMPLES:,} samples, not {self.samples:,}; lower them"
+            )
+        planned = tasks * self.samples
+        if planned > MAX_TRAJECTORIES:
+            raise UsageError(
+                f"{tasks:,} tasks with {self.samples:,} samples each are {planned:,} trajectories, "
+                f"and a run has at most {MAX_TRAJECTORIES:,}; lower the samples, or make more runs"
+            )
+        if self.group.at_least > self.samples:
+            raise UsageError(
+                f"a group cannot have at least {self.group.at_least} valid members "
+                f"(--group-at-least, at_least): it has {self.samples}, the samples of a task; "
+                "lower the one or raise the other"
+            )
 
     def differences(self, other: "RunSpec") -> list[str]:
         """One line for each thing in which `other` is not this run."""
@@ -67,6 +103,16 @@ def seed_for(run_seed: int | None, *, task: str, sample: int, life: int, path: s
         return None
     name = f"{run_seed}\0{task}\0{sample}\0{life}\0{path}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") >> 1
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= 200 or "/" in name:
+        raise UsageError(f"a run's name has 1 to 200 characters and no '/': {name!r:.300}")
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise UsageError(f"{name} is a {kind.__name__}(…), not {value!r:.100}")
 
 
 def _flat(spec: RunSpec) -> dict[str, object]:

@@ -1,10 +1,11 @@
 """Sampling: how tokens are drawn."""
 
+import math
 import re
 from collections.abc import Mapping
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.records.errors import UsageError
 
@@ -29,19 +30,32 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
     """How long the model is to think, as its template or its engine names it: low, high, …"""
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise UsageError(f"max_tokens must be 1 or more, not {self.max_tokens}")
-        if not self.temperature >= 0:
-            raise UsageError(f"temperature must be 0 or more, not {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        # Each record that is read passes here: what is as it should be costs little.
+        self._check_numbers()
         if isinstance(self.json, str):
             _check_schema(self.json)
-        if self.reasoning_effort is not None and not _LEVEL.fullmatch(self.reasoning_effort):
-            raise UsageError(
-                "reasoning_effort is a word like low, medium or high, not "
-                f"{self.reasoning_effort[:100]!r}"
-            )
+        elif not isinstance(self.json, bool):
+            raise UsageError("json is True, False, or the text of a JSON schema (see schema_text)")
+        if isinstance(self.stop, list):  # It is hashed, and compared with what is recorded.
+            structs.force_setattr(self, "stop", tuple(self.stop))
+        if self.stop != ():
+            _check_stop(self.stop)
+        if self.reasoning_effort is not None:
+            _check_effort(self.reasoning_effort)
+
+    def _check_numbers(self) -> None:
+        if type(self.max_tokens) is not int or not 0 < self.max_tokens < 2**63:
+            check_whole("max_tokens", self.max_tokens, least=1)
+        if type(self.temperature) is not float:
+            check_number("temperature", self.temperature)
+        if not math.isfinite(self.temperature):
+            raise UsageError(f"temperature must be a finite number, not {self.temperature}")
+        if self.temperature < 0:
+            raise UsageError(f"temperature must be 0 or more, not {self.temperature}")
+        if type(self.top_p) is not float:
+            check_number("top_p", self.top_p)
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p must be above 0 and at most 1, not {self.top_p}")
 
     @property
     def schema(self) -> dict[str, object] | None:
@@ -50,6 +64,40 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
             return None
         found: dict[str, object] = msgspec.json.decode(self.json)
         return found
+
+
+def check_whole(name: str, value: object, *, least: int) -> None:
+    """Raises unless it is an integer from `least` on that a record can hold.
+
+    Annotations bind nobody who calls us, and what is recorded with another type is not read again.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(f"{name} must be a whole number, not {value!r:.100}")
+    if not -(2**63) <= value < 2**64:
+        raise UsageError(f"{name} must fit in 64 bits")
+    if value < least:
+        raise UsageError(f"{name} must be {least} or more, not {value}")
+
+
+def check_number(name: str, value: object) -> None:
+    """The same for a number, whole or not."""
+    if isinstance(value, float):
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(f"{name} must be a number, not {value!r:.100}")
+    check_whole(name, value, least=-(2**63))
+
+
+def _check_stop(stop: object) -> None:
+    if not isinstance(stop, tuple) or not all(isinstance(one, str) for one in stop):
+        raise UsageError(f'stop is a tuple of texts, like ("END",), not {stop!r:.100}')
+
+
+def _check_effort(effort: object) -> None:
+    if not isinstance(effort, str) or not _LEVEL.fullmatch(effort):
+        raise UsageError(
+            f"reasoning_effort is a word like low, medium or high, not {effort!r:.100}"
+        )
 
 
 def schema_text(schema: Mapping[str, object]) -> str:

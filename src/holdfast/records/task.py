@@ -2,20 +2,24 @@
 
 Ids are given, or derived from the row's content plus its ordinal among equal rows: two rows with
 the same content stay two tasks, and inserting an unrelated row renames nothing.
+
+What a journal cannot hold is refused when it is read, by its place: nothing is recorded before.
 """
 
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePath
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.records.errors import UsageError
-from holdfast.records.message import Message, user
+from holdfast.records.message import Message, Role, user
 
 MAX_ID = 200
+NAMED = 5
 _FIELDS = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metadata"})
 
 
@@ -40,42 +44,62 @@ class _Row(Struct):
     metadata: dict[str, object] | None = None
 
 
-def read_tasks(path: Path) -> list[Task]:
+def read_tasks(path: str | Path) -> list[Task]:
     """Reads a JSONL file. The first bad line raises `UsageError` with its number and the reason."""
     try:
-        text = path.read_bytes()
+        text = Path(path).read_bytes()
     except FileNotFoundError:
         raise UsageError(f"task file {path} does not exist") from None
     except OSError as error:
         raise UsageError(f"task file {path} cannot be read: {error.strerror}") from error
     # Some editors begin a file with a byte order mark.
     lines = enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
-    rows = [_parse(line, where=f"{path}:{number}") for number, line in lines if line.strip()]
+    rows = {n: _parse(line, where=f"{path}:{n}") for n, line in lines if line.strip()}
     if not rows:
         raise UsageError(f"task file {path} has no tasks; it wants one JSON object per line")
-    return with_ids(rows, where=str(path))
+    return _with_ids(rows, where=str(path), unit="lines")
 
 
 def as_tasks(rows: Iterable["Task | Mapping[str, object]"]) -> list[Task]:
     """Tasks from Python values: `Task`s or dicts shaped like lines of a task file."""
-    named = [
-        (row.id, row)
-        if isinstance(row, Task)
-        else _parse(msgspec.json.encode(row), where=f"task {number}")
-        for number, row in enumerate(rows, 1)
-    ]
-    return with_ids(named, where="tasks")
+    _refuse_what_is_no_list(rows)
+    named = {number: _given(row, where=f"task {number}") for number, row in enumerate(rows, 1)}
+    return _with_ids(named, where="tasks", unit="tasks")
 
 
-def with_ids(rows: Sequence[tuple[str | None, Task]], *, where: str) -> list[Task]:
+def _refuse_what_is_no_list(rows: object) -> None:
+    if isinstance(rows, str | bytes | PurePath):
+        raise UsageError(
+            "tasks is a text, not a list of tasks; if it names a file, read that with "
+            "holdfast.records.task.read_tasks"
+        )
+    if isinstance(rows, Mapping | Task):
+        raise UsageError("tasks is one task, not a list of tasks; write tasks=[…] around it")
+    if not isinstance(rows, Iterable):
+        raise UsageError(f"tasks is of type {type(rows).__name__}; give a list of tasks")
+
+
+def _given(row: object, *, where: str) -> tuple[str | None, Task]:
+    values = msgspec.structs.asdict(row) if isinstance(row, Task) else row
+    try:
+        if isinstance(row, Task):
+            own(row)  # Its types are the caller's word; a journal reads it back only if they hold.
+            _check(row.id, row.tools, where=where)
+            return row.id, row
+        line = msgspec.json.encode(dict(row) if isinstance(row, Mapping) else row)
+    except RecursionError as error:
+        raise UsageError(f"{where}: nested too deeply, or within itself") from error
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{where}: {_unrecordable(values) or error}") from error
+    return _parse(line, where=where)
+
+
+def _with_ids(rows: Mapping[int, tuple[str | None, Task]], *, where: str, unit: str) -> list[Task]:
     """Gives every row its id; a given id that is there twice is an error."""
-    given = Counter(name for name, _ in rows if name is not None and not isinstance(name, _RowId))
-    twice = [name for name, times in given.items() if times > 1]
-    if twice:
-        raise UsageError(f"{where}: task id {twice[0]!r} is used {given[twice[0]]} times")
+    _refuse_twice(rows, where=where, unit=unit)
     seen: Counter[str] = Counter()
     tasks = []
-    for name, task in rows:
+    for name, task in rows.values():
         if name is None:
             digest = content_digest(task)[:12]
             name = f"{digest}-{seen[digest]}"
@@ -85,6 +109,20 @@ def with_ids(rows: Sequence[tuple[str | None, Task]], *, where: str) -> list[Tas
             name = str(name) if seen[name] == 1 else f"{name}-{seen[name]}"
         tasks.append(msgspec.structs.replace(task, id=name))
     return tasks
+
+
+def _refuse_twice(rows: Mapping[int, tuple[str | None, Task]], *, where: str, unit: str) -> None:
+    given: dict[str, list[int]] = {}
+    for number, (name, _) in rows.items():
+        if name is not None and not isinstance(name, _RowId):
+            given.setdefault(name, []).append(number)
+    for name, at in given.items():
+        if len(at) > 1:
+            listed = ", ".join(map(str, at[:NAMED])) + (", …" if len(at) > NAMED else "")
+            raise UsageError(
+                f"{where}: task id {name!r} is used {len(at)} times, in {unit} {listed}; give each "
+                "task an id of its own"
+            )
 
 
 def own(task: Task) -> Task:
@@ -109,16 +147,17 @@ def _parse(line: bytes, *, where: str) -> tuple[str | None, Task]:
     try:
         raw = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON: {error}") from error
+        raise UsageError(f"{where}: {_half_character(line) or f'not JSON: {error}'}") from error
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: wants a JSON object, found {type(raw).__name__}")
     try:
         row = msgspec.convert(_plain(raw), _Row)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise UsageError(f"{where}: {error}") from error
+        known = f"; the roles are {', '.join(Role)}" if "enum value" in str(error) else ""
+        raise UsageError(f"{where}: {error}{known}") from error
     name = _given_id(row, raw)
-    if name is not None and not 0 < len(name) <= MAX_ID:
-        raise UsageError(f"{where}: an id has 1 to {MAX_ID} characters")
+    _check(name, row.tools or (), where=where)
+    _check_recordable(raw, where=where)
     # Columns we do not know stay with the task: data sets have them, and scorers read them.
     extra = {key: value for key, value in raw.items() if key not in _FIELDS}
     return name, Task(
@@ -128,6 +167,67 @@ def _parse(line: bytes, *, where: str) -> tuple[str | None, Task]:
         ground_truth=row.ground_truth,
         metadata=extra | (row.metadata or {}),
     )
+
+
+def _check(name: str | None, tools: Iterable[dict[str, object]], *, where: str) -> None:
+    if name is not None and not 0 < len(name) <= MAX_ID:
+        raise UsageError(f"{where}: an id has 1 to {MAX_ID} characters")
+    for at, tool in enumerate(tools):
+        if tool.get("type", "function") == "function" and not _function_name(tool):
+            raise UsageError(
+                f"{where}: tools[{at}] names no function; it wants "
+                '{"type": "function", "function": {"name": …, "parameters": …}}'
+            )
+
+
+def _function_name(tool: dict[str, object]) -> bool:
+    """Whether there is one, beside the type or in `function`: APIs differ in that."""
+    function = tool.get("function", tool)
+    name = function.get("name") if isinstance(function, dict) else None
+    return isinstance(name, str) and bool(name)
+
+
+def _check_recordable(raw: dict[str, object], *, where: str) -> None:
+    """JSON has integers of any size; records do not."""
+    try:
+        msgspec.msgpack.encode(raw)
+    except OverflowError as error:
+        # An id may be any integer: it becomes a text.
+        found = _unrecordable({key: value for key, value in raw.items() if key != "id"})
+        if found:
+            raise UsageError(f"{where}: {found}") from error
+
+
+def _half_character(line: bytes) -> str:
+    """Why a line is refused that other readers of JSON would take; "" when it is not for that."""
+    try:
+        return _unrecordable(json.loads(line))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _unrecordable(row: object) -> str:
+    """The first value that no record can hold, by its field, and what to do; "" if all can."""
+    waiting: list[tuple[str, object]] = [("", row)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            return f"{path} is an integer of more than 64 bits; write it as a string"
+        if isinstance(value, str) and any("\ud800" <= one <= "\udfff" for one in value):
+            return f"{path} has half of a character, a lone surrogate; write the whole or none"
+        if isinstance(value, Mapping):
+            inner = [(f"{path}.{_shown(key)}".lstrip("."), one) for key, one in value.items()]
+            keys = [(f"a key of {path or 'the row'}", key) for key in value]
+            waiting += reversed([*keys, *inner])
+        elif isinstance(value, list | tuple):
+            waiting += reversed([(f"{path}[{at}]", one) for at, one in enumerate(value)])
+        elif isinstance(value, msgspec.Struct):
+            waiting.append((path, msgspec.structs.asdict(value)))
+    return ""
+
+
+def _shown(key: object) -> str:
+    return str(key).encode(errors="backslashreplace").decode()
 
 
 def _plain(raw: dict[str, object]) -> dict[str, object]:

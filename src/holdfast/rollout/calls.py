@@ -16,6 +16,7 @@ from holdfast.records.message import ToolCall
 from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent, ToolResult
 from holdfast.rollout import difference
 from holdfast.rollout.containment import as_exception, end
+from holdfast.rollout.deaths import check_alive
 from holdfast.rollout.environment import Observation, checked
 from holdfast.rollout.episode import BoundTool
 from holdfast.rollout.live_world import EPISODE_OVER
@@ -24,8 +25,6 @@ from holdfast.rollout.session import Session
 from holdfast.rollout.tool import KEY_PARAMETER, Function, Tool, as_tool
 
 INTERRUPTED = "This call was interrupted; it is unknown whether it took effect. It is not repeated."
-MAX_INTERRUPTIONS = 5
-"""How often the process may die, or be stopped, while an idempotent call runs."""
 
 
 class UnknownTool(ToolSaysNo):
@@ -107,7 +106,8 @@ async def _first_call(
     tools: Sequence[Tool],
 ) -> ToolResult:
     refused = _refusal(call, tool, tools)
-    _check_deaths(session, path, tool)
+    if tool is not None:
+        check_alive(session, path, f"tool {tool.name}")
     intent = ToolIntent(
         path=path,
         fingerprint=_fingerprint(call),
@@ -133,7 +133,7 @@ async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | N
     """An intent without a result: the tool's contract decides."""
     session.check_running()
     if intent.contract is Contract.IDEMPOTENT and tool is not None:
-        _check_deaths(session, intent.path, tool)
+        check_alive(session, intent.path, f"tool {tool.name}")
         await session.go_live()
         # Durable before it runs: should it kill this process again, that is counted.
         await session.append()
@@ -141,13 +141,6 @@ async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | N
     result = ToolResult(intent.path, INTERRUPTED, error=INTERRUPTED_CALL)
     await session.append(result)
     return result
-
-
-def _check_deaths(session: Session, path: str, tool: Tool | None) -> None:
-    deaths = session.history.interruptions[path]
-    if tool is not None and deaths >= MAX_INTERRUPTIONS:
-        words = f"tool {tool.name} was interrupted {deaths} times; it is not run again"
-        raise session.failed(EnvironmentBroken(words), path)
 
 
 async def _run(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:

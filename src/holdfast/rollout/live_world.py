@@ -23,6 +23,7 @@ from holdfast.records.step import (
 )
 from holdfast.records.world import World
 from holdfast.rollout import difference
+from holdfast.rollout.deaths import check_alive
 from holdfast.rollout.environment import Environment, Observation, Recovery, checked
 from holdfast.rollout.guarded import GuardedEnvironment
 from holdfast.rollout.recorded import answer_of, observation_of
@@ -32,8 +33,6 @@ from holdfast.rollout.tool import KEY_PARAMETER, Tool
 MAX_REWINDS = 3
 """How often a trajectory may begin again, without getting on, because its environment came back
 different."""
-MAX_DEATHS = 5
-"""How often the process may die in the same call of an environment before that is given up."""
 EPISODE_OVER = "Nothing happened: the episode is over."
 
 
@@ -124,14 +123,7 @@ class LiveWorld:
         """Before the environment is called: should that kill the process again, it is counted.
         Whether it was recorded."""
         session = self._session
-        deaths = session.history.interruptions[path]
-        if deaths >= MAX_DEATHS:
-            raise session.failed(
-                EnvironmentBroken(
-                    f"the process died, or was stopped, {deaths} times in the same call of "
-                    f"{self._environment.name}; it is not tried again"
-                )
-            )
+        check_alive(session, path, self._environment.name)
         if is_told := session.is_on_old_ground:
             await session.append(Entered(path))
         return is_told

@@ -1,0 +1,93 @@
+"""Trajectories in whose calls the process dies: the innocent get on, the guilty is found out."""
+
+import asyncio
+
+from stage import call
+from yard import Yard
+
+import holdfast
+from holdfast.engine.suspects import MOST, Slot, Suspects, at_once
+from holdfast.records.group import GroupPolicy
+from holdfast.rollout.deaths import GIVEN_UP_AFTER, SUSPECTED_AFTER
+
+NO_REFILL = GroupPolicy(0)
+
+
+def test_the_more_deaths_the_fewer_run_at_once():
+    allowed = [at_once(deaths) for deaths in range(SUSPECTED_AFTER, GIVEN_UP_AFTER)]
+    assert allowed[0] == MOST
+    assert allowed == sorted(allowed, reverse=True)
+    assert allowed[-10:] == [1] * 10
+
+
+def test_a_suspect_waits_outside_its_slot_and_others_run():
+    async def main():
+        slots = asyncio.Semaphore(0)  # All of the two are taken.
+        suspects, first, second = Suspects(lambda: False), Slot(slots), Slot(slots)
+        alone = GIVEN_UP_AFTER - 1
+        told = []
+
+        async def wait():
+            async with suspects.turn(alone, second):
+                told.append("second")
+
+        async with suspects.turn(alone, first):
+            waiting = asyncio.create_task(wait())
+            await slots.acquire()
+            async with suspects.turn(0, first):
+                told.append("no suspect")
+            assert told == ["no suspect"]
+            slots.release()
+        await waiting
+        assert told == ["no suspect", "second"]
+
+    asyncio.run(main())
+
+
+def test_one_that_kills_the_process_is_given_up_and_those_beside_it_get_on():
+    yard, deaths = Yard(*"abcdef", group=NO_REFILL), 0
+
+    @holdfast.tool(contract="idempotent")
+    async def work(name: str) -> str:
+        """Works."""
+        nonlocal deaths
+        if name == "c":
+            deaths += 1
+            yard.stop.request("killed")
+        # Whoever runs beside the one that kills is never done.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return "done"
+
+    async def solve(t):
+        return float((await t.tool(call("work", f'{{"name": "{t.key.task}"}}'), work)).ok)
+
+    for _ in range(GIVEN_UP_AFTER + 2):
+        yard.run(solve, grace=0, max_retry=0)
+    statuses = yard.statuses()
+    assert statuses.pop("c/0") == ("FAILED", True)
+    assert set(statuses.values()) == {("COMPLETED", True)}
+    assert not [name for name in statuses if yard.history(name).failures]
+    assert deaths == GIVEN_UP_AFTER + 1
+
+
+def test_a_call_that_was_done_at_last_counts_no_more():
+    yard, is_free = Yard(group=NO_REFILL), False
+
+    @holdfast.tool(contract="idempotent")
+    async def reach() -> str:
+        """Reaches out."""
+        if not is_free:
+            yard.stop.request("killed")
+            await asyncio.Event().wait()
+        return "ok"
+
+    async def solve(t):
+        return float((await t.tool(call("reach"), reach)).ok)
+
+    for _ in range(SUSPECTED_AFTER + 2):
+        yard.run(solve, grace=0, max_retry=0)
+    assert yard.history().deaths > SUSPECTED_AFTER
+    is_free = True
+    yard.run(solve, max_retry=0)
+    assert (yard.history().status.name, yard.history().deaths) == ("COMPLETED", 0)
