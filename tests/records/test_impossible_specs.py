@@ -5,8 +5,9 @@ import math
 import msgspec
 import pytest
 
+import builders
 from holdfast.records.errors import UsageError
-from holdfast.records.group import GroupPolicy
+from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import MAX_SAMPLES, MAX_TRAJECTORIES, RunSpec
 from holdfast.records.sampling import Sampling
 
@@ -123,3 +124,8 @@ def test_names_in_any_script_are_names(name: str) -> None:
 def test_what_is_recorded_already_is_read_whatever_is_refused_now() -> None:
     old = spec(name="a\nb", group=GroupPolicy(at_least=5))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=RunSpec) == old
+
+
+def test_a_choice_that_differs_is_told_by_its_name() -> None:
+    recorded, asked = builders.spec(), builders.spec(group=GroupPolicy(shortfall=Shortfall.DROP))
+    assert recorded.differences(asked) == ["group.shortfall: recorded 'partial', now 'drop'"]

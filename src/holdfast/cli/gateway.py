@@ -95,8 +95,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--journal {MEMORY}: agents must find their past again; name a file, like run.journal"
         )
-    if not 0 <= args.port < 2**16:
-        raise UsageError(f"--port {args.port}: ports end at 65535")
     if not args.host or not args.host.isprintable():
         raise UsageError("--host: name the address to listen at, like 127.0.0.1 or 0.0.0.0")
     if args.advertise is not None:

@@ -2,7 +2,8 @@
 
 import argparse
 
-from holdfast.cli.options import Commands, finite, whole_run, within
+from holdfast.cli.numbers import number, whole
+from holdfast.cli.options import Commands, whole_run
 
 
 def add_gateway(commands: Commands) -> None:
@@ -17,7 +18,7 @@ def add_gateway(commands: Commands) -> None:
     )
     gateway.add_argument("--host", default="127.0.0.1", metavar="HOST", help="%(default)s")
     gateway.add_argument(
-        "--port", type=within(0, 65535), default=0, metavar="N", help="any that is free"
+        "--port", type=whole(0, 65535), default=0, metavar="N", help="any that is free"
     )
     gateway.add_argument(
         "--token-env",
@@ -39,7 +40,7 @@ def _tls(gateway: argparse.ArgumentParser) -> None:
     )
     gateway.add_argument(
         "--workers",
-        type=within(1),
+        type=whole(1),
         default=1,
         metavar="N",
         help="processes that serve the address together (%(default)s)",
@@ -56,7 +57,7 @@ def _agents(gateway: argparse.ArgumentParser) -> None:
     ):
         gateway.add_argument(
             name,
-            type=finite(least),
+            type=number(least),
             default=default,
             metavar="SECONDS",
             help=f"{meaning} ({default:g})",
@@ -70,7 +71,7 @@ def _agents(gateway: argparse.ArgumentParser) -> None:
     )
     gateway.add_argument(
         "--max-body",
-        type=within(1),
+        type=whole(1),
         default=64,
         metavar="MIB",
         help="the largest request that is read (%(default)s)",

@@ -1,13 +1,10 @@
 """The words of the command line, with what they mean."""
 
 import argparse
-import math
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from holdfast.cli.exit import Exit
-from holdfast.cli.numbers import number, seed, whole
+from holdfast.cli.numbers import number, seed, share, whole
 from holdfast.cli.printing import one_line
 from holdfast.records.run import MAX_SAMPLES
 
@@ -16,7 +13,6 @@ _OR = {Exit.FAILURES: "\n       or, of `policy check`: the endpoint is fit for e
 EXIT_CODES = "exit codes:\n" + "\n".join(
     f"  {code.value:>3}  {code.meaning}{_OR.get(code, '')}" for code in Exit
 )
-MOST = 2**63 - 1
 API_KEY = "HOLDFAST_API_KEY"
 
 
@@ -33,40 +29,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(Exit.USAGE, f"holdfast: {one_line(message)}; see `{self.prog} --help`\n")
-
-
-def within(least: int, most: int = MOST) -> Callable[[str], int]:
-    """A whole number; one that is too large is told both bounds."""
-    read = whole(least)
-
-    def both(text: str) -> int:
-        with suppress(ValueError):  # What is no number is refused by `read`.
-            if int(text) > most:
-                raise argparse.ArgumentTypeError(f"must be {least} to {most}, not {text}")
-        return read(text)
-
-    return both
-
-
-def finite(least: float) -> Callable[[str], float]:
-    """A number; one without a size is told that it needs one."""
-    read = number(least)
-
-    def sized(text: str) -> float:
-        with suppress(ValueError):
-            if not math.isfinite(float(text)):
-                words = f"must be a finite number, {least:g} or more, not {text}"
-                raise argparse.ArgumentTypeError(words)
-        return read(text)
-
-    return sized
-
-
-def _share(text: str) -> float:
-    with suppress(ValueError):
-        if not 0 < float(text) <= 1:
-            raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {text}")
-    return number(0)(text)
 
 
 def add_run(commands: Commands) -> None:
@@ -117,17 +79,17 @@ def _sampling(run: argparse.ArgumentParser) -> None:
     group = run.add_argument_group("what is sampled (part of the run's identity)")
     group.add_argument(
         "--samples",
-        type=within(1, MAX_SAMPLES),
+        type=whole(1, MAX_SAMPLES),
         metavar="N",
         help="per task (1, or the rollout's own n)",
     )
     group.add_argument("--seed", type=seed, metavar="N", help="derive each request's seed from N")
     group.add_argument(
-        "--temperature", type=finite(0), default=1.0, metavar="T", help="%(default)s"
+        "--temperature", type=number(0), default=1.0, metavar="T", help="%(default)s"
     )
-    group.add_argument("--top-p", type=_share, default=1.0, metavar="P", help="%(default)s")
+    group.add_argument("--top-p", type=share, default=1.0, metavar="P", help="%(default)s")
     group.add_argument(
-        "--max-tokens", type=within(1), default=1024, metavar="N", help="per reply (%(default)s)"
+        "--max-tokens", type=whole(1), default=1024, metavar="N", help="per reply (%(default)s)"
     )
     group.add_argument(
         "--reasoning-effort",
@@ -151,7 +113,7 @@ def _sampling(run: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--group-refill",
-        type=within(0),
+        type=whole(0),
         default=1,
         metavar="N",
         help="how often a sample that infrastructure broke is made anew (%(default)s)",
@@ -164,7 +126,7 @@ def _sampling(run: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--group-at-least",
-        type=within(1),
+        type=whole(1),
         default=1,
         metavar="M",
         help="partial: how many must be valid (%(default)s)",
@@ -175,14 +137,14 @@ def _budgets(run: argparse.ArgumentParser) -> None:
     group = run.add_argument_group("budgets (may change from one start to the next)")
     group.add_argument(
         "--concurrency",
-        type=within(1),
+        type=whole(1),
         default=64,
         metavar="N",
         help="trajectories at once (%(default)s)",
     )
     group.add_argument(
         "--max-retry",
-        type=within(0),
+        type=whole(0),
         default=3,
         metavar="N",
         help="how often a failed trajectory is tried again (%(default)s)",
@@ -195,17 +157,17 @@ def _budgets(run: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--call-tries",
-        type=within(1),
+        type=whole(1),
         default=5,
         metavar="N",
         help="of one call to the engine (%(default)s)",
     )
     group.add_argument(
-        "--scorer-tries", type=within(1), default=2, metavar="N", help="of one score (%(default)s)"
+        "--scorer-tries", type=whole(1), default=2, metavar="N", help="of one score (%(default)s)"
     )
     group.add_argument(
         "--partial-tokens",
-        type=within(0),
+        type=whole(0),
         default=0,
         metavar="N",
         help="stream, and make each N tokens of an unfinished reply durable; 0: whole replies only",
@@ -235,13 +197,13 @@ def _deadlines(run: argparse.ArgumentParser) -> None:
         least = 0.0 if name in ("--patience", "--grace") else 0.001
         group.add_argument(
             name,
-            type=finite(least),
+            type=number(least),
             default=default,
             metavar="SECONDS",
             help=f"{meaning} ({default:g})",
         )
     group.add_argument(
-        "--run-deadline", type=finite(0.001), metavar="SECONDS", help="this command (none)"
+        "--run-deadline", type=number(0.001), metavar="SECONDS", help="this command (none)"
     )
 
 
@@ -309,7 +271,9 @@ def add_export(commands: Commands) -> None:
     export.add_argument(
         "--format", choices=("jsonl", "parquet"), help="default: by the file's ending, else jsonl"
     )
-    export.add_argument("--out", required=True, metavar="FILE", help="where to")
+    export.add_argument(
+        "--out", required=True, metavar="FILE", help="where to; - for standard output"
+    )
     export.add_argument(
         "--fixed-groups",
         action="store_true",

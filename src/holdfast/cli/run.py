@@ -23,7 +23,7 @@ from holdfast.cli.printing import one_line, print_json, visible
 from holdfast.cli.signals import Signals
 from holdfast.engine.engine import Ending, Engine
 from holdfast.engine.progress import Progress
-from holdfast.engine.report import RunReport, as_text, build
+from holdfast.engine.report import RunReport, as_text, build, many
 from holdfast.engine.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
@@ -172,7 +172,7 @@ async def _in_journal(
     if work.on_open is not None:
         work.on_open(journal, run)
     stop, progress = Stop(), Progress()
-    signals = Signals(stop, quiet=work.quiet)
+    signals = Signals(stop, resume=redact(resume_command(run)), quiet=work.quiet)
     signals.watch()
     engine = Engine(
         run=run,
@@ -209,7 +209,7 @@ async def _no_orphans(ours: "set[asyncio.Task[object]]") -> None:
         await asyncio.wait(left, timeout=5)
         names = ", ".join(sorted({shown(task.get_name()) for task in left})[:5])
         print(
-            f"holdfast: ended {len(left)} tasks left behind by the rollouts ({names})",
+            f"holdfast: ended {many(len(left), 'task')} left behind by the rollouts ({names})",
             file=sys.stderr,
         )
 
@@ -265,7 +265,9 @@ def exit_code(
     if early is not None:
         return early
     if report.corrupt:
-        return say(f"{len(report.corrupt)} corrupt logs; {advice(args.journal)}", Exit.CORRUPT)
+        return say(
+            f"{many(len(report.corrupt), 'corrupt log')}; {advice(args.journal)}", Exit.CORRUPT
+        )
     if args.fail_on_permanent_failure and report.permanent_failures:
         return Exit.FAILURES
     return Exit.OK

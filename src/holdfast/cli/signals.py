@@ -14,9 +14,11 @@ _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 class Signals:
     """Watches for the two while the run works."""
 
-    def __init__(self, stop: Stop, *, quiet: bool = False):
-        """`quiet`: one of several, for whom another process speaks."""
+    def __init__(self, stop: Stop, *, resume: str, quiet: bool = False):
+        """`resume`: the command that goes on; `quiet`: one of several, for whom another process
+        speaks."""
         self._stop = stop
+        self._resume = resume
         self._quiet = quiet
         self.received: Exit | None = None
 
@@ -28,7 +30,8 @@ class Signals:
     def _handle(self, number: signal.Signals) -> None:
         if self.received is not None:
             # Every record that was acknowledged is durable: there is nothing to save.
-            _last_word("holdfast: stopped at once")
+            if not self._quiet:
+                last_word(f"holdfast: stopped at once\nto go on: {self._resume}")
             os._exit(_CODES[number])
         self.received = _CODES[number]
         self._stop.request(f"received {number.name}")
@@ -41,7 +44,7 @@ class Signals:
         )
 
 
-def _last_word(text: str) -> None:
+def last_word(text: str) -> None:
     """Past the progress line, which owns `sys.stderr` and has hidden the cursor."""
     terminal = sys.__stderr__
     if terminal is not None:

@@ -23,6 +23,7 @@ from holdfast.cli.display import displayed
 from holdfast.cli.exit import Exit
 from holdfast.cli.opening import opened
 from holdfast.cli.printing import one_line
+from holdfast.cli.signals import last_word
 from holdfast.engine.engine import Ending
 from holdfast.engine.progress import WatchedProgress
 from holdfast.engine.report import build
@@ -92,6 +93,7 @@ class _Supervision:
         self._supervisor: Supervisor | None = None
         self._stopped = ""
         self._received: Exit | None = None
+        self._resume = ""
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -103,6 +105,7 @@ class _Supervision:
             name = connection.renderer.name
             self._work.spec = structs.replace(self._work.spec, model=policy.model, renderer=name)
             run = await self._opened()
+            self._resume = f"\nto go on: {redact(running.resume_command(run))}"
             urls = args.policy or [endpoint.url for endpoint in policy.endpoints]
             fatal = await self._supervise(run, {"policy": urls, "model": policy.model})
         return await self._reported(run, fatal)
@@ -211,7 +214,7 @@ class _Supervision:
         if self._received is not None or self._supervisor is None:
             if self._supervisor is not None:
                 self._supervisor.kill()
-            tell("stopped at once")
+            last_word(f"holdfast: stopped at once{self._resume}")
             os._exit(_CODES[number])
         self._received = _CODES[number]
         tell(f"{number.name}: finishing what is in flight; again to stop at once")

@@ -2,8 +2,8 @@
 
 from msgspec import Struct, structs
 
+from holdfast.records.bounds import check_number, check_whole
 from holdfast.records.errors import UsageError
-from holdfast.records.sampling import check_number, check_whole
 from holdfast.rollout.session import OnDivergence
 
 

@@ -170,6 +170,7 @@ async def _rolled_out(work: _Work, setting: Setting, name: str) -> Run:
     """The setting's run, worked on until everything is settled (or ready for late scoring)."""
     experiment = work.experiment
     spec = _spec(work, setting, name)
+    spec.check(tasks=len(work.tasks))
     if isinstance(work.processor, NoOpRolloutProcessor):
         own = Connection(NoPolicy(), MessagesOnly())
         return await _driven(work, structs.replace(spec, renderer=own.renderer.name), own)

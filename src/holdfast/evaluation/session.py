@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.evaluation.options import Options
-from holdfast.journal import MEMORY
+from holdfast.journal import MEMORY, check_address
 from holdfast.records.errors import HoldfastError, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Session:
         """Where everything is kept; its folder exists when this returns."""
         if self.options.journal is not None:
             place = self.options.journal
+            check_address(place)
             if place != MEMORY and Path(place).is_dir():
                 raise UsageError(f"--holdfast-journal {place} is a folder; name a file")
             if place != MEMORY:

@@ -264,8 +264,7 @@ def repair(path: Path) -> list[Cut]:
         raise explain(error, path) from error
     try:
         prepare(connection, path)
-        with closing(connect_to_read(path)) as reader:
-            damage = damage_of(reader)
+        damage = damage_of(connection)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("BEGIN IMMEDIATE")
         _refuse_if_held(connection)

@@ -3,8 +3,8 @@
 Each can be told from rows that are still there, so nothing is lost. What cannot be made anew stays
 as it is, and the check goes on naming it.
 
-What is broken is looked for with another connection than the one that mends: after SQLite has come
-upon a broken page, it makes no more indexes.
+What is broken is looked for before the transaction that mends it: after SQLite has come upon a
+broken page, a transaction makes no more indexes.
 """
 
 import sqlite3
@@ -31,6 +31,8 @@ class Damage(Struct, frozen=True):
 
 
 def damage_of(connection: sqlite3.Connection) -> Damage:
+    """Outside of a transaction. What others write meanwhile does no harm: heads that count too few
+    are made anew."""
     found = table_check.indexes(connection)
     broken = {finding.where.removeprefix(table_check.FILE) for finding in found}
     heads = _readable_heads(connection) if "heads" in broken else None

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
+from holdfast.records.bounds import check_whole
 from holdfast.records.errors import UsageError
-from holdfast.records.sampling import check_whole
 from holdfast.records.trajectory import Status
 
 

@@ -6,9 +6,10 @@ import unicodedata
 import msgspec
 from msgspec import Struct
 
+from holdfast.records.bounds import check_whole
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
-from holdfast.records.sampling import Sampling, check_whole
+from holdfast.records.sampling import Sampling
 
 MAX_TRAJECTORIES = 10_000_000
 """Of one run: all are planned in the journal when it begins, and listed in memory later on."""
@@ -120,7 +121,9 @@ def _flat(spec: RunSpec) -> dict[str, object]:
     for field, value in msgspec.to_builtins(spec).items():
         if isinstance(value, dict):
             defaults = msgspec.structs.asdict(getattr(spec, field))
-            flat |= {f"{field}.{key}": inner for key, inner in defaults.items()}
+            flat |= {
+                f"{field}.{key}": msgspec.to_builtins(inner) for key, inner in defaults.items()
+            }
         else:
             flat[field] = value
     return flat

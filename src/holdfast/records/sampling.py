@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct, structs
 
+from holdfast.records.bounds import check_number, check_whole
 from holdfast.records.errors import UsageError
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
@@ -64,28 +65,6 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
             return None
         found: dict[str, object] = msgspec.json.decode(self.json)
         return found
-
-
-def check_whole(name: str, value: object, *, least: int) -> None:
-    """Raises unless it is an integer from `least` on that a record can hold.
-
-    Annotations bind nobody who calls us, and what is recorded with another type is not read again.
-    """
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{name} must be a whole number, not {value!r:.100}")
-    if not -(2**63) <= value < 2**64:
-        raise UsageError(f"{name} must fit in 64 bits")
-    if value < least:
-        raise UsageError(f"{name} must be {least} or more, not {value}")
-
-
-def check_number(name: str, value: object) -> None:
-    """The same for a number, whole or not."""
-    if isinstance(value, float):
-        return
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{name} must be a number, not {value!r:.100}")
-    check_whole(name, value, least=-(2**63))
 
 
 def _check_stop(stop: object) -> None:
