@@ -34,7 +34,7 @@ def start(place: Path, engine: FakeEngine, tasks: Path):
     return holdfast(*words, env={"HOLDFAST_EFFECTS": str(place)})
 
 
-def test_kills_in_the_same_long_call_change_nothing_however_many_there_are(tmp_path):
+def test_kills_in_the_same_long_call_change_nothing(tmp_path):
     tasks = write_tasks(tmp_path / "tasks.jsonl", TASKS)
     with FakeEngine(mean_length=16) as engine:
         calm = tmp_path / "calm"
