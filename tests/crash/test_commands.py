@@ -234,7 +234,8 @@ def test_a_second_signal_stops_at_once(tmp_path):
         _wait_until_it_finishes(process)
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(60) == 130
-        process.communicate()
+        _, said = process.communicate()
+    assert "stopped at once\nto go on: holdfast run" in said
     assert not check(tmp_path / "journal.db").findings
 
 

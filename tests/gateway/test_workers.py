@@ -170,7 +170,7 @@ def test_a_second_sigterm_stops_at_once_and_leaves_nobody(outpost, engine):
     outpost.hear("again to stop at once")
     outpost.signal(signal.SIGTERM)
     assert outpost.ended() == 143, outpost.said
-    assert "stopped at once\n" in outpost.said
+    assert "stopped at once\nto go on: holdfast gateway" in outpost.said
     until(lambda: not [pid for pid in workers if is_running(pid)])
     agent.halt()
 
