@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Many tests wait for processes that they started: one more than there are cores.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .PHONY: demo test check crash bench bench-peers vllm agents clean
 
@@ -10,7 +12,7 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed
 	scripts/system.sh
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -140,6 +140,25 @@ def test_a_journal_of_an_older_version_was_made_as_it_should_be(path: Path) -> N
     assert check(path).findings == []
 
 
+BEYOND = {
+    "the pages of another": "rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'records')"
+    " WHERE name = 'links'",
+    "pages that are free": "rootpage = 2 WHERE name = 'records'",
+    "other columns": "sql = replace(sql, 'epoch', 'eroch') WHERE name = 'records'",
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_table_that_is_not_what_it_was_is_not_written(path: Path, name: str) -> None:
+    """It would be made anew in the place of the records, or they would be cut for lost."""
+    in_schema(path, BEYOND[name])
+    before = path.read_bytes()
+    assert check(path).findings
+    with pytest.raises(JournalDamaged):
+        repair(path)
+    assert path.read_bytes() == before
+
+
 def lose_from_index(path: Path) -> None:
     """The entry of task 3, sample 1, of run 1 becomes one of task 11: one bit."""
     content, start = bytearray(path.read_bytes()), page_of(path, UNIQUE)
@@ -230,10 +249,20 @@ UNDECODABLE = [
 ]
 
 
-def without_constraints(path: Path, table: str) -> None:
+def in_schema(path: Path, change: str, *parameters: object) -> None:
+    """Changes what SQLite says of its own tables."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute(f"UPDATE sqlite_schema SET {change}", parameters)
+    connection.close()
+
+
+def without_constraints(path: Path, table: str, damage: str) -> None:
     """As damage does it, which knows none."""
-    sql(path, f"ALTER TABLE {table} RENAME TO sound")
-    sql(path, f"CREATE TABLE {table} AS SELECT * FROM sound")
+    ((sound,),) = sql(path, "SELECT sql FROM sqlite_schema WHERE name = ?", table)
+    in_schema(path, "sql = replace(sql, ' NOT NULL', '') WHERE name = ?", table)
+    sql(path, damage)
+    in_schema(path, "sql = ? WHERE name = ?", sound, table)
 
 
 @pytest.mark.parametrize(("damage", "read"), UNDECODABLE)
@@ -244,9 +273,7 @@ def test_a_row_that_does_not_decode_is_corrupt_and_found(
         journal = SqliteJournal(path)
         run = await journal.find_run("run")
         assert run is not None
-        if "NULL" in damage:
-            without_constraints(path, "runs")
-        sql(path, damage)
+        without_constraints(path, damage.split()[1], damage)
         with pytest.raises(JournalCorrupt):
             await READS[read](journal, run)
         await journal.close()
@@ -302,13 +329,16 @@ def test_rows_that_no_writer_left_so_are_found(path: Path, what: str) -> None:
     assert any(finding.startswith(what) for finding in findings), findings
 
 
-@pytest.mark.parametrize("column", ["seq", "epoch", "crc", "body"])
-def test_a_record_that_lost_a_column_is_cut(path: Path, column: str) -> None:
-    without_constraints(path, "records")
-    sql(path, f"UPDATE records SET {column} = NULL WHERE trajectory = 3 AND seq = 1")
+@pytest.mark.parametrize("damage", ["seq = NULL", "seq = -126", "seq = 'x'", "epoch = NULL",
+                                    "crc = NULL", "body = NULL"])  # fmt: skip
+def test_a_record_that_lost_a_column_is_cut(path: Path, damage: str) -> None:
+    damage = f"UPDATE records SET {damage} WHERE trajectory = 3 AND seq = 1"
+    without_constraints(path, "records", damage)
+    assert any(one.where.startswith("run/task1/0, record 1") for one in check(path).findings)
     (cut,) = repair(path)
-    assert cut.lost > 0
+    assert (cut.seq, cut.lost) == (1, 2)
     assert sql(path, "SELECT count(*) FROM cuts") == [(cut.lost,)]
+    assert check(path).findings == []
 
 
 KEPT = {
@@ -337,3 +367,15 @@ def test_an_error_that_is_kept_keeps_no_snapshot(path: Path, read: str) -> None:
         await journal.close()
 
     asyncio.run(body())
+
+
+def test_a_schema_that_is_no_text_is_told_as_damage(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    asyncio.run(SqliteJournal(path).close())
+    page = bytearray(path.read_bytes())
+    page[page.index(b"CREATE TABLE tasks") + 3] |= 0x80
+    path.write_bytes(page)
+    with pytest.raises(JournalError, match="is damaged"):
+        SqliteJournal(path)
+    with pytest.raises(JournalError, match="is damaged"):
+        asyncio.run(SqliteJournal(path, read_only=True).runs())

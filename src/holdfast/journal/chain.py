@@ -33,10 +33,14 @@ _CHAIN = """WITH RECURSIVE chain(position) AS (
 COLUMNS = "r.position, r.seq, r.epoch, r.crc, CAST(r.body AS BLOB)"
 _BY_CHAIN = f"""{_CHAIN} SELECT trajectory, (SELECT length FROM heads WHERE trajectory = ?1),
     {COLUMNS} FROM records r WHERE r.position IN chain ORDER BY r.position"""  # noqa: S608 - ours
-_BY_SCAN = f"""SELECT {COLUMNS} FROM records r WHERE trajectory = ? AND seq >= ?
-    ORDER BY seq, position"""  # noqa: S608 - ours
+# Numbers that no log has come last: before the others, they would move all of them. Not `IS NULL`:
+# SQLite takes the schema's word for it that none is.
+_NO_NUMBER = "(typeof(seq) = 'null' OR seq < 0)"
+_BY_SCAN = f"""SELECT {COLUMNS} FROM records r WHERE trajectory = ? AND (seq >= ? OR {_NO_NUMBER})
+    ORDER BY {_NO_NUMBER}, seq, position"""  # noqa: S608 - ours
 _POSITIONS = f"{_CHAIN} SELECT position FROM chain WHERE position > 0 ORDER BY position"  # noqa: S608 - ours
-_FOUND = "SELECT position FROM records WHERE trajectory = ? ORDER BY seq, position"
+_FOUND = f"""SELECT position FROM records WHERE trajectory = ?
+    ORDER BY {_NO_NUMBER}, seq, position"""  # noqa: S608 - ours
 _COUNTED = """SELECT trajectory, count(*) FROM records
     WHERE trajectory IN (SELECT value FROM json_each(?)) GROUP BY trajectory"""
 

@@ -23,9 +23,9 @@ from holdfast.journal.log_check import Finding, TrajectoryState, check_log
 from holdfast.journal.process import is_gone
 from holdfast.journal.repair import mend
 from holdfast.journal.runs import NOW, shown
-from holdfast.journal.schema import SALVAGE, explain, log_size, prepare
+from holdfast.journal.schema import SALVAGE, JournalDamaged, explain, log_size, prepare
 from holdfast.journal.sqlite import connect_to_read, plain_connect
-from holdfast.journal.table_repair import damage_of, mend_tables
+from holdfast.journal.table_repair import damage_of, is_beyond_repair, mend_tables
 from holdfast.records.errors import JournalError, RunHeld
 
 _REPORT = "please report it: no fault of a disk or a process explains it"
@@ -128,7 +128,8 @@ _TRAJECTORIES = """SELECT t.id, CAST(coalesce(r.name, '?') || '/' || coalesce(k.
 
 # Found without links: these are held against the records, not the records against them.
 _FOUND = (
-    """CREATE TEMP TABLE found AS SELECT trajectory, seq, position FROM records ORDER BY 1, 2, 3""",
+    """CREATE TEMP TABLE found AS SELECT trajectory, position,
+        CASE WHEN seq >= 0 THEN seq ELSE 'none' END seq FROM records ORDER BY 1, 3, 2""",
     """CREATE INDEX temp.found_log ON found(trajectory, seq, position)""",
 )
 _LOG = f"""SELECT {COLUMNS} FROM found f CROSS JOIN records r ON r.position = f.position
@@ -264,6 +265,8 @@ def repair(path: Path) -> list[Cut]:
         raise explain(error, path) from error
     try:
         prepare(connection, path)
+        if is_beyond_repair(connection):
+            raise JournalDamaged(f"journal {path} is damaged, too much for a repair: {SALVAGE}")
         damage = damage_of(connection)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("BEGIN IMMEDIATE")

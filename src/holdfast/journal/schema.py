@@ -151,8 +151,15 @@ def require(connection: sqlite3.Connection, path: Path | str) -> None:
         for older in range(version, VERSION):
             for view in _VIEWS[older]:
                 connection.execute(view)
+    except UnicodeDecodeError as error:
+        raise _unreadable_schema(path) from error
     except sqlite3.DatabaseError as error:
         raise explain(error, path, reading=True) from error
+
+
+def _unreadable_schema(path: Path | str) -> JournalError:
+    """What SQLite says about a damaged schema quotes it, and that may be no text."""
+    return JournalDamaged(f"journal {path} is damaged (its schema): {SALVAGE}")
 
 
 def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
@@ -161,6 +168,8 @@ def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
     while True:
         try:
             return _prepare(connection, path)
+        except UnicodeDecodeError as error:
+            raise _unreadable_schema(path) from error
         except sqlite3.DatabaseError as error:
             # Two processes that turn a new file into a WAL one at the same moment would wait for
             # each other, so SQLite refuses one of them at once, whatever its timeout.

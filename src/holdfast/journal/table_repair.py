@@ -16,6 +16,8 @@ from holdfast.journal import table_check
 from holdfast.journal.runs import TASK, MisnamedTask, task_of
 from holdfast.records.errors import JournalCorrupt
 
+_ALL = 1_000_000
+
 
 class Damage(Struct, frozen=True):
     """What has to be made anew."""
@@ -30,9 +32,32 @@ class Damage(Struct, frozen=True):
     """Of tasks, as their own texts have them, which a checksum covers; and their rows."""
 
 
+def is_beyond_repair(connection: sqlite3.Connection) -> bool:
+    """Whether a table is another than it was, or lies in other pages than its own.
+
+    What is written to a page of two tables is lost to one; what lies in a page of none is no log
+    that ends there.
+    """
+    if any(table_check.schema(connection)):
+        return True
+    lines = _wrong_pages(connection) or []
+    return any("2nd reference" in line or "never used" in line for line in lines)
+
+
+def _wrong_pages(connection: sqlite3.Connection) -> list[str] | None:
+    """None where that cannot be told."""
+    try:
+        lines = connection.execute(f"PRAGMA quick_check({_ALL})").fetchall()
+    except sqlite3.DatabaseError:
+        return None
+    return [line for (line,) in lines if line != "ok"]
+
+
 def damage_of(connection: sqlite3.Connection) -> Damage:
     """Outside of a transaction. What others write meanwhile does no harm: heads that count too few
     are made anew."""
+    if _wrong_pages(connection) is None:
+        return Damage(False, None, [], [])
     found = table_check.indexes(connection)
     broken = {finding.where.removeprefix(table_check.FILE) for finding in found}
     heads = _readable_heads(connection) if "heads" in broken else None
