@@ -1,6 +1,12 @@
 """The process ends when the run is over, whatever user code still does."""
 
+import contextlib
+import json
+import signal
+import subprocess
+
 import pytest
+from shell import end, start
 
 SWALLOWS = """
 import asyncio
@@ -33,3 +39,48 @@ def test_a_run_whose_code_hangs_still_ends_with_its_report(lab, code):
     lab.tasks("sum")
     done = lab.finished_run("--attempt-deadline", 1, "--max-retry", 0, "--group-refill", 0)
     assert "1 trajectory:" in done.out
+
+
+BLOCKS = """
+import time
+
+async def solve(t):
+    print("blocks", flush=True)
+    while True:
+        time.sleep(600)
+"""
+
+
+def test_a_second_signal_stops_at_once_even_what_has_stopped_the_loop(lab):
+    lab.write("agent.py", BLOCKS)
+    process = start(*lab.words(), cwd=lab.place)
+    assert process.stdout.readline() == "blocks\n"
+    signals = 0
+    while process.poll() is None:
+        # Two that come at the same time are one.
+        process.send_signal(signal.SIGTERM)
+        signals += 1
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+    done = end(process)
+    assert signals > 1
+    assert done.code == 143
+    assert "stopped at once\nto go on: holdfast run agent.py" in done.err
+
+
+def test_a_crash_in_native_code_shows_the_lines_that_it_was_in(lab):
+    lab.write("agent.py", "import ctypes\n\nasync def solve(t):\n    ctypes.string_at(0)\n")
+    done = lab.run()
+    assert done.code == -signal.SIGSEGV
+    assert "Segmentation fault" in done.err
+    assert 'agent.py", line 4 in solve' in done.err
+
+
+def test_a_line_that_stops_the_event_loop_is_named(lab):
+    lab.write("agent.py", "import time\n\nasync def solve(t):\n    time.sleep(6)\n")
+    lab.tasks("sum")
+    done = lab.finished_run("--json")
+    told = "agent.py:4 in solve (time.sleep(6)) stopped the event loop for"
+    assert sum(told in line for line in done.err.splitlines()) == 2, "at once, and at the end"
+    (found,) = json.loads(done.out)["standstills"]
+    assert found["times"] == 1

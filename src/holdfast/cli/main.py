@@ -1,6 +1,7 @@
 """`holdfast …`: parses the words and hands over. Each command's module is imported when used."""
 
 import argparse
+import faulthandler
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ from holdfast.records import redaction
 
 def entry() -> None:
     """The console script."""
+    if sys.__stderr__ is not None:
+        # A crash in native code ends the process: the lines that it was in are all there is to say.
+        faulthandler.enable(sys.__stderr__)
     sys.exit(main(sys.argv[1:]))
 
 

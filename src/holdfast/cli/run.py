@@ -216,14 +216,14 @@ async def _no_orphans(ours: "set[asyncio.Task[object]]") -> None:
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:
     """For one of several processes: what only it knows is told."""
-    _tell_cuts(ending)
+    _tell_troubles(ending)
     if ending.stopped and received is None:
         print(f"holdfast: a worker stopped: {one_line(redact(ending.stopped))}", file=sys.stderr)
     early = early_code(ending, received)
     return Exit.OK if early is None else early
 
 
-def _tell_cuts(ending: Ending) -> None:
+def _tell_troubles(ending: Ending) -> None:
     for cut in ending.cuts:
         print(
             f"holdfast: {shown(cut.trajectory)}: record {cut.seq} at position {cut.position} "
@@ -231,12 +231,15 @@ def _tell_cuts(ending: Ending) -> None:
             "went on from the last good one",
             file=sys.stderr,
         )
+    for standstill in ending.standstills:
+        print(f"holdfast: {one_line(redact(str(standstill)))}", file=sys.stderr)
 
 
 def tell(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending) -> None:
-    _tell_cuts(ending)
+    _tell_troubles(ending)
     if args.json:
-        print_json(msgspec.to_builtins(report) | {"stopped": ending.stopped})
+        known = {"stopped": ending.stopped, "standstills": ending.standstills}
+        print_json(msgspec.to_builtins(report) | msgspec.to_builtins(known))
     else:
         print(visible(redact(as_text(report))), flush=True)
     if ending.stopped:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 
 from holdfast.cli.exit import Exit
 from holdfast.engine.stop import Stop
@@ -21,18 +22,25 @@ class Signals:
         self._resume = resume
         self._quiet = quiet
         self.received: Exit | None = None
+        self._count = 0
 
     def watch(self) -> None:
+        """Until the loop is closed."""
         loop = asyncio.get_running_loop()
         for number in _CODES:
-            loop.add_signal_handler(number, self._handle, number)
+            loop.add_signal_handler(number, self._stop_with_care, number)
+            # Python's handler, too: user code may have stopped the loop, for ever perhaps.
+            signal.signal(number, self._counted)
 
-    def _handle(self, number: signal.Signals) -> None:
-        if self.received is not None:
+    def _counted(self, number: int, _: object) -> None:
+        self._count += 1
+        if self._count > 1:
             # Every record that was acknowledged is durable: there is nothing to save.
             if not self._quiet:
                 last_word(f"holdfast: stopped at once\nto go on: {self._resume}")
-            os._exit(_CODES[number])
+            os._exit(_CODES[signal.Signals(number)])
+
+    def _stop_with_care(self, number: signal.Signals) -> None:
         self.received = _CODES[number]
         self._stop.request(f"received {number.name}")
         if self._quiet:
@@ -45,8 +53,10 @@ class Signals:
 
 
 def last_word(text: str) -> None:
-    """Past the progress line, which owns `sys.stderr` and has hidden the cursor."""
+    """Past the progress line, which owns `sys.stderr` and has hidden the cursor; and past Python's
+    buffers, which a signal may have interrupted."""
     terminal = sys.__stderr__
     if terminal is not None:
         shown = "\n\x1b[?25h" if terminal.isatty() else ""
-        print(f"{shown}{text}", file=terminal, flush=True)
+        with suppress(OSError):
+            os.write(terminal.fileno(), f"{shown}{text}\n".encode("utf-8", "backslashreplace"))

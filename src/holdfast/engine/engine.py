@@ -18,6 +18,7 @@ from holdfast.engine.progress import Progress
 from holdfast.engine.scorer import Scorer
 from holdfast.engine.scoring import Member, Scoring
 from holdfast.engine.settings import Settings
+from holdfast.engine.standstill import Standstill, sleep_through, standstills_watched
 from holdfast.engine.stop import Stop
 from holdfast.engine.suspects import Slot, Suspects
 from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
@@ -42,6 +43,8 @@ class Ending(Struct, frozen=True):
     """Why it stopped early; "" when it worked through everything that it could claim."""
     cuts: tuple[Cut, ...]
     fatal: BaseException | None
+    standstills: tuple[Standstill, ...] = ()
+    """What kept the event loop from turning."""
 
 
 class ProcessorBroken(HoldfastError):
@@ -95,6 +98,7 @@ class Engine:
         self._on_settled = on_settled
         self.stop = stop or Stop()
         self._cuts: list[Cut] = []
+        self._standstills: tuple[Standstill, ...] = ()
         self._slots = asyncio.Semaphore(self._settings.concurrency)
         # Finished trajectories wait for their scores outside the slots, but not without bound.
         self._unsettled = asyncio.Semaphore(2 * self._settings.concurrency + CLAIM_AHEAD)
@@ -136,7 +140,7 @@ class Engine:
                     await self._work(worker)
         finally:
             await self._leave(worker)
-        return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal)
+        return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal, self._standstills)
 
     async def _has_work(self) -> bool:
         """Whether anything of the run is not settled, here or at another worker's."""
@@ -154,7 +158,11 @@ class Engine:
             found = self._processor.setup()
             if found is not None:
                 await found
-            await self._trajectories(worker)
+            with standstills_watched() as watch:
+                try:
+                    await self._trajectories(worker)
+                finally:
+                    self._standstills = watch.found
         finally:
             for helper in helpers:
                 helper.cancel()
@@ -330,7 +338,7 @@ class Engine:
 
     async def _beat(self, worker: Worker) -> None:
         while True:
-            await asyncio.sleep(worker.lease_seconds / 3)
+            await sleep_through(worker.lease_seconds / 3)
             try:
                 await self._journal.heartbeat(worker)
             except JournalError as error:
@@ -339,7 +347,7 @@ class Engine:
     async def _watch_deadline(self) -> None:
         if self._settings.run_deadline is None:
             return
-        await asyncio.sleep(self._settings.run_deadline)
+        await sleep_through(self._settings.run_deadline)
         self.stop.request(f"the run's deadline of {self._settings.run_deadline:g} s is over")
 
 

@@ -150,7 +150,7 @@ def _with_others(message: str, others: int) -> str:
 def _begin_with_theirs(shown: tracebacks.TracebackException) -> None:
     """How Holdfast came to call the user's code tells nothing; what it did after that may."""
     frames = list(shown.stack or ())
-    first = next((at for at, frame in enumerate(frames) if _is_theirs(frame.filename)), 0)
+    first = next((at for at, frame in enumerate(frames) if is_theirs(frame.filename)), 0)
     if first:
         shown.stack = tracebacks.StackSummary.from_list(frames[first:])
     for one in (shown.__cause__, shown.__context__):
@@ -158,7 +158,7 @@ def _begin_with_theirs(shown: tracebacks.TracebackException) -> None:
             _begin_with_theirs(one)
 
 
-def _is_theirs(file: str) -> bool:
+def is_theirs(file: str) -> bool:
     """Neither of Holdfast nor of Python, nor of a library, which Holdfast may have called."""
     if file.startswith((_PACKAGE, _PYTHON, "<frozen ")):
         return False

@@ -1,0 +1,190 @@
+"""Standstills: blocking code in one rollout costs the others nothing but time, and is found."""
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from stage import call
+from yard import Yard
+
+from holdfast.engine import standstill
+from holdfast.engine.standstill import sleep_through, standstills_watched
+from holdfast.records.trajectory import Status
+from holdfast.rollout.tool import Tool
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    """Less patience than usual."""
+    monkeypatch.setattr(standstill, "BEAT", 0.05)
+    monkeypatch.setattr(standstill, "LATE", 0.5)
+    monkeypatch.setattr(standstill, "TOLD_AFTER", 1.0)
+
+
+@pytest.fixture
+def told():
+    """Set when a standstill is told."""
+    event = threading.Event()
+    handler = logging.Handler()
+    handler.emit = lambda record: event.set()
+    logger = logging.getLogger("holdfast.engine")
+    logger.addHandler(handler)
+    yield event
+    logger.removeHandler(handler)
+
+
+def test_a_rollout_that_blocks_the_loop_lets_nobody_elses_tool_time_out(quickly):
+    begun, timed_out = [], []
+
+    async def look() -> str:
+        begun.append(1)
+        await asyncio.sleep(1)
+        return "seen"
+
+    tool = Tool(look, timeout=2)
+
+    async def solve(t):
+        if t.task.id == "blocks":
+            while not begun:
+                await asyncio.sleep(0)
+            time.sleep(3)
+        else:
+            result = await t.tool(call("look"), tool)
+            timed_out.append(result.error)
+
+    yard = Yard("blocks", "looks")
+    asyncio.run(yard.work(solve))
+    assert timed_out == [""]
+
+
+def test_an_attempts_deadline_does_not_run_out_while_another_blocks_the_loop(quickly):
+    begun = []
+
+    async def solve(t):
+        if t.task.id == "blocks":
+            while not begun:
+                await asyncio.sleep(0)
+            time.sleep(4)
+        else:
+            begun.append(1)
+            for _ in range(10):
+                await asyncio.sleep(0.1)
+
+    yard = Yard("blocks", "waits")
+    asyncio.run(yard.work(solve, attempt_deadline=3.0))
+    assert len(begun) == 1
+    (run,) = asyncio.run(yard.journal.runs())
+    assert run.by_status == {Status.COMPLETED.name: 2}
+
+
+def test_the_line_that_blocks_is_told_while_it_lasts_and_at_the_end(quickly, told, caplog):
+    async def solve(t):
+        if t.task.id == "a":
+            assert told.wait(60)  # The culprit.
+        else:
+            await asyncio.sleep(0)
+
+    ending = asyncio.run(Yard("a", "b").work(solve))
+    (found,) = ending.standstills
+    assert found.where.startswith("test_standstill.py:")
+    assert "in solve (assert told.wait(60)" in found.where
+    assert found.times == 1
+    assert found.seconds >= found.longest >= 1.0
+    (record,) = caplog.records
+    assert "assert told.wait(60)" in record.message
+    assert "asyncio.to_thread" in record.message
+
+
+def test_short_ones_of_one_line_are_added_up(quickly, told):
+    async def solve(t):
+        while not told.is_set():
+            time.sleep(0.8)
+            await asyncio.sleep(0.1)
+
+    ending = asyncio.run(Yard("a").work(solve))
+    (found,) = ending.standstills
+    assert found.times > 1
+
+
+def test_a_loop_with_much_to_do_stands_not_still(quickly):
+    async def work():
+        time.sleep(0.01)
+
+    async def main():
+        with standstills_watched() as watch:
+            await asyncio.gather(*(work() for _ in range(300)))
+            return watch.found
+
+    assert asyncio.run(main()) == ()
+
+
+def test_what_others_wait_for_is_not_put_off_by_a_standstill(quickly):
+    order = []
+
+    async def note(name, sleeping):
+        await sleeping
+        order.append(name)
+
+    async def main():
+        with standstills_watched():
+            jobs = [
+                asyncio.create_task(note("in the loop's time", asyncio.sleep(2))),
+                asyncio.create_task(note("in real time", sleep_through(2))),
+            ]
+            await asyncio.sleep(0)
+            time.sleep(2.5)
+            await asyncio.gather(*jobs)
+
+    asyncio.run(main())
+    assert order == ["in real time", "in the loop's time"]
+
+
+def test_the_loops_clock_never_goes_back_or_jumps_when_nobody_watches(quickly):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with standstills_watched(), standstills_watched():
+            time.sleep(0.6)
+            inside = loop.time()
+        before = loop.time()
+        time.sleep(0.6)
+        return inside, before, loop.time(), time.monotonic()
+
+    inside, before, after, real = asyncio.run(main())
+    assert inside <= before
+    assert after - before >= 0.6
+    assert real - after >= 0.6
+
+
+STOPPED = """
+import asyncio, sys
+from holdfast.engine import standstill
+standstill.BEAT, standstill.LATE, standstill.TOLD_AFTER = 0.02, 0.2, 0.2
+
+async def main():
+    with standstill.standstills_watched() as watch:
+        print("watching", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        print(len(watch.found), flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_was_stopped_blames_nobody(tmp_path: Path):
+    child = subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with child:
+        assert child.stdout.readline() == "watching\n"
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(1)
+        child.send_signal(signal.SIGCONT)
+        time.sleep(0.1)
+        out, _ = child.communicate("\n")
+    assert out == "0\n"
