@@ -23,7 +23,7 @@ from holdfast.rollout.tool import Tool
 def quickly(monkeypatch):
     """Less patience than usual."""
     monkeypatch.setattr(standstill, "BEAT", 0.05)
-    monkeypatch.setattr(standstill, "LATE", 0.5)
+    monkeypatch.setattr(standstill, "LATE", 0.3)
     monkeypatch.setattr(standstill, "TOLD_AFTER", 1.0)
 
 
@@ -44,16 +44,16 @@ def test_a_rollout_that_blocks_the_loop_lets_nobody_elses_tool_time_out(quickly)
 
     async def look() -> str:
         begun.append(1)
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5)
         return "seen"
 
-    tool = Tool(look, timeout=2)
+    tool = Tool(look, timeout=1)
 
     async def solve(t):
         if t.task.id == "blocks":
             while not begun:
                 await asyncio.sleep(0)
-            time.sleep(3)
+            time.sleep(1.5)
         else:
             result = await t.tool(call("look"), tool)
             timed_out.append(result.error)
@@ -70,14 +70,14 @@ def test_an_attempts_deadline_does_not_run_out_while_another_blocks_the_loop(qui
         if t.task.id == "blocks":
             while not begun:
                 await asyncio.sleep(0)
-            time.sleep(4)
+            time.sleep(2)
         else:
             begun.append(1)
-            for _ in range(10):
+            for _ in range(5):
                 await asyncio.sleep(0.1)
 
     yard = Yard("blocks", "waits")
-    asyncio.run(yard.work(solve, attempt_deadline=3.0))
+    asyncio.run(yard.work(solve, attempt_deadline=1.5))
     assert len(begun) == 1
     (run,) = asyncio.run(yard.journal.runs())
     assert run.by_status == {Status.COMPLETED.name: 2}
@@ -118,7 +118,7 @@ def test_a_loop_with_much_to_do_stands_not_still(quickly):
 
     async def main():
         with standstills_watched() as watch:
-            await asyncio.gather(*(work() for _ in range(300)))
+            await asyncio.gather(*(work() for _ in range(200)))
             return watch.found
 
     assert asyncio.run(main()) == ()
@@ -134,11 +134,11 @@ def test_what_others_wait_for_is_not_put_off_by_a_standstill(quickly):
     async def main():
         with standstills_watched():
             jobs = [
-                asyncio.create_task(note("in the loop's time", asyncio.sleep(2))),
-                asyncio.create_task(note("in real time", sleep_through(2))),
+                asyncio.create_task(note("in the loop's time", asyncio.sleep(1))),
+                asyncio.create_task(note("in real time", sleep_through(1))),
             ]
             await asyncio.sleep(0)
-            time.sleep(2.5)
+            time.sleep(1.5)
             await asyncio.gather(*jobs)
 
     asyncio.run(main())
@@ -149,7 +149,7 @@ def test_the_loops_clock_never_goes_back_or_jumps_when_nobody_watches(quickly):
     async def main():
         loop = asyncio.get_running_loop()
         with standstills_watched(), standstills_watched():
-            time.sleep(0.6)
+            time.sleep(1)
             inside = loop.time()
         before = loop.time()
         time.sleep(0.6)
@@ -158,7 +158,21 @@ def test_the_loops_clock_never_goes_back_or_jumps_when_nobody_watches(quickly):
     inside, before, after, real = asyncio.run(main())
     assert inside <= before
     assert after - before >= 0.6
-    assert real - after >= 0.6
+    assert real - after >= 0.6, "all but the first 0.3 s"
+
+
+def test_timers_of_a_loop_that_is_always_late_still_fire(quickly):
+    async def main():
+        turns = 0
+        with standstills_watched():
+            timer = asyncio.create_task(asyncio.sleep(0.5))
+            while not timer.done():
+                time.sleep(0.4)
+                await asyncio.sleep(0)
+                turns += 1
+        return turns
+
+    assert asyncio.run(main()) < 10
 
 
 STOPPED = """

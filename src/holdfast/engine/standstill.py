@@ -50,7 +50,8 @@ class Standstill(Struct):
 class PatientTime:
     """What stands in for the `time` of a loop, once and for the loop's life.
 
-    Without the time that was lost in standstills. It never jumps, or timers would fire early.
+    Without the time that was lost in standstills, but for their beginning: the clock of a loop that
+    is always late goes slowly, but it goes. It never jumps, or timers would fire early.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
@@ -63,7 +64,7 @@ class PatientTime:
     def __call__(self) -> float:
         now = self._real()
         if self.watchers and now - self._seen > LATE:
-            self._lost += now - self._seen
+            self._lost += now - self._seen - LATE
         self._seen = now
         return now - self._lost
 
