@@ -7,6 +7,8 @@ holdfast` costs milliseconds.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.engine.reading import samples as samples
+    from holdfast.engine.reading import trajectories as trajectories
     from holdfast.engine.run import run as run
     from holdfast.engine.scorer import Score as Score
     from holdfast.engine.scorer import group_scorer as group_scorer
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
     from holdfast.records.group import GroupPolicy as GroupPolicy
     from holdfast.records.group import Shortfall as Shortfall
     from holdfast.records.message import Message as Message
+    from holdfast.records.message import Role as Role
     from holdfast.records.message import ToolCall as ToolCall
+    from holdfast.records.message import assistant as assistant
+    from holdfast.records.message import system as system
+    from holdfast.records.message import user as user
     from holdfast.records.sample import Sample as Sample
     from holdfast.records.sampling import Sampling as Sampling
     from holdfast.records.step import Contract as Contract
@@ -76,6 +82,7 @@ _WHERE = {
     "Recovery": "holdfast.rollout.environment",
     "RemoteRolloutProcessor": "holdfast.gateway.remote",
     "Reply": "holdfast.rollout.context",
+    "Role": "holdfast.records.message",
     "Rollout": "holdfast.rollout.context",
     "RolloutConfig": "holdfast.rollout.processor",
     "RolloutProcessor": "holdfast.rollout.processor",
@@ -96,11 +103,16 @@ _WHERE = {
     "UsageError": "holdfast.records.errors",
     "Voice": "holdfast.rollout.voice",
     "WorkspaceWorld": "holdfast.gateway.worlds",
+    "assistant": "holdfast.records.message",
     "group_scorer": "holdfast.engine.scorer",
     "open_journal": "holdfast.journal",
     "renderer_for": "holdfast.policy.choice",
     "run": "holdfast.engine.run",
+    "samples": "holdfast.engine.reading",
+    "system": "holdfast.records.message",
     "tool": "holdfast.rollout.tool",
+    "trajectories": "holdfast.engine.reading",
+    "user": "holdfast.records.message",
 }
 __all__ = [
     "AgentRolloutProcessor",
@@ -123,6 +135,7 @@ __all__ = [
     "Recovery",
     "RemoteRolloutProcessor",
     "Reply",
+    "Role",
     "Rollout",
     "RolloutConfig",
     "RolloutProcessor",
@@ -143,11 +156,16 @@ __all__ = [
     "UsageError",
     "Voice",
     "WorkspaceWorld",
+    "assistant",
     "group_scorer",
     "open_journal",
     "renderer_for",
     "run",
+    "samples",
+    "system",
     "tool",
+    "trajectories",
+    "user",
 ]
 
 

@@ -81,8 +81,23 @@ def test_other_code_is_refused(ran):
     ran.write("agent.py", AGENT + "\n# another thought\n")
     done = ran.run(samples=2)
     assert done.code == Exit.CHANGED
-    changed = [line.split(":")[0].strip() for line in done.err.splitlines()[1:-1]]
-    assert changed == ["rollout", "scorer"]
+    rollout, scorer = (line.strip() for line in done.err.splitlines()[1:-1])
+    assert rollout.startswith("rollout: recorded 'solve@")
+    assert scorer.startswith("scorer: recorded 'score@")
+    for line in (rollout, scorer):
+        assert "(another version of its code: any change to its file counts" in line
+
+
+def test_a_scorer_where_there_was_none_is_told_so_and_is_no_version_of_another(lab):
+    scored = (lab.place / "agent.py").read_text()
+    lab.write("points.py", "def count(trajectory):\n    return 1\n")
+    lab.write("agent.py", scored[: scored.index("def score")])
+    lab.finished_run()
+    done = lab.run(scorer="points.py:count")
+    assert done.code == Exit.CHANGED
+    (line,) = done.err.splitlines()[1:-1]
+    assert line.strip().startswith("scorer: recorded none, now 'count@")
+    assert "another version" not in line
 
 
 def test_another_scorer_in_a_file_of_its_own_changes_the_scorer_alone(lab):
@@ -156,9 +171,8 @@ def test_what_would_not_be_accepted_is_not_advised(ran):
         "to start another run (from Python: another name)"
     )
     assert "or --accept-changes" not in done.err
-    done = ran.run("--accept-changes", samples=1)
-    assert done.code == Exit.USAGE
-    assert done.line.startswith(f"holdfast: {fewer}; {other}, or use --new")
+    accepted = ran.run("--accept-changes", samples=1)
+    assert (accepted.code, accepted.err) == (Exit.CHANGED, done.err), "it changes nothing"
     assert ran.recorded() == before
 
 

@@ -100,7 +100,7 @@ def test_both_meanings_of_exit_code_1_are_told(lab):
     for words in ((), ("policy", "check"), ("run",)):
         told = lab.holdfast(*words, "--help").out
         assert re.search(
-            r"^ +1  trajectories failed for good.*\n +or, of `policy check`: .* evaluation only$",
+            r"^ +1  trajectories failed .*\n +or, of `policy check`: .* not fit for training$",
             told,
             re.MULTILINE,
         )
@@ -112,7 +112,7 @@ def test_the_quickstart_says_which_commands_have_no_json_and_what_exit_code_1_me
     assert without == ["serve"]
     assert "`--json` makes the output of every command but `serve` readable" in page
     assert re.search(
-        r"^\| 1 \| .*given; or, of `policy check`: .* evaluation only \|$", page, re.MULTILINE
+        r"^\| 1 \| .*given; or, of `policy check`: .* not fit for training \|$", page, re.MULTILINE
     )
 
 

@@ -79,6 +79,7 @@ def test_a_key_that_the_engine_says_aloud_goes_nowhere(parrot, monkeypatch, stat
     told = said(parrot, done)
     assert f"answered {status}" in told
     assert "[redacted]" in told
+    assert ("HOLDFAST_API_KEY" in done.err) == ("--api-key-env" in done.err) == (status == 401)
     assert CANARY not in told
 
 

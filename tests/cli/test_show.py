@@ -101,7 +101,7 @@ def test_a_run_is_shown_with_its_failures_grouped_and_its_trajectories(ran):
     assert "calls retried" in text
     assert "KeyError: 'a bug in bug'" in text
     assert "agent.py" in text, "one full traceback"
-    assert "sum/0  COMPLETED  " in text
+    assert "sum/0       COMPLETED  reward " in text
 
 
 def test_a_run_as_json_has_stable_keys(ran):
@@ -111,7 +111,7 @@ def test_a_run_as_json_has_stable_keys(ran):
     assert len(told["rows"]) == 6
     assert set(told["rows"][0]) == {
         *("key", "id", "ordinal", "status", "settled", "epoch", "records", "owner"),
-        "resting",
+        *("resting", "reward", "reason"),
     }
     assert told["rows"][0]["key"] == {"run": "r", "task": "sum", "sample": 0}
 

@@ -20,6 +20,7 @@ from desk import SECONDS, completion, until
 from holdfast.cli.serve import add_serve
 from holdfast.cli.serve import serve as run_serve
 from holdfast.embedded import EmbeddedEngine, Settings, arguments, serve, serving
+from holdfast.embedded import folder as folder_of_a_model
 from holdfast.embedded.engine import Engine
 from holdfast.embedded.process import EngineDidNotStart
 from holdfast.records.errors import UsageError
@@ -163,13 +164,39 @@ def test_the_command_takes_the_same_words(monkeypatch: pytest.MonkeyPatch) -> No
         run_serve(parser.parse_args(["serve", "--model", "/nowhere"]))
 
 
-def test_a_port_that_is_taken_is_said(own_engine: Engine) -> None:
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(path: Path, **_: object) -> None:
+        raise AssertionError(f"{path} was loaded in vain")
+
+    monkeypatch.setattr(folder_of_a_model, "load", load)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        settings = Settings(port=taken.getsockname()[1])
-        with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1.*--port 0"):
-            asyncio.run(serving._listen(own_engine, settings, name="tiny"))
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=rf"cannot listen on 127\.0\.0\.1:{port}.*--port 0"):
+            serve(Settings(port=port))
+
+
+def test_nobody_waits_at_a_port_while_the_model_is_loaded() -> None:
+    with (
+        serving._bound(Settings(port=0)) as sock,
+        socket.socket() as client,
+        pytest.raises(ConnectionRefusedError),
+    ):
+        client.connect(sock.getsockname())
+
+
+def test_of_two_that_have_taken_one_port_the_second_is_told_when_it_listens(
+    own_engine: Engine,
+) -> None:
+    with serving._bound(Settings(port=0)) as first:
+        settings = Settings(port=first.getsockname()[1])
+        with serving._bound(settings) as second:
+            first.listen()
+            with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1.*--port 0"):
+                asyncio.run(serving._listen(own_engine, settings, sock=second, name="tiny"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -177,7 +204,11 @@ def test_a_signal_ends_it(
     own_engine: Engine, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
     async def main() -> None:
-        listening = asyncio.create_task(serving._listen(own_engine, Settings(port=0), name="tiny"))
+        settings = Settings(port=0)
+        sock = serving._bound(settings)
+        listening = asyncio.create_task(
+            serving._listen(own_engine, settings, sock=sock, name="tiny")
+        )
         await until(lambda: "serving" in (said.append(capsys.readouterr().out) or "".join(said)))
         os.kill(os.getpid(), number)
         await listening

@@ -112,6 +112,28 @@ def test_one_broken_trajectory_touches_no_sibling(how):
     assert len(yard.policy.requests) == 5, "the turn before the failure is replayed"
 
 
+def test_a_rollout_that_uses_the_context_of_another_that_is_over_fails_and_is_not_forgotten():
+    over = []
+
+    async def rollout(t):
+        await turn(t)
+        if t.key.task == "a":
+            over.append(t)
+            return
+        while not over or not over[0]._session.concluded.is_set():
+            await asyncio.sleep(0.01)
+        await turn(over[0], "more")
+
+    yard = Yard("a", "b")
+    ending = yard.run(rollout)
+    assert (ending.stopped, ending.fatal) == ("", None)
+    assert yard.statuses() == {"a/0": ("COMPLETED", True), "b/0": ("FAILED", True)}
+    (failure,) = yard.history("b/0").failures
+    assert (failure.cause, failure.type) == ("code", "UsageError")
+    assert "that is over was used" in failure.message
+    assert 'await turn(over[0], "more")' in failure.traceback
+
+
 def test_the_root_error_is_kept_with_its_causes_and_traceback():
     yard = Yard()
     yard.run(raises)
@@ -123,7 +145,7 @@ def test_the_root_error_is_kept_with_its_causes_and_traceback():
 
 def test_the_traceback_of_a_broken_tool_is_kept_even_through_branches():
     def breaks() -> str:
-        raise ZeroDivisionError("in the tool")
+        raise ConnectionError("in the tool")
 
     async def aside(t):
         await t.value(lambda: 1, name="v")
@@ -141,7 +163,7 @@ def test_the_traceback_of_a_broken_tool_is_kept_even_through_branches():
         "0.0.1",
     )
     assert "in breaks" in failure.traceback
-    assert "ZeroDivisionError: in the tool" in failure.traceback
+    assert "ConnectionError: in the tool" in failure.traceback
 
 
 # --- the table

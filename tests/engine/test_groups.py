@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
+from msgspec import structs
 from stage import Oracle
 from yard import Yard, turn
 
@@ -13,7 +14,7 @@ from holdfast.engine.opening import RunChanged, open_run
 from holdfast.engine.report import as_text
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.policy.renderer import ByteRenderer
-from holdfast.records.errors import EnvironmentBroken
+from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.sampling import Sampling
@@ -54,6 +55,27 @@ def test_a_short_group_is_kept_or_dropped_by_its_policy(name):
     assert exported == [
         (task, sample) for task in [*kept, "c"] for sample in range(3) if (task, sample) != ("b", 1)
     ]
+
+
+def test_a_group_policy_that_contradicts_itself_is_refused_before_the_run_exists():
+    both = GroupPolicy(shortfall=Shortfall.DROP, at_least=2)
+    yard = Yard("a", samples=3, group=both)
+    with pytest.raises(UsageError, match="drop keeps whole groups only"):
+        yard.run(failing())
+    assert asyncio.run(yard.journal.find_run("run")) is None
+    one = Yard("a", samples=3, journal=yard.journal)
+    one.run(failing())
+    with pytest.raises(UsageError, match="drop keeps whole groups only"):
+        asyncio.run(open_run(yard.journal, yard.spec, yard.tasks, accept_changes=True))
+
+
+def test_a_run_that_was_recorded_with_a_contradicting_policy_goes_on_as_it_began():
+    yard = Yard("a", samples=3, group=GroupPolicy(shortfall=Shortfall.DROP, at_least=2))
+    asyncio.run(yard.journal.create_run(yard.spec, yard.tasks))
+    yard.run(failing("a/0"))
+    assert (yard.rows(), yard.report().groups_dropped) == ([], 1)
+    yard.spec = structs.replace(yard.spec, rollout="other")
+    asyncio.run(open_run(yard.journal, yard.spec, yard.tasks, accept_changes=True))
 
 
 def test_a_fixed_group_has_placeholders_in_the_place_of_what_failed():
@@ -154,6 +176,19 @@ def test_failures_are_grouped_by_their_root_with_one_traceback_each():
     )
     assert "[code, scoring] 2 × KeyError: 'row 9 of b'" in text
     assert text.count("Traceback (most recent call last)") == 3
+
+
+def test_a_report_stays_readable_however_many_roots_there_are():
+    async def rollout(t):
+        await turn(t)
+        raise ValueError("cannot read " + "".join(chr(ord("a") + int(one)) for one in t.key.task))
+
+    yard = Yard(*map(str, range(100, 130)))
+    yard.run(rollout)
+    text = as_text(yard.report())
+    assert text.count("Traceback (most recent call last)") == 20
+    assert "20 failures more, of 10 other roots (10 for good): `holdfast export run" in text
+    assert len(yard.report().causes) == 30, "scripts are given all of them"
 
 
 def test_the_rewards_of_disturbed_trajectories_are_shown_beside_those_of_clean_ones():

@@ -131,3 +131,20 @@ def test_steps_that_the_rollout_no_longer_takes_are_not_in_its_samples():
     history = yard.history()
     assert [step.path for step in history.generations] == ["0"]
     assert [fork.path for fork in history.forks] == ["1"]
+
+
+def test_a_run_stops_when_more_have_failed_than_may():
+    async def solve(t):
+        await turn(t)
+        raise KeyError("a bug in everything")
+
+    yard = Yard(*(f"t{number}" for number in range(40)))
+    ending = yard.run(solve, max_failures=3, concurrency=2, max_retry=0)
+    assert ending.stopped == "3 failed for good, and 3 are as many as may"
+    assert ending.fatal is None
+    failed = yard.report().by_status["FAILED"]
+    assert 3 <= failed <= 5, "those that were in flight"
+    # Earlier ones are not counted again: what was mended is tried.
+    ending = yard.run(turn_only, max_failures=3, concurrency=2, reopen_failed=True)
+    assert ending.stopped == ""
+    assert yard.report().by_status == {"COMPLETED": 40}

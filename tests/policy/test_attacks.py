@@ -291,7 +291,7 @@ def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
     async def main() -> list[str]:
         clock, why, told = ManualClock(), ["refused"], []
 
-        async def probe() -> str | None:
+        async def probe(_: bool) -> str | None:
             return why[0] if why else None
 
         gate = Gate("http://engine", probe, clock=clock, patience=600)

@@ -11,7 +11,9 @@ from recordings import recorded
 from spoken import PATHS, TOKEN_KINDS, max_tokens_of, models, plain, request, streamed
 
 from holdfast.policy.dialect import Kind
+from holdfast.policy.discovery import check_spoken
 from holdfast.policy.policy import Completion, Request
+from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
     ContextOverflow,
@@ -136,6 +138,61 @@ def test_a_dialect_that_is_named_is_not_looked_for() -> None:
     assert run(main()) == ["/v1/models"]
 
 
+# --- whether it speaks the dialect that a user named
+
+
+def spoken(kind: Kind, **said: Answer) -> list[Any]:
+    """What an engine that says this was sent at the path of `kind`, when it was asked for that."""
+
+    async def main() -> list[Any]:
+        async with Canned() as server, policy_at(server, kind=kind) as policy:
+            for path, answer in said.items():
+                server.always("/" + path.replace("__", "/"), answer)
+            await policy.check()
+            await check_spoken(policy.endpoints)
+            return server.bodies(PATHS[kind])
+
+    return run(main())
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("status", [200, 400, 422, 500])
+def test_a_dialect_whose_path_is_known_is_spoken_and_nothing_is_sampled(
+    kind: Kind, status: int
+) -> None:
+    path = PATHS[kind].removeprefix("/").replace("/", "__")
+    said = {"v1__models": models(), path: Answer(status, {"error": "prompt is missing"})}
+    assert spoken(kind, **said) == [{"model": "m"}]
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_dialect_whose_path_is_unknown_is_refused_with_what_the_engine_looks_like(
+    status: int,
+) -> None:
+    said = {"v1__models": models(), "inference__v1__generate": REFUSED}
+    with pytest.raises(
+        PolicyRefused, match=r"does not speak sglang; it looks like vllm-generate \(leave --dialect"
+    ):
+        spoken(Kind.SGLANG, generate=Answer(status), **said)
+
+
+def test_a_wire_of_vllm_that_is_switched_off_is_not_spoken() -> None:
+    off = recorded_answer("generate_disabled")
+    with pytest.raises(PolicyRefused, match="does not speak vllm-generate; it looks like vllm "):
+        spoken(Kind.VLLM_GENERATE, v1__models=models(), inference__v1__generate=off)
+
+
+def test_an_engine_that_does_not_speak_what_it_looks_like_is_not_asked_to_be_looked_at() -> None:
+    with pytest.raises(PolicyRefused, match=r"404.*looks like sglang, but does not speak it"):
+        spoken(Kind.SGLANG, v1__models=models(owned_by="sglang"))
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_path_that_wants_a_key_is_not_taken_for_one_that_is_not_there(status: int) -> None:
+    with pytest.raises(PolicyRefused, match=f"answered {status}.*HOLDFAST_API_KEY"):
+        spoken(Kind.SGLANG, v1__models=models(), generate=Answer(status))
+
+
 # --- what it serves
 
 
@@ -159,7 +216,8 @@ def test_an_unknown_model_lists_the_served_ones() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "says"),
     [
-        (Answer(401), PolicyRefused, "401.*want a key"),
+        (Answer(401), PolicyRefused, "401.*HOLDFAST_API_KEY.*--api-key-env.*from Python: api_key"),
+        (Answer(403), PolicyRefused, "403.*sent no key: put it into HOLDFAST_API_KEY"),
         (Answer(404), PolicyRefused, "404.*no inference engine"),
         (Answer(503), EndpointDown, "503.*start it"),
         (Answer(body=b"<html>"), EndpointDown, "does not answer"),
@@ -171,6 +229,44 @@ def test_an_address_that_is_no_engine_says_what_to_do(
 ) -> None:
     with pytest.raises(error, match=says):
         check(answer)
+
+
+@pytest.mark.parametrize("path", ["/v1/v1", "/v1/models", "/v1/chat/completions"])
+def test_an_address_with_too_much_behind_it_is_told_without_it(path: str) -> None:
+    async def main() -> None:
+        async with Canned() as server:
+            server.always("/v1/models", models())
+            policy = EnginePolicy(server.url + path, "m")
+            try:
+                await policy.check()
+            finally:
+                await policy.aclose()
+
+    with pytest.raises(PolicyRefused, match="give the address without /v1 and what follows it"):
+        run(main())
+
+
+def test_https_for_an_engine_that_speaks_http_is_told() -> None:
+    async def main() -> None:
+        async with Canned() as server:
+            policy = EnginePolicy(server.url.replace("http:", "https:"), "m")
+            try:
+                await policy.check()
+            finally:
+                await policy.aclose()
+
+    with pytest.raises(PolicyRefused, match=r"plain http, not https; give the .* as http://127"):
+        run(main())
+
+
+def test_an_engine_that_is_not_there_is_told_without_words_about_certificates() -> None:
+    async def main() -> None:
+        async with Canned() as server, policy_at(server) as policy:
+            await server.stop()
+            await policy.check()
+
+    with pytest.raises(EndpointDown, match=r"connect to host 127\.0\.0\.1:\d+ \["):
+        run(main())
 
 
 # --- how long a prompt may be

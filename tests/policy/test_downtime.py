@@ -23,8 +23,8 @@ class World:
         ]
         self.downtime = Downtime(self.gates, self.clock)
 
-    def _probe(self, at: int) -> Callable[[], Awaitable[str | None]]:
-        async def probe() -> str | None:
+    def _probe(self, at: int) -> Callable[[bool], Awaitable[str | None]]:
+        async def probe(_: bool) -> str | None:
             return None if self.up[at] else "refused"
 
         return probe

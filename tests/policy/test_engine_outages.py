@@ -7,7 +7,7 @@ import pytest
 from faking import QUICK, gate_of, request, sample, sample_now, until
 
 from holdfast.policy import gate as gates
-from holdfast.policy.dialect import Ask
+from holdfast.policy.dialect import Ask, Kind
 from holdfast.policy.policy import Completion
 from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
@@ -99,7 +99,7 @@ def test_a_call_that_brings_the_engine_down_every_time_is_given_up() -> None:
         with pytest.raises(EngineUnavailable, match="lost"):
             await call
 
-    with FakeEngine(faults=[Fault(FaultKind.HANG, times=0)]) as engine:
+    with FakeEngine(faults=[Fault(FaultKind.HANG, matching="r", times=0)]) as engine:
         asyncio.run(main(engine))
 
 
@@ -153,3 +153,39 @@ def test_a_cancelled_call_ends_on_both_sides(engine: FakeEngine) -> None:
         await until(lambda: engine.stats().in_flight == 0)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [Kind.VLLM, Kind.SGLANG])
+def test_an_engine_that_says_it_is_well_and_samples_nothing_is_down(kind: Kind) -> None:
+    async def main(engine: FakeEngine) -> None:
+        policy = EnginePolicy(engine.url, engine.model, retry=QUICK, patience=0.5, dialect=kind)
+        await policy.check()
+        path = policy.endpoints[0].dialect.path
+        engine.set_faults(Fault(FaultKind.UNAVAILABLE, times=0, path=path))
+        calls = [asyncio.create_task(policy.sample(request())) for _ in range(20)]
+        done, _ = await asyncio.wait(calls)
+        errors = [call.exception() for call in done]
+        await policy.aclose()
+        # The first ones may have spent their tries before anyone knew.
+        assert sum(isinstance(error, EndpointDown) for error in errors) > 10
+        assert "answered 503" in str(next(e for e in errors if isinstance(e, EndpointDown)))
+
+    with FakeEngine(dialect="sglang" if kind is Kind.SGLANG else "vllm") as engine:
+        asyncio.run(main(engine))
+
+
+def test_a_request_that_is_refused_every_time_takes_nobody_elses_engine_away() -> None:
+    async def main(engine: FakeEngine) -> list[object]:
+        engine.set_faults(Fault(FaultKind.UNAVAILABLE, times=0, matching="poison"))
+        policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=12, base=0.001))
+        names = ["poison", *map(str, range(8))]
+        found = await asyncio.gather(
+            *(policy.sample(request(name)) for name in names), return_exceptions=True
+        )
+        await policy.aclose()
+        return list(found)
+
+    with FakeEngine() as engine:
+        poisoned, *others = asyncio.run(main(engine))
+    assert isinstance(poisoned, EngineUnavailable)
+    assert all(isinstance(one, Completion) for one in others)

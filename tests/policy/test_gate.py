@@ -14,9 +14,11 @@ class Endpoint:
     def __init__(self) -> None:
         self.why: str | None = "refused"
         self.probes = 0
+        self.in_earnest: list[bool] = []
 
-    async def probe(self) -> str | None:
+    async def probe(self, in_earnest: bool) -> str | None:
         self.probes += 1
+        self.in_earnest.append(in_earnest)
         await asyncio.sleep(0)
         return self.why
 
@@ -180,7 +182,7 @@ def test_a_spent_retry_budget_pauses_everyone_before_the_endpoint_is_asked_again
     async def scenario() -> None:
         clock, probes = ManualClock(), 0
 
-        async def probe() -> str | None:
+        async def probe(_: bool) -> str | None:
             nonlocal probes
             probes += 1
             return None
@@ -197,3 +199,18 @@ def test_a_spent_retry_budget_pauses_everyone_before_the_endpoint_is_asked_again
         await gate.aclose()
 
     asyncio.run(scenario())
+
+
+def test_a_probe_that_let_calls_pass_in_vain_has_to_try_it_in_earnest_the_next_time() -> None:
+    async def main() -> None:
+        world = World()
+        world.endpoint.why = None
+        for succeeds in (False, False, True, False):
+            world.fail()
+            await world.gate.opened()
+            if succeeds:
+                world.gate.succeeded()
+        assert world.endpoint.in_earnest == [False, True, True, False]
+        await world.gate.aclose()
+
+    run(main())

@@ -1,6 +1,7 @@
 """Every record survives its encoding; nothing else is taken for one."""
 
 import math
+import struct
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from holdfast.records import step
 from holdfast.records.codec import checksum, decode, encode
 from holdfast.records.errors import Cause, JournalCorrupt
 from holdfast.records.failure import Failure
-from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
@@ -146,8 +147,28 @@ def test_the_numbers_of_the_statuses_never_change() -> None:
         msgspec.msgpack.encode({"type": 6}),
         encode(step.ValueRecorded("0", b"", "name", b"value"))[:-1],
         encode(step.ValueRecorded("0", b"", "name", b"value")) + b"\0",
+        encode(step.ToolResult("0", "text")).replace(b"text", b"\xff\xfe\xfd\xfc"),
+        encode(step.Scored("s", 1.0, {}, {}, 0.0, {"a": 1})).replace(
+            b"\xa1a\x01", b"\xa1a" + b"\x91" * 100_000 + b"\x01"
+        ),
+        encode(
+            step.Generated(
+                "0", b"", "", 0, b"", b"", b"", "stop", (), user(""), (), "m", Sampling(top_p=0.5)
+            )
+        ).replace(struct.pack(">d", 0.5), struct.pack(">d", -0.5)),
     ],
-    ids=["nothing", "noise", "unknown tag", "too short", "no array", "torn", "too long"],
+    ids=[
+        "nothing",
+        "noise",
+        "unknown tag",
+        "too short",
+        "no array",
+        "torn",
+        "too long",
+        "no text",
+        "too deep",
+        "impossible sampling",
+    ],
 )
 def test_what_is_no_record_is_refused(body: bytes) -> None:
     with pytest.raises(JournalCorrupt, match="does not decode"):

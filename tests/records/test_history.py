@@ -200,6 +200,24 @@ def test_a_conversation_shows_tool_results_that_nobody_has_answered() -> None:
     assert conversation(History(), task) == list(task.messages)
 
 
+def test_a_conversation_has_each_result_once_though_an_engine_gives_the_same_ids_again() -> None:
+    (task,) = make_tasks("a")
+    call = ToolCall("call_0", FunctionCall("add", "{}"))
+    reply = Message(Role.ASSISTANT, "reply", tool_calls=(call,))
+    history = History(
+        [
+            generated("0", added=("task:0",), message=reply),
+            intent("1", "call_0"),
+            ToolResult("1", "first"),
+            generated("2", base="0", keep=5, added=("tool:1",), message=reply),
+            intent("3", "call_0"),
+            ToolResult("3", "second"),
+        ]
+    )
+    said = [message.text for message in conversation(history, task)]
+    assert said == ["do a", "reply", "first", "reply", "second"]
+
+
 def test_the_fold_does_not_depend_on_where_it_was_interrupted() -> None:
     records: list[Record] = [
         started(),

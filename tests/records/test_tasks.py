@@ -1,5 +1,6 @@
 """Rows become tasks with stable, distinct ids, and a bad row is named by its line."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,26 @@ def test_a_row_of_an_evaluation_is_a_task_with_its_nulls_reasoning_and_id() -> N
     assert (one.id, two.id) == ("calm-sea-1", "calm-sea-1-2")
     assert one.messages[0].reasoning == "hm"
     assert one.metadata["input_metadata"] == {"row_id": "calm-sea-1"}
+
+
+def test_an_attribute_that_a_task_lacks_is_said_to_be_where_it_is():
+    (task,) = as_tasks([{"prompt": "how many?", "answer": 4}])
+    with pytest.raises(AttributeError, match=r"'answer'; .* task\.metadata\['answer'\]"):
+        task.answer  # noqa: B018 - looking is the test
+    with pytest.raises(AttributeError, match=r"'prompt'; it is the first of task\.messages"):
+        task.prompt  # noqa: B018
+    with pytest.raises(AttributeError, match=r"task\.metadata, which has 'answer'"):
+        task.question  # noqa: B018
+    assert copy.deepcopy(task) == task
+    assert not hasattr(task, "question")
+
+
+def test_an_id_that_is_derived_is_no_id_that_is_given() -> None:
+    (task,) = as_tasks([{"prompt": "a"}])
+    found = [one.id for one in as_tasks([{"prompt": "a"}, {"id": task.id, "prompt": "b"}])]
+    assert found == [task.id.replace("-0", "-1"), task.id]
+    rows: list[dict[str, object]] = [
+        {"prompt": "a", "input_metadata": {"row_id": name}} for name in ("r", "r", "r-2", "s")
+    ]
+    ids = [one.id for one in as_tasks([*rows, {"id": "s", "prompt": "b"}])]
+    assert ids == ["r", "r-2", "r-2-2", "s-2", "s"]

@@ -1,5 +1,7 @@
 """A task that no journal could hold, or no model could be asked, is refused when it is read."""
 
+import json
+import math
 from pathlib import Path
 
 import msgspec
@@ -7,7 +9,7 @@ import pytest
 
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
-from holdfast.records.task import Task, as_tasks, read_tasks
+from holdfast.records.task import Task, as_tasks, own, read_tasks
 
 HUGE = 123456789012345678901234567890
 
@@ -40,6 +42,37 @@ def test_an_integer_that_records_cannot_hold_is_named_by_its_field(tmp_path, row
     with pytest.raises(UsageError) as caught:
         as_tasks([{"prompt": "fine"}, msgspec.json.decode(row)])
     assert str(caught.value) == f"task 2: {said}"
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ('{"prompt": "a", "level": NaN}', "level is nan"),
+        ('{"prompt": "a", "level": -Infinity}', "level is -inf"),
+        ('{"prompt": "a", "ground_truth": 1e999}', "ground_truth is inf"),
+        ('{"prompt": "a", "metadata": {"n": [1, {"deep": NaN}]}}', "metadata.n[1].deep is nan"),
+    ],
+)
+def test_a_number_that_json_does_not_have_is_named_by_its_field(tmp_path, row, field) -> None:
+    said = f"{field}, a number that JSON does not have; write null, or a string"
+    assert refused(tmp_path, '{"prompt": "fine"}', row) == f"tasks.jsonl:2: {said}"
+    with pytest.raises(UsageError) as caught:
+        as_tasks([{"prompt": "fine"}, json.loads(row)])
+    assert str(caught.value) == f"task 2: {said}"
+
+
+def test_a_task_made_by_hand_keeps_numbers_that_json_does_not_have() -> None:
+    (task,) = as_tasks([Task("a", ground_truth=math.nan, metadata={"most": math.inf})])
+    read = own(task)
+    assert math.isnan(float(str(read.ground_truth)))
+    assert read.metadata == {"most": math.inf}
+
+
+def test_a_set_is_refused_since_each_process_has_its_own_order_of_it() -> None:
+    with pytest.raises(
+        UsageError, match=r"task 1: metadata.tags\[0\] is a set, which has no order"
+    ):
+        as_tasks([{"prompt": "a", "metadata": {"tags": [{"x", "y"}]}}])
 
 
 def test_the_largest_integers_that_records_hold_are_kept() -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 import functools
+import os
+import subprocess
+import sys
 
 import pytest
 from stage import Play, call
@@ -83,6 +86,52 @@ def test_functions_classes_and_instances_are_processors():
     assert as_processor(mine) is mine
 
 
+def test_an_object_that_is_called_like_an_async_function_is_one():
+    class Solver:
+        async def __call__(self, t):
+            return 1.0
+
+    assert asyncio.run(as_processor(Solver()).rollout(None)) == 1.0
+
+
+async def takes_nothing(): ...
+
+
+async def takes_two(t, other): ...
+
+
+class Named(RolloutProcessor):
+    def __init__(self, name):
+        self.name = name
+
+
+@pytest.mark.parametrize(
+    ("candidate", "words"),
+    [
+        (takes_nothing, r"takes_nothing\(\): .*a rollout takes one argument"),
+        (takes_two, r"takes_two\(t, other\): .*'other'; a rollout takes one argument"),
+        (Named, r"Named\(name\): .*'name'; a class is made without arguments: give an instance"),
+    ],
+)
+def test_what_could_not_be_called_is_refused_before_any_trajectory_fails(candidate, words):
+    with pytest.raises(UsageError, match=words):
+        as_processor(candidate)
+
+
+def test_a_rollout_that_is_not_async_is_told_so():
+    class Plain(RolloutProcessor):
+        def rollout(self, t):
+            return 1.0
+
+    async def first():
+        config = RolloutConfig("m", Sampling(), lambda task: None)
+        (job,) = Plain()(as_tasks([{"prompt": "a"}]), config)
+        await job
+
+    with pytest.raises(UsageError, match=r"Plain.rollout has to be `async def`"):
+        asyncio.run(first())
+
+
 @pytest.mark.parametrize("candidate", [lambda t: 1, 3, None, "solve", call])
 def test_anything_else_is_refused_with_what_is_wanted(candidate):
     with pytest.raises(UsageError, match="is no rollout: it wants an async function"):
@@ -106,6 +155,50 @@ def test_a_fingerprint_sees_through_wrappers():
     partial = functools.partial(solve_otherwise, how=1)
     assert fingerprint_of(wrapped) == fingerprint_of(solve)
     assert fingerprint_of(partial) == fingerprint_of(solve_otherwise)
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ("async def go(t): t.add('one')", "async def go(t): t.add('two')"),
+        ("async def go(t): await t.one()", "async def go(t): await t.two()"),
+        (
+            "def go():\n  async def inner(t): return 1\n  return inner",
+            "def go():\n  async def inner(t): return 2\n  return inner",
+        ),
+        (
+            "class go:\n  async def rollout(self, t): 'one'",
+            "class go:\n  def rollout(self, t): 'two'",
+        ),
+    ],
+    ids=["words", "names", "nested", "class"],
+)
+def test_code_without_a_file_has_another_fingerprint_when_it_says_something_else(then, now):
+    def made(text):
+        scope = {"__name__": "a notebook"}
+        exec(compile(text, "<a notebook's cell>", "exec"), scope)
+        return fingerprint_of(scope["go"])
+
+    assert made(then) == made(then)
+    assert made(then) != made(now)
+
+
+def test_code_without_a_file_has_the_same_fingerprint_in_every_process():
+    program = (
+        "from holdfast.rollout.processor import fingerprint_of\n"
+        "async def go(t): return t in {'a', 'b', 'c', 'd', 'e'}\n"
+        "print(fingerprint_of(go))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
 
 
 def test_a_changed_file_is_another_fingerprint(tmp_path):

@@ -83,7 +83,12 @@ CHANGES = {
     "prompt": (_asks("went"), "0", ["-go", "+went"], 2),
     "tool arguments": (_asks(word="b"), "1", ['"a"', '"b"'], 1),
     "kind": (_asks(kind="value"), "1", ["look_up", "clock"], 1),
-    "sampling": (_asks(sampling={"temperature": 0.5}), "0", ["temperature=1.0", "0.5"], 2),
+    "sampling": (
+        _asks(sampling={"temperature": 0.5}),
+        "0",
+        ["temperature: recorded 1.0", "0.5"],
+        2,
+    ),
 }
 
 

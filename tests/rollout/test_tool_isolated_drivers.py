@@ -141,7 +141,7 @@ def test_a_module_that_does_not_import_there_says_why(tmp_path, trouble, words):
     else: {trouble}
     """
     done = python(write(tmp_path / "script.py", TOOLS, CALL, run), cwd=tmp_path)
-    assert re.search(f"EnvironmentBroken.*{words}", done.stdout, re.DOTALL), (
+    assert re.search(f"(EnvironmentBroken|RaisedElsewhere).*{words}", done.stdout, re.DOTALL), (
         done.stdout,
         done.stderr,
     )

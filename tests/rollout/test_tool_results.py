@@ -6,7 +6,7 @@ import math
 import pytest
 from stage import Play, call
 
-from holdfast.records.errors import EnvironmentBroken
+from holdfast.records.errors import ToolBug
 from holdfast.rollout.tool import Tool, tool
 
 
@@ -97,7 +97,7 @@ class Endless:
 )
 def test_a_result_that_cannot_say_what_it_is_breaks_the_call_with_a_reason(value):
     gives = Tool(lambda: value, name="gives")
-    with pytest.raises(EnvironmentBroken, match=r"cannot be shown: its repr raised (Key|Recurs)"):
+    with pytest.raises(ToolBug, match=r"cannot be shown: its repr raised (Key|Recurs)"):
         asyncio.run(Play().perform(lambda t: t.tool(call("gives"), gives)))
 
 
@@ -105,5 +105,5 @@ def test_a_tool_that_recurses_without_end_breaks_its_call():
     def deeper(level: int) -> int:
         return deeper(level + 1)
 
-    with pytest.raises(EnvironmentBroken, match="tool deeper broke: RecursionError"):
+    with pytest.raises(ToolBug, match="tool deeper broke: RecursionError"):
         asyncio.run(Play().perform(lambda t: t.tool(call("deeper", '{"level": 0}'), deeper)))

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from holdfast.cli.exit import Exit
 from holdfast.cli.printing import print_json, visible
-from holdfast.cli.reading import named, to_read
+from holdfast.cli.reading import to_read
 from holdfast.evaluation.comparison import compare as compared
 from holdfast.evaluation.comparison import comparison_text
+from holdfast.evaluation.extra import needed_by
 from holdfast.evaluation.results import Results, results_of
+from holdfast.journal.finding import run_named
 from holdfast.records.errors import UsageError
 
 
@@ -33,12 +35,13 @@ async def _results(name: str, where: str) -> Results:
     if Path(name).exists() and not await _has(where, name):
         from holdfast.evaluation.importing import results_from
 
-        return results_from(Path(name))
+        with needed_by(name):
+            return results_from(Path(name))
     if "/" in name:  # No run's name has one.
         raise UsageError(f"there is no file {name}")
     journal = to_read(where)
     try:
-        return await results_of(journal, await named(journal, name), source=where)
+        return await results_of(journal, await run_named(journal, name), source=where)
     finally:
         await journal.close()
 

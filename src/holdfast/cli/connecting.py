@@ -93,9 +93,18 @@ async def _policy(
     )
     try:
         await policy.check()
+        await check_dialect(args, policy)
         yield policy
     finally:
         await policy.aclose()
+
+
+async def check_dialect(args: argparse.Namespace, policy: "EnginePolicy") -> None:
+    """Refuses a dialect that was named and that no engine knows, before a run is recorded."""
+    from holdfast.policy.discovery import check_spoken
+
+    if args.dialect is not None:
+        await check_spoken([one for one in policy.endpoints if one.introduce is None])
 
 
 def _tell(line: str) -> None:

@@ -18,10 +18,11 @@ from holdfast import crashpoint
 from holdfast.cli.errors import say
 from holdfast.cli.exit import Exit
 from holdfast.cli.printing import print_json
-from holdfast.cli.reading import named, to_read
+from holdfast.cli.reading import to_read
 from holdfast.engine.export import Row, What, rows
 from holdfast.engine.report import many
 from holdfast.engine.whole_file import target_of, whole_file
+from holdfast.journal.finding import run_named
 from holdfast.records.errors import UsageError
 
 ROWS_PER_GROUP = 256
@@ -51,7 +52,7 @@ async def _export(args: argparse.Namespace) -> int:
     target = _target(args)
     journal = to_read(args.journal)
     try:
-        run = await named(journal, args.run)
+        run = await run_named(journal, args.run)
         found = rows(
             journal,
             run,

@@ -25,7 +25,6 @@ from holdfast.gateway.limits import Limits
 from holdfast.gateway.supervisor import end_with_supervisor
 from holdfast.journal import MEMORY
 from holdfast.records.errors import UsageError
-from holdfast.records.task import read_tasks
 from holdfast.rollout.processor import fingerprint_of
 
 MIB = 1024 * 1024
@@ -73,7 +72,7 @@ def gateway(args: argparse.Namespace) -> int:
 
 
 def _work(args: argparse.Namespace, processor: ExternalRolloutProcessor) -> running.Work:
-    tasks = read_tasks(Path(args.tasks))
+    tasks = running.tasks_of(args)
     scorer = None
     if args.scorer is not None:
         file, name = split(args.scorer)

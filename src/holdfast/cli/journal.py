@@ -18,7 +18,7 @@ def check(args: argparse.Namespace) -> int:
     if not path.is_file():
         if path.exists():
             raise UsageError(f"{path} is no regular file; name a journal")
-        raise UsageError(f"there is no journal at {path}")
+        raise UsageError(f"there is no journal at {path}; name one: holdfast journal check FILE")
     cuts = repair(path) if args.repair else []
     report = check_file(path)
     if args.json:

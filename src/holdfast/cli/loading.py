@@ -111,12 +111,21 @@ def rollout_in(module: ModuleType, path: Path, name: str | None) -> object:
     if "rollout" in found:
         return found["rollout"]
     if not found:
-        raise UsageError(f"{path} has no rollout: it wants {ROLLOUT}")
+        raise UsageError(f"{path} has no rollout: {_missing(module)}")
     if len(found) > 1:
         raise UsageError(
             f"{path} has {len(found)} rollouts ({_listed(found)}); name one: {path}:NAME"
         )
     return next(iter(found.values()))
+
+
+def _missing(module: ModuleType) -> str:
+    """What a file without a rollout wants; most often, it is one word."""
+    functions = [name for name in _functions(module) if name != "score"]
+    if not functions:
+        return f"it wants {ROLLOUT}"
+    are = "is no async function" if len(functions) == 1 else "are no async functions"
+    return f"{', '.join(functions)} {are} (write `async def {functions[0]}`)"
 
 
 def processor_of(rollout: object, path: Path) -> RolloutProcessor:
@@ -138,7 +147,10 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
     file, name = split(reference) if ".py" in reference else (path, reference)
     where, name = load_module(file), name or "score"
     if not hasattr(where, name):
-        raise UsageError(f"{file} has no scorer {name!r}")
+        functions = ", ".join(_functions(where)) or "none"
+        raise UsageError(
+            f"{file} has no scorer {name!r}; its functions of one argument: {functions}"
+        )
     found: object = getattr(where, name)
     if not callable(found) or not _takes_one(found):
         raise UsageError(f"{file}:{name} is no scorer: it wants a function of one argument")
@@ -151,6 +163,19 @@ def _rollouts(module: ModuleType) -> dict[str, object]:
         for name, value in vars(module).items()
         if not name.startswith("_") and _is_defined_rollout(value, module.__name__)
     }
+
+
+def _functions(module: ModuleType) -> list[str]:
+    """Those of one argument that the file defines, and that are no rollouts."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and _takes_one(value)
+        and not (_is_rollout(value) and name != "score")
+    ]
 
 
 def _is_defined_rollout(value: object, module: str) -> bool:

@@ -10,6 +10,7 @@ from holdfast import __version__
 from holdfast.cli import options, printing
 from holdfast.cli.exit import Exit
 from holdfast.cli.gateway_options import add_gateway
+from holdfast.cli.parser import Parser
 from holdfast.cli.result_options import add_compare, add_report
 from holdfast.cli.serve import add_serve
 from holdfast.records import redaction
@@ -81,7 +82,7 @@ def _look(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = options.Parser(
+    parser = Parser(
         prog="holdfast",
         description="Durable rollouts of LLM agents: kill it at any moment, run it again, lose "
         "nothing.",

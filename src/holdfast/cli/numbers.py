@@ -1,4 +1,4 @@
-"""Numbers on the command line: refused where they are read, with the option's name."""
+"""Values on the command line: refused where they are read, with the option's name."""
 
 import math
 from argparse import ArgumentTypeError
@@ -47,6 +47,13 @@ def share(text: str) -> float:
     if not 0 < found <= 1:
         raise ArgumentTypeError(f"must be above 0 and at most 1, not {text}")
     return found
+
+
+def text(given: str) -> str:
+    """Any but none at all."""
+    if not given:
+        raise ArgumentTypeError("wants a text, not an empty one")
+    return given
 
 
 def _integer(text: str) -> int:

@@ -1,34 +1,15 @@
 """The words of the command line, with what they mean."""
 
 import argparse
-from typing import Any, NoReturn
+from typing import Any
 
-from holdfast.cli.exit import Exit
-from holdfast.cli.numbers import number, seed, share, whole
-from holdfast.cli.printing import one_line
+from holdfast.cli.numbers import number, seed, share, text, whole
 from holdfast.records.run import MAX_SAMPLES
+from holdfast.records.trajectory import Status
 
 Commands = Any  # argparse's subparsers action has no public name
-_OR = {Exit.FAILURES: "\n       or, of `policy check`: the endpoint is fit for evaluation only"}
-EXIT_CODES = "exit codes:\n" + "\n".join(
-    f"  {code.value:>3}  {code.meaning}{_OR.get(code, '')}" for code in Exit
-)
 API_KEY = "HOLDFAST_API_KEY"
-
-
-class Parser(argparse.ArgumentParser):
-    """One line for a mistake, and no guessing at options that were cut short."""
-
-    def __init__(self, **options: Any):
-        super().__init__(
-            allow_abbrev=False,
-            epilog=EXIT_CODES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            **options,
-        )
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(Exit.USAGE, f"holdfast: {one_line(message)}; see `{self.prog} --help`\n")
+JOURNAL = "holdfast.db"
 
 
 def add_run(commands: Commands) -> None:
@@ -54,6 +35,12 @@ def add_run(commands: Commands) -> None:
 def whole_run(run: argparse.ArgumentParser) -> None:
     """What every run has, wherever its trajectories come from."""
     run.add_argument("--tasks", required=True, metavar="FILE", help="JSONL, one task per line")
+    run.add_argument(
+        "--limit",
+        type=whole(1),
+        metavar="N",
+        help="only the first N tasks of the file (all); another N is another run",
+    )
     run.add_argument(
         "--policy",
         action="append",
@@ -90,6 +77,14 @@ def _sampling(run: argparse.ArgumentParser) -> None:
     group.add_argument("--top-p", type=share, default=1.0, metavar="P", help="%(default)s")
     group.add_argument(
         "--max-tokens", type=whole(1), default=1024, metavar="N", help="per reply (%(default)s)"
+    )
+    group.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        type=text,
+        metavar="TEXT",
+        help="a text that ends a reply when it is said; again for more",
     )
     group.add_argument(
         "--reasoning-effort",
@@ -148,6 +143,12 @@ def _budgets(run: argparse.ArgumentParser) -> None:
         default=3,
         metavar="N",
         help="how often a failed trajectory is tried again (%(default)s)",
+    )
+    group.add_argument(
+        "--max-failures",
+        type=whole(1),
+        metavar="N",
+        help="stop when so many failed for good since the start (go on)",
     )
     group.add_argument(
         "--fail-on-permanent-failure",
@@ -249,6 +250,12 @@ def add_show(commands: Commands) -> None:
     )
     _journal(show)
     show.add_argument("--all", action="store_true", help="list every trajectory")
+    show.add_argument(
+        "--status",
+        type=str.upper,
+        choices=[status.name for status in Status],
+        help="list those alone that stand so",
+    )
     _json(show)
 
 
@@ -298,7 +305,9 @@ def add_journal(commands: Commands) -> None:
         help="verify every checksum and invariant",
         description="Verifies every checksum and invariant of a journal, and says what it found.",
     )
-    check.add_argument("file", metavar="FILE", help="the journal")
+    check.add_argument(
+        "file", metavar="FILE", nargs="?", default=JOURNAL, help="the journal (%(default)s)"
+    )
     check.add_argument(
         "--repair",
         action="store_true",
@@ -316,7 +325,8 @@ def add_policy(commands: Commands) -> None:
         "check",
         help="what an endpoint can do, and what is missing for training",
         description="Samples a few tokens and says what the endpoint can do: token ids, logprobs, "
-        "weight\nversions, seeds, streaming. Exits with 1 when it is fit for evaluation only.",
+        "weight\nversions, seeds, streaming. Exits with 1 when it is not fit for training: for "
+        "evaluation\nonly, or for neither.",
     )
     check.add_argument("url", metavar="URL", help="the inference engine")
     check.add_argument("--model", metavar="NAME", help="the model, if it serves several")
@@ -343,9 +353,7 @@ def _api_key(parser: Any) -> None:
 
 
 def _journal(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--journal", default="holdfast.db", metavar="PATH", help="the file (%(default)s)"
-    )
+    parser.add_argument("--journal", default=JOURNAL, metavar="PATH", help="the file (%(default)s)")
 
 
 def _json(parser: argparse.ArgumentParser) -> None:

@@ -5,9 +5,9 @@ import asyncio
 
 import msgspec
 
-from holdfast.cli.connecting import api_key
+from holdfast.cli.connecting import api_key, check_dialect
 from holdfast.cli.exit import Exit
-from holdfast.cli.printing import print_json, visible
+from holdfast.cli.printing import one_line, print_json, visible
 from holdfast.policy.inspection import Inspection, inspect
 from holdfast.policy.pool import EnginePolicy, only_model
 from holdfast.policy.retry import RetryPolicy
@@ -19,7 +19,11 @@ ONE_TRY = RetryPolicy(tries=1, deadline=60.0, try_timeout=60.0, stall_timeout=60
 def check(args: argparse.Namespace) -> int:
     found = asyncio.run(_inspected(args))
     if args.json:
-        print_json(msgspec.to_builtins(found) | {"fit_for_training": found.is_fit_for_training})
+        verdict = {
+            "fit_for_training": found.is_fit_for_training,
+            "fit_for_evaluation": found.is_fit_for_evaluation,
+        }
+        print_json(msgspec.to_builtins(found) | verdict)
     else:
         print(visible(redact("\n".join(_lines(found)))))
     return Exit.OK if found.is_fit_for_training else Exit.FAILURES
@@ -33,6 +37,7 @@ async def _inspected(args: argparse.Namespace) -> Inspection:
     )
     try:
         await policy.check()
+        await check_dialect(args, policy)
         return await inspect(policy)
     finally:
         await policy.aclose()
@@ -40,12 +45,28 @@ async def _inspected(args: argparse.Namespace) -> Inspection:
 
 def _lines(found: Inspection) -> list[str]:
     longest = f"{found.max_model_len} tokens" if found.max_model_len else "length unknown"
-    width = max(len(finding.what) for finding in found.findings)
     return [
         f"{found.url}: model {found.model!r} ({longest}), dialect {found.dialect}",
-        *(
-            f"  {'ok' if finding.fit else 'no':<3} {finding.what:<{width}}  {finding.detail}"
-            for finding in found.findings
-        ),
-        f"fit for training: {'yes' if found.is_fit_for_training else 'no, for evaluation only'}",
+        *(_findings(found) if found.is_fit_for_evaluation else _reasons(found)),
+        f"fit for training: {_verdict(found)}",
     ]
+
+
+def _findings(found: Inspection) -> list[str]:
+    width = max(len(finding.what) for finding in found.findings)
+    return [
+        f"  {'ok' if finding.fit else 'no':<3} {finding.what:<{width}}  {one_line(finding.detail)}"
+        for finding in found.findings
+    ]
+
+
+def _reasons(found: Inspection) -> list[str]:
+    """Of an engine that gave nothing: each reason once, however much of it could not be seen."""
+    reasons = dict.fromkeys(one_line(finding.detail) for finding in found.findings)
+    return [f"  nothing could be sampled: {why.removeprefix('failed: ')}" for why in reasons]
+
+
+def _verdict(found: Inspection) -> str:
+    if found.is_fit_for_training:
+        return "yes"
+    return "no, for evaluation only" if found.is_fit_for_evaluation else "no, nor for evaluation"

@@ -7,11 +7,12 @@ from pathlib import Path
 from holdfast.cli.errors import say
 from holdfast.cli.exit import Exit
 from holdfast.cli.printing import print_json
-from holdfast.cli.reading import named, to_read
+from holdfast.cli.reading import to_read
 from holdfast.engine.report import many
 from holdfast.engine.whole_file import target_of
 from holdfast.evaluation.report import Written, write_report
 from holdfast.evaluation.report.pieces import Decode
+from holdfast.journal.finding import run_named
 from holdfast.policy.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.run import RunSpec
@@ -27,7 +28,7 @@ async def _report(args: argparse.Namespace) -> int:
     target_of(target)  # What cannot be written is refused before anything is read.
     journal = to_read(args.journal)
     try:
-        run = await named(journal, args.run)
+        run = await run_named(journal, args.run)
         written = await write_report(
             journal,
             run,

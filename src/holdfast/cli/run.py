@@ -22,6 +22,8 @@ from holdfast.cli.printing import name as shown
 from holdfast.cli.printing import one_line, print_json, visible
 from holdfast.cli.signals import Signals
 from holdfast.engine.engine import Ending, Engine
+from holdfast.engine.event_loop import run_to_its_end
+from holdfast.engine.orphans import ended
 from holdfast.engine.progress import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
 from holdfast.engine.scorer import Scorer
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 def go(args: argparse.Namespace, work: Work) -> int:
     """Works until the run is over or stopped; the exit code."""
-    return asyncio.run(_run(args, work))
+    return run_to_its_end(_run(args, work))
 
 
 def _prints_aside(args: argparse.Namespace) -> contextlib.AbstractContextManager[object]:
@@ -75,7 +77,7 @@ def _prints_aside(args: argparse.Namespace) -> contextlib.AbstractContextManager
 
 def _read(args: argparse.Namespace) -> Work:
     path, name = split(args.rollout)
-    tasks = read_tasks(Path(args.tasks))
+    tasks = tasks_of(args)
     module = load_module(path)
     rollout = rollout_in(module, path, name)
     scorer = scorer_in(module, path, args.scorer)
@@ -88,6 +90,11 @@ def _read(args: argparse.Namespace) -> Work:
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
         scorer_name="" if scorer is None else fingerprint_of(scorer),
     )
+
+
+def tasks_of(args: argparse.Namespace) -> list[Task]:
+    """The whole file is read: a bad line is told before a longer run comes to it."""
+    return read_tasks(Path(args.tasks))[: args.limit]
 
 
 def work_of(
@@ -111,6 +118,7 @@ def work_of(
             args.max_tokens,
             args.temperature,
             args.top_p,
+            tuple(args.stop),
             reasoning_effort=args.reasoning_effort,
         ),
         seed=args.seed,
@@ -134,6 +142,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     return Settings(
         concurrency=args.concurrency,
         max_retry=args.max_retry,
+        max_failures=args.max_failures,
         attempt_deadline=args.attempt_deadline,
         run_deadline=args.run_deadline,
         lease_seconds=args.lease,
@@ -203,15 +212,9 @@ async def _no_orphans(ours: "set[asyncio.Task[object]]") -> None:
     left = [
         task for task in asyncio.all_tasks() - ours if not task.get_name().startswith(gate.PROBE)
     ]
-    for task in left:
-        task.cancel()
-    if left:
-        await asyncio.wait(left, timeout=5)
-        names = ", ".join(sorted({shown(task.get_name()) for task in left})[:5])
-        print(
-            f"holdfast: ended {many(len(left), 'task')} left behind by the rollouts ({names})",
-            file=sys.stderr,
-        )
+    if told := await ended(left):
+        names = ", ".join([*map(shown, told[:5]), *(["…"] if len(told) > 5 else [])])
+        print(f"holdfast: ended {many(len(told), 'task')} left behind: {names}", file=sys.stderr)
 
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:

@@ -8,13 +8,15 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from holdfast.cli import listing
 from holdfast.cli.errors import advice, say
 from holdfast.cli.exit import Exit
 from holdfast.cli.printing import name, print_json, visible
-from holdfast.cli.reading import named, to_read
+from holdfast.cli.reading import to_read
 from holdfast.engine.export import failure_rows, history_of, trajectory_row
 from holdfast.engine.report import as_text, build, many
-from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.journal.finding import run_named
+from holdfast.journal.journal import Journal, RunRow, TrajectoryRow
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import Failure, shortened
 from holdfast.records.message import Message, Role
@@ -28,6 +30,7 @@ from holdfast.records.step import (
     ValueRecorded,
 )
 from holdfast.records.tokens import count
+from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 
 LISTED = 40
@@ -50,16 +53,23 @@ async def _runs(args: argparse.Namespace) -> int:
     if not found:
         print(f"{args.journal} has no runs yet")
     for row in found:
-        counts = ", ".join(f"{total} {name}" for name, total in row.by_status.items())
         total = sum(row.by_status.values())
         print(
             f"{row.name}: {_date(row.created)}, {many(row.tasks, 'task')} × "
             f"{many(row.samples, 'sample')}, "
-            f"{row.settled} of {total} settled ({counts})"
+            f"{row.settled} of {total} settled ({_counts(row)})"
         )
         for worker in row.live_workers:
             print(f"  being worked on by {worker}")
     return Exit.OK
+
+
+def _counts(row: RunRow) -> str:
+    """What is recorded as running runs only while somebody is there to run it."""
+    left = "unfinished: nobody works on them"
+    running = Status.RUNNING.name if row.live_workers else left
+    words = {Status.RUNNING.name: running}
+    return ", ".join(f"{total} {words.get(one, one)}" for one, total in row.by_status.items())
 
 
 def show(args: argparse.Namespace) -> int:
@@ -67,9 +77,13 @@ def show(args: argparse.Namespace) -> int:
 
 
 async def _show(args: argparse.Namespace) -> int:
+    if args.trajectory and args.status:
+        raise UsageError(
+            "--status is for the list of a run's trajectories; leave one of the two out"
+        )
     journal = to_read(args.journal)
     try:
-        run = await named(journal, args.run)
+        run = await run_named(journal, args.run)
         if args.trajectory:
             return await _trajectory(args, journal, run)
         return await _run(args, journal, run)
@@ -79,26 +93,23 @@ async def _show(args: argparse.Namespace) -> int:
 
 async def _run(args: argparse.Namespace, journal: Journal, run: Run) -> Exit:
     report = await build(journal, run)
-    listed = await journal.trajectories(run)
+    rows = await journal.trajectories(run)
+    if args.status:
+        rows = [row for row in rows if row.status.name == args.status]
     if args.json:
         told = msgspec.to_builtins(report)
         told["spec"] = msgspec.to_builtins(run.spec)
         told["changes"] = msgspec.to_builtins(run.changes)
-        told["rows"] = [_row(row) for row in listed]
+        told["rows"] = [listing.told(one) for one in await listing.listed(journal, rows)]
         print_json(told)
     else:
-        print(visible("\n".join([as_text(report), *_changes(run), "", *_listing(args, listed)])))
+        shown = await _listing(args, journal, run, rows)
+        print(visible("\n".join([as_text(report), *_changes(run), "", *shown])))
     if report.corrupt:
         return say(
             f"{many(len(report.corrupt), 'corrupt log')}; {advice(args.journal)}", Exit.CORRUPT
         )
     return Exit.OK
-
-
-def _row(row: TrajectoryRow) -> dict[str, object]:
-    """With the names that people know, not the journal's numbers."""
-    told: dict[str, object] = msgspec.to_builtins(row)
-    return told | {"status": row.status.name}
 
 
 def _changes(run: Run) -> list[str]:
@@ -109,13 +120,13 @@ def _changes(run: Run) -> list[str]:
     return lines
 
 
-def _listing(args: argparse.Namespace, listed: list[TrajectoryRow]) -> list[str]:
-    lines = []
-    for row in listed if args.all else listed[:LISTED]:
-        owner = ", resting" if row.resting else f", {row.owner}" if row.owner else ""
-        lines.append(f"{_short(row)}  {row.status.name}  {many(row.records, 'record')}{owner}")
-    if len(listed) > LISTED and not args.all:
-        lines.append(f"… and {len(listed) - LISTED} more (--all)")
+async def _listing(
+    args: argparse.Namespace, journal: Journal, run: Run, rows: list[TrajectoryRow]
+) -> list[str]:
+    shown = rows if args.all else rows[:LISTED]
+    lines = await listing.lines(journal, run, await listing.listed(journal, shown))
+    if len(rows) > len(shown):
+        lines.append(f"… and {len(rows) - len(shown)} more (--all)")
     return lines
 
 
@@ -141,21 +152,16 @@ def find(rows: list[TrajectoryRow], wanted: str, run: str) -> TrajectoryRow:
     """The trajectory of that name. Ids may hold anything, slashes included: the whole name goes
     before a task alone, and what was typed before what it may be short for."""
     short = wanted.removeprefix(f"{run}/")
-    for names in (_short, _raw, lambda row: name(row.key.task), lambda row: row.key.task):
+    for names in (listing.short, _raw, lambda row: name(row.key.task), lambda row: row.key.task):
         for asked in (wanted, short):
             for row in rows:
                 if names(row) == asked:
                     return row
-    listed = ", ".join(_short(row) for row in rows[:NEAREST])
+    listed = ", ".join(listing.short(row) for row in rows[:NEAREST])
     raise UsageError(
         f"run {run!r} has no trajectory {wanted!r}; it has {listed}"
         f"{', …' if len(rows) > NEAREST else ''} (`holdfast show {run} --all` lists them)"
     )
-
-
-def _short(row: TrajectoryRow) -> str:
-    """As it is listed: on one line."""
-    return f"{name(row.key.task)}/{row.key.sample}"
 
 
 def _raw(row: TrajectoryRow) -> str:

@@ -13,5 +13,5 @@ def require() -> None:
     if missing:
         raise UsageError(
             f"the embedded engine needs {', '.join(missing)}; install it with: "
-            "pip install '.[local]' (in the clone)"
+            "pip install -c constraints.txt '.[local]' (in the clone)"
         )

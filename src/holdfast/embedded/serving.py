@@ -1,9 +1,14 @@
-"""The process of `holdfast serve`: loads, listens, says where, and ends cleanly."""
+"""The process of `holdfast serve`: takes its port, loads, listens, says where, and ends cleanly.
+
+Loading takes long, and whoever connects meanwhile is refused and not left waiting: the port is
+taken before, and listened at after it.
+"""
 
 import asyncio
 import ipaddress
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -20,6 +25,7 @@ TINY = Path(__file__).parent / "tiny"
 """The model that is served when none is named."""
 _SHUTDOWN_SECONDS = 5.0
 _ORPHAN_SECONDS = 15.0
+_BACKLOG = 4096
 
 
 def serve(settings: Settings) -> int:
@@ -27,6 +33,11 @@ def serve(settings: Settings) -> int:
     _refuse_open_door(settings)
     extra.require()
     path = _path(settings)
+    with _bound(settings) as sock:
+        return _serve(settings, path, sock)
+
+
+def _serve(settings: Settings, path: Path, sock: socket.socket) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     if settings.until_stdin_closes:
@@ -49,14 +60,14 @@ def serve(settings: Settings) -> int:
         name = settings.name or path.resolve().name
         if engine.model.solo:
             _note(f"{name} runs one sequence at a time, and slower for it: {engine.model.why_solo}")
-        asyncio.run(_listen(engine, settings, name=name))
+        asyncio.run(_listen(engine, settings, sock=sock, name=name))
     if engine.failure is not None:
         traceback.print_exception(engine.failure)
         return 1
     return 0
 
 
-async def _listen(engine: Any, settings: Settings, *, name: str) -> None:
+async def _listen(engine: Any, settings: Settings, *, sock: socket.socket, name: str) -> None:
     from aiohttp import web
 
     from holdfast.embedded.server import Server
@@ -76,8 +87,10 @@ async def _listen(engine: Any, settings: Settings, *, name: str) -> None:
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, settings.host, settings.port, backlog=4096)
-        await _bound(site, settings)
+        try:
+            await web.SockSite(runner, sock, backlog=_BACKLOG).start()
+        except OSError as error:  # Another one took the same port, and came to listen first.
+            raise _taken(settings, error) from error
         host, port = runner.addresses[0][:2]
         print(f"serving {name} at http://{_bracketed(host)}:{port}", flush=True)  # noqa: T201
         await stop.wait()
@@ -96,14 +109,26 @@ def _log_request(request_id: str) -> None:
     print(f"request {request_id!r}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-async def _bound(site: Any, settings: Settings) -> None:
+def _bound(settings: Settings) -> socket.socket:
+    """A socket that has its port, and does not listen yet."""
+    sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     try:
-        await site.start()
+        # One that was killed a moment ago still has connections that end.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family is socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((settings.host, settings.port))
     except OSError as error:
-        raise UsageError(
-            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); --port 0 takes "
-            "a free one"
-        ) from error
+        sock.close()
+        raise _taken(settings, error) from error
+    return sock
+
+
+def _taken(settings: Settings, error: OSError) -> UsageError:
+    return UsageError(
+        f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); --port 0 takes a "
+        "free one"
+    )
 
 
 def _refuse_open_door(settings: Settings) -> None:

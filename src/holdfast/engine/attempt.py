@@ -109,12 +109,17 @@ async def drive(bench: Workbench, lease: Lease, task: Task, history: History) ->
         try:
             await session.restart_if_interrupted()
             outcome = await _outcome(bench, session, task)
-        except (*FATAL, RunStopped):
+        except FATAL:
             raise
+        except RunStopped as stopped:
+            if bench.stopping():
+                raise
+            await _failed(bench, session, _misused(stopped))
+            history = await load(bench, lease)
         except Rewound:
             # No failure: the same attempt begins again before the steps that are history now.
             rewound, history = True, await load(bench, lease)
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             await _failed(bench, session, error)
             # Read again: an append whose waiter was cancelled may have become durable.
             history = await load(bench, lease)
@@ -123,6 +128,15 @@ async def drive(bench: Workbench, lease: Lease, task: Task, history: History) ->
             if session.unsure:
                 history = await load(bench, lease)
     return history
+
+
+def _misused(stopped: RunStopped) -> UsageError:
+    """The run goes on, so that this came from the context of an attempt that is over."""
+    error = UsageError(
+        "the context of a trajectory that is over was used: keep `t` in the rollout that was given "
+        "it, and nowhere that others find it"
+    )
+    return error.with_traceback(stopped.__traceback__)
 
 
 def _session(

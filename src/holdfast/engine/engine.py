@@ -14,13 +14,15 @@ from holdfast import crashpoint
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.attempt import FATAL, Workbench, drive, load
 from holdfast.engine.garbage import fewer_collections
+from holdfast.engine.orphans import belongs_to
 from holdfast.engine.progress import Progress
-from holdfast.engine.scorer import Scorer
-from holdfast.engine.scoring import Member, Scoring
+from holdfast.engine.scorer import Scorer, ScorersHang
+from holdfast.engine.scoring import Member, Scoring, tries_spent
 from holdfast.engine.settings import Settings
 from holdfast.engine.standstill import Standstill, sleep_through, standstills_watched
 from holdfast.engine.stop import Stop
 from holdfast.engine.suspects import Slot, Suspects
+from holdfast.engine.upkeep import clean_up, set_up
 from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
 from holdfast.journal.process import this_process
 from holdfast.policy.policy import Policy
@@ -28,8 +30,9 @@ from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import HoldfastError, JournalError, RunStopped
 from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.trajectory import TrajectoryKey
+from holdfast.records.trajectory import Status, TrajectoryKey
 from holdfast.records.view import TrajectoryView
+from holdfast.rollout.containment import as_exception
 from holdfast.rollout.processor import RolloutProcessor
 
 CLAIM_AHEAD = 64
@@ -47,12 +50,8 @@ class Ending(Struct, frozen=True):
     """What kept the event loop from turning."""
 
 
-class ProcessorBroken(HoldfastError):
-    """The processor's own setup or clean-up failed, outside of any trajectory."""
-
-    def __init__(self, message: str, cause: BaseException):
-        super().__init__(message)
-        self.__cause__ = cause
+class Cancelled(HoldfastError):
+    """Something in this process cancelled a trajectory's task, which is the engine's alone."""
 
 
 class _Group:
@@ -104,6 +103,7 @@ class Engine:
         self._unsettled = asyncio.Semaphore(2 * self._settings.concurrency + CLAIM_AHEAD)
         self._suspects = Suspects(lambda: self.stop.requested)
         self._buffer: deque[tuple[_Group, Lease]] = deque()
+        self._cancels = False
         self._scoring = (
             Scoring(scorer, self._settings.scoring, journal, self._clock) if scorer else None
         )
@@ -147,6 +147,8 @@ class Engine:
         rows = [row for row in await self._journal.trajectories(self._run) if not row.resting]
         self._progress.total = len(rows)
         self._progress.done_before = sum(row.settled for row in rows) - self._progress.done
+        failed = sum(row.settled and row.status is Status.FAILED for row in rows)
+        self._progress.failed_before = failed - self._progress.failed
         return any(not row.settled for row in rows)
 
     async def _work(self, worker: Worker) -> None:
@@ -155,9 +157,7 @@ class Engine:
             asyncio.create_task(self._watch_deadline(), name="run deadline"),
         ]
         try:
-            found = self._processor.setup()
-            if found is not None:
-                await found
+            await set_up(self._processor, self.stop)
             with standstills_watched() as watch:
                 try:
                     await self._trajectories(worker)
@@ -167,14 +167,7 @@ class Engine:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
-            await self._clean_up()
-
-    async def _clean_up(self) -> None:
-        """What a processor's end raises is told; it takes nothing away from the run's result."""
-        try:
-            await self._processor.acleanup()
-        except Exception as error:
-            self.stop.fail(ProcessorBroken(f"acleanup of the processor raised {error!r}", error))
+            await clean_up(self._processor, self.stop)
 
     async def _leave(self, worker: Worker) -> None:
         try:
@@ -222,10 +215,12 @@ class Engine:
         """Lets what is in flight reach its next step, then cancels, and waits for the end."""
         if running and self.stop.fatal is None:
             await asyncio.wait(set(running), timeout=self._settings.grace)
+        self._cancels = True
         for task in list(running):
             task.cancel()
         if running:
             await asyncio.wait(set(running))
+        self._progress.running = 0  # Nor do those that wait for the others of their group.
 
     async def _admit(self, worker: Worker, running: "set[asyncio.Task[None]]") -> None:
         while not self.stop.requested:
@@ -269,29 +264,34 @@ class Engine:
 
     async def _trajectory(self, group: _Group, lease: Lease) -> None:
         """Everything about one trajectory. Nothing that happens in here reaches another."""
+        belongs_to(lease.key)
         self._progress.started()
         slot = Slot(self._slots)
         try:
             history = await load(self._bench, lease)
-            failures = len(history.scoring_failures)
+            failures = 0
             if history.finished is None:
-                failures = 0  # What failed before it was opened again is not held against it.
                 async with self._suspects.turn(history.deaths, slot):
                     history = await drive(self._bench, lease, group.claim.task, history)
+            elif history.scoring_failures:
+                failures = tries_spent(await self._journal.history(lease.id))
             slot.give_up()
             group.members.append(Member(lease, group.claim.task, history, failures))
             crashpoint.reach("engine.finished")
             await self._score(group)
         except RunStopped:
             self._progress.stopped()
-        except FATAL as error:
+        except (*FATAL, ScorersHang) as error:
             self.stop.fail(error)
             self._progress.stopped()
         except asyncio.CancelledError:
             self._progress.stopped()
+            if not self._cancels:  # Or it would be missing, and nobody told.
+                self.stop.fail(Cancelled(f"code in this process cancelled the task of {lease.key}"))
             raise
-        except Exception as error:  # A bug of ours: stop and show it rather than lose a group.
-            self.stop.fail(error)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # A bug of ours: stop and show it rather than lose a group.
+            self.stop.fail(as_exception(error))
             self._progress.stopped()
         finally:
             slot.give_up()
@@ -319,6 +319,9 @@ class Engine:
     def _note(self, members: Sequence[Member]) -> None:
         """They are done, durably."""
         self._progress.settled([member.history for member in members])
+        failed, most = self._progress.failed, self._settings.max_failures
+        if most is not None and failed >= most:
+            self.stop.request(f"{failed} failed for good, and {most} are as many as may")
         if self._on_settled is not None and self._settles:
             for member in members:
                 self._on_settled(member.lease.key, member.history)

@@ -17,7 +17,7 @@ from holdfast.records.errors import JournalCorrupt
 from holdfast.records.group import valid_members
 from holdfast.records.history import History, added_messages
 from holdfast.records.run import Run
-from holdfast.records.sample import placeholder, samples_of
+from holdfast.records.sample import Sample, placeholder, samples_of
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
 from holdfast.records.tokens import count, unpack_logprobs
@@ -43,26 +43,31 @@ async def rows(
     apart: bool = False,
 ) -> AsyncIterator[Row]:
     """`apart`: of `ROWS`, each sample has its own."""
-    tasks = await journal.tasks(run)
-    listed = [row for row in await journal.trajectories(run) if not row.resting]
-    for ordinal, members in groupby(listed, key=lambda row: row.ordinal):
-        group = list(members)
+    for task, group in await groups_of(journal, run):
         if what is What.SAMPLES:
-            async for row in _group_samples(journal, run, group, fixed=fixed_groups):
-                yield row
+            async for one in group_samples(journal, run, group, fixed=fixed_groups):
+                yield msgspec.to_builtins(one)
             continue
         if what is What.ROWS:
-            if views := await _group_views(journal, group, tasks[ordinal]):
+            if views := await _group_views(journal, group, task):
                 for row in evaluation_rows(run.spec, views, turn_traces=turn_traces, apart=apart):
                     yield row
             continue
         for member in group:
-            view = TrajectoryView(member.key, tasks[ordinal], await history_of(journal, member))
+            view = TrajectoryView(member.key, task, await history_of(journal, member))
             if what is What.TRAJECTORIES:
                 yield trajectory_row(view)
             else:
                 for failure in failure_rows(view):
                     yield failure
+
+
+async def groups_of(journal: Journal, run: Run) -> list[tuple[Task, list[TrajectoryRow]]]:
+    """Each task that the run still has, with its trajectories."""
+    tasks = await journal.tasks(run)
+    listed = [row for row in await journal.trajectories(run) if not row.resting]
+    groups = groupby(listed, key=lambda row: row.ordinal)
+    return [(tasks[ordinal], list(members)) for ordinal, members in groups]
 
 
 async def history_of(journal: Journal, row: TrajectoryRow) -> History:
@@ -73,9 +78,9 @@ async def history_of(journal: Journal, row: TrajectoryRow) -> History:
         raise JournalCorrupt(f"{row.key} is corrupt: {error}") from error
 
 
-async def _group_samples(
+async def group_samples(
     journal: Journal, run: Run, group: list[TrajectoryRow], *, fixed: bool
-) -> AsyncIterator[Row]:
+) -> AsyncIterator[Sample]:
     """Only whole, kept groups: part of one would shift the baseline that it is compared with."""
     if not all(member.settled for member in group):
         return
@@ -87,9 +92,9 @@ async def _group_samples(
         if member.status.is_outcome:
             history = await history_of(journal, member)
             for one in samples_of(history, task=name, group=name, sample=sample):
-                yield msgspec.to_builtins(one)
+                yield one
         elif fixed:
-            yield msgspec.to_builtins(placeholder(task=name, group=name, sample=sample))
+            yield placeholder(task=name, group=name, sample=sample)
 
 
 async def _group_views(

@@ -10,6 +10,7 @@ from holdfast.engine.report import many
 from holdfast.journal.journal import Journal
 from holdfast.journal.process import this_process
 from holdfast.records.errors import UsageError
+from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, content_digest
 
@@ -41,6 +42,7 @@ async def open_run(
     """Creates the run, or finds it and makes sure that it is the same."""
     run = await journal.find_run(spec.name)
     if run is None:
+        _check(spec.group)
         try:
             return await journal.create_run(spec, tasks)
         except UsageError:
@@ -53,15 +55,25 @@ async def open_run(
         return run
     told = await in_words(journal, run, tasks, differences)
     refused = await _refused(journal, run, spec, tasks=tasks)
-    if not accept_changes:
+    if refused or not accept_changes:
         raise RunChanged(spec.name, told, refused=refused)
-    if refused:
-        raise UsageError(refused)
+    if spec.group != run.spec.group:
+        _check(spec.group)
     worker = await journal.join(run, this_process(), lease_seconds=LEASE_SECONDS, share=False)
     try:
         return await journal.amend_run(run, spec, tasks, differences=told)
     finally:
         await journal.leave(worker)
+
+
+def _check(group: GroupPolicy) -> None:
+    """Not a run that is recorded so: it goes on as it began."""
+    if group.shortfall is Shortfall.DROP and group.at_least > 1:
+        raise UsageError(
+            f"group shortfall drop keeps whole groups only, so that at least {group.at_least} is "
+            f"never asked: leave one of the two out (partial with at least {group.at_least} drops "
+            "the groups that have fewer)"
+        )
 
 
 async def _refused(journal: Journal, run: Run, spec: RunSpec, *, tasks: Sequence[Task]) -> str:

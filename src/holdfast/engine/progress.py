@@ -20,6 +20,7 @@ class Progress:
         self.running = 0
         self.retried = 0
         self.refilled = 0
+        self.failed_before = 0
         self.failed = 0
         self.truncated = 0
         self.turns = 0
@@ -80,7 +81,7 @@ class Progress:
     def _counted(self) -> list[str]:
         return [
             f"{self.retried} retried",
-            f"{self.failed} failed",
+            f"{self.failed_before + self.failed} failed",
             f"{self.tokens_per_second:,.0f} tokens/s",
         ]
 

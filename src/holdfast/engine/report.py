@@ -9,6 +9,7 @@ from collections import Counter
 
 from msgspec import Struct, field
 
+from holdfast.engine.row_status import last_failure
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import Failure, shortened
@@ -18,6 +19,9 @@ from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
 
 MAX_TRACEBACK_LINE = 1_000
+MAX_CAUSES = 20
+"""With a traceback each. Errors that name what they were given have as many roots as trajectories.
+"""
 
 
 class Rewards(Struct):
@@ -52,6 +56,8 @@ class RootCause(Struct):
 
 
 class RunReport(Struct):
+    """What became of a run, by what its journal holds: the same, whoever asks."""
+
     run: str
     trajectories: int = 0
     by_status: dict[str, int] = {}
@@ -129,7 +135,8 @@ def _add(
     report.worlds_changed += sum(one.reason == CAME_BACK_DIFFERENT for one in history.forks)
     report.closes_failed += len(history.close_failures)
     failed = history.status is Status.FAILED
-    scored_away = failed and bool(history.scoring_failures)
+    # Not what failed before it was opened again.
+    scored_away = failed and last_failure(history) in history.scoring_failures
     retried = len(history.failures) - (1 if failed and not scored_away else 0)
     report.retried_attempts += max(0, retried)
     for failure in history.failures:
@@ -184,7 +191,9 @@ def _count_groups(
 
 def as_text(report: RunReport) -> str:
     """The report for people."""
-    counts = ", ".join(f"{total} {name}" for name, total in report.by_status.items())
+    # What is recorded as running may have nobody who runs it any more.
+    words = {Status.RUNNING.name: "unfinished"}
+    counts = ", ".join(f"{total} {words.get(one, one)}" for one, total in report.by_status.items())
     lines = [
         f"run {report.run}: {many(report.trajectories, 'trajectory')}: {counts}",
         (
@@ -213,8 +222,10 @@ def as_text(report: RunReport) -> str:
     if report.unsettled:
         lines.append(f"  {report.unsettled} not settled yet")
     lines += [f"  CORRUPT {line}" for line in report.corrupt]
-    for cause in report.causes:
+    for cause in report.causes[:MAX_CAUSES]:
         lines += _cause(cause)
+    if further := report.causes[MAX_CAUSES:]:
+        lines.append(_further(further, report.run))
     if report.permanent_failures:
         lines.append(
             f"\n{report.permanent_failures} failed for good; once the reason is gone, add "
@@ -241,12 +252,19 @@ def _rewards(report: RunReport) -> list[str]:
     return [f"  mean reward: {', '.join(told)}"]
 
 
+def _further(causes: list[RootCause], run: str) -> str:
+    failures = sum(cause.failures for cause in causes)
+    permanent = sum(cause.permanent for cause in causes)
+    return (
+        f"\n{many(failures, 'failure')} more, of {len(causes):,} other roots ({permanent:,} for "
+        f"good): `holdfast export {run} --what failures` has all of them"
+    )
+
+
 def _cause(cause: RootCause) -> list[str]:
-    head = f"\n[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message}"
-    if not cause.permanent:
-        return [f"{head} (none for good; for instance in {cause.example})"]
+    permanent = f"{cause.permanent or 'none'} for good; for instance in {cause.example}"
     lines = cause.traceback.rstrip().splitlines()
     return [
-        f"{head} ({cause.permanent} for good; for instance in {cause.example})",
+        f"\n[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message} ({permanent})",
         *(f"    {shortened(line, MAX_TRACEBACK_LINE)}" for line in lines),
     ]

@@ -10,14 +10,22 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.records.errors import ScorerTimeout, UsageError
+from holdfast.records.errors import HoldfastError, ScorerTimeout, UsageError
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.containment import contained, end, finished
 from holdfast.rollout.environment import as_number
 from holdfast.rollout.threads import DaemonThreads, StillRunning
 from holdfast.rollout.tool import result_text
+from holdfast.rollout.tool_result import MAX_RESULT
 
+MOST_HANGING = 48
+"""Threads that one scorer may leave behind: fewer than make the next call impossible."""
 _GROUP = "__holdfast_group_scorer__"
+
+
+class ScorersHang(HoldfastError):
+    """So many threads of a scorer hang that no more are started. It stops the run: what is not
+    scored yet did nothing wrong, and another process has threads again."""
 
 
 class Score(Struct, frozen=True):
@@ -63,6 +71,7 @@ class Scorer:
         self._function: Callable[[Any], Any] = function
         self._is_async = inspect.iscoroutinefunction(function)
         self._threads = DaemonThreads("scorers")
+        self._hanging: list[_InThread] = []
 
     async def score(
         self, views: Sequence[TrajectoryView], *, seconds: float | None = None
@@ -86,14 +95,24 @@ class Scorer:
         if self._is_async:
             return await self._awaited(lambda: self._function(argument), seconds, seconds)
         began = time.monotonic()
-        try:
-            found = await self._threads.run(lambda: self._function(argument), seconds=seconds)
-        except StillRunning:
-            raise self._late(seconds) from None
+        found = await self._in_thread(_InThread(self._function, argument), seconds)
         if not isinstance(found, Awaitable):
             return found
         left = None if seconds is None else max(0.0, began + seconds - time.monotonic())
         return await self._awaited(lambda: found, left, seconds)
+
+    async def _in_thread(self, call: "_InThread", seconds: float | None) -> object:
+        self._hanging = [one for one in self._hanging if one.is_running]
+        if len(self._hanging) >= MOST_HANGING:
+            raise ScorersHang(
+                f"{len(self._hanging)} calls of scorer {self.name} did not answer within "
+                f"{seconds:g} s and still hang; give it a deadline of its own"
+            )
+        try:
+            return await self._threads.run(call, seconds=seconds)
+        except StillRunning:
+            self._hanging.append(call)
+            raise self._late(seconds) from None
 
     async def _awaited(
         self, make: Callable[[], Awaitable[object]], left: float | None, seconds: float | None
@@ -109,10 +128,29 @@ class Scorer:
                 raise self._late(seconds)
         finally:
             await end(job)
+        if job.cancelled():
+            raise RuntimeError(f"scorer {self.name} cancelled itself")
         return job.result()
 
     def _late(self, seconds: float | None) -> ScorerTimeout:
         return ScorerTimeout(f"scorer {self.name} did not answer within {seconds:g} s")
+
+
+class _InThread:
+    """One call of a synchronous scorer, which may outlive its deadline."""
+
+    def __init__(self, function: Callable[[Any], Any], argument: object):
+        self._function = function
+        self._argument = argument
+        self.is_running = False
+        """From its beginning to its end; never, where it was given up before it had its turn."""
+
+    def __call__(self) -> object:
+        self.is_running = True
+        try:
+            return self._function(self._argument)
+        finally:
+            self.is_running = False
 
 
 def _score(found: object, name: str) -> Score:
@@ -125,10 +163,14 @@ def _score(found: object, name: str) -> Score:
         raise ValueError(f"scorer {name} returned {reward}, which is no reward")
     return Score(
         reward,
-        {str(metric): _metric(metric, value, name) for metric, value in score.metrics.items()},
-        {str(what): result_text(why) for what, why in score.reasons.items()},
+        {_word(metric): _metric(metric, value, name) for metric, value in score.metrics.items()},
+        {_word(what): result_text(why) for what, why in score.reasons.items()},
         _readable(score.details, name),
     )
+
+
+def _word(name: object) -> str:
+    return result_text(str(name))
 
 
 def _metric(metric: str, value: float, name: str) -> float:
@@ -141,9 +183,12 @@ def _metric(metric: str, value: float, name: str) -> float:
 def _readable(details: Mapping[str, object], name: str) -> dict[str, object]:
     """The details as they will be read again, or the scorer's error."""
     try:
-        found = msgspec.msgpack.decode(msgspec.msgpack.encode(details))
+        encoded = msgspec.msgpack.encode(details)
+        found = msgspec.msgpack.decode(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise TypeError(f"scorer {name} returned details that are no JSON: {error}") from error
+    if len(encoded) > MAX_RESULT:
+        raise ValueError(f"scorer {name} returned {len(encoded):,} bytes of details")
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise TypeError(f"scorer {name} returned details that are no object with names")
     return found

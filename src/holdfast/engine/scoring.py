@@ -6,18 +6,17 @@ process dies is only scored when the run goes on.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
 from holdfast.clock import Clock
-from holdfast.engine.scorer import Score, Scorer
+from holdfast.engine.scorer import Score, Scorer, ScorersHang
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.journal.journal import Journal, Lease
-from holdfast.records.errors import JournalError
 from holdfast.records.failure import failure_of
 from holdfast.records.history import History
-from holdfast.records.step import Record, Scored, ScoringFailed
+from holdfast.records.step import Finished, Record, Scored, ScoringFailed
 from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, TrajectoryKey
 from holdfast.records.view import TrajectoryView
@@ -36,6 +35,18 @@ class Member(Struct):
     @property
     def view(self) -> TrajectoryView:
         return TrajectoryView(self.lease.key, own(self.task), self.history)
+
+
+def tries_spent(records: Iterable[Record]) -> int:
+    """How often scoring has failed since the trajectory finished, or was scored: what failed before
+    it was opened again, or under another scorer, is not held against it."""
+    spent = 0
+    for record in records:
+        if isinstance(record, ScoringFailed):
+            spent += 1
+        elif isinstance(record, Finished | Scored):
+            spent = 0
+    return spent
 
 
 Place = Callable[[TrajectoryKey], tuple[int, ...]]
@@ -79,9 +90,9 @@ class Scoring:
             try:
                 async with self._slots:
                     scores = await self._score(members, company)
-            except JournalError:
+            except ScorersHang:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
                 failures += 1
                 final = failures >= self._policy.tries
                 await self._failed(members, error, attempt=failures, final=final)
@@ -93,7 +104,9 @@ class Scoring:
     async def _score(
         self, members: Sequence[Member], company: Sequence[TrajectoryView]
     ) -> list[Score]:
-        views = [*company, *(member.view for member in members)]
+        # Each try has its own: what one does to a task, or to what is in it, no other sees.
+        others = (TrajectoryView(one.key, own(one.task), one.history) for one in company)
+        views = [*others, *(member.view for member in members)]
         views.sort(key=lambda view: self._place(view.key))
         scores = await self.scorer.score(views, seconds=self._policy.timeout)
         found = {view.key: score for view, score in zip(views, scores, strict=True)}
@@ -115,7 +128,7 @@ class Scoring:
         await self._append(members, records, status=None, settled=True)
 
     async def _failed(
-        self, members: Sequence[Member], error: Exception, *, attempt: int, final: bool
+        self, members: Sequence[Member], error: BaseException, *, attempt: int, final: bool
     ) -> None:
         failure = failure_of(as_exception(error), attempt=attempt, phase="scoring")
         record = ScoringFailed(failure, self._clock.now(), final)

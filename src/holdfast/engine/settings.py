@@ -33,9 +33,13 @@ class ScoringPolicy(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
+    """How a run is worked on. None of it changes what is sampled, so it may change on a resume."""
+
     concurrency: int = 64
     max_retry: int = 3
     """How often a failed attempt is tried again, with replay."""
+    max_failures: int | None = None
+    """Stop once so many trajectories have failed for good since the start; None: go on."""
     attempt_deadline: float = 6 * 3600.0
     run_deadline: float | None = None
     lease_seconds: float = 30.0
@@ -58,6 +62,8 @@ class Settings(Struct, frozen=True):
         structs.force_setattr(self, "on_divergence", OnDivergence(self.on_divergence))
         check_whole("concurrency", self.concurrency, least=1)
         check_whole("max_retry", self.max_retry, least=0)
+        if self.max_failures is not None:
+            check_whole("max_failures", self.max_failures, least=1)
         check_whole("partial_tokens", self.partial_tokens, least=0)
         _check_longer("lease_seconds", self.lease_seconds)
         _check_longer("attempt_deadline", self.attempt_deadline)

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -90,7 +90,8 @@ class Watch:
 
     def start(self) -> None:
         self._turn()
-        self._looker.start()
+        with suppress(RuntimeError):  # No thread can be had: nobody looks, and the run goes on.
+            self._looker.start()
 
     def end(self) -> None:
         """From the loop's thread."""
@@ -158,9 +159,11 @@ def standstills_watched() -> Iterator[Watch]:
 
 async def sleep_through(seconds: float) -> None:
     """For what others wait for outside of this process: standstills count."""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:  # noqa: ASYNC110 - asyncio's time is no measure
+    left, end = seconds, time.monotonic() + seconds
+    while True:  # Once at least: who sleeps for next to nothing lets others have their turn, too.
         await asyncio.sleep(min(left, LATE))
+        if (left := end - time.monotonic()) <= 0:
+            return
 
 
 def _patient(loop: asyncio.AbstractEventLoop) -> PatientTime | None:

@@ -192,7 +192,11 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'holdfast.evaluation' has no attribute {name!r}")
     from importlib import import_module
 
-    found: object = getattr(import_module(_WHERE[name]), _NAMED.get(name, name))
+    from holdfast.evaluation.extra import needed_by
+
+    with needed_by(f"holdfast.evaluation.{name}"):
+        module = import_module(_WHERE[name])
+    found: object = getattr(module, _NAMED.get(name, name))
     globals()[name] = found
     return found
 

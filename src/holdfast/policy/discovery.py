@@ -3,12 +3,22 @@
 No tokens are sampled to find out: each engine is recognised by what only it has.
 """
 
+import ssl
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import aiohttp
 import msgspec
 
+from holdfast.policy.denied import Denied
 from holdfast.policy.dialect import EngineSays, Kind, Unusable
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.endpoint import UNREACHABLE, Endpoint, Model, say
+from holdfast.policy.endpoint import Endpoint, Model
+from holdfast.policy.reaching import UNREACHABLE, say
 from holdfast.records.errors import BadRequest, EndpointDown, PolicyRefused, Truncated
+
+_UNKNOWN = {Kind.VLLM_GENERATE: (403, 404, 405)}
+"""The statuses of a path that an engine does not have, or has switched off as vLLM does."""
 
 
 async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
@@ -32,15 +42,64 @@ async def served_models(endpoint: Endpoint) -> list[Model]:
     """What the engine serves; raises what a user can do about it."""
     try:
         return await endpoint.models()
-    except PolicyRefused as error:
-        raise PolicyRefused(
-            f"{error} — it may be no inference engine, or want a key; check the address"
-        ) from error
+    except Denied as error:
+        if error.status in (401, 403):
+            raise  # It says what to do about the key.
+        raise PolicyRefused(f"{error} — {_about_address(endpoint)}") from error
     except UNREACHABLE as error:
+        if _is_plain(error):
+            raise PolicyRefused(
+                f"{endpoint.name} speaks plain http, not https; give the address as "
+                f"http{endpoint.name.removeprefix('https')}"
+            ) from error
         raise EndpointDown(
             f"the policy at {endpoint.name} does not answer ({say(error)}); start it, or "
             "correct the address"
         ) from error
+
+
+def _about_address(endpoint: Endpoint) -> str:
+    if "v1" in urlsplit(endpoint.url).path.split("/"):
+        return "give the address without /v1 and what follows it"
+    return "it may be no inference engine; check the address"
+
+
+def _is_plain(error: BaseException) -> bool:
+    """Whether what answered a TLS handshake was no TLS."""
+    return isinstance(error, aiohttp.ClientConnectorSSLError) and (
+        isinstance(error.os_error, ssl.SSLError)
+        and error.os_error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
+    )
+
+
+async def check_spoken(endpoints: Sequence[Endpoint]) -> None:
+    """Raises `PolicyRefused` where an engine does not know the path of the dialect that a user
+    named for it; for after `discover`, of those that are up.
+
+    An empty request samples nothing. An engine that knows the path refuses it as such; whatever
+    else it has to say about it, it will say of the first real one.
+    """
+    for endpoint in endpoints:
+        try:
+            await endpoint.ask("POST", endpoint.dialect.path, {"model": endpoint.model})
+        except Denied as error:
+            if error.status not in _UNKNOWN.get(endpoint.dialect.kind, (404, 405)):
+                raise
+            raise PolicyRefused(await _not_spoken(endpoint, error)) from error
+        except UNREACHABLE:
+            continue
+
+
+async def _not_spoken(endpoint: Endpoint, error: Denied) -> str:
+    named, looks_like = endpoint.dialect.kind, await _kind(endpoint, endpoint.described)
+    if named is looks_like:
+        return (
+            f"{error}; it looks like {named.value}, but does not speak it: name another --dialect"
+        )
+    return (
+        f"{endpoint.name} does not speak {named.value}; it looks like {looks_like.value} (leave "
+        "--dialect out to have it found)"
+    )
 
 
 async def _kind(endpoint: Endpoint, model: Model) -> Kind:

@@ -1,8 +1,9 @@
 """One replica of an inference engine, over HTTP.
 
-Turns what can happen to a request into our errors: this is the only place that reads status codes
-and socket errors. It does not retry and does not wait; `call` does. What it knows of its engine
-(dialect, model, longest context) is found out by `discovery` and set here.
+Turns what can happen to a request into our errors: status codes (`denied` says what to do about
+some) and socket errors are read nowhere else. It does not retry and does not wait; `call` does.
+What it knows of its engine (dialect, model, longest context) is found out by `discovery` and set
+here.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import aiohttp
 import msgspec
 
 from holdfast.clock import Clock
+from holdfast.policy.denied import denied
 from holdfast.policy.dialect import (
     UNREADABLE,
     Ask,
@@ -28,17 +30,17 @@ from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.reading import without_echo
 from holdfast.policy.events import END, Events
 from holdfast.policy.gate import Gate
+from holdfast.policy.reaching import UNREACHABLE, say
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.policy.sampled import Sampled, Tokens
 from holdfast.policy.spelling import Spellings
+from holdfast.policy.trial import why_it_cannot_sample
 from holdfast.records.errors import (
     BadAnswer,
     BadRequest,
     ContextOverflow,
     EngineUnavailable,
-    HoldfastError,
     PolicyError,
-    PolicyRefused,
     Truncated,
     UsageError,
 )
@@ -55,7 +57,6 @@ _TOO_LONG = re.compile(
 )
 _MAX_ANSWER = 1 << 28
 _MAX_REFUSAL = 1 << 20
-UNREACHABLE = (OSError, aiohttp.ClientError, HoldfastError, *UNREADABLE)
 _MAX_SAID = 1_000
 _MAX_ID = 512
 _EVIDENCE = 300
@@ -158,7 +159,7 @@ class Endpoint:
                 raise self._refusal(response.status, response.headers, raw)
             return raw
 
-    async def _probe(self) -> str | None:
+    async def _probe(self, in_earnest: bool) -> str | None:
         try:
             served = [one.id for one in await self.models()]
         except UNREACHABLE as error:
@@ -169,7 +170,9 @@ class Endpoint:
             if (why := await self.introduce()) is not None:
                 return why
             self.introduce = None
-        return await self._wrong_version()
+        if (why := await self._wrong_version()) is not None or not in_earnest:
+            return why
+        return await why_it_cannot_sample(self.ask, self.dialect, self.model)
 
     async def _wrong_version(self) -> str | None:
         if self.expected_version is None or (version := await self.version()) is None:
@@ -300,12 +303,11 @@ class Endpoint:
     def _refused(
         self, status: int, said: str, headers: Mapping[str, str]
     ) -> PolicyError | BadRequest | Truncated:
-        """An error status as one of our errors: the only place that reads status codes."""
+        """An error status as one of our errors: with `denied`, all that reads status codes."""
         where = f"{self.name} answered {status}: {said}"
-        if status in (404, 405):
-            return PolicyRefused(f"{where} (asked in the dialect {self.dialect.kind.value})")
-        if status in (401, 403) or 300 <= status < 400:
-            return PolicyRefused(where)
+        kind, has_key = self.dialect.kind, bool(self._api_key)
+        if (denial := denied(status, where, dialect=kind, has_key=has_key)) is not None:
+            return denial
         if status in (408, 409, 425, 429) or status >= 500:
             wait = retry_after({k.lower(): v for k, v in headers.items()}, now=self._clock.now())
             return EngineUnavailable(
@@ -382,7 +384,3 @@ def _checked(api_key: str | None) -> str | None:
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise UsageError("the API key holds a line break or another character that no key has")
     return api_key
-
-
-def say(error: BaseException) -> str:
-    return redact(str(error)) or type(error).__name__

@@ -3,6 +3,9 @@
 When calls fail in a row, or the shared retry budget is spent, the gate shuts and one probe asks
 the endpoint whether it is back. Calls and admission wait at the gate; nothing fails because of an
 outage, until it has lasted longer than the run's patience.
+
+A server may answer probes and do nothing else: its front is up, its engine is not. So where calls
+went on to fail after a probe had opened the gate, the next probe has to sample something.
 """
 
 import asyncio
@@ -22,7 +25,8 @@ PROBE = "probe "
 
 
 class Gate:
-    """One per endpoint. `probe` returns None when the endpoint works, else why it does not.
+    """One per endpoint. `probe` returns None when the endpoint works, else why it does not; it is
+    told whether it has to try that in earnest.
 
     One probe runs at a time, however many calls wait; when it ends, all of them pass together.
     """
@@ -30,7 +34,7 @@ class Gate:
     def __init__(
         self,
         name: str,
-        probe: Callable[[], Awaitable[str | None]],
+        probe: Callable[[bool], Awaitable[str | None]],
         *,
         clock: Clock,
         patience: float,
@@ -43,6 +47,8 @@ class Gate:
         self._open.set()
         self._in_a_row = 0
         self._lies = 0
+        self._was_opened_in_vain = False
+        """Whether nothing succeeded since a probe opened it."""
         self._cool_down = COOL_BASE
         self._prober: asyncio.Task[None] | None = None
         self._down = ""
@@ -91,6 +97,7 @@ class Gate:
 
     def succeeded(self) -> None:
         self._in_a_row = self._lies = 0
+        self._was_opened_in_vain = False
         self.budget.succeeded()
         if self.budget.is_full:
             self._cool_down = COOL_BASE
@@ -129,7 +136,7 @@ class Gate:
         try:
             if after:
                 await self._clock.sleep(after)
-            while (why := await self._probe()) is not None:
+            while (why := await self._probe(self._was_opened_in_vain)) is not None:
                 probes += 1
                 if probes == 1:
                     self.outages += 1
@@ -149,6 +156,7 @@ class Gate:
             self._down_before, self._down_since = self.seconds_down, None
             self.on_change()
             self._in_a_row = 0
+            self._was_opened_in_vain = True
             self.budget.refill()
             self._open.set()
 

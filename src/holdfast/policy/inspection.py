@@ -25,6 +25,8 @@ class Finding(Struct, frozen=True):
     what: str
     fit: bool
     detail: str
+    failed: bool = False
+    """Whether looking at it failed; `detail` then is what the engine answered instead."""
 
 
 class Inspection(Struct, frozen=True):
@@ -37,6 +39,11 @@ class Inspection(Struct, frozen=True):
     @property
     def is_fit_for_training(self) -> bool:
         return all(finding.fit for finding in self.findings)
+
+    @property
+    def is_fit_for_evaluation(self) -> bool:
+        """Whether anything could be sampled."""
+        return not all(finding.failed for finding in self.findings)
 
 
 async def inspect(policy: EnginePolicy) -> Inspection:
@@ -61,7 +68,7 @@ async def _look(check: Check, policy: EnginePolicy) -> Finding:
         return await check(policy)
     except HoldfastError as error:
         name = (check.__doc__ or check.__name__).split(".")[0]
-        return Finding(name, False, f"failed: {error}")
+        return Finding(name, False, f"failed: {error}", failed=True)
 
 
 def _request(*, tokens: int = TOKENS, temperature: float = 1.0, seed: int | None = 7) -> Request:

@@ -10,7 +10,7 @@ import zlib
 
 import msgspec
 
-from holdfast.records.errors import JournalCorrupt
+from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.step import Record
 
 MAX_RECORD = 256 * 1024 * 1024
@@ -27,7 +27,7 @@ def encode(record: Record) -> bytes:
 def decode(body: bytes) -> Record:
     try:
         return _decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError) as error:
         raise JournalCorrupt(f"record does not decode: {error}") from error
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from holdfast.records.history import History, added_messages, tool_message
 from holdfast.records.message import Message
-from holdfast.records.step import Generated, ToolIntent
+from holdfast.records.step import Generated, ToolIntent, path_order
 from holdfast.records.task import Task
 
 
@@ -48,6 +48,8 @@ def referenced(history: History, task: Task, last: Generated | None = None) -> l
         for intent in history.in_order
         if isinstance(intent, ToolIntent)
         and intent.call_id in asked
+        # Engines may give the same ids again at every turn.
+        and path_order(intent.path) > path_order(last.path)
         and intent.path in history.results
     ]
     return said

@@ -89,6 +89,7 @@ class PolicyError(HoldfastError):
 
     cause = Cause.INFRASTRUCTURE
     retryable = True
+    arose_here = False
 
 
 class EngineUnavailable(PolicyError):
@@ -159,6 +160,19 @@ class EnvironmentBroken(HoldfastError):
 
     cause = Cause.ENVIRONMENT
     retryable = True
+
+
+class ToolBug(HoldfastError):
+    """A tool raised what only a mistake in its code raises."""
+
+    retryable = True
+    arose_here = False
+
+
+class UnrepeatableToolBug(ToolBug):
+    """So did a tool that may not be called twice."""
+
+    retryable = False
 
 
 class Rewound(HoldfastError):

@@ -160,14 +160,19 @@ def _begin_with_theirs(shown: tracebacks.TracebackException) -> None:
 
 def is_theirs(file: str) -> bool:
     """Neither of Holdfast nor of Python, nor of a library, which Holdfast may have called."""
-    if file.startswith((_PACKAGE, _PYTHON, "<frozen ")):
-        return False
-    return not {"site-packages", "dist-packages"} & set(Path(file).parts)
+    return not file.startswith((_PACKAGE, _PYTHON, "<frozen ")) and not _is_in_library(file)
+
+
+def _is_in_library(file: str) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def _leave_out_our_frames(shown: tracebacks.TracebackException) -> None:
-    """A caller's mistake is in the caller's lines, an agent's in its own words."""
-    theirs = [frame for frame in shown.stack if not frame.filename.startswith(_PACKAGE)]
+    """A caller's mistake is in the caller's lines, an agent's in its own words, an engine's in what
+    it answered."""
+    files = {frame.filename for frame in shown.stack}
+    kept = {file for file in files if is_theirs(file) or _is_in_library(file)}
+    theirs = [frame for frame in shown.stack if frame.filename in kept]
     # Without a stack, nothing announces one.
     shown.stack = tracebacks.StackSummary.from_list(theirs) if theirs else None  # type: ignore[assignment]
     for one in (shown.__cause__, shown.__context__):

@@ -20,6 +20,11 @@ class Shortfall(StrEnum):
 
 
 class GroupPolicy(Struct, frozen=True):
+    """What becomes of the trajectories of one task when some of them fail for good.
+
+    Recorded with the run: a resume with another one is refused, unless changes are accepted.
+    """
+
     refill: int = 1
     """How often a member whose attempts are spent is rolled out anew."""
     shortfall: Shortfall = Shortfall.PARTIAL

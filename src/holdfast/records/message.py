@@ -10,6 +10,8 @@ from msgspec import Struct
 
 
 class Role(StrEnum):
+    """Who speaks."""
+
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
@@ -18,12 +20,19 @@ class Role(StrEnum):
 
 
 class FunctionCall(Struct, frozen=True, gc=False):
+    """What a call names, and what it is given."""
+
     name: str
     arguments: str
     """JSON as the model wrote it; it may be invalid, which is the model's doing."""
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One tool call of a reply: `id`, `name`, and `arguments`, the JSON text that the model wrote.
+
+    It is what the model asked for, before anything is checked.
+    """
+
     id: str
     function: FunctionCall
     type: str = "function"
@@ -38,6 +47,11 @@ class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One message of a conversation: who speaks (a `Role`), and what is said.
+
+    Immutable; `system`, `user` and `assistant` of this module make one from a text.
+    """
+
     role: Role
     content: str | list[dict[str, object]] | None = ""
     tool_calls: tuple[ToolCall, ...] = ()

@@ -73,7 +73,7 @@ class RunSpec(Struct, frozen=True):
         """One line for each thing in which `other` is not this run."""
         mine, theirs = _flat(self), _flat(other)
         return [
-            f"{field}: recorded {mine.get(field)!r}, now {theirs.get(field)!r}"
+            _difference(field, mine.get(field), theirs.get(field))
             for field in mine
             if mine.get(field) != theirs.get(field)
         ]
@@ -114,6 +114,28 @@ def _check_name(name: object) -> None:
 def _check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise UsageError(f"{name} is a {kind.__name__}(…), not {value!r:.100}")
+
+
+def _difference(field: str, recorded: object, now: object) -> str:
+    return (
+        f"{field}: recorded {_told(recorded)}, now {_told(now)}{_about_code(field, recorded, now)}"
+    )
+
+
+def _told(value: object) -> str:
+    return "none" if value in (None, "", (), []) else repr(value)
+
+
+def _about_code(field: str, recorded: object, now: object) -> str:
+    """Code is recorded as its name and a digest of the file around it."""
+    if field not in ("rollout", "scorer"):
+        return ""
+    names = {str(one).rpartition("@")[0] for one in (recorded, now)}
+    if len(names) > 1 or "" in names:
+        return ""
+    return (
+        " (another version of its code: any change to its file counts, or to what it was made with)"
+    )
 
 
 def _flat(spec: RunSpec) -> dict[str, object]:

@@ -6,6 +6,7 @@ is never used again for another.
 
 A step is named by its *path*: the ordinals of the scopes it lies in, joined by dots. The root
 scope counts 0, 1, 2, …; parallel branches opened at step 3 count 3.0.0, 3.0.1, … and 3.1.0, ….
+What the code of a tool or a value at step 3 awaits counts 3.0.0, 3.0.1, …, too.
 """
 
 import functools
@@ -319,6 +320,12 @@ def scope_of(path: str) -> tuple[str, int]:
     """The scope that a step lies in and its ordinal there: `"3.1.4"` → `("3.1.", 4)`."""
     scope, dot, ordinal = path.rpartition(".")
     return scope + dot, int(ordinal)
+
+
+def ancestors(path: str) -> list[str]:
+    """The places that a step lies below, outermost first: `"3.1.4.0.2"` → `["3", "3.1.4"]`."""
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts), 2)]
 
 
 @functools.lru_cache(maxsize=8192)

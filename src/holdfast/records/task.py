@@ -8,9 +8,11 @@ What a journal cannot hold is refused when it is read, by its place: nothing is 
 
 import hashlib
 import json
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -24,11 +26,30 @@ _FIELDS = frozenset({"id", "messages", "prompt", "tools", "ground_truth", "metad
 
 
 class Task(Struct, frozen=True, omit_defaults=True):
+    """One row of a data set: what is asked, and what it is judged by.
+
+    Within a run, its `id` is its own. Columns that have no field here are in `metadata`.
+    """
+
     id: str
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, object], ...] = ()
     ground_truth: object = None
     metadata: dict[str, object] = {}
+
+    if not TYPE_CHECKING:  # Who checks types knows what is not there.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"a task has no {name!r}; {_where_to_look(self, name)}")
+
+
+def _where_to_look(task: Task, name: str) -> str:
+    if name == "prompt":
+        return "it is the first of task.messages"
+    if name in task.metadata:
+        return f"it is a column of the row: task.metadata[{name!r}]"
+    columns = ", ".join(map(repr, task.metadata)) or "none"
+    return f"columns of its own are in task.metadata, which has {columns}"
 
 
 class _RowId(str):
@@ -91,30 +112,53 @@ def _given(row: object, *, where: str) -> tuple[str | None, Task]:
         raise UsageError(f"{where}: nested too deeply, or within itself") from error
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{where}: {_unrecordable(values) or error}") from error
+    _refuse_unfaithful(row, where=where)
     return _parse(line, where=where)
+
+
+def _refuse_unfaithful(row: object, *, where: str) -> None:
+    """JSON would say something else: null for NaN, and for a set a list in an order that is another
+    in the next process, so that its task would be another, too."""
+    for path, value in _walk(row):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{where}: {_not_finite(path, value)}")
+        if isinstance(value, set | frozenset):
+            raise UsageError(f"{where}: {path} is a set, which has no order; give a sorted list")
 
 
 def _with_ids(rows: Mapping[int, tuple[str | None, Task]], *, where: str, unit: str) -> list[Task]:
     """Gives every row its id; a given id that is there twice is an error."""
     _refuse_twice(rows, where=where, unit=unit)
+    taken = {name for name, _ in rows.values() if _is_given(name)}
     seen: Counter[str] = Counter()
     tasks = []
     for name, task in rows.values():
-        if name is None:
-            digest = content_digest(task)[:12]
-            name = f"{digest}-{seen[digest]}"
-            seen[digest] += 1
-        elif isinstance(name, _RowId):
-            seen[name] += 1
-            name = str(name) if seen[name] == 1 else f"{name}-{seen[name]}"
+        if not _is_given(name):
+            name = next(one for one in _derived(name, task, seen) if one not in taken)
+            taken.add(name)
         tasks.append(msgspec.structs.replace(task, id=name))
     return tasks
+
+
+def _is_given(name: str | None) -> bool:
+    return name is not None and not isinstance(name, _RowId)
+
+
+def _derived(name: str | None, task: Task, seen: Counter[str]) -> Iterator[str]:
+    """The ids that a row may have, the first that is free."""
+    begin = content_digest(task)[:12] if name is None else str(name)
+    if name is not None and not seen[begin]:
+        seen[begin] = 1
+        yield begin
+    while True:
+        seen[begin] += 1
+        yield f"{begin}-{seen[begin] - 1 if name is None else seen[begin]}"
 
 
 def _refuse_twice(rows: Mapping[int, tuple[str | None, Task]], *, where: str, unit: str) -> None:
     given: dict[str, list[int]] = {}
     for number, (name, _) in rows.items():
-        if name is not None and not isinstance(name, _RowId):
+        if name is not None and _is_given(name):
             given.setdefault(name, []).append(number)
     for name, at in given.items():
         if len(at) > 1:
@@ -147,7 +191,7 @@ def _parse(line: bytes, *, where: str) -> tuple[str | None, Task]:
     try:
         raw = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{where}: {_half_character(line) or f'not JSON: {error}'}") from error
+        raise UsageError(f"{where}: {_unreadable(line) or f'not JSON: {error}'}") from error
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: wants a JSON object, found {type(raw).__name__}")
     try:
@@ -198,7 +242,7 @@ def _check_recordable(raw: dict[str, object], *, where: str) -> None:
             raise UsageError(f"{where}: {found}") from error
 
 
-def _half_character(line: bytes) -> str:
+def _unreadable(line: bytes) -> str:
     """Why a line is refused that other readers of JSON would take; "" when it is not for that."""
     try:
         return _unrecordable(json.loads(line))
@@ -208,13 +252,26 @@ def _half_character(line: bytes) -> str:
 
 def _unrecordable(row: object) -> str:
     """The first value that no record can hold, by its field, and what to do; "" if all can."""
+    for path, value in _walk(row):
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            return f"{path} is an integer of more than 64 bits; write it as a string"
+        if isinstance(value, float) and not math.isfinite(value):
+            return _not_finite(path, value)
+        if isinstance(value, str) and any("\ud800" <= one <= "\udfff" for one in value):
+            return f"{path} has half of a character, a lone surrogate; write the whole or none"
+    return ""
+
+
+def _not_finite(path: str, value: float) -> str:
+    return f"{path} is {value}, a number that JSON does not have; write null, or a string"
+
+
+def _walk(row: object) -> Iterator[tuple[str, object]]:
+    """Every value in it, with its field."""
     waiting: list[tuple[str, object]] = [("", row)]
     while waiting:
         path, value = waiting.pop()
-        if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            return f"{path} is an integer of more than 64 bits; write it as a string"
-        if isinstance(value, str) and any("\ud800" <= one <= "\udfff" for one in value):
-            return f"{path} has half of a character, a lone surrogate; write the whole or none"
+        yield path, value
         if isinstance(value, Mapping):
             inner = [(f"{path}.{_shown(key)}".lstrip("."), one) for key, one in value.items()]
             keys = [(f"a key of {path or 'the row'}", key) for key in value]
@@ -223,7 +280,6 @@ def _unrecordable(row: object) -> str:
             waiting += reversed([(f"{path}[{at}]", one) for at, one in enumerate(value)])
         elif isinstance(value, msgspec.Struct):
             waiting.append((path, msgspec.structs.asdict(value)))
-    return ""
 
 
 def _shown(key: object) -> str:

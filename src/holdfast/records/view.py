@@ -13,6 +13,8 @@ from holdfast.records.trajectory import Status, TrajectoryKey
 
 
 class ToolUse(Struct, frozen=True):
+    """A tool call that was begun, and its result; None where it never had one."""
+
     intent: ToolIntent
     result: ToolResult | None
 

@@ -17,7 +17,7 @@ from holdfast.records.trajectory import Truncation
 
 
 class Limits(Struct, frozen=True):
-    """None: as much as it likes."""
+    """What a trajectory may use. None: as much as it likes."""
 
     turns: int | None = None
     """Replies of the policy."""
@@ -41,6 +41,8 @@ class Limits(Struct, frozen=True):
 
 
 class Spent(Struct):
+    """What of it was used, by the recorded steps alone."""
+
     turns: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -81,6 +83,12 @@ class Budget:
         self.spent.tokens += count(step.ids)
         self.spent.seconds += step.seconds
 
+    def take_inside(self, steps: Sequence[Generated]) -> None:
+        """What was sampled inside another step, whose time counts already."""
+        for step in steps:
+            self.spent.turns += 1
+            self.spent.tokens += count(step.ids)
+
     def take_seconds(self, seconds: float) -> None:
         self.spent.seconds += seconds
 
@@ -102,6 +110,12 @@ class Budget:
     def copy(self) -> "Budget":
         """For a branch, which spends on its own."""
         return Budget(self.limits, structs.replace(self.spent))
+
+    def after(self, other: "Budget") -> "Budget":
+        """The same for what begins when `other` is spent as well."""
+        budget = self.copy()
+        budget.join([other])
+        return budget.copy()
 
     def join(self, branches: "Sequence[Budget]") -> None:
         """Branches ran side by side: they add up, but for the time, which passed for all."""

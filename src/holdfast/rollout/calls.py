@@ -2,7 +2,7 @@
 
 What the policy did wrong (unknown tool, invalid arguments, a tool that says no) is a result that
 the model is shown. What broke in the tool is no result at all: the attempt fails, and the next one
-finds the intent.
+finds the intent. A bug in the tool is a bug: nobody is told that the call was interrupted.
 """
 
 import asyncio
@@ -11,7 +11,13 @@ from collections.abc import Coroutine, Sequence
 
 from msgspec import structs
 
-from holdfast.records.errors import EnvironmentBroken, ToolSaysNo
+from holdfast.records.errors import (
+    EnvironmentBroken,
+    HoldfastError,
+    ToolBug,
+    ToolSaysNo,
+    UnrepeatableToolBug,
+)
 from holdfast.records.message import ToolCall
 from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent, ToolResult
 from holdfast.rollout import difference
@@ -19,10 +25,12 @@ from holdfast.rollout.containment import as_exception, end
 from holdfast.rollout.deaths import check_alive
 from holdfast.rollout.environment import Observation, checked
 from holdfast.rollout.episode import BoundTool
+from holdfast.rollout.inside import Inside
 from holdfast.rollout.live_world import EPISODE_OVER
 from holdfast.rollout.prompt import fingerprint
-from holdfast.rollout.session import Session
+from holdfast.rollout.session import Session, is_accident
 from holdfast.rollout.tool import KEY_PARAMETER, Function, Tool, as_tool
+from holdfast.rollout.tool_bug import is_bug
 
 INTERRUPTED = "This call was interrupted; it is unknown whether it took effect. It is not repeated."
 
@@ -90,7 +98,7 @@ async def run_call(
         path,
         ToolIntent,
         _fingerprint(call),
-        lambda recorded: difference.of_tool(recorded, call.name, call.arguments),
+        lambda recorded: difference.of_tool(recorded, call),
     )
     if intent is None:
         return await _first_call(session, path, call, tool, tools)
@@ -162,13 +170,18 @@ async def _run_once(session: Session, intent: ToolIntent, tool: Tool) -> ToolRes
         arguments = tool.bind(intent.arguments)
         if tool.wants_key:
             arguments[KEY_PARAMETER] = intent.idempotency_key
-        async with asyncio.timeout(tool.caller_timeout) as deadline:
+        async with (
+            asyncio.timeout(tool.caller_timeout) as deadline,
+            Inside(session, intent.path, is_world=isinstance(tool, BoundTool)),
+        ):
             found = await tool.invoke(arguments)
         seen = checked(found) if isinstance(found, Observation) else None
         content, error = tool.shown(found if seen is None else seen.text), ""
     except ToolSaysNo as refusal:
         content, error = tool.shown(str(refusal)), type(refusal).__name__
     except Exception as broken:
+        if not is_accident(broken):
+            raise  # A limit that the policy met inside it.
         late = isinstance(broken, TimeoutError) and deadline.expired()
         raise session.failed(_broken(tool, broken, late=late), intent.path) from broken
     result = ToolResult(intent.path, content, error, session.clock.elapsed() - started)
@@ -192,12 +205,16 @@ def _key(session: Session, path: str, call: ToolCall) -> str:
     return hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
-def _broken(tool: Tool, error: Exception, *, late: bool) -> EnvironmentBroken:
+def _broken(tool: Tool, error: Exception, *, late: bool) -> HoldfastError:
     if late:
         return EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
     root = as_exception(error)
     said = str(root) if isinstance(root, EnvironmentBroken) else f"{type(root).__name__}: {root}"
-    return EnvironmentBroken(f"tool {tool.name} broke: {said}")
+    words = f"tool {tool.name} broke: {said}"
+    # What acts in an environment is put back with it, and called again.
+    if isinstance(tool, BoundTool) or not is_bug(root):
+        return EnvironmentBroken(words)
+    return (UnrepeatableToolBug if tool.contract is Contract.AT_MOST_ONCE else ToolBug)(words)
 
 
 def _refusal(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSaysNo | None:

@@ -12,12 +12,11 @@ from typing import NoReturn, TypeVar
 
 import msgspec
 
-from holdfast.policy.policy import DEADLINE, Completion
-from holdfast.records.errors import EnvironmentBroken, Truncated, UsageError
-from holdfast.records.history import tool_message
+from holdfast.policy.policy import DEADLINE
+from holdfast.records.errors import Truncated, UsageError
+from holdfast.records.history import added_messages, tool_message
 from holdfast.records.message import Message, ToolCall, user
-from holdfast.records.sampling import Sampling
-from holdfast.records.step import Generated, ValueRecorded
+from holdfast.records.step import Generated, ValueRecorded, is_cut_by, scope_of
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey, Truncation
 from holdfast.rollout import difference, generation, given
@@ -27,6 +26,7 @@ from holdfast.rollout.containment import contained
 from holdfast.rollout.environment import Environment, Observation
 from holdfast.rollout.episode import Episode
 from holdfast.rollout.generation import Turn
+from holdfast.rollout.inside import Inside, around, check_no_world, check_outside
 from holdfast.rollout.pending import awaited
 from holdfast.rollout.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.reply import Reply, ToolReply
@@ -75,6 +75,7 @@ class Rollout:
 
     def add(self, *messages: Message | str | Observation) -> None:
         """Adds messages to the conversation; a string, or an observation, is what the user says."""
+        check_outside(self._session, self._scope, "t.add")
         for one in messages:
             if isinstance(one, Observation):
                 self._see(one)
@@ -123,14 +124,17 @@ class Rollout:
         `json`: True for any JSON object, or the JSON schema that the reply has to fit.
         Another `voice` than the run's own speaks through another policy.
         """
+        session = self._session
+        check_outside(session, self._scope, "t.generate")
         if self._sampling:
             raise UsageError(
                 "two generations at once would be two ends of one conversation; use t.branch"
             )
-        session = self._session
         voice = voice or session.voice
         schemas = self._shown = schemas_of(tools)
-        given.check_conversation(self.messages, schemas, voice.renderer)
+        messages = list(self.messages)  # What is added meanwhile is no part of what is asked.
+        given.check_messages(messages[len(self._stream.messages) :])
+        given.check_conversation(messages, schemas, voice.renderer)
         asked = given.sampling_of(
             session.sampling,
             max_tokens=max_tokens,
@@ -147,20 +151,32 @@ class Rollout:
         sampling = budget.fitted(asked)
         path = self._next_path()
         prompt = self._stream.next_prompt(
-            self.messages, schemas, renderer=voice.renderer, sampling=sampling
+            messages, schemas, renderer=voice.renderer, sampling=sampling
         )
-        step = await session.match(
-            path,
-            Generated,
-            prompt.fingerprint,
-            lambda recorded: difference.of_generate(recorded, prompt, sampling, voice.renderer),
-        )
-        if step is None:
-            await session.keep_worlds()
-            turn = self._turn(path, prompt, sampling, schemas)
-            step = await self._live(voice, turn, seconds=budget.seconds_left)
-        self._stream.advance(step, self.messages, schemas)
-        self._remember(step.message, f"reply:{path}")
+        self._sampling = True
+        try:
+            step = await session.match(
+                path,
+                Generated,
+                prompt.fingerprint,
+                lambda recorded: difference.of_generate(
+                    recorded,
+                    prompt,
+                    sampling=sampling,
+                    renderer=voice.renderer,
+                    added=self._stream.added(messages, anew=prompt.prefix_break != ""),
+                    added_then=lambda step: added_messages(session.history, self.task, step),
+                ),
+            )
+            if step is None:
+                await session.keep_worlds()
+                ids, added = self._stream.prompt_ids(prompt), self._added(prompt, messages)
+                turn = Turn(path, prompt, ids, sampling, schemas, tuple(messages), added)
+                step = await self._live(voice, turn, seconds=budget.seconds_left)
+        finally:
+            self._sampling = False
+        self._stream.advance(step, messages, schemas)
+        self._remember(step.message, f"reply:{path}", at=len(messages))
         self.last = Reply(step)
         budget.take(step)
         budget.check_after(step, asked=asked)
@@ -187,12 +203,15 @@ class Rollout:
         """
         known = [as_tool(one) for one in tools]
         given.check_calls(calls, known, self._shown)
+        if any(call.id for call in calls):
+            check_outside(self._session, self._scope, "t.tool with a call of the model's")
         paths = [self._next_path() for _ in calls]
         results, taken = await run_calls(self._session, paths, calls, known)
-        self.budget.take_seconds(taken)
+        self._spend(taken, *paths)
         for path, call in zip(paths, calls, strict=True):
             if call.id:
-                self._remember(tool_message(self._session.history, path), f"tool:{path}")
+                message = tool_message(self._session.history, path)
+                self._remember(message, f"tool:{path}", at=self._place_of(path))
         return [ToolReply(result.content, result.error) for result in results]
 
     @awaited("t.env")
@@ -204,14 +223,15 @@ class Rollout:
         """
         episode = Episode(self._session, environment, self._next_path(), self.act)
         await episode.open(seed)
-        self.budget.take_seconds(episode.seconds)
+        self._spend(episode.seconds, episode.path)
         return episode
 
     @awaited("episode.step")
     async def act(self, episode: Episode, action: str) -> Observation:
         """What `episode.step` does, from another branch than the one that opened the episode."""
-        seen = await episode.act(self._next_path(), action)
-        self.budget.take_seconds(episode.seconds)
+        path = self._next_path()
+        seen = await episode.act(path, action)
+        self._spend(episode.seconds, path)
         return seen
 
     @awaited("t.value")
@@ -219,8 +239,8 @@ class Rollout:
         self, function: "Callable[[], Awaitable[Value] | Value]", *, name: str | None = None
     ) -> Value:
         """Runs `function` once and remembers what it returned: clocks, randomness, reads."""
+        label = given.label_of(function, name)
         path = self._next_path()
-        label = name or str(getattr(function, "__qualname__", type(function).__name__))
         step = await self._session.match(
             path,
             ValueRecorded,
@@ -228,12 +248,14 @@ class Rollout:
             lambda recorded: difference.of_value(recorded, label),
         )
         if step is None:
-            found = function()
-            if asyncio.iscoroutine(found) or isinstance(found, Awaitable):
-                found = await found
+            async with Inside(self._session, path):
+                found = function()
+                if asyncio.iscoroutine(found) or isinstance(found, Awaitable):
+                    found = await found
             packed = given.packed(found, label)
             step = ValueRecorded(path, fingerprint(label.encode()), label, packed)
             await self._session.append(step)
+        self._spend(0.0, path)
         # Decoded in both cases, so that a live value and a replayed one are the same.
         decoded: Value = msgspec.msgpack.decode(step.value)
         return decoded
@@ -246,7 +268,10 @@ class Rollout:
 
         If one raises, the others are cancelled and awaited, and its error is raised.
         """
+        given.check_rollouts(rollouts, "t.branch")
+        check_no_world(self._session, self._scope)
         path = self._next_path()
+        self._session.open_scope(path, f"{len(rollouts)} branches")
         children = [self._child(f"{path}.{index}.") for index in range(len(rollouts))]
         try:
             async with asyncio.TaskGroup() as group:
@@ -258,7 +283,7 @@ class Rollout:
             first = errors.exceptions[0]
             self._session.cut_short(f"{path}.")
         else:
-            self.budget.join([child.budget for child in children])
+            self._join([child.budget for child in children])
             return [task.result() for task in tasks]
         # Outside the `except`: the error keeps its own cause, and does not get the group's.
         raise first
@@ -266,85 +291,95 @@ class Rollout:
     @awaited("t.sub")
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
         """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
+        given.check_rollouts((rollout,), "t.sub")
         child = self.beside()
-        child.budget = self.budget.copy()
+        child.budget = self._budget_below()
         try:
             return await rollout(child)
         finally:
             # Also of one that raises: what was sampled is spent.
-            self.budget.join([child.budget])
+            self._join([child.budget])
 
     def beside(self) -> "Rollout":
         """A second conversation with a key space and a budget of its own, which goes on beside this
         one: the other side of a dialogue, a judge that is asked again and again."""
-        return Rollout(self._session, scope=f"{self._next_path()}.0.")
+        path = self._next_path()
+        self._session.open_scope(path, "a conversation of its own")
+        return Rollout(self._session, scope=f"{path}.0.")
 
     def _child(self, scope: str) -> "Rollout":
         child = Rollout(self._session, scope=scope, stream=self._stream.copy())
         child.messages = list(self.messages)
         child._sources = dict(self._sources)
         child._shown = self._shown
-        child.budget = self.budget.copy()
+        child.budget = self._budget_below()
         return child
 
     # --- how steps run
 
     def _next_path(self) -> str:
+        if (inside := around(self._session, self._scope)) is not None:
+            return inside.next_path()
         self.step = f"{self._scope}{self._ordinal}"
         self._ordinal += 1
         return self.step
 
-    def _turn(
-        self,
-        path: str,
-        prompt: Prompt,
-        sampling: Sampling,
-        tools: tuple[dict[str, object], ...],
-    ) -> Turn:
-        return Turn(
-            path=path,
-            prompt=prompt,
-            ids=self._stream.ids[: prompt.keep] + prompt.delta,
-            sampling=sampling,
-            tools=tools,
-            messages=tuple(self.messages),
-            added=self._added(prompt),
-        )
+    def _spend(self, seconds: float, *paths: str) -> None:
+        """Counts what steps took, and what was sampled inside them."""
+        if around(self._session, self._scope) is None:
+            self.budget.take_seconds(seconds)
+            for path in paths:
+                self.budget.take_inside(self._session.sampled_below(path))
+
+    def _budget_below(self) -> Budget:
+        inside = around(self._session, self._scope)
+        if inside is None:
+            return self.budget.copy()
+        return Budget() if inside.is_world else self.budget.after(inside.budget)
+
+    def _join(self, branches: Sequence[Budget]) -> None:
+        inside = around(self._session, self._scope)
+        (self if inside is None else inside).budget.join(branches)
 
     async def _live(self, voice: Voice, turn: Turn, *, seconds: float | None) -> Generated:
         session = self._session
-        self._sampling = True
         try:
-            completion = await self._guarded(_sampled(session, voice, turn, seconds))
-            step = generation.generated(session, voice, turn, completion)
-            await session.append(generation.without_drafted(session, step))
-        finally:
-            self._sampling = False
-        return step
-
-    async def _guarded(self, awaitable: Awaitable[Value]) -> Value:
-        path = self.step
-        try:
-            return await awaitable
+            completion = await generation.heard(session, voice, turn, seconds)
         except Exception as error:
             if is_accident(error):
-                self._session.failed(error, path)
+                session.failed(error, turn.path)
             raise
+        step = generation.generated(session, voice, turn, completion)
+        await session.append(generation.without_drafted(session, step))
+        return step
 
-    def _added(self, prompt: Prompt) -> tuple[Message | str, ...]:
-        added = self._stream.added(self.messages, anew=prompt.prefix_break != "")
+    def _added(self, prompt: Prompt, messages: list[Message]) -> tuple[Message | str, ...]:
+        added = self._stream.added(messages, anew=prompt.prefix_break != "")
         return tuple(self._reference(one) for one in added)
 
     def _see(self, observation: Observation) -> None:
         message = user(observation.text)
-        if observation.path:
-            self._remember(message, f"env:{observation.path}")
+        # A reference stands as long as what it refers to: a fork there has to be one here, too.
+        if observation.path and is_cut_by(f"{self._scope}{self._ordinal}", observation.path):
+            self._remember(message, f"env:{observation.path}", at=len(self.messages))
         else:
             self.messages.append(message)
 
-    def _remember(self, message: Message, reference: str) -> None:
-        self.messages.append(message)
+    def _remember(self, message: Message, reference: str, *, at: int) -> None:
+        self.messages.insert(at, message)
         self._sources[id(message)] = (message, reference)
+
+    def _place_of(self, path: str) -> int:
+        """Where the result of a tool call goes: before those of calls that were begun after it and
+        ended first, since on replay all end in the order in which they were begun."""
+        place, (scope, ordinal) = len(self.messages), scope_of(path)
+        while place:
+            _, reference = self._sources.get(id(self.messages[place - 1]), (None, ""))
+            kind, _, other = reference.partition(":")
+            if kind != "tool" or scope_of(other)[0] != scope or scope_of(other)[1] < ordinal:
+                break
+            place -= 1
+        return place
 
     def _reference(self, message: Message) -> Message | str:
         """A message that is recorded elsewhere is recorded here by its place."""
@@ -361,17 +396,3 @@ async def _run(
         # Siblings go on meanwhile: only the branch knows at which of its steps it failed.
         session.blame(error, child.step)
         raise
-
-
-async def _sampled(session: Session, voice: Voice, turn: Turn, seconds: float | None) -> Completion:
-    try:
-        completion = await generation.sample(session, voice, turn, seconds)
-    except Truncated as limit:
-        if voice.trained:
-            raise
-        # The world's limit, not the policy's: a simulated user whose context is full.
-        raise EnvironmentBroken(f"another voice met a limit: {limit}") from limit
-    if completion.finish_reason == DEADLINE and not voice.trained:
-        # Never recorded: replayed, it would fail every further attempt, too.
-        raise EnvironmentBroken("another voice met its deadline")
-    return completion

@@ -181,7 +181,7 @@ class Episode:
         await self._world.enter(path)
         started = self._session.clock.elapsed()
         try:
-            seen = await self._world.guarded.step(action)
+            seen = await self._world.step(path, action)
             step = self._step(seen, path, action, mark, started)
             await self._session.append(step)
         except BaseException:

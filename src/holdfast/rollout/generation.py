@@ -14,8 +14,8 @@ from functools import partial
 from msgspec import Struct, structs
 
 from holdfast.policy.messages_only import MessagesOnly
-from holdfast.policy.policy import Completion, Draft, Partial, Request
-from holdfast.records.errors import Unsupported
+from holdfast.policy.policy import DEADLINE, Completion, Draft, Partial, Request
+from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Drafted, Generated
@@ -86,6 +86,21 @@ async def sample(
     if isinstance(voice.renderer, MessagesOnly):
         request = structs.replace(request, messages=turn.messages, tools=turn.tools)
     return await voice.policy.sample(request)
+
+
+async def heard(session: Session, voice: Voice, turn: Turn, seconds: float | None) -> Completion:
+    """The same, but a limit that another voice meets is the world's, and not the policy's: a
+    simulated user whose context is full."""
+    try:
+        completion = await sample(session, voice, turn, seconds)
+    except Truncated as limit:
+        if voice.trained:
+            raise
+        raise EnvironmentBroken(f"another voice met a limit: {limit}") from limit
+    if completion.finish_reason == DEADLINE and not voice.trained:
+        # Never recorded: replayed, it would fail every further attempt, too.
+        raise EnvironmentBroken("another voice met its deadline")
+    return completion
 
 
 def _check_possible(voice: Voice, turn: Turn) -> None:

@@ -5,6 +5,7 @@ A mistake is a `UsageError` of one line: it names what was given, and says what 
 
 import inspect
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +15,8 @@ from holdfast.records.message import Message, ToolCall, user
 from holdfast.records.sampling import Sampling, schema_text
 from holdfast.rollout.reply import Reply
 from holdfast.rollout.tool import MAX_RESULT, Tool, name_in
+
+Given = TypeVar("Given", Message, ToolCall)
 
 
 def message_of(given: object) -> Message:
@@ -55,6 +58,12 @@ def check_conversation(
         )
 
 
+def check_messages(messages: Sequence[object]) -> None:
+    for one in messages:
+        if not isinstance(one, Message):
+            raise UsageError(f"t.messages holds Messages, not {_named(one)}{_meant(one)}")
+
+
 def check_calls(
     calls: Sequence[ToolCall], tools: Sequence[Tool], shown: Sequence[dict[str, object]]
 ) -> None:
@@ -65,6 +74,7 @@ def check_calls(
         if not isinstance(call, ToolCall):
             meant = "; did you mean t.tools?" if isinstance(call, list | tuple) else ""
             raise UsageError(f"a call is one of reply.tool_calls, not {_named(call)}{meant}")
+        recordable(call)
         if call.name not in names and any(name_in(schema) == call.name for schema in shown):
             raise UsageError(
                 f"the model was shown the tool {call.name!r}, but t.tool was not given it: "
@@ -72,12 +82,41 @@ def check_calls(
             )
 
 
-def recordable(message: Message) -> Message:
-    """Refuses, before anything is sampled, what could be recorded but never read again."""
+def check_rollouts(rollouts: Sequence[object], where: str) -> None:
+    for one in rollouts:
+        if inspect.iscoroutine(one):
+            one.close()
+            raise UsageError(f"{where} calls the function itself: {where}({one.__name__})")
+        if not callable(one):
+            meant = "; did you mean *rollouts?" if isinstance(one, list | tuple) else ""
+            raise UsageError(
+                f"{where} takes async functions of a Rollout, not {_named(one)}{meant}"
+            )
+
+
+def label_of(function: object, name: object) -> str:
+    """What a value is matched by."""
+    if not callable(function):
+        raise UsageError(f"t.value takes a function that is called once, not {_named(function)}")
+    label = name or getattr(function, "__qualname__", type(function).__name__)
+    return str(label).encode(errors="backslashreplace").decode()
+
+
+def recordable(given: Given) -> Given:
+    """Refuses, before anything is done, what cannot be recorded or never read again."""
     try:
-        return msgspec.convert(msgspec.to_builtins(message), Message)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise UsageError(f"{message!r} is no message: {error}") from error
+        found = msgspec.msgpack.encode(given)
+        _check_size(len(found))
+        return msgspec.msgpack.decode(found, type=type(given))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        kind = {Message: "message", ToolCall: "call"}[type(given)]
+        raise UsageError(f"{given!r:.1000} is no {kind} that can be recorded: {error}") from error
+
+
+def _check_size(size: int) -> None:
+    # What no journal takes would stop the run, and not only this trajectory.
+    if size > MAX_RESULT:
+        raise ValueError(f"{size:,} bytes are more than {MAX_RESULT:,}")
 
 
 def sampling_of(run: Sampling, **changes: object) -> Sampling:
@@ -90,9 +129,12 @@ def sampling_of(run: Sampling, **changes: object) -> Sampling:
     if isinstance(schema := given.get("json"), Mapping):
         given["json"] = schema_text(schema)
     try:
-        return msgspec.convert({**msgspec.structs.asdict(run), **given}, Sampling)
+        found = msgspec.convert({**msgspec.structs.asdict(run), **given}, Sampling)
     except msgspec.ValidationError as error:
         raise UsageError(f"sampling: {error}") from error
+    if "" in found.stop:
+        raise UsageError("stop: every reply holds the empty text; leave it out, or give None")
+    return found
 
 
 def packed(value: object, label: str) -> bytes:
@@ -100,8 +142,7 @@ def packed(value: object, label: str) -> bytes:
     try:
         found = msgspec.msgpack.encode(value)
         msgspec.msgpack.decode(found)
-        if len(found) > MAX_RESULT:
-            raise ValueError(f"{len(found):,} bytes are more than {MAX_RESULT:,}")
+        _check_size(len(found))
         return found
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise TypeError(

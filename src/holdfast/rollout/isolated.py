@@ -14,11 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
+from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.rollout.isolated_pool import Call
 from holdfast.rollout.isolated_process import RemoteTraceback
 from holdfast.rollout.isolated_wire import Broken, Home, Refusal, Request, Result
 from holdfast.rollout.threads import DaemonThreads
+from holdfast.rollout.tool_bug import RaisedElsewhere
 
 _threads = DaemonThreads("isolated tool calls")
 _imports: list[str] = []
@@ -49,9 +50,7 @@ class Isolated:
         if isinstance(answer, Refusal):
             raise _refusal(answer)
         assert isinstance(answer, Broken), "a process says once that it is ready"
-        raise EnvironmentBroken(f"{answer.kind}: {answer.message}") from RemoteTraceback(
-            answer.traceback
-        )
+        raise RaisedElsewhere(answer.kind, answer.message) from RemoteTraceback(answer.traceback)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from holdfast.rollout import difference
 from holdfast.rollout.deaths import check_alive
 from holdfast.rollout.environment import Environment, Observation, Recovery, checked
 from holdfast.rollout.guarded import GuardedEnvironment
+from holdfast.rollout.inside import Inside
 from holdfast.rollout.recorded import answer_of, observation_of
 from holdfast.rollout.session import OnDivergence, Session
 from holdfast.rollout.tool import KEY_PARAMETER, Tool
@@ -60,9 +61,17 @@ class LiveWorld:
     async def begin(self) -> Observation:
         """The first reset of an episode."""
         await self.enter(self._path)
-        seen = await self.guarded.reset(self.seed)
+        seen = await self._reset()
         self._is_live = True
         return seen
+
+    async def step(self, path: str, action: str) -> Observation:
+        async with Inside(self._session, path, is_world=True):
+            return await self.guarded.step(action)
+
+    async def _reset(self) -> Observation:
+        async with Inside(self._session, self._path, is_world=True):
+            return await self.guarded.reset(self.seed)
 
     def did(self, path: str) -> None:
         """The action at `path` is done and recorded."""
@@ -135,12 +144,12 @@ class LiveWorld:
                     ["0"], f"{self._environment.name} cannot come back and has to start anew", ""
                 )
             case Recovery.STATELESS:
-                await self.guarded.reset(self.seed)
+                await self._reset()
                 self._done = list(world.actions)
             case Recovery.SNAPSHOT if await self._restored(world):
                 pass
             case _:
-                await self._compare(self._path, await self.guarded.reset(self.seed))
+                await self._compare(self._path, await self._reset())
                 self._done = []
         self._is_live = True
 
@@ -160,7 +169,7 @@ class LiveWorld:
         step = history.steps[path]
         if isinstance(step, EnvironmentStepped):
             if not (step.error and step.observation == EPISODE_OVER):
-                await self._compare(path, await self.guarded.step(step.action))
+                await self._compare(path, await self.step(path, step.action))
         elif isinstance(step, ToolIntent) and history.results[path].content != EPISODE_OVER:
             await self._compare(path, await self._call_again(step))
 
@@ -172,7 +181,10 @@ class LiveWorld:
             arguments = tool.bind(intent.arguments)
             if tool.wants_key:
                 arguments[KEY_PARAMETER] = intent.idempotency_key
-            async with asyncio.timeout(tool.caller_timeout):
+            async with (
+                asyncio.timeout(tool.caller_timeout),
+                Inside(self._session, intent.path, is_world=True),
+            ):
                 found = await tool.invoke(arguments)
             if isinstance(found, Observation):
                 return structs.replace(checked(found), text=tool.shown(found.text))

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling, response_format_of
@@ -18,7 +19,7 @@ from holdfast.records.task import Task
 from holdfast.rollout.containment import contained
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.pending import Pending
-from holdfast.rollout.source import without_evaluations
+from holdfast.rollout.source import compiled, without_evaluations
 
 Reward = float | None
 Returned = Reward | tuple[int, Reward]
@@ -94,7 +95,10 @@ class RolloutProcessor:
         # The coroutine is made in its task: one that is cancelled before it began leaves none.
         pending = Pending.of_this_task()
         try:
-            found = await contained(self.rollout(t))
+            made = self.rollout(t)
+            if not isinstance(made, Awaitable):
+                raise UsageError(f"{type(self).__name__}.rollout has to be `async def`")
+            found = await contained(made)
         except Exception as error:
             if step := await pending.never_awaited():
                 error.add_note(NEVER_AWAITED.format(step=step))
@@ -131,13 +135,33 @@ def as_processor(candidate: object) -> RolloutProcessor:
     if isinstance(candidate, RolloutProcessor):
         return candidate
     if isinstance(candidate, type) and issubclass(candidate, RolloutProcessor):
+        _check_takes(candidate, wants="a class is made without arguments: give an instance")
         return candidate()
-    if inspect.iscoroutinefunction(candidate):
+    if _is_async(candidate):
+        _check_takes(candidate, None, wants="a rollout takes one argument: async def solve(t)")
         return FunctionProcessor(candidate)
     raise UsageError(
         f"{candidate!r} is no rollout: it wants an async function of one argument, or a "
         "RolloutProcessor"
     )
+
+
+def _is_async(candidate: object) -> TypeGuard[RolloutFunction]:
+    """Of a function, or of an object that is called like one."""
+    if inspect.iscoroutinefunction(candidate):
+        return True
+    is_object = callable(candidate) and not isinstance(candidate, type)
+    return is_object and inspect.iscoroutinefunction(candidate.__call__)  # type: ignore[operator]
+
+
+def _check_takes(candidate: Callable[..., object], *arguments: object, wants: str) -> None:
+    """A mistake of the whole run is told before it fails each of its trajectories."""
+    signature = inspect.signature(candidate)
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        name = getattr(candidate, "__name__", type(candidate).__name__)
+        raise UsageError(f"{name}{signature}: {error}; {wants}") from error
 
 
 def fingerprint_of(candidate: object) -> str:
@@ -177,5 +201,4 @@ def _source(subject: object) -> bytes:
     try:
         return without_evaluations(Path(inspect.getfile(subject)).read_bytes())  # type: ignore[arg-type]
     except (TypeError, OSError):
-        code = getattr(subject, "__code__", None)
-        return code.co_code if code is not None else b""
+        return compiled(subject)

@@ -8,6 +8,7 @@ cannot turn an accident into an outcome (I5).
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.clock import Clock
@@ -33,9 +34,12 @@ from holdfast.records.step import (
     Record,
     Step,
     ToolIntent,
+    ancestors,
 )
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
+from holdfast.rollout import difference
+from holdfast.rollout.inside import is_inside
 from holdfast.rollout.voice import Voice
 
 if TYPE_CHECKING:
@@ -45,6 +49,8 @@ Recorded = TypeVar("Recorded", bound=Step)
 
 
 class OnDivergence(StrEnum):
+    """What to do where a rollout asks for something else than what is recorded."""
+
     FORK = "fork"
     """Keep the old steps as history and go live from the first that differs."""
     FAIL = "fail"
@@ -101,6 +107,8 @@ class Session:
         self._going_live = asyncio.Lock()
         self._blamed: list[tuple[BaseException, str]] = []
         self._visited: set[str] = set()
+        self._replayed: set[str] = set()
+        self._replays = bool(history.steps)
         self._over = False
         self._cut_short: list[str] = []
         self._journal = journal
@@ -172,13 +180,19 @@ class Session:
         path: str,
         kind: type[Recorded],
         fingerprint: bytes,
-        difference: Callable[[Step], str],
+        words: Callable[[Step], str],
     ) -> Recorded | None:
         """What is recorded at `path`, if it is this step; None when the step has to run."""
+        if self._replays:
+            # A live step waits, so that tasks made before it begin, and take their places, before
+            # what follows it. So does a replayed one; and all do, to keep the order of places.
+            await asyncio.sleep(0)
         self._check_open()
         if self.broken is not None:
             raise self.broken
         self.step = path
+        if "." in path:
+            self._has_below.update(ancestors(path))
         self._visited.add(path)
         recorded = self.history.steps.get(path)
         if recorded is None:
@@ -186,9 +200,10 @@ class Session:
             await self.go_live()
             return None
         if isinstance(recorded, kind) and recorded.fingerprint == fingerprint:
+            self._replayed.add(path)
             return recorded
         self.check_running()
-        await self._diverge(path, difference(recorded))
+        await self._diverge(path, words(recorded))
         await self.go_live()
         return None
 
@@ -208,8 +223,8 @@ class Session:
 
     async def go_live(self) -> None:
         """Before the first step that is not replayed: the worlds of the replayed ones come back."""
-        if self._is_live:
-            return
+        if self._is_live or is_inside(self):
+            return  # What runs inside a step is live, or is on its way back.
         async with self._going_live:
             if not self._is_live:
                 for episode in self.episodes:
@@ -223,6 +238,8 @@ class Session:
 
     async def keep_worlds(self) -> None:
         """Between turns: what environments are now becomes durable, where they can be restored."""
+        if is_inside(self):
+            return  # It may be the environment's own code, in the middle of an action.
         for episode in self.episodes:
             await episode.keep()
 
@@ -242,17 +259,17 @@ class Session:
         for episode in reversed(self.episodes):
             await episode.close()
 
-    async def rewind(self, paths: Sequence[str], reason: str, difference: str) -> BaseException:
+    async def rewind(self, paths: Sequence[str], reason: str, words: str) -> BaseException:
         """Makes the steps at `paths`, and what follows them in their scopes, history. The error
         to raise: the rollout has to begin again."""
         now = self.clock.now()
         first, *rest = paths
         follows = f"follows from step {first}"
         await self.append(
-            Forked(first, reason, difference, now),
+            Forked(first, reason, words, now),
             *(Forked(path, follows, "", now) for path in rest),
         )
-        return self.failed(Rewound(f"{reason}: {difference}" if difference else reason))
+        return self.failed(Rewound(f"{reason}: {words}" if words else reason))
 
     def cut_short(self, scope: str) -> None:
         """Branches under `scope` were cancelled: how far they came on replay is a matter of
@@ -262,20 +279,64 @@ class Session:
     async def cut_unvisited(self) -> None:
         """A rollout that ends before its recorded steps do has diverged from them, too."""
         for path in [path for path in self.history.steps if path not in self._visited]:
-            if path in self.history.steps and not path.startswith(tuple(self._cut_short)):
+            if path in self.history.steps and not self._stands(path):
                 await self._diverge(path, "recorded, but the rollout ends without it")
 
-    async def _diverge(self, path: str, difference: str) -> None:
+    def _stands(self, path: str) -> bool:
+        """Whether it lies in a branch that was cancelled, or below a step that was replayed: the
+        code that took it did not run."""
+        if path.startswith(tuple(self._cut_short)):
+            return True
+        around = (step for step in ancestors(path) if step in self._replayed)
+        return any(not isinstance(self.history.steps.get(step), Generated) for step in around)
+
+    def runs(self, path: str) -> None:
+        """The code of the step at `path` runs, for the first time or again."""
+        self._replayed.discard(path)
+
+    async def cut_below(self, path: str) -> None:
+        """The code of the step at `path` has run: what is recorded below it, and was not done now,
+        belongs to another step that was in its place."""
+        for one in self.steps_below(path):
+            if one not in self._visited and one in self.history.steps and not self._stands(one):
+                await self._diverge(one, f"recorded, but step {path} ends without it")
+
+    def sampled_below(self, path: str) -> list[Generated]:
+        """What the policy said inside the step at `path`."""
+        found = (self.history.steps[one] for one in self.steps_below(path))
+        said = [step for step in found if isinstance(step, Generated)]
+        return [step for step in said if step.trainable or not step.ids]
+
+    def steps_below(self, path: str) -> list[str]:
+        if path not in self._has_below:
+            return []
+        return [one for one in self.history.steps if one.startswith(f"{path}.")]
+
+    @cached_property
+    def _has_below(self) -> set[str]:
+        """Places below which there are steps; most trajectories have none."""
+        return {one for path in self.history.steps if "." in path for one in ancestors(path)}
+
+    def open_scope(self, path: str, what: str) -> None:
+        """There is no step at `path`, but others below it: one that is recorded there, and all that
+        followed it, are history. That is durable before anything below is."""
+        recorded = self.history.steps.get(path)
+        if recorded is not None:
+            self.check_usable()
+            fork = self._fork(path, f"recorded {difference.name_of(recorded)}, now {what}")
+            self._prelude = (*self._prelude, fork)
+
+    async def _diverge(self, path: str, words: str) -> None:
+        await self.append(self._fork(path, words))
+
+    def _fork(self, path: str, words: str) -> Forked:
         if self.on_divergence is OnDivergence.FAIL:
             raise self.failed(
-                Diverged(
-                    f"at step {path} the rollout no longer does what is recorded: {difference}"
-                )
+                Diverged(f"at step {path} the rollout no longer does what is recorded: {words}")
             )
-        fork = Forked(path, "diverged on replay", difference, self.clock.now())
         # Cut before waiting: a sibling step that starts meanwhile must not replay what is cut.
         self.history.cut(path)
-        await self.append(fork)
+        return Forked(path, "diverged on replay", words, self.clock.now())
 
     async def restart_if_interrupted(self) -> None:
         """A call under the `restart` contract that never ended takes its world with it."""
@@ -318,7 +379,7 @@ class Session:
     @property
     def has_prelude(self) -> bool:
         """Whether the attempt has recorded nothing yet."""
-        return bool(self._prelude)
+        return any(isinstance(one, AttemptStarted) for one in self._prelude)
 
     def seed_at(self, path: str) -> int | None:
         key = self.lease.key

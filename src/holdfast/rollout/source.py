@@ -6,9 +6,30 @@ compared by their meaning; a comment or a blank line changes nothing.
 """
 
 import ast
+from types import CodeType
 
 MARK = "evaluation_test"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def compiled(subject: object) -> bytes:
+    """What stands for code without a file, such as a notebook's: of a function what it does and
+    says, of a class its functions."""
+    if isinstance(subject, type):
+        return b"".join(compiled(one) for one in vars(subject).values())
+    code = getattr(subject, "__code__", None)
+    return _digestible(code) if isinstance(code, CodeType) else b""
+
+
+def _digestible(value: object) -> bytes:
+    """The same in every process, as a set's own order is not."""
+    if isinstance(value, CodeType):
+        return value.co_code + _digestible((value.co_consts, value.co_names, value.co_varnames))
+    if isinstance(value, tuple):
+        return b"(" + b",".join(map(_digestible, value)) + b")"
+    if isinstance(value, frozenset):
+        return _digestible(tuple(sorted(map(repr, value))))
+    return repr(value).encode("utf-8", "surrogatepass")
 
 
 def without_evaluations(text: bytes, *, keep: str = "") -> bytes:

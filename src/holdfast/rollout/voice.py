@@ -9,6 +9,8 @@ from holdfast.records.sampling import Sampling
 
 
 class Voice(Struct, frozen=True):
+    """Who speaks in a turn: a policy, and the renderer of its model. The caller owns both."""
+
     policy: Policy
     renderer: Renderer
     trained: bool = True

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 
+import msgspec
 from aiohttp import web
 
 from holdfast.testing import fake_answer as answer
@@ -25,8 +26,7 @@ from holdfast.testing.fake_tokens import OutOfVocabulary, Sampler
 from holdfast.testing.faults import Fault, FaultKind, FaultPlan
 
 MAX_BODY = 1 << 28
-
-
+MAX_PROBE = 1 << 10
 PROBED = "/inference/v1/generate"
 
 
@@ -71,9 +71,10 @@ class FakeServer:
 
     def _endpoint(self, wire: Wire) -> connection.Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            if request.path == PROBED and await request.read() == b"{}":
+            raw = await request.read()
+            if _is_probe(request.path, raw):
                 # Someone asks whether the endpoint is there: that is no call to sample.
-                wire.read(b"{}", "")
+                wire.read(raw, "")
             request_id = await _id_of(request, wire)
             self._ledger.arrived(request_id, request.path)
             fault = self._plan.strike(request_id, request.path)
@@ -210,6 +211,19 @@ class FakeServer:
     async def _release(self, request: web.Request) -> web.Response:
         await self._schedule.release()
         return connection.json(b"{}")
+
+
+def _is_probe(path: str, raw: bytes) -> bool:
+    """Whether a request asks for nothing: it names a model and no more, or not even that."""
+    if path == PROBED and raw == b"{}":
+        return True
+    if len(raw) > MAX_PROBE:
+        return False
+    try:
+        asked = msgspec.json.decode(raw)
+    except (ValueError, RecursionError):  # Whoever serves it says what is wrong with it.
+        return False
+    return isinstance(asked, dict) and asked.keys() == {"model"}
 
 
 async def _id_of(request: web.Request, wire: Wire) -> str:

@@ -1,0 +1,92 @@
+"""Inside: user code that runs within a step, a tool's, an environment's or one given to `t.value`.
+
+On replay that code does not run, since what came of it is recorded. Were the steps that it takes
+counted with those of the conversation, all that follow would have other places on replay. So they
+are counted below the step whose code takes them, as those of a branch are.
+"""
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from holdfast.records.errors import ToolSaysNo, UsageError
+from holdfast.rollout.budget import Budget
+
+if TYPE_CHECKING:
+    from holdfast.rollout.session import Session
+
+
+class Inside:
+    """Entered around the code of the step at `path`, live or when it is done again."""
+
+    __slots__ = ("_before", "_budget", "_ordinal", "_path", "is_world", "scope", "session")
+
+    def __init__(self, session: "Session", path: str, *, is_world: bool = False):
+        self.session = session
+        self.is_world = is_world
+        """Whether it is an environment's, and runs again when that is brought back: later on, when
+        more was said and spent."""
+        self.scope = f"{path}."
+        self._path = path
+        self._ordinal = 0
+        self._budget: Budget | None = None
+        self._before: Inside | None = None
+
+    @property
+    def budget(self) -> Budget:
+        """What was spent in it so far. Its conversation counts that when the step is done, from
+        what is recorded, as it does when the step is replayed."""
+        if self._budget is None:
+            self._budget = Budget()
+        return self._budget
+
+    def next_path(self) -> str:
+        self._ordinal += 1
+        return f"{self.scope}0.{self._ordinal - 1}"
+
+    async def __aenter__(self) -> None:
+        self._before = _inside.get()
+        _inside.set(self)
+        self.session.runs(self._path)
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Not by its token: a coroutine that nobody finishes is closed in another context.
+        _inside.set(self._before)
+        if kind is None or issubclass(kind, ToolSaysNo):
+            await self.session.cut_below(self._path)
+
+
+_inside: ContextVar[Inside | None] = ContextVar("inside", default=None)
+
+
+def is_inside(session: "Session") -> bool:
+    """Whether this is the code of one of the attempt's steps."""
+    found = _inside.get()
+    return found is not None and found.session is session
+
+
+def around(session: "Session", scope: str) -> Inside | None:
+    """The step in whose code this is, unless the conversation of `scope` was begun in it."""
+    found = _inside.get()
+    if found is None or found.session is not session or scope.startswith(found.scope):
+        return None
+    return found
+
+
+def check_outside(session: "Session", scope: str, what: str) -> None:
+    """Refuses what would change a conversation in one way live, and in another on replay."""
+    if around(session, scope) is not None:
+        raise UsageError(
+            f"{what} in a tool, an environment or a function given to t.value: on replay that code "
+            "does not run, and the conversation would be another; use a conversation of its own, "
+            "as in t.sub(…)"
+        )
+
+
+def check_no_world(session: "Session", scope: str) -> None:
+    """Refuses branches of a conversation that has gone on when the same code runs again."""
+    inside = around(session, scope)
+    if inside is not None and inside.is_world:
+        raise UsageError(
+            "t.branch in an environment begins with the conversation of t, which is longer when "
+            "the environment is brought back; use a conversation of its own, as in t.sub(…)"
+        )

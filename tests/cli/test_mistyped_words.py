@@ -1,0 +1,82 @@
+"""A word that is wrong or missing is answered with those that are right."""
+
+import shutil
+
+import pytest
+
+from holdfast.cli.exit import Exit
+
+
+def refused(lab, *words) -> str:
+    done = lab.holdfast(*words)
+    assert (done.code, done.out) == (Exit.USAGE, ""), done.err
+    return done.line
+
+
+@pytest.mark.parametrize(
+    ("words", "meant", "command"),
+    [
+        (("run", "agent.py", "--tasks", "t", "--run", "r", "--polcy", "u"), "--policy", "run"),
+        (("run", "agent.py", "--taks", "t", "--run", "r"), "--tasks", "run"),
+        (("runs", "--jurnal=x"), "--journal", "runs"),
+        (("policy", "check", "http://u", "--dialekt", "vllm"), "--dialect", "policy check"),
+    ],
+)
+def test_an_option_that_is_mistyped_is_told_the_one_that_is_near(lab, words, meant, command):
+    typed = next(word for word in words if word[:5] in ("--pol", "--tak", "--jur", "--dia"))
+    line = refused(lab, *words)
+    assert f"did you mean {meant} instead of {typed.partition('=')[0]}? see" in line
+    assert line.endswith(f"see `holdfast {command} --help`")
+
+
+def test_an_option_that_is_like_no_other_is_told_where_all_are(lab):
+    line = refused(lab, "runs", "--colour", "red")
+    assert line == "holdfast: unrecognized arguments: --colour red; see `holdfast runs --help`"
+
+
+def test_a_key_in_the_value_of_a_mistyped_option_is_not_shown(lab):
+    line = refused(lab, "runs", "--polcy", "http://s3cret@host:1")
+    assert "s3cret" not in line
+
+
+def test_what_is_required_is_told_with_its_values(lab):
+    line = refused(lab, "export", "r", "--out", "o")
+    assert "required: --what; --what is one of samples, rows, trajectories, failures" in line
+    assert "ACTION is one of check" in refused(lab, "journal")
+
+
+def test_a_rollout_that_is_not_async_is_named(lab):
+    lab.write("agent.py", "def solve(t):\n    pass\n\n\ndef score(t):\n    return 1\n")
+    line = refused(lab, *lab.words())
+    assert "agent.py has no rollout: solve is no async function" in line
+    assert "(write `async def solve`)" in line
+
+
+def test_a_file_with_nothing_like_a_rollout_is_told_what_one_is(lab):
+    lab.write("agent.py", "def solve(a, b):\n    pass\n\n\ndef score(t):\n    return 1\n")
+    assert "has no rollout: it wants an async function of one argument" in refused(
+        lab, *lab.words()
+    )
+
+
+def test_a_scorer_that_is_not_there_is_told_those_that_are(lab):
+    source = (lab.place / "agent.py").read_text()
+    lab.write("agent.py", source + "\n\ndef strict(trajectory):\n    return 0\n")
+    line = refused(lab, *lab.words("--scorer", "nosuch"))
+    assert "agent.py has no scorer 'nosuch'; its functions of one argument: score, strict" in line
+    lab.write("points.py", "POINTS = 1\n")
+    line = refused(lab, *lab.words("--scorer", "points.py:nosuch"))
+    assert "its functions of one argument: none" in line
+
+
+def test_the_journal_that_is_checked_is_the_one_that_the_other_commands_take(lab):
+    line = refused(lab, "journal", "check")
+    assert line == (
+        "holdfast: there is no journal at holdfast.db; name one: holdfast journal check FILE"
+    )
+    lab.finished_run()
+    unnamed = lab.holdfast("journal", "check")
+    assert unnamed.code == Exit.OK
+    assert unnamed.out == lab.holdfast("journal", "check", "holdfast.db").out
+    shutil.move(lab.journal, lab.place / "other.db")
+    assert lab.holdfast("journal", "check", "other.db").code == Exit.OK

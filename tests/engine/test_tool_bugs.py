@@ -1,0 +1,114 @@
+"""A bug in a tool is a bug: told as one, and never trained on."""
+
+import json
+
+import pytest
+from stage import call
+from yard import Yard
+
+from holdfast.engine.export import What
+from holdfast.records.errors import EnvironmentBroken
+from holdfast.records.group import GroupPolicy
+from holdfast.records.step import INTERRUPTED_CALL
+from holdfast.records.trajectory import Status
+from holdfast.rollout.tool import Tool
+from holdfast.rollout.tool_bug import RaisedElsewhere, is_bug
+
+
+class Calls:
+    """A tool that raises these, one by one, and then works."""
+
+    def __init__(self, *errors: Exception):
+        self.errors = list(errors)
+        self.count = 0
+
+    def tool(self, contract: str) -> Tool:
+        def use() -> str:
+            self.count += 1
+            if self.errors:
+                raise self.errors.pop(0)
+            return "done"
+
+        return Tool(use, contract=contract)
+
+
+def solved_with(tool: Tool):
+    async def solve(t):
+        t.add(*t.task.messages)
+        await t.generate()
+        await t.tool(call("use"), tool)
+        return 1.0
+
+    return solve
+
+
+def run(calls: Calls, contract: str) -> Yard:
+    yard = Yard(group=GroupPolicy(refill=2))
+    yard.run(solved_with(calls.tool(contract)), max_retry=3)
+    return yard
+
+
+def test_a_bug_in_a_tool_that_may_not_be_repeated_fails_its_trajectory_and_no_model_is_told():
+    calls = Calls(*[ZeroDivisionError("a/0")] * 9)
+    yard = run(calls, "at_most_once")
+    history = yard.history()
+    assert (history.status, calls.count) == (Status.FAILED, 1)
+    assert history.life == 0, "a new life would only look for a way around it"
+    assert history.interrupted_calls == 0
+    (failure,) = history.failures
+    assert failure.cause == "code"
+    assert failure.line == "UnrepeatableToolBug: tool use broke: ZeroDivisionError: a/0"
+    assert "in use\n" in failure.traceback
+    assert yard.rows(What.SAMPLES) == []
+
+
+def test_a_bug_in_a_tool_that_may_be_repeated_is_called_once_more_to_tell_it_from_a_flake():
+    calls = Calls(*[KeyError("x")] * 9)
+    history = run(calls, "idempotent").history()
+    assert (history.status, history.life, calls.count) == (Status.FAILED, 0, 2)
+    assert [failure.type for failure in history.failures] == ["ToolBug"] * 2
+
+
+def test_a_flake_that_looks_like_a_bug_costs_one_attempt():
+    calls = Calls(KeyError("x"))
+    history = run(calls, "idempotent").history()
+    assert (history.status, calls.count) == (Status.COMPLETED, 2)
+
+
+def test_what_breaks_around_a_tool_is_told_to_the_model_as_interrupted():
+    calls = Calls(ConnectionError("reset by peer"))
+    history = run(calls, "at_most_once").history()
+    assert (history.status, calls.count) == (Status.COMPLETED, 1)
+    (result,) = history.results.values()
+    assert result.error == INTERRUPTED_CALL
+
+
+class TheirError(ValueError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TypeError("x"), True),
+        (IndexError("x"), True),
+        (ModuleNotFoundError("x"), True),
+        (NotImplementedError("x"), True),
+        (ValueError("x"), True),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), False),
+        (json.JSONDecodeError("x", "x", 0), False),
+        (TheirError("x"), False),
+        (RuntimeError("x"), False),
+        (OSError("x"), False),
+        (MemoryError("x"), False),
+        (TimeoutError("x"), False),
+        (EnvironmentBroken("x"), False),
+        (RaisedElsewhere("ZeroDivisionError", "x"), True),
+        (RaisedElsewhere("BrokenPipeError", "x"), False),
+        (RaisedElsewhere("TheirError", "x"), False),
+        (RaisedElsewhere("print", "x"), False),
+    ],
+    ids=repr,
+)
+def test_only_pythons_own_errors_for_mistakes_are_bugs(error, expected):
+    assert is_bug(error) is expected
