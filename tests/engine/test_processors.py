@@ -62,7 +62,49 @@ def test_a_processor_that_starts_too_many_tasks_is_told_and_leaves_none():
     yard = Yard()
     yard.run(Twice())
     (failure,) = yard.history().failures
-    assert "2 asyncio tasks for 1 row" in failure.message
+    assert "returned 2 of Task, Task for 1 row" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (lambda coroutine: None, "returned NoneType for 1 row"),
+        (lambda coroutine: coroutine, "returned coroutine for 1 row"),
+        (lambda coroutine: [coroutine], "returned 1 of coroutine for 1 row"),
+        (lambda coroutine: [], "returned 0 of  for 1 row"),
+    ],
+    ids=["nothing", "a coroutine", "coroutines", "none"],
+)
+def test_a_processor_that_gives_no_tasks_is_told_what_it_gave(given, told):
+    class Odd(Lifetime):
+        def __call__(self, tasks, config):
+            coroutine = self.rollout(config.open(tasks[0]))
+            found = given(coroutine)
+            if found is None or found == []:
+                coroutine.close()
+            return found
+
+    yard = Yard()
+    yard.run(Odd())
+    (failure,) = yard.history().failures
+    assert told in failure.message
+
+
+def test_a_context_that_is_kept_for_another_trajectory_is_refused_there():
+    class Keeps(RolloutProcessor):
+        async def rollout(self, t):
+            self.t = t
+            await asyncio.sleep(0.05 * int(t.task.id))
+            await turn(self.t, t.task.id)
+            return 1.0
+
+    yard = Yard("0", "1", "2")
+    yard.run(Keeps(), max_retry=0)
+    assert [status for status, _ in yard.statuses().values()] == ["FAILED", "FAILED", "COMPLETED"]
+    assert [len(one.generations) for one in yard.histories().values()] == [0, 0, 1]
+    (failure,) = yard.history("0/0").failures
+    assert "is the context of run/2/0" in failure.message
+    assert failure.line.startswith("UsageError")
 
 
 def test_a_rollout_cannot_record_anything_after_it_returned():

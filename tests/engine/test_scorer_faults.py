@@ -12,9 +12,9 @@ from holdfast.engine import scorer as scorers
 from holdfast.engine.export import What
 from holdfast.engine.opening import open_run
 from holdfast.engine.report import as_text
-from holdfast.engine.scorer import Score, ScorersHang, group_scorer
+from holdfast.engine.scorer import Score, group_scorer
 from holdfast.engine.settings import ScoringPolicy
-from holdfast.records.errors import JournalCorrupt
+from holdfast.records.errors import JournalCorrupt, ThreadsHang
 from holdfast.records.task import tasks_digest
 
 
@@ -108,7 +108,7 @@ def test_scorers_that_hang_stop_the_run_before_they_fail_others(monkeypatch):
     runs = 0
     try:
         ending = yard.run(one_turn, scorer, scoring=policy, concurrency=2)
-        assert isinstance(ending.fatal, ScorersHang)
+        assert isinstance(ending.fatal, ThreadsHang)
         assert "still hang" in ending.stopped
         while ending.fatal is not None and runs < 10:
             runs += 1

@@ -1,16 +1,18 @@
 """A bug in a tool is a bug: told as one, and never trained on."""
 
 import json
+import threading
 
 import pytest
 from stage import call
 from yard import Yard
 
 from holdfast.engine.export import What
-from holdfast.records.errors import EnvironmentBroken
+from holdfast.records.errors import EnvironmentBroken, ThreadsHang
 from holdfast.records.group import GroupPolicy
 from holdfast.records.step import INTERRUPTED_CALL
 from holdfast.records.trajectory import Status
+from holdfast.rollout import threads
 from holdfast.rollout.tool import Tool
 from holdfast.rollout.tool_bug import RaisedElsewhere, is_bug
 
@@ -112,3 +114,33 @@ class TheirError(ValueError):
 )
 def test_only_pythons_own_errors_for_mistakes_are_bugs(error, expected):
     assert is_bug(error) is expected
+
+
+def test_a_tool_of_which_too_many_calls_hang_stops_the_run_and_fails_nobody_else(monkeypatch):
+    monkeypatch.setattr(threads, "MAX_ABANDONED", 3)
+    release = threading.Event()
+
+    def look(number: int) -> str:
+        if number < 3:
+            release.wait(600)
+        return "seen"
+
+    tool = Tool(look, timeout=0.1, contract="at_most_once")
+
+    async def solve(t):
+        await t.generate()
+        await t.tool(tool.call(number=int(t.task.id)), tool)
+
+    yard = Yard(*map(str, range(12)), group=GroupPolicy(refill=0))
+    try:
+        ending = yard.run(solve, concurrency=1, max_retry=0)
+    finally:
+        release.set()
+    assert isinstance(ending.fatal, ThreadsHang)
+    assert [name for name, (status, _) in yard.statuses().items() if status == "FAILED"] == [
+        "0/0",
+        "1/0",
+        "2/0",
+    ]
+    yard.run(solve, concurrency=1, max_retry=0)
+    assert yard.report().by_status == {"COMPLETED": 9, "FAILED": 3}

@@ -9,7 +9,7 @@ import traceback
 import pytest
 from stage import Play, call
 
-from holdfast.records.errors import EnvironmentBroken, ToolBug, ToolSaysNo, UsageError
+from holdfast.records.errors import EnvironmentBroken, ThreadsHang, ToolBug, ToolSaysNo, UsageError
 from holdfast.records.step import Contract, ToolIntent, ToolResult
 from holdfast.rollout import threads
 from holdfast.rollout.calls import INTERRUPTED
@@ -195,13 +195,13 @@ def test_abandoned_threads_are_bounded_and_forgotten_when_they_end(monkeypatch):
     async def main():
         await given_up(pool, release)
         await given_up(pool, release)
-        with pytest.raises(EnvironmentBroken, match="2 sleepers are still hanging"):
+        with pytest.raises(ThreadsHang, match="2 sleepers are still hanging"):
             await pool.run(lambda: 1)
         release.set()
         while True:  # Bounded by the suite's timeout.
             try:
                 return await pool.run(lambda: "works again")
-            except EnvironmentBroken:
+            except ThreadsHang:
                 await asyncio.sleep(0.01)
 
     assert asyncio.run(main()) == "works again"

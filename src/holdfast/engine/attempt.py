@@ -27,6 +27,7 @@ from holdfast.records.errors import (
     PolicyRefused,
     Rewound,
     RunStopped,
+    ThreadsHang,
     Truncated,
     UsageError,
 )
@@ -45,6 +46,7 @@ from holdfast.records.trajectory import Status, Truncation
 from holdfast.rollout.containment import as_exception, end, finished
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.environment import as_number, earns_rewards
+from holdfast.rollout.inside import begins
 from holdfast.rollout.processor import (
     Returned,
     Reward,
@@ -55,7 +57,7 @@ from holdfast.rollout.processor import (
 from holdfast.rollout.session import Session
 from holdfast.rollout.tool import result_text
 
-FATAL = (JournalError, PolicyRefused, EndpointDown)
+FATAL = (JournalError, PolicyRefused, EndpointDown, ThreadsHang)
 """What ends the run and leaves the trajectory as it is, to go on later."""
 
 
@@ -213,14 +215,26 @@ async def _start(bench: Workbench, session: Session, task: Task) -> "asyncio.Tas
     spec = bench.spec
     params = completion_params_of(spec.model, spec.sampling, n=spec.samples)
     config = RolloutConfig(spec.model, spec.sampling, lambda row: Rollout(session), params)
-    jobs = bench.processor([task], config)
-    if len(jobs) == 1:
+    begins(session)
+    jobs: object = bench.processor([session.task], config)
+    if isinstance(jobs, list) and len(jobs) == 1 and isinstance(jobs[0], asyncio.Task):
         return jobs[0]
-    for job in jobs:
-        await end(job)
-    raise UsageError(
-        f"{type(bench.processor).__name__} returned {len(jobs)} asyncio tasks for 1 row; task i "
-        "belongs to row i"
+    raise await _wrong_jobs(bench.processor, jobs)
+
+
+async def _wrong_jobs(processor: RolloutProcessor, jobs: object) -> UsageError:
+    """The error of a processor that gave something else; what it gave is ended."""
+    given = list(jobs) if isinstance(jobs, list | tuple) else [jobs]
+    for job in given:
+        if isinstance(job, asyncio.Task):
+            await end(job)
+        elif asyncio.iscoroutine(job):
+            job.close()
+    kinds = ", ".join(type(job).__name__ for job in given[:5])
+    found = f"{len(given)} of {kinds}" if isinstance(jobs, list | tuple) else kinds
+    return UsageError(
+        f"{type(processor).__name__} returned {found} for 1 row; it wants a list of asyncio tasks, "
+        "of which task i belongs to row i"
     )
 
 

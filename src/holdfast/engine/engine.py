@@ -16,7 +16,7 @@ from holdfast.engine.attempt import FATAL, Workbench, drive, load
 from holdfast.engine.garbage import fewer_collections
 from holdfast.engine.orphans import belongs_to
 from holdfast.engine.progress import Progress
-from holdfast.engine.scorer import Scorer, ScorersHang
+from holdfast.engine.scorer import Scorer
 from holdfast.engine.scoring import Member, Scoring, tries_spent
 from holdfast.engine.settings import Settings
 from holdfast.engine.standstill import Standstill, sleep_through, standstills_watched
@@ -281,7 +281,7 @@ class Engine:
             await self._score(group)
         except RunStopped:
             self._progress.stopped()
-        except (*FATAL, ScorersHang) as error:
+        except FATAL as error:
             self.stop.fail(error)
             self._progress.stopped()
         except asyncio.CancelledError:

@@ -15,13 +15,13 @@ from functools import partial
 from msgspec import Struct
 
 from holdfast.clock import SystemClock
-from holdfast.engine.scorer import Scorer, ScorersHang
+from holdfast.engine.scorer import Scorer
 from holdfast.engine.scoring import Member, Scoring
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.process import this_process
-from holdfast.records.errors import HoldfastError, JournalError
+from holdfast.records.errors import HoldfastError, JournalError, ThreadsHang
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.task import Task
@@ -180,7 +180,7 @@ async def _until_stopped(work: Coroutine[object, object, None], stop: Stop) -> N
     try:
         if not scoring.cancelled():
             scoring.result()
-    except* (JournalError, ScorersHang) as errors:
+    except* (JournalError, ThreadsHang) as errors:
         raise _first(errors) from errors
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.records.errors import HoldfastError, ScorerTimeout, UsageError
+from holdfast.records.errors import ScorerTimeout, ThreadsHang, UsageError
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.containment import contained, end, finished
 from holdfast.rollout.environment import as_number
@@ -21,11 +21,6 @@ from holdfast.rollout.tool_result import MAX_RESULT
 MOST_HANGING = 48
 """Threads that one scorer may leave behind: fewer than make the next call impossible."""
 _GROUP = "__holdfast_group_scorer__"
-
-
-class ScorersHang(HoldfastError):
-    """So many threads of a scorer hang that no more are started. It stops the run: what is not
-    scored yet did nothing wrong, and another process has threads again."""
 
 
 class Score(Struct, frozen=True):
@@ -104,7 +99,7 @@ class Scorer:
     async def _in_thread(self, call: "_InThread", seconds: float | None) -> object:
         self._hanging = [one for one in self._hanging if one.is_running]
         if len(self._hanging) >= MOST_HANGING:
-            raise ScorersHang(
+            raise ThreadsHang(
                 f"{len(self._hanging)} calls of scorer {self.name} did not answer within "
                 f"{seconds:g} s and still hang; give it a deadline of its own"
             )

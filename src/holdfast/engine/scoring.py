@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from holdfast.clock import Clock
-from holdfast.engine.scorer import Score, Scorer, ScorersHang
+from holdfast.engine.scorer import Score, Scorer
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.journal.journal import Journal, Lease
+from holdfast.records.errors import ThreadsHang
 from holdfast.records.failure import failure_of
 from holdfast.records.history import History
 from holdfast.records.step import Finished, Record, Scored, ScoringFailed
@@ -90,7 +91,7 @@ class Scoring:
             try:
                 async with self._slots:
                     scores = await self._score(members, company)
-            except ScorersHang:
+            except ThreadsHang:
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 failures += 1

@@ -162,6 +162,14 @@ class EnvironmentBroken(HoldfastError):
     retryable = True
 
 
+class ThreadsHang(HoldfastError):
+    """So many calls of user code hang in their threads that no more are made. It stops the run:
+    who has not been called yet did nothing wrong, and another process has threads again."""
+
+    cause = Cause.ENVIRONMENT
+    arose_here = False
+
+
 class ToolBug(HoldfastError):
     """A tool raised what only a mistake in its code raises."""
 

@@ -14,6 +14,7 @@ from msgspec import structs
 from holdfast.records.errors import (
     EnvironmentBroken,
     HoldfastError,
+    ThreadsHang,
     ToolBug,
     ToolSaysNo,
     UnrepeatableToolBug,
@@ -182,6 +183,8 @@ async def _run_once(session: Session, intent: ToolIntent, tool: Tool) -> ToolRes
     except Exception as broken:
         if not is_accident(broken):
             raise  # A limit that the policy met inside it.
+        if isinstance(broken, ThreadsHang):  # It was not called at all.
+            raise session.failed(broken, intent.path) from None
         late = isinstance(broken, TimeoutError) and deadline.expired()
         raise session.failed(_broken(tool, broken, late=late), intent.path) from broken
     result = ToolResult(intent.path, content, error, session.clock.elapsed() - started)

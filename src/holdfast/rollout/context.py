@@ -26,7 +26,7 @@ from holdfast.rollout.containment import contained
 from holdfast.rollout.environment import Environment, Observation
 from holdfast.rollout.episode import Episode
 from holdfast.rollout.generation import Turn
-from holdfast.rollout.inside import Inside, around, check_no_world, check_outside
+from holdfast.rollout.inside import Inside, around, check_no_world, check_outside, check_own
 from holdfast.rollout.pending import awaited
 from holdfast.rollout.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.reply import Reply, ToolReply
@@ -318,6 +318,7 @@ class Rollout:
     # --- how steps run
 
     def _next_path(self) -> str:
+        check_own(self._session)
         if (inside := around(self._session, self._scope)) is not None:
             return inside.next_path()
         self.step = f"{self._scope}{self._ordinal}"

@@ -56,6 +56,25 @@ class Inside:
 
 
 _inside: ContextVar[Inside | None] = ContextVar("inside", default=None)
+_attempt: "ContextVar[Session | None]" = ContextVar("attempt", default=None)
+
+
+def begins(session: "Session") -> None:
+    """From here on, this asyncio task and those that it makes work on the attempt."""
+    _attempt.set(session)
+
+
+def check_own(session: "Session") -> None:
+    """Refuses the steps of an attempt where another one is worked on: they would be recorded as
+    something that the other never did."""
+    found = _attempt.get()
+    if found is None or found is session:
+        return
+    owner = "an earlier attempt" if found.name == session.name else session.name
+    raise UsageError(
+        f"the `t` that is used in the rollout of {found.name} is the context of {owner}; all "
+        "trajectories share a processor, so nothing of one may be kept on it"
+    )
 
 
 def is_inside(session: "Session") -> bool:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.records.errors import EnvironmentBroken
+from holdfast.records.errors import ThreadsHang
 from holdfast.rollout.containment import as_exception
 
 MAX_ABANDONED = 64
@@ -58,8 +58,9 @@ class DaemonThreads:
         if self._abandoned:
             self._abandoned = {call for call in self._abandoned if call.is_running}
         if len(self._abandoned) >= MAX_ABANDONED:
-            raise EnvironmentBroken(
-                f"{len(self._abandoned)} {self._what} are still hanging; no more are started"
+            raise ThreadsHang(
+                f"{len(self._abandoned)} {self._what} are still hanging, and no more are made; "
+                "give it a timeout of its own, or a process (isolated=True); then go on"
             )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
