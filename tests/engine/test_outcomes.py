@@ -7,6 +7,7 @@ import pytest
 from stage import Oracle
 from yard import Yard, turn
 
+from holdfast.engine.report import as_text
 from holdfast.policy.pool import EnginePolicy
 from holdfast.records.errors import (
     ContextOverflow,
@@ -148,3 +149,19 @@ def test_a_run_stops_when_more_have_failed_than_may():
     ending = yard.run(turn_only, max_failures=3, concurrency=2, reopen_failed=True)
     assert ending.stopped == ""
     assert yard.report().by_status == {"COMPLETED": 40}
+
+
+def test_the_report_shows_a_traceback_for_every_root_and_names_on_one_line():
+    tries = []
+
+    async def solve(t):
+        await turn(t)
+        tries.append(t)
+        if len(tries) == 1:
+            raise KeyError("a flake")
+
+    yard = Yard("a\nb")
+    yard.run(solve)
+    text = as_text(yard.report())
+    assert "1 × KeyError: 'a flake' (none for good; for instance in run/a\\nb/0)" in text
+    assert 'raise KeyError("a flake")' in text

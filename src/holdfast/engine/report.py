@@ -262,7 +262,9 @@ def _further(causes: list[RootCause], run: str) -> str:
 
 
 def _cause(cause: RootCause) -> list[str]:
-    permanent = f"{cause.permanent or 'none'} for good; for instance in {cause.example}"
+    # A name of a data set's: on one line, whatever is in it.
+    name = "".join(one if one.isprintable() else repr(one)[1:-1] for one in cause.example)
+    permanent = f"{cause.permanent or 'none'} for good; for instance in {name}"
     lines = cause.traceback.rstrip().splitlines()
     return [
         f"\n[{cause.cause}, {cause.phase}] {cause.failures} × {cause.message} ({permanent})",
