@@ -152,7 +152,7 @@ def test_attention_that_is_not_the_models_is_not_used(folder: Path) -> None:
 
 def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra, "PACKAGES", ("torch", "no_such_package_of_ours"))
-    with pytest.raises(UsageError, match=r"pip install '\.\[local\]'") as caught:
+    with pytest.raises(UsageError, match=r"pip install -c constraints.txt '\.\[local\]'") as caught:
         extra.require()
     assert "no_such_package_of_ours" in str(caught.value)
 
