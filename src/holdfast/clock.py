@@ -26,7 +26,11 @@ class SystemClock:
         return time.time()
 
     def elapsed(self) -> float:
-        return time.monotonic()
+        # The loop's, which may stand still while code that is not awaited stops everyone.
+        try:
+            return asyncio.get_running_loop().time()
+        except RuntimeError:
+            return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -141,7 +141,7 @@ def test_a_run_stops_when_more_have_failed_than_may():
 
     yard = Yard(*(f"t{number}" for number in range(40)))
     ending = yard.run(solve, max_failures=3, concurrency=2, max_retry=0)
-    assert ending.stopped == "3 failed for good, and 3 are as many as may"
+    assert ending.stopped == "3 failed for good: max_failures (3) is reached"
     assert ending.fatal is None
     failed = yard.report().by_status["FAILED"]
     assert 3 <= failed <= 5, "those that were in flight"

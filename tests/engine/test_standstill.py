@@ -83,6 +83,41 @@ def test_an_attempts_deadline_does_not_run_out_while_another_blocks_the_loop(qui
     assert run.by_status == {Status.COMPLETED.name: 2}
 
 
+def test_a_limit_in_seconds_counts_no_standstill_of_another(quickly):
+    begun = []
+
+    async def solve(t):
+        if t.task.id == "blocks":
+            while not begun:
+                await asyncio.sleep(0)
+            time.sleep(3)
+            return
+        t.limit(seconds=2)
+        begun.append(1)
+        await t.tool(look.call(), look)
+        await t.generate()
+
+    async def wait() -> str:
+        await asyncio.sleep(0.1)
+        return "seen"
+
+    look = Tool(wait, name="look")
+    yard = Yard("blocks", "limited")
+    asyncio.run(yard.work(solve))
+    (run,) = asyncio.run(yard.journal.runs())
+    assert run.by_status == {Status.COMPLETED.name: 2}
+
+
+def test_a_key_in_the_line_that_blocks_is_not_told(quickly, told, caplog):
+    async def solve(t):
+        assert told.wait(60), "api_key=sk-1234567890abcdefghij"
+
+    ending = asyncio.run(Yard("a").work(solve))
+    said = caplog.text + str(ending.standstills)
+    assert "told.wait(60)" in said
+    assert "sk-1234567890" not in said
+
+
 def test_the_line_that_blocks_is_told_while_it_lasts_and_at_the_end(quickly, told, caplog):
     async def solve(t):
         if t.task.id == "a":

@@ -1,5 +1,6 @@
 """A bug in a tool is a bug: told as one, and never trained on."""
 
+import asyncio
 import json
 import threading
 
@@ -118,6 +119,7 @@ def test_only_pythons_own_errors_for_mistakes_are_bugs(error, expected):
 
 def test_a_tool_of_which_too_many_calls_hang_stops_the_run_and_fails_nobody_else(monkeypatch):
     monkeypatch.setattr(threads, "MAX_ABANDONED", 3)
+    monkeypatch.setattr(threads, "HANGING_SECONDS", 0.2)
     release = threading.Event()
 
     def look(number: int) -> str:
@@ -144,3 +146,30 @@ def test_a_tool_of_which_too_many_calls_hang_stops_the_run_and_fails_nobody_else
     ]
     yard.run(solve, concurrency=1, max_retry=0)
     assert yard.report().by_status == {"COMPLETED": 9, "FAILED": 3}
+
+
+def test_calls_that_are_late_together_are_waited_for(monkeypatch):
+    monkeypatch.setattr(threads, "MAX_ABANDONED", 3)
+    release, late = threading.Event(), []
+
+    def look(number: int) -> str:
+        if number < 3:
+            late.append(number)
+            release.wait(600)
+        return "seen"
+
+    tool = Tool(look, timeout=0.1, contract="at_most_once")
+
+    async def solve(t):
+        await t.generate()
+        if t.task.id == "3":
+            while len(late) < 3:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            asyncio.get_running_loop().call_later(0.3, release.set)
+        await t.tool(tool.call(number=int(t.task.id)), tool)
+
+    yard = Yard(*map(str, range(4)), group=GroupPolicy(refill=0))
+    ending = yard.run(solve, max_retry=0)
+    assert ending.fatal is None
+    assert yard.report().by_status == {"COMPLETED": 1, "FAILED": 3}

@@ -12,6 +12,7 @@ from holdfast.policy.policy import Completion
 from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
 from holdfast.policy.sampled import Sampled
+from holdfast.policy.trial import why_it_cannot_sample
 from holdfast.records.errors import (
     EndpointDown,
     EngineUnavailable,
@@ -189,3 +190,19 @@ def test_a_request_that_is_refused_every_time_takes_nobody_elses_engine_away() -
         poisoned, *others = asyncio.run(main(engine))
     assert isinstance(poisoned, EngineUnavailable)
     assert all(isinstance(one, Completion) for one in others)
+
+
+def test_an_engine_that_wants_to_be_asked_less_often_is_not_down() -> None:
+    async def main(engine: FakeEngine) -> None:
+        policy = EnginePolicy(engine.url, engine.model, retry=QUICK)
+        await policy.check()
+        engine.set_faults(Fault(FaultKind.RATE_LIMIT, times=0, path="completions"))
+        endpoint = policy.endpoints[0]
+        assert await why_it_cannot_sample(endpoint.ask, endpoint.dialect, endpoint.model) is None
+        engine.set_faults(Fault(FaultKind.ERROR_500, times=0, path="completions"))
+        why = await why_it_cannot_sample(endpoint.ask, endpoint.dialect, endpoint.model)
+        assert "answered 500" in str(why)
+        await policy.aclose()
+
+    with FakeEngine() as engine:
+        asyncio.run(main(engine))

@@ -125,7 +125,7 @@ def _missing(module: ModuleType) -> str:
     if not functions:
         return f"it wants {ROLLOUT}"
     are = "is no async function" if len(functions) == 1 else "are no async functions"
-    return f"{', '.join(functions)} {are} (write `async def {functions[0]}`)"
+    return f"it wants {ROLLOUT}; {', '.join(functions)} {are} (`async def`)"
 
 
 def processor_of(rollout: object, path: Path) -> RolloutProcessor:

@@ -29,7 +29,8 @@ class Signals:
         loop = asyncio.get_running_loop()
         for number in _CODES:
             loop.add_signal_handler(number, self._stop_with_care, number)
-            # Python's handler, too: user code may have stopped the loop, for ever perhaps.
+            # Python's handler, too: user code may have stopped the loop, for ever perhaps. It must
+            # interrupt system calls (no `siginterrupt(False)`), or one that blocks would hide it.
             signal.signal(number, self._counted)
 
     def _counted(self, number: int, _: object) -> None:

@@ -110,7 +110,7 @@ async def drive(bench: Workbench, lease: Lease, task: Task, history: History) ->
         rewound = False
         try:
             await session.restart_if_interrupted()
-            outcome = await _outcome(bench, session, task)
+            outcome = await _outcome(bench, session)
         except FATAL:
             raise
         except RunStopped as stopped:
@@ -163,10 +163,10 @@ def _session(
     )
 
 
-async def _outcome(bench: Workbench, session: Session, task: Task) -> Outcome:
+async def _outcome(bench: Workbench, session: Session) -> Outcome:
     """What the rollout came to. Raises what is no outcome."""
     try:
-        found = await _perform(bench, session, task)
+        found = await _perform(bench, session)
     except HoldfastError as error:
         if error.cause is not Cause.POLICY:
             raise
@@ -191,9 +191,9 @@ def _environments_reward(session: Session) -> Reward:
     return math.fsum(earned) if earned or earns else None
 
 
-async def _perform(bench: Workbench, session: Session, task: Task) -> object:
+async def _perform(bench: Workbench, session: Session) -> object:
     """Runs the rollout once, as a task of its own that never outlives this call."""
-    job = await _start(bench, session, task)
+    job = await _start(bench, session)
     error: BaseException | None
     try:
         await _within_deadline(bench, session, job)
@@ -211,7 +211,7 @@ async def _perform(bench: Workbench, session: Session, task: Task) -> object:
     return job.result()
 
 
-async def _start(bench: Workbench, session: Session, task: Task) -> "asyncio.Task[Returned]":
+async def _start(bench: Workbench, session: Session) -> "asyncio.Task[Returned]":
     spec = bench.spec
     params = completion_params_of(spec.model, spec.sampling, n=spec.samples)
     config = RolloutConfig(spec.model, spec.sampling, lambda row: Rollout(session), params)

@@ -319,9 +319,12 @@ class Engine:
     def _note(self, members: Sequence[Member]) -> None:
         """They are done, durably."""
         self._progress.settled([member.history for member in members])
-        failed, most = self._progress.failed, self._settings.max_failures
-        if most is not None and failed >= most:
-            self.stop.request(f"{failed} failed for good, and {most} are as many as may")
+        progress, most = self._progress, self._settings.max_failures
+        has_more = progress.done_before + progress.done < progress.total
+        if most is not None and progress.failed >= most and has_more:
+            self.stop.request(
+                f"{progress.failed} failed for good: max_failures ({most}) is reached"
+            )
         if self._on_settled is not None and self._settles:
             for member in members:
                 self._on_settled(member.lease.key, member.history)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from holdfast.records.errors import HoldfastError
 from holdfast.records.failure import is_theirs
+from holdfast.records.redaction import redact
 
 Result = TypeVar("Result")
 _log = logging.getLogger("holdfast.engine")
@@ -40,9 +41,10 @@ def run_to_its_end(main: Coroutine[Any, Any, Result]) -> Result:
             except (SystemExit, KeyboardInterrupt) as error:
                 if task.done() or _is_real(error):
                     raise
-                _log.warning("%r was raised%s; the run goes on", error, _where(error))
+                said = redact(repr(error))
+                _log.warning("%s was raised%s; the run goes on", said, _where(error))
             except RuntimeError:
-                if task.done():
+                if task.done() or loop.is_closed():
                     raise
                 _log.warning("something stopped the event loop; the run goes on")
 

@@ -18,6 +18,7 @@ from holdfast.clock import SystemClock
 from holdfast.engine.scorer import Scorer
 from holdfast.engine.scoring import Member, Scoring
 from holdfast.engine.settings import Settings
+from holdfast.engine.standstill import standstills_watched
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.process import this_process
@@ -69,7 +70,8 @@ async def score_late(
             SystemClock(),
             place=partial(_place, {run.spec.name: index for index, run in enumerate(runs)}, places),
         )
-        await _until_stopped(_score_all(journal, scoring, lots, settings), stop)
+        with standstills_watched():
+            await _until_stopped(_score_all(journal, scoring, lots, settings), stop)
 
 
 def _place(

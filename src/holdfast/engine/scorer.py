@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import math
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -89,11 +88,15 @@ class Scorer:
     async def _call(self, argument: object, seconds: float | None) -> object:
         if self._is_async:
             return await self._awaited(lambda: self._function(argument), seconds, seconds)
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         found = await self._in_thread(_InThread(self._function, argument), seconds)
         if not isinstance(found, Awaitable):
             return found
-        left = None if seconds is None else max(0.0, began + seconds - time.monotonic())
+        left = (
+            None
+            if seconds is None
+            else max(0.0, began + seconds - asyncio.get_running_loop().time())
+        )
         return await self._awaited(lambda: found, left, seconds)
 
     async def _in_thread(self, call: "_InThread", seconds: float | None) -> object:

@@ -19,6 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.records.failure import is_theirs, shortened
+from holdfast.records.redaction import redact
 
 BEAT = 0.25
 LATE = 1.0
@@ -186,7 +187,7 @@ def _where(thread: int) -> str:
     if not (theirs or frames):
         return "the event loop itself"
     found = (theirs or frames)[-1]
-    line = f" ({shortened(found.line)})" if found.line else ""
+    line = f" ({redact(shortened(found.line))})" if found.line else ""
     return f"{Path(found.filename).name}:{found.lineno} in {found.name}{line}"
 
 

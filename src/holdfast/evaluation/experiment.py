@@ -2,8 +2,7 @@
 
 Each setting is one run in the journal. What is recorded is gone on with: finished rows are not
 rolled out again, finished but unscored ones are only scored, and a run that is finished and
-unchanged gives its verdict without an engine. Whatever ends it, appends in flight are durable, and
-leases are given back.
+unchanged gives its verdict without an engine. Whatever ends it, leases are given back.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct, field, structs
 
 from holdfast.engine.engine import Ending, Engine
+from holdfast.engine.event_loop import run_to_its_end
 from holdfast.engine.garbage import fewer_collections
 from holdfast.engine.late_scoring import Together, score_late
 from holdfast.engine.progress import Progress
@@ -92,7 +92,7 @@ class _Work(Struct):
 
 def perform(experiment: Experiment) -> Outcome:
     """In an event loop of its own; signals stop it with care (`Interrupted`)."""
-    return asyncio.run(_watched(experiment))
+    return run_to_its_end(_watched(experiment))
 
 
 async def _watched(experiment: Experiment) -> Outcome:

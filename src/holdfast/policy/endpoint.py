@@ -311,7 +311,10 @@ class Endpoint:
         if status in (408, 409, 425, 429) or status >= 500:
             wait = retry_after({k.lower(): v for k, v in headers.items()}, now=self._clock.now())
             return EngineUnavailable(
-                where, retry_after=wait, connected=status not in _OUTAGE_STATUSES
+                where,
+                retry_after=wait,
+                connected=status not in _OUTAGE_STATUSES,
+                is_busy=status == 429,
             )
         if status in (400, 413, 422) and _TOO_LONG.search(said):
             return ContextOverflow(said)

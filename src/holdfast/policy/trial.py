@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from holdfast.policy.dialect import Ask, Dialect
 from holdfast.policy.policy import Request
 from holdfast.policy.reaching import UNREACHABLE, say
-from holdfast.records.errors import BadRequest, PolicyRefused, Truncated
+from holdfast.records.errors import BadRequest, EngineUnavailable, PolicyRefused, Truncated
 from holdfast.records.message import user
 from holdfast.records.sampling import Sampling
 
@@ -23,5 +23,6 @@ async def why_it_cannot_sample(post: Post, dialect: Dialect, model: str) -> str 
     except (TimeoutError, BadRequest, Truncated, PolicyRefused):
         return None
     except UNREACHABLE as error:
-        return say(error)
+        is_busy = isinstance(error, EngineUnavailable) and error.is_busy
+        return None if is_busy else say(error)
     return None

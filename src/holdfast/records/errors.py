@@ -95,10 +95,19 @@ class PolicyError(HoldfastError):
 class EngineUnavailable(PolicyError):
     """Connection lost, 5xx, 429, a timeout: the engine may be back later."""
 
-    def __init__(self, message: str, *, retry_after: float | None = None, connected: bool = True):
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        connected: bool = True,
+        is_busy: bool = False,
+    ):
         super().__init__(message)
         self.retry_after = retry_after
         self.connected = connected
+        self.is_busy = is_busy
+        """Whether it only wants to be asked less often (429)."""
 
 
 class BadAnswer(PolicyError):

@@ -171,6 +171,7 @@ async def _run_once(session: Session, intent: ToolIntent, tool: Tool) -> ToolRes
         arguments = tool.bind(intent.arguments)
         if tool.wants_key:
             arguments[KEY_PARAMETER] = intent.idempotency_key
+        await tool.ready()
         async with (
             asyncio.timeout(tool.caller_timeout) as deadline,
             Inside(session, intent.path, is_world=isinstance(tool, BoundTool)),

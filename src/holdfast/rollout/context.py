@@ -97,6 +97,7 @@ class Rollout:
 
         Counted are recorded steps: a resumed rollout has spent what it had before, no more.
         """
+        check_outside(self._session, self._scope, "t.limit")
         self.budget.limits = Limits(turns, tokens, seconds)
 
     @property
@@ -198,8 +199,7 @@ class Rollout:
     async def tools(self, calls: Sequence[ToolCall], *tools: "Tool | Function") -> list[ToolReply]:
         """Runs all calls of a turn side by side, and adds their results in the order of the calls.
 
-        Those that act in one environment run one after the other. If one breaks, the others are
-        let finish first: what they did is recorded.
+        Those of one environment run one by one. If one breaks, the others are let finish first.
         """
         known = [as_tool(one) for one in tools]
         given.check_calls(calls, known, self._shown)

@@ -5,6 +5,7 @@ counted with those of the conversation, all that follow would have other places 
 are counted below the step whose code takes them, as those of a branch are.
 """
 
+import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 class Inside:
     """Entered around the code of the step at `path`, live or when it is done again."""
 
-    __slots__ = ("_before", "_budget", "_ordinal", "_path", "is_world", "scope", "session")
+    __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "is_world", "scope")
 
     def __init__(self, session: "Session", path: str, *, is_world: bool = False):
-        self.session = session
+        # Weakly: a connection that is opened in a step keeps the step's context for its own life.
+        self._session = weakref.ref(session)
         self.is_world = is_world
         """Whether it is an environment's, and runs again when that is brought back: later on, when
         more was said and spent."""
@@ -30,6 +32,11 @@ class Inside:
         self._ordinal = 0
         self._budget: Budget | None = None
         self._before: Inside | None = None
+
+    @property
+    def session(self) -> "Session | None":
+        """None when the attempt is over and forgotten."""
+        return self._session()
 
     @property
     def budget(self) -> Budget:
@@ -46,28 +53,33 @@ class Inside:
     async def __aenter__(self) -> None:
         self._before = _inside.get()
         _inside.set(self)
-        self.session.runs(self._path)
+        if (session := self.session) is not None:
+            session.runs(self._path)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Not by its token: a coroutine that nobody finishes is closed in another context.
-        _inside.set(self._before)
-        if kind is None or issubclass(kind, ToolSaysNo):
-            await self.session.cut_below(self._path)
+        # Not by its token: a coroutine that nobody finishes is closed in another context, where
+        # something else may be going on.
+        if _inside.get() is self:
+            _inside.set(self._before)
+        session = self.session
+        if session is not None and (kind is None or issubclass(kind, ToolSaysNo)):
+            await session.cut_below(self._path)
 
 
 _inside: ContextVar[Inside | None] = ContextVar("inside", default=None)
-_attempt: "ContextVar[Session | None]" = ContextVar("attempt", default=None)
+_attempt: "ContextVar[weakref.ref[Session] | None]" = ContextVar("attempt", default=None)
 
 
 def begins(session: "Session") -> None:
     """From here on, this asyncio task and those that it makes work on the attempt."""
-    _attempt.set(session)
+    _attempt.set(weakref.ref(session))
 
 
 def check_own(session: "Session") -> None:
     """Refuses the steps of an attempt where another one is worked on: they would be recorded as
     something that the other never did."""
-    found = _attempt.get()
+    attempt = _attempt.get()
+    found = None if attempt is None else attempt()
     if found is None or found is session:
         return
     owner = "an earlier attempt" if found.name == session.name else session.name

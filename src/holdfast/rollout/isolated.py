@@ -40,6 +40,7 @@ class Isolated:
             )
         written = msgspec.json.encode(arguments).decode()
         call = Call(Request(self._name, written, key), timeout)
+        await _threads.room()
         try:
             answer = await _threads.run(lambda: call.run(self._home))
         except asyncio.CancelledError:

@@ -5,6 +5,7 @@ can still end); nothing more is begun on it until that call comes back.
 """
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -48,10 +49,11 @@ class OwnThread:
         loop = asyncio.get_running_loop()
         mailbox = mailbox_of(loop)
         future: asyncio.Future[Result] = loop.create_future()
+        context = contextvars.copy_context()
 
         def work() -> None:
             try:
-                result = function()
+                result = context.run(function)
             except BaseException as error:
                 self._hangs = False
                 mailbox.post(set_exception, future, error)

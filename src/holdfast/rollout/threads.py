@@ -20,9 +20,12 @@ from holdfast.records.errors import ThreadsHang
 from holdfast.rollout.containment import as_exception
 
 MAX_ABANDONED = 64
+HANGING_SECONDS = 60.0
+"""How long so many may hang before that is more than a slow moment."""
 IDLE_SECONDS = 1.0
 PATIENCE = 0.01
 """Seconds that calls wait for a thread that is at work, before there are more."""
+LOOK_AGAIN = 0.1
 MOST_PATIENCE = 0.1
 """The same while the event loop is so busy that no thread gets far."""
 Result = TypeVar("Result")
@@ -51,17 +54,31 @@ class DaemonThreads:
         self._line = _Line(f"holdfast-{self._what}")
         self._abandoned: set[_Call] = set()
 
-    async def run(self, function: Callable[[], Result], *, seconds: float | None = None) -> Result:
-        """What the function returns or raises; after so many seconds, `StillRunning`."""
+    async def room(self) -> None:
+        """Returns when there are few enough that hang; `ThreadsHang` when they stay."""
+        end = time.monotonic() + HANGING_SECONDS
+        while self._hanging() >= MAX_ABANDONED:
+            if time.monotonic() >= end:
+                raise self._refusal()
+            await asyncio.sleep(LOOK_AGAIN)
+
+    def _hanging(self) -> int:
         if self._process != os.getpid():
             self._forget()  # A fork has none of the threads of the process that it came from.
         if self._abandoned:
             self._abandoned = {call for call in self._abandoned if call.is_running}
-        if len(self._abandoned) >= MAX_ABANDONED:
-            raise ThreadsHang(
-                f"{len(self._abandoned)} {self._what} are still hanging, and no more are made; "
-                "give it a timeout of its own, or a process (isolated=True); then go on"
-            )
+        return len(self._abandoned)
+
+    def _refusal(self) -> ThreadsHang:
+        return ThreadsHang(
+            f"{len(self._abandoned)} {self._what} still hang, past their timeouts, and no more are "
+            "made; give what they wait for a timeout (`requests.get(…, timeout=30)`), and go on"
+        )
+
+    async def run(self, function: Callable[[], Result], *, seconds: float | None = None) -> Result:
+        """What the function returns or raises; after so many seconds, `StillRunning`."""
+        if self._hanging() >= MAX_ABANDONED:
+            raise self._refusal()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         call = _Call(function, future, mailbox_of(loop))

@@ -169,6 +169,11 @@ class Tool:
         """
         return None if self.isolated else self.timeout
 
+    async def ready(self) -> None:
+        """Before its time counts: while very many calls hang, others wait for a while."""
+        if not self.is_async and not self.isolated:
+            await self._threads.room()
+
     async def invoke(self, arguments: dict[str, object]) -> object:
         """Runs the function: plain ones in a thread, so that they never block the loop.
 

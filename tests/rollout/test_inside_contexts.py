@@ -1,0 +1,98 @@
+"""Contexts: whose step code belongs to is known, and keeps nobody alive."""
+
+import asyncio
+import contextvars
+import gc
+import weakref
+
+from stage import call
+from yard import Yard, turn
+
+import holdfast
+from holdfast.rollout.inside import Inside, is_inside
+
+
+def test_a_context_that_outlives_its_attempt_keeps_nothing_of_it():
+    contexts, sessions = [], []
+
+    @holdfast.tool(contract="idempotent")
+    async def connect() -> str:
+        """Opens something that stays."""
+        contexts.append(contextvars.copy_context())
+        return "open"
+
+    async def solve(t):
+        await turn(t)
+        sessions.append(weakref.ref(t.session))
+        await t.tool(call("connect"), connect)
+
+    Yard("a", "b").run(solve)
+    gc.collect()
+    assert len(contexts) == 2
+    assert [session() for session in sessions] == [None, None]
+
+
+class Session:
+    def runs(self, path):
+        pass
+
+    async def cut_below(self, path):
+        pass
+
+
+def test_a_coroutine_that_is_closed_elsewhere_changes_nothing_there():
+    mine, other = Session(), Session()
+
+    async def unfinished():
+        async with Inside(other, "0"):
+            await asyncio.sleep(60)
+
+    async def main():
+        job = contextvars.Context().run(asyncio.create_task, unfinished())
+        await asyncio.sleep(0)
+        async with Inside(mine, "3"):
+            job.get_coro().close()
+            return is_inside(mine), job
+
+    async def ended():
+        inside, job = await main()
+        job.cancel()
+        await asyncio.gather(job, return_exceptions=True)
+        return inside
+
+    assert asyncio.run(ended()) is True
+
+
+def test_an_environments_thread_knows_whose_step_it_is_in():
+    places = []
+
+    class World(holdfast.Environment):
+        recovery = "stateless"
+
+        def __init__(self, t, loop):
+            self.t, self.loop = t, loop
+
+        def reset(self, *, seed):
+            step = self.t.value(lambda: 1, name="inside")
+            asyncio.run_coroutine_threadsafe(step, self.loop).result(60)
+            return holdfast.Observation("ready")
+
+    async def solve(t):
+        await t.env(World(t, asyncio.get_running_loop()))
+        await t.value(lambda: 2, name="after")
+
+    yard = Yard()
+    yard.run(solve)
+    places = [step.path for step in yard.history().in_order]
+    assert "0.0.0" in places
+    assert "1" in places, "what follows has the place that it has on replay"
+
+
+def test_a_limit_is_not_set_in_code_that_does_not_run_on_replay():
+    async def solve(t):
+        await t.value(lambda: t.limit(turns=1))
+
+    yard = Yard()
+    yard.run(solve, max_retry=0)
+    (failure,) = yard.history().failures
+    assert failure.line.startswith("UsageError: t.limit in a tool")
