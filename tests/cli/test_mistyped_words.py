@@ -48,8 +48,8 @@ def test_what_is_required_is_told_with_its_values(lab):
 def test_a_rollout_that_is_not_async_is_named(lab):
     lab.write("agent.py", "def solve(t):\n    pass\n\n\ndef score(t):\n    return 1\n")
     line = refused(lab, *lab.words())
-    assert "agent.py has no rollout: solve is no async function" in line
-    assert "(write `async def solve`)" in line
+    assert "agent.py has no rollout: it wants an async function" in line
+    assert "solve is no async function (`async def`)" in line
 
 
 def test_a_file_with_nothing_like_a_rollout_is_told_what_one_is(lab):

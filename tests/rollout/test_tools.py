@@ -195,7 +195,7 @@ def test_abandoned_threads_are_bounded_and_forgotten_when_they_end(monkeypatch):
     async def main():
         await given_up(pool, release)
         await given_up(pool, release)
-        with pytest.raises(ThreadsHang, match="2 sleepers are still hanging"):
+        with pytest.raises(ThreadsHang, match="2 sleepers still hang"):
             await pool.run(lambda: 1)
         release.set()
         while True:  # Bounded by the suite's timeout.
