@@ -39,6 +39,11 @@ def told():
     logger.removeHandler(handler)
 
 
+async def something_in(begun: list[int]) -> None:
+    while not begun:
+        await asyncio.sleep(0)
+
+
 def test_a_rollout_that_blocks_the_loop_lets_nobody_elses_tool_time_out(quickly):
     begun, timed_out = [], []
 
@@ -51,8 +56,7 @@ def test_a_rollout_that_blocks_the_loop_lets_nobody_elses_tool_time_out(quickly)
 
     async def solve(t):
         if t.task.id == "blocks":
-            while not begun:
-                await asyncio.sleep(0)
+            await something_in(begun)
             time.sleep(1.5)
         else:
             result = await t.tool(call("look"), tool)
@@ -68,8 +72,7 @@ def test_an_attempts_deadline_does_not_run_out_while_another_blocks_the_loop(qui
 
     async def solve(t):
         if t.task.id == "blocks":
-            while not begun:
-                await asyncio.sleep(0)
+            await something_in(begun)
             time.sleep(2)
         else:
             begun.append(1)
@@ -88,8 +91,7 @@ def test_a_limit_in_seconds_counts_no_standstill_of_another(quickly):
 
     async def solve(t):
         if t.task.id == "blocks":
-            while not begun:
-                await asyncio.sleep(0)
+            await something_in(begun)
             time.sleep(3)
             return
         t.limit(seconds=2)

@@ -2,7 +2,7 @@
 
 Each setting is one run in the journal. What is recorded is gone on with: finished rows are not
 rolled out again, finished but unscored ones are only scored, and a run that is finished and
-unchanged gives its verdict without an engine. Whatever ends it, leases are given back.
+unchanged gives its verdict without an engine. At any end, appends are durable and leases returned.
 """
 
 import asyncio

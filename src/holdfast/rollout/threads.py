@@ -22,10 +22,10 @@ from holdfast.rollout.containment import as_exception
 MAX_ABANDONED = 64
 HANGING_SECONDS = 60.0
 """How long so many may hang before that is more than a slow moment."""
+LOOK_AGAIN = 0.1
 IDLE_SECONDS = 1.0
 PATIENCE = 0.01
 """Seconds that calls wait for a thread that is at work, before there are more."""
-LOOK_AGAIN = 0.1
 MOST_PATIENCE = 0.1
 """The same while the event loop is so busy that no thread gets far."""
 Result = TypeVar("Result")
