@@ -37,7 +37,7 @@ def test_twenty_random_kills_at_concurrency_64_change_nothing(tmp_path, engine):
     print(f"seed {seed}")
     chance = random.Random(seed)
     # Tools that may be repeated: what differs after a kill would be a bug, not a contract.
-    tasks = write_tasks(tmp_path / "tasks.jsonl", [f"read{i}" for i in range(60)])
+    tasks = write_tasks(tmp_path / "tasks.jsonl", [f"look{i}" for i in range(60)])
     extra = ("--samples", 4, "--concurrency", 64)
     engine.set_faults(
         Fault(FaultKind.RESET_AFTER, rate=0.05), Fault(FaultKind.UNAVAILABLE, rate=0.05)

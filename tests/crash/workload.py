@@ -1,11 +1,13 @@
 """The crash suite's rollout: several turns, tools of all three contracts, trouble on the way.
 
 What it does depends on the task's id: tasks named `pay…` use the at-most-once tool, `build…` the
-restart one, `long…` run into their turn limit, `bug…` have one sample whose code is broken.
+restart one, `long…` run into their turn limit, `bug…` have one sample whose code is broken, and
+`read…` have a tool that asks the policy itself, and a conversation in the background.
 Every tool leaves a line in the file that HOLDFAST_EFFECTS names: the world that must not see an
 effect twice.
 """
 
+import asyncio
 import os
 
 import holdfast
@@ -38,6 +40,27 @@ async def build(part: str, idempotency_key: str) -> str:
 
 
 async def solve(t: holdfast.Rollout) -> None:
+    if not t.task.id.startswith("read"):
+        return await _turns(t)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(t.sub(_aside("beside")))
+        await _turns(t)
+        await t.tool(consulting(t).call(word="kelp"), consulting(t))
+    return None
+
+
+def consulting(t: holdfast.Rollout) -> holdfast.Tool:
+    @holdfast.tool(contract="idempotent")
+    async def consult(word: str) -> str:
+        """Asks in a conversation of its own."""
+        size = await t.value(lambda: len(word), name="inside")
+        await t.sub(_aside(f"inside, {size} letters"))
+        return f"asked about {word}"
+
+    return consult
+
+
+async def _turns(t: holdfast.Rollout) -> None:
     t.add(*t.task.messages)
     for turn in range(3):
         reply = await t.generate(max_tokens=24)
