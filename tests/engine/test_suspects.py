@@ -6,7 +6,7 @@ from stage import call
 from yard import Yard
 
 import holdfast
-from holdfast.engine.suspects import MOST, Slot, Suspects, at_once
+from holdfast.engine.suspects import MOST, Slot, Slots, Suspects, at_once
 from holdfast.records.group import GroupPolicy
 from holdfast.rollout.deaths import GIVEN_UP_AFTER, SUSPECTED_AFTER
 
@@ -22,7 +22,7 @@ def test_the_more_deaths_the_fewer_run_at_once():
 
 def test_a_suspect_waits_outside_its_slot_and_others_run():
     async def main():
-        slots = asyncio.Semaphore(0)  # All of the two are taken.
+        slots = Slots(0)  # All of the two are taken.
         suspects, first, second = Suspects(lambda: False), Slot(slots), Slot(slots)
         alone = GIVEN_UP_AFTER - 1
         told = []

@@ -93,6 +93,49 @@ def test_an_agent_that_comes_again_is_given_back_its_past_and_the_old_key_is_ref
     assert not history.failures
 
 
+def test_of_several_agents_that_want_the_same_next_attempt_one_gets_it_and_no_other_waits():
+    yard = Yard("a", samples=1)
+
+    async def agents(http, url):
+        _, taken = await post(http, f"{url}/trajectories", {"task": "a", "wait": 10})
+        before = await converse(http, taken)
+        wanted = {"task": "a", "sample": 0, "wait": 0}
+        # All of them have asked before any is answered: the attempt that they replace is busy.
+        answers = [asyncio.create_task(post(http, f"{url}/trajectories", wanted)) for _ in range(5)]
+        done, _ = await asyncio.wait(answers, timeout=30)
+        statuses = sorted(task.result()[0] for task in done)
+        assert statuses == [200, 409, 409, 409, 409]
+        lost = [task.result()[1]["error"] for task in done if task.result()[0] == 409]
+        assert {error["code"] for error in lost} == {"taken"}
+        again = next(task.result()[1] for task in done if task.result()[0] == 200)
+        assert await converse(http, again) == before
+        status, _ = await post(http, f"{again['bound_url']}/complete", {"reward": 1})
+        assert status == 200
+
+    with_agents(yard, agents)
+
+
+def test_who_wants_the_next_attempt_of_one_that_completes_meanwhile_is_refused_at_once():
+    yard = Yard("a", "b", samples=1)
+
+    async def agents(http, url):
+        _, kept = await post(http, f"{url}/trajectories", {"task": "b", "wait": 10})
+        _, taken = await post(http, f"{url}/trajectories", {"task": "a", "wait": 10})
+        await converse(http, taken)
+        complete = asyncio.create_task(post(http, f"{taken['bound_url']}/complete", {"reward": 1}))
+        wanted = asyncio.create_task(post(http, f"{url}/trajectories", {"task": "a"}))
+        done, _ = await asyncio.wait((complete, wanted), timeout=30)
+        assert done == {complete, wanted}
+        if wanted.result()[0] == 200:  # It was faster, and the other one was replaced.
+            assert complete.result()[0] == 409
+            await post(http, f"{wanted.result()[1]['bound_url']}/complete", {"reward": 1})
+        else:
+            assert wanted.result()[0] == 404
+        await post(http, f"{kept['bound_url']}/complete", {"reward": 1})
+
+    with_agents(yard, agents)
+
+
 def test_a_trajectory_that_nobody_knows_or_that_is_not_open_is_refused():
     yard = Yard()
 

@@ -86,6 +86,19 @@ def test_few_trajectories_are_shared_among_the_workers(tmp_path, engine):
         outpost.close()
 
 
+def test_as_many_trajectories_are_open_as_all_workers_together_may_have(tmp_path, engine):
+    tasks = [f"t{number}" for number in range(200)]
+    options = ("--workers", 2, "--concurrency", 200)
+    outpost = Outpost(tmp_path, engine, *options, tasks=tasks)
+    try:
+        outpost.start()
+        until(lambda: both_serve(outpost))
+        found = [posted(f"{outpost.url}/trajectories", {"wait": 20}) for _ in tasks]
+        assert len({taken["trajectory"] for taken in found}) == len(tasks)
+    finally:
+        outpost.close()
+
+
 def test_whoever_is_asked_the_owner_answers_and_the_data_is_that_of_one_process(
     tmp_path, outpost, engine
 ):

@@ -98,6 +98,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--host: name the address to listen at, like 127.0.0.1 or 0.0.0.0")
     if args.advertise is not None:
         address.check_advertised(args.advertise)
+    elif args.as_worker is None:
+        address.reachable_name(args.host)  # Or else it is refused, before the run is opened.
     if not args.silence > 0:
         raise UsageError("--silence must be more than 0 seconds")
 

@@ -36,7 +36,8 @@ def _tls(gateway: argparse.ArgumentParser) -> None:
     gateway.add_argument(
         "--advertise",
         metavar="HOST|URL",
-        help="what agents are told of the address (beyond loopback: this machine's full name)",
+        help="what agents are told of the address (beyond loopback: by which others reach this "
+        "machine, its full name or an address)",
     )
     gateway.add_argument(
         "--workers",

@@ -21,7 +21,7 @@ from holdfast.engine.scoring import Member, Scoring, tries_spent
 from holdfast.engine.settings import Settings
 from holdfast.engine.standstill import Standstill, sleep_through, standstills_watched
 from holdfast.engine.stop import Stop
-from holdfast.engine.suspects import Slot, Suspects
+from holdfast.engine.suspects import Slot, Slots, Suspects
 from holdfast.engine.upkeep import clean_up, set_up
 from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
 from holdfast.journal.process import this_process
@@ -98,7 +98,7 @@ class Engine:
         self.stop = stop or Stop()
         self._cuts: list[Cut] = []
         self._standstills: tuple[Standstill, ...] = ()
-        self._slots = asyncio.Semaphore(self._settings.concurrency)
+        self._slots = Slots(self._settings.concurrency)
         # Finished trajectories wait for their scores outside the slots, but not without bound.
         self._unsettled = asyncio.Semaphore(2 * self._settings.concurrency + CLAIM_AHEAD)
         self._suspects = Suspects(lambda: self.stop.requested)
@@ -241,13 +241,19 @@ class Engine:
 
     async def _next(self, worker: Worker) -> tuple[_Group, Lease] | None:
         if not self._buffer:
-            # No more than can be begun at once: others that share the run want some, too.
-            ahead = min(CLAIM_AHEAD, self._settings.concurrency) // self._run.spec.samples
+            ahead = min(CLAIM_AHEAD, self._most_to_claim) // self._run.spec.samples
             claims = await self._journal.claim(worker, groups=max(1, ahead))
             for claim in claims:
                 group = _Group(claim)
                 self._buffer.extend((group, lease) for lease in claim.open)
         return self._buffer.popleft() if self._buffer else None
+
+    @property
+    def _most_to_claim(self) -> int:
+        """Trajectories. A worker that shares the run claims no more than it can begin now (one slot
+        is held for the first of them): what it only keeps, another could be running."""
+        settings = self._settings
+        return self._slots.free + 1 if settings.join else settings.concurrency
 
     async def _from_others(self, worker: Worker) -> tuple[_Group, Lease] | None:
         """For a worker that shares the run: what another one gives back, or dies holding.

@@ -21,10 +21,27 @@ def at_once(deaths: int) -> int:
     return max(1, MOST >> 2 * (deaths - SUSPECTED_AFTER))
 
 
-class Slot:
-    """One of those that bound how many trajectories run at once. It is given up once only."""
+class Slots:
+    """They bound how many trajectories run at once."""
 
-    def __init__(self, slots: asyncio.Semaphore):
+    def __init__(self, count: int):
+        self._semaphore = asyncio.Semaphore(count)
+        self.free = count
+        """How many nobody has."""
+
+    async def acquire(self) -> None:
+        await self._semaphore.acquire()
+        self.free -= 1
+
+    def release(self) -> None:
+        self.free += 1
+        self._semaphore.release()
+
+
+class Slot:
+    """One of the slots. It is given up once only."""
+
+    def __init__(self, slots: Slots):
         """`slots` has been acquired."""
         self._slots = slots
         self._is_held = True

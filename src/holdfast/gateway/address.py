@@ -26,8 +26,8 @@ class Address(Struct, frozen=True):
     """What whoever takes trajectories has to send as a bearer; needed beyond loopback."""
     tls: ssl.SSLContext | None = None
     advertise: str | None = None
-    """The host, or the whole URL, that agents are told; by default the machine's fully qualified
-    name where `host` is not loopback."""
+    """The host, or the whole URL, that agents are told; by default, where `host` is not loopback, a
+    name or an address of this machine that others can reach."""
     sock: socket.socket | None = None
     """One that listens already, perhaps shared by several workers."""
 
@@ -56,16 +56,69 @@ def check_usable(token: str | None, host: str) -> None:
 
 
 async def advertised(host: str, port: int, *, given: str | None, secure: bool) -> str:
-    """The address that agents use. Beyond loopback a bound address such as 0.0.0.0 is none, so the
-    machine's fully qualified name stands for it; `given` is a host or a whole URL."""
+    """The address that agents use; `given` is a host or a whole URL."""
     if given is not None and "://" in given:
         return given.rstrip("/")
-    name = given or host
-    if given is None and not is_loopback(host):
-        name = await asyncio.to_thread(socket.getfqdn)
+    name = given or await asyncio.to_thread(reachable_name, host)
     if ":" in name:
         name = f"[{name.strip('[]')}]"
     return f"{'https' if secure else 'http'}://{name}:{port}"
+
+
+def reachable_name(host: str) -> str:
+    """By which others find what listens at `host`.
+
+    The machine's full name, where that is an address of `host`; else the address itself. One that
+    stands for all interfaces (0.0.0.0) is no address: the one by which this machine reaches others
+    is taken for it.
+    """
+    if is_loopback(host):
+        return host
+    name = socket.getfqdn()
+    addresses = _addresses(name)
+    if _is_any(host):
+        own = addresses if not any(map(is_loopback, addresses)) else set()
+    else:
+        own = addresses & _addresses(host)
+    if own:
+        return name
+    if not _is_any(host):
+        return host
+    if (outward := _outward_address(host)) is not None:
+        return outward
+    raise UsageError(
+        f"the gateway at {host} cannot tell by which address others reach this machine (its name, "
+        f"{name!r}, leads back to itself only): say it with --advertise HOST"
+    )
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
+def _addresses(name: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(name.strip("[]"), None)}
+    except (OSError, UnicodeError):
+        return set()
+
+
+def _outward_address(host: str) -> str | None:
+    """Of the interface that leads to other machines. Nothing is sent: a datagram socket that is
+    connected only looks its route up, here to an address that is reserved for documentation."""
+    family, far = (
+        (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "198.51.100.1")
+    )
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((far, 9))
+            found = str(sock.getsockname()[0])
+    except OSError:
+        return None
+    return None if is_loopback(found) or _is_any(found) else found
 
 
 def check_advertised(given: str) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from holdfast.gateway import peers as between
 from holdfast.gateway.exchange import Refused
-from holdfast.gateway.offers import Offer, Offers
+from holdfast.gateway.offers import TAKEN, Offer, Offers, taken_by_another
 from holdfast.gateway.peers import GIVE_BACK, OWNS, STATS, TAKE, UNHEARD, Peers, Stats
 from holdfast.gateway.server import Endpoint
 from holdfast.gateway.visit import Visit
@@ -74,6 +74,8 @@ class Counter:
             )
             if answer is not None and answer[0] == 200:
                 return await self._told_for(index, visit, answer[1])
+            if answer is not None and answer[0] == TAKEN and wanted.task is not None:
+                raise taken_by_another(wanted.task, wanted.sample)
         return await self._told(visit, await self._taken(wanted, min(left, ASK_AGAIN)))
 
     async def _taken(self, wanted: Wanted, seconds: float) -> Offer:

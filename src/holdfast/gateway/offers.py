@@ -18,6 +18,8 @@ from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey
 
 REJOIN = 30.0
+TAKEN = 409
+"""The HTTP status for whoever wanted an attempt that another agent got."""
 
 
 class Offer(Struct, eq=False):
@@ -123,7 +125,8 @@ class Offers:
         return found
 
     async def take_certain(self, task: str, sample: int, seconds: float) -> Offer:
-        """A certain one; if somebody has it, as its next attempt."""
+        """A certain one; if somebody has it, as its next attempt, which is begun within so many
+        seconds. Of several that want the same attempt one gets it, and the others are refused."""
         found = next((one for one in self._open if (one.task, one.sample) == (task, sample)), None)
         if found is None:
             raise self._over or _not_open(task, sample)
@@ -135,9 +138,12 @@ class Offers:
         before.replaced.set()
         try:
             async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(lambda: self._next(found, before) is not None)
-                offer = self._next(found, before)
-                assert offer is not None, "it was waited for"
+                await self._changed.wait_for(lambda: self._is_over(found, before))
+                offer = self._open.get(found)
+                if offer is None:
+                    raise self._over or _not_open(task, sample)
+                if offer.is_taken:
+                    raise taken_by_another(task, sample)
                 self._waiting.remove(offer)
                 return self._taken(offer)
         except TimeoutError:
@@ -152,9 +158,12 @@ class Offers:
         offer.trajectory.heard()  # Its silence begins now.
         return offer
 
-    def _next(self, key: TrajectoryKey, before: Offer) -> Offer | None:
+    def _is_over(self, key: TrajectoryKey, before: Offer) -> bool:
+        """Whether the attempt `before` has its successor, or will have none."""
         offer = self._open.get(key)
-        return None if offer is before or offer is None or offer.is_taken else offer
+        if offer is None:
+            return self._over is not None or before.trajectory.completed.is_set()
+        return offer is not before
 
 
 def _not_open(task: str, sample: int) -> Refused:
@@ -163,3 +172,11 @@ def _not_open(task: str, sample: int) -> Refused:
         'next attempt is not begun yet, which "wait" waits for'
     )
     return Refused(404, words, code="not_open")
+
+
+def taken_by_another(task: str, sample: int) -> Refused:
+    words = (
+        f"task {task[:200]!r}, sample {sample} has just been taken by another agent; ask again "
+        "only to replace that one"
+    )
+    return Refused(TAKEN, words, code="taken")
