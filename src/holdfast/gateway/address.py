@@ -59,7 +59,7 @@ async def advertised(host: str, port: int, *, given: str | None, secure: bool) -
     """The address that agents use; `given` is a host or a whole URL."""
     if given is not None and "://" in given:
         return given.rstrip("/")
-    name = given or await asyncio.to_thread(reachable_name, host)
+    name = await asyncio.to_thread(reachable_name, host) if given is None else given
     if ":" in name:
         name = f"[{name.strip('[]')}]"
     return f"{'https' if secure else 'http'}://{name}:{port}"
