@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Many tests wait for processes that they started: one more than there are cores.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: demo test check crash bench bench-peers vllm agents clean
+.PHONY: demo test check crash bench docs bench-peers vllm agents clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -27,6 +27,10 @@ crash: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks
 
+# The documentation with the API reference, as a site in .site/; any broken link fails it.
+docs: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 # Other gateways and evaluation libraries on the same traffic; installed into .peers/.
 bench-peers: $(VENV)/installed
 	$(BIN)/python benchmarks peers evaluation_peers
@@ -46,4 +50,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,12 @@
 """What the documentation names exists."""
 
+import ast
+import os
 import re
+import subprocess
+import sys
+import textwrap
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,6 +16,8 @@ from holdfast.cli.exit import Exit
 from holdfast.records.failure import TREATMENT
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text()
 
 
@@ -33,7 +41,7 @@ def test_every_invariant_has_a_proof():
     assert all(f"| I{number} |" in GUARANTEES for number in range(1, 10))
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize("page", PAGES)
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
@@ -68,6 +76,41 @@ def test_the_public_names_are_these():
     assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize("page", PAGES)
 def test_no_page_has_a_hole_to_be_filled(page):
     assert not re.search(r"@[A-Z]+@|TODO|FIXME", page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_the_pages_is_python(page):
+    for block in re.findall(
+        r"^( *)```python\n(.*?)^ *```$", page.read_text(), re.DOTALL | re.MULTILINE
+    ):
+        ast.parse(textwrap.dedent(block[1]))
+
+
+@pytest.mark.parametrize(
+    "module", ["holdfast", "holdfast.environments", "holdfast.evaluation", "holdfast.testing"]
+)
+def test_every_public_name_is_in_the_reference(module):
+    pages = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    named = set(re.findall(r"^::: (\S+)$", pages, re.MULTILINE))
+    assert {f"{module}.{name}" for name in import_module(module).__all__} <= named
+
+
+def test_every_page_is_in_the_index_and_in_the_site():
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"README.md"}
+    index, site = (DOCS / "README.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    assert pages <= set(re.findall(r"\]\(([\w/-]+\.md)", index))
+    assert pages <= set(re.findall(r"[\w/-]+\.md", site))
+
+
+def test_the_site_is_built_without_a_broken_link(tmp_path):
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    page = (tmp_path / "site" / "reference" / "rollouts" / "index.html").read_text()
+    assert "Samples the assistant" in page, "it is made from the docstrings"
