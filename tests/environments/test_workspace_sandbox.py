@@ -12,7 +12,7 @@ import pytest
 from workspace_room import needs_bwrap, opened, running, shell
 
 import holdfast
-from holdfast.environments.workspace import ResourceLimits
+from holdfast.environments.workspace import ResourceLimits, sandbox
 
 SOURCE = str(Path(holdfast.__file__).parent.parent)
 CONNECT = (
@@ -190,6 +190,58 @@ def test_nobody_is_root_and_names_are_the_same_everywhere():
         *("uid=1000(agent)", "gid=1000(agent)", "groups=1000(agent)", "agent", "workspace"),
         *("CapEff:", "0" * 16, "NoNewPrivs:", "1", "[exit", "code", "0]"),
     ]
+
+
+@pytest.fixture(params=["by bubblewrap", "by a filter"])
+def forbidding(request, monkeypatch):
+    """Both ways to forbid user namespaces; an older bubblewrap knows only the second."""
+    if request.param == "by a filter":
+        monkeypatch.setattr(sandbox, "_can_disable_userns", lambda: False)
+
+
+ESCAPE = """
+import ctypes, platform, threading
+libc = ctypes.CDLL(None, use_errno=True)
+NEWUSER, NEWNS = 0x10000000, 0x00020000
+clone, clone3, unshare = (56, 435, 272) if platform.machine() == "x86_64" else (220, 435, 97)
+
+def tried(*words):
+    ctypes.set_errno(0)
+    return libc.syscall(*words) == -1 and ctypes.get_errno() != 0
+
+print(tried(unshare, NEWUSER), tried(unshare, NEWUSER | NEWNS), tried(clone, NEWUSER | 17, 0, 0, 0))
+asked = (ctypes.c_uint64 * 8)(NEWUSER, 0, 0, 0, 17)
+print(tried(clone3, ctypes.byref(asked), 64))
+thread = threading.Thread(target=print, args=("threads work",))
+thread.start()
+thread.join()
+"""
+
+
+@needs_bwrap
+def test_a_command_can_make_no_user_namespace_and_gets_neither_capabilities_nor_mounts(forbidding):
+    said = shell(
+        "unshare -Urm sh -c 'grep CapEff /proc/self/status; mount -t tmpfs -o size=2G x /tmp "
+        "&& head -c 300M /dev/zero > /tmp/x && echo beyond' 2> /dev/null; "
+        "bwrap --ro-bind / / echo nested 2> /dev/null; python escape.py; "
+        "grep CapEff /proc/self/status | cut -f2",
+        files={"escape.py": ESCAPE},
+        sandbox="bwrap",
+        limits=ResourceLimits(temporary=1 << 20),
+    )
+    assert said == f"True True True\nTrue\nthreads work\n{'0' * 16}\n[exit code 0]"
+
+
+@needs_bwrap
+def test_a_sandbox_that_cannot_forbid_user_namespaces_is_none(monkeypatch):
+    monkeypatch.setattr(sandbox, "_can_disable_userns", lambda: False)
+    monkeypatch.setattr(sandbox, "no_user_namespaces", lambda: None)
+    assert "could make user namespaces" in sandbox.why_no_bwrap.__wrapped__()
+
+
+@needs_bwrap
+def test_a_command_that_kills_all_that_it_can_has_ended_and_broken_nothing():
+    assert shell("kill -9 -1; echo here", "echo still here") == "still here\n[exit code 0]"
 
 
 @needs_bwrap

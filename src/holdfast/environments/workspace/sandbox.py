@@ -25,6 +25,7 @@ from holdfast.environments.workspace import mounts
 from holdfast.environments.workspace.command import Bounds, Ended, Launch, Stop, run, spawn
 from holdfast.environments.workspace.limits import ResourceLimits
 from holdfast.environments.workspace.processes import kill_all
+from holdfast.environments.workspace.seccomp import no_user_namespaces
 from holdfast.environments.workspace.tree import give
 from holdfast.records.errors import EnvironmentBroken, UsageError
 
@@ -104,7 +105,7 @@ def why_no_bwrap() -> str:
         sandbox = Bubblewrap()
         os.chmod(folder, 0o755)  # noqa: S103 - as a workspace is
         give(folder, sandbox.owner)
-        job = Job("true", folder, folder, {"PATH": os.defpath}, ResourceLimits())
+        job = Job(_PROBE, folder, folder, {"PATH": os.defpath}, ResourceLimits())
         stop = Stop()
         try:
             ended = run(sandbox.launch(job), Bounds(30.0, 4096), stop=stop)
@@ -113,6 +114,12 @@ def why_no_bwrap() -> str:
         finally:
             stop.close()
     return "" if ended.exit_code == 0 else ended.output.text().strip() or ended.stopped
+
+
+_PROBE = (
+    "if unshare --user true 2> /dev/null; then echo 'commands could make user namespaces in it, "
+    "and mount what they like (bubblewrap 0.8 forbids that)'; exit 1; fi"
+)
 
 
 def _check_tools() -> None:
@@ -200,15 +207,16 @@ class _BubblewrapLaunch:
         self._job = job
         self._is_root = is_root
         self._fds: list[int] = []
-        self._gone = self._status = -1
-        self._said = b""
+        self._gone = self._status = self._inner_status = -1
+        self._said = self._inner_said = b""
 
     def start(self, stdout: int) -> "subprocess.Popen[bytes]":
         job = self._job
         self._gone, alive = self._pipe()
         self._status, status = self._pipe()
+        handed = [alive, status]
         arguments = [
-            *(_ROOT if self._is_root else _user()),
+            *(_ROOT if self._is_root else self._user(handed)),
             *("--sync-fd", str(alive), "--json-status-fd", str(status)),
             *_NAMESPACES,
             *([] if job.network else ["--unshare-net"]),
@@ -225,29 +233,55 @@ class _BubblewrapLaunch:
         arguments += ["--perms", "0644", "--file", str(group), "/etc/group"]
         arguments += ["--remount-ro", "/"]
         given = self._file("\0".join(arguments) + "\0")
+        handed += [passwd, group, given]
         argv = [
             *(_tool("nice"), "-n", str(job.limits.niceness)),
             *(_tool("bwrap"), "--args", str(given), "--"),
-            *(_as_nobody() if self._is_root else (_tool("setpriv"), "--no-new-privs", "--")),
+            *(
+                self._as_nobody(handed)
+                if self._is_root
+                else [_tool("setpriv"), "--no-new-privs", "--"]
+            ),
             *_limited(job, count_processes=True),
         ]
-        handed = (alive, status, passwd, group, given)
         env = {**job.env, "HOME": PLACE, "TMPDIR": "/tmp"}  # noqa: S108 - a private one
         try:
-            return spawn(argv, stdout=stdout, cwd=job.folder, env=env, pass_fds=handed)
+            return spawn(argv, stdout=stdout, cwd=job.folder, env=env, pass_fds=tuple(handed))
         finally:
             # Only the sandbox holds them now: they close when it is gone.
             for fd in handed:
                 self._fds.remove(fd)
                 os.close(fd)
 
+    def _as_nobody(self, handed: list[int]) -> list[str]:
+        """Only what root has prepared is left to root: a second bubblewrap, of nobody's, makes the
+        user namespace. Processes are counted per namespace: each command has its own count."""
+        self._inner_status, status = self._pipe()
+        handed.append(status)
+        return [
+            *(_tool("setpriv"), "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"),
+            *("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"),
+            *(_tool("bwrap"), "--dev-bind", "/", "/", "--chdir", PLACE),
+            *("--json-status-fd", str(status), *self._user(handed), "--"),
+        ]
+
+    def _user(self, handed: list[int]) -> list[str]:
+        """A user namespace in which nobody can make another."""
+        wanted = ["--unshare-user", "--cap-drop", "ALL"]
+        wanted += ["--uid", str(mounts.USER), "--gid", str(mounts.USER)]
+        if _can_disable_userns():
+            return [*wanted, "--disable-userns"]
+        if (program := no_user_namespaces()) is None:
+            return wanted
+        filtering = self._file(program)
+        handed.append(filtering)
+        return [*wanted, "--seccomp", str(filtering)]
+
     def end(self) -> None:
         """The kernel ends all of a pid namespace with its first process, and that one counts as
         ended when all the others are. It dies with bwrap; but not if bwrap was killed just before
         it could ask for that."""
-        os.set_blocking(self._status, False)
-        with contextlib.suppress(BlockingIOError):
-            self._said = os.read(self._status, 4096)
+        self._said = _written(self._status)
         if (found := _FIRST.search(self._said)) is not None:
             with contextlib.suppress(ProcessLookupError):
                 first = os.pidfd_open(int(found[1]))
@@ -256,6 +290,8 @@ class _BubblewrapLaunch:
                     signal.pidfd_send_signal(first, signal.SIGKILL)
                     self._wait(first)
         self._wait(self._gone)
+        if self._is_root:
+            self._inner_said = _written(self._inner_status)
 
     def _wait(self, fd: int) -> None:
         poll = select.poll()
@@ -264,7 +300,8 @@ class _BubblewrapLaunch:
             raise EnvironmentBroken(f"a sandbox is not gone {GONE_WITHIN:g} s after it was killed")
 
     def trouble(self, ended: Ended) -> str:
-        if b'"exit-code"' in self._said:
+        has_begun = not self._is_root or _FIRST.search(self._inner_said) is not None
+        if b'"exit-code"' in self._said and has_begun:
             return ""
         return f"bwrap ended by itself ({ended.exit_code}): {ended.output.text()[-500:].strip()}"
 
@@ -277,10 +314,10 @@ class _BubblewrapLaunch:
         self._fds += [reading, writing]
         return reading, writing
 
-    def _file(self, text: str) -> int:
+    def _file(self, content: str | bytes) -> int:
         fd = os.memfd_create("holdfast", os.MFD_CLOEXEC)
         self._fds.append(fd)
-        os.write(fd, os.fsencode(text))
+        os.write(fd, os.fsencode(content))
         os.lseek(fd, 0, os.SEEK_SET)
         return fd
 
@@ -305,16 +342,6 @@ _ROOT = [
 ]
 
 
-def _as_nobody() -> list[str]:
-    user = str(mounts.USER)
-    return [
-        *(_tool("setpriv"), "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"),
-        *("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"),
-        # Processes are counted per user namespace: its own count for each command.
-        *(_tool("unshare"), "--user", f"--map-user={user}", f"--map-group={user}", "--"),
-    ]
-
-
 @functools.cache
 def _tool(name: str) -> str:
     """By its full name: commands may have another PATH."""
@@ -325,10 +352,15 @@ def _tool(name: str) -> str:
 
 
 @functools.cache
-def _user() -> tuple[str, ...]:
-    wanted = ["--unshare-user", "--cap-drop", "ALL"]
-    wanted += ["--uid", str(mounts.USER), "--gid", str(mounts.USER)]
+def _can_disable_userns() -> bool:
     known = subprocess.run([_tool("bwrap"), "--help"], capture_output=True, check=False)  # noqa: S603
-    if b"--disable-userns" in known.stdout + known.stderr:
-        wanted.append("--disable-userns")
-    return tuple(wanted)
+    return b"--disable-userns" in known.stdout + known.stderr
+
+
+def _written(pipe: int) -> bytes:
+    """What is in it now."""
+    os.set_blocking(pipe, False)
+    try:
+        return os.read(pipe, 4096)
+    except BlockingIOError:
+        return b""
