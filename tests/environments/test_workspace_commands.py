@@ -39,10 +39,11 @@ def test_files_stay_and_everything_else_ends_with_its_command(sandbox):
         f"sleep {mark} & (setsid sleep {mark} &); "
         f"python -c 'import os,time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n"
         f"  os.close(0); time.sleep({mark})'",
-        "pwd; cat file; ls $TMPDIR; echo A=$A",
+        "pwd; cat file; ls $TMPDIR/x; echo A=$A",
         sandbox=sandbox,
     )
-    assert said == "/workspace\nkept\nA=\n[exit code 0]"
+    lost = "ls: cannot access '/tmp/x': No such file or directory"
+    assert said == f"/workspace\nkept\n{lost}\nA=\n[exit code 0]"
     assert not running(mark)
 
 

@@ -74,9 +74,22 @@ def test_a_command_can_serve_itself():
 @needs_bwrap
 def test_nothing_of_the_driver_is_there(tmp_path):
     (tmp_path / "secret").write_text("x")
-    places = f"{tmp_path} {SOURCE} /home /root/.ssh /var /run /etc/shadow /sys /mnt /srv"
-    said = shell(f"ls -d {places} 2> /dev/null; ls /tmp; ls -d /workspace", sandbox="bwrap")
-    assert said == "/workspace\n[exit code 0]"
+    places = f"{tmp_path} {SOURCE} {sys.prefix} /home /root /var /run /etc/shadow /sys /mnt /srv"
+    look = f"ls -d {places} 2> /dev/null; ls /tmp; ls -d /workspace"
+    assert shell(look, sandbox="bwrap", interpreter=False) == "/workspace\n[exit code 0]"
+
+
+@needs_bwrap
+def test_of_the_folders_around_an_interpreter_only_the_way_to_it_is_there(tmp_path, monkeypatch):
+    """As with a virtual environment in a checkout, which may lie in /tmp itself."""
+    environment = tmp_path / "checkout" / "venv"
+    environment.mkdir(parents=True)
+    (tmp_path / "checkout" / "secret").write_text("x")
+    (tmp_path / "beside").mkdir()
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    said = shell(f"ls -A {tmp_path} {tmp_path}/checkout; ls {SOURCE}/holdfast", sandbox="bwrap")
+    assert said.startswith(f"{tmp_path}:\ncheckout\n\n{tmp_path}/checkout:\nvenv\nls: ")
+    assert "No such file or directory" in said
 
 
 @needs_bwrap
