@@ -11,6 +11,7 @@ from holdfast.engine.whole_file import whole_file
 from holdfast.evaluation.verdict import Verdict
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
+from holdfast.records.file_name import file_name
 from holdfast.records.run import Run
 
 Decode = Callable[[Sequence[int]], str]
@@ -20,7 +21,7 @@ async def write_rows(journal: Journal, run: Run, folder: Path) -> None:
     """The finished rows as `RUN.jsonl`, one for each sample; whole or not at all."""
     with _writing("--holdfast-output-dir", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        target = folder / f"{run.spec.name}.jsonl"
+        target = folder / f"{file_name(run.spec.name)}.jsonl"
         with whole_file(target) as part, part.open("wb") as file:
             async for row in rows(journal, run, What.ROWS, apart=True):
                 file.write(msgspec.json.encode(row) + b"\n")

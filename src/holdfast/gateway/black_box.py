@@ -23,6 +23,7 @@ from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, a
 from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.gateway.worlds import FRESH, FreshWorld, Restore, WorkspaceWorld, World
 from holdfast.records.errors import UsageError
+from holdfast.records.file_name import file_name
 from holdfast.records.task import Task
 from holdfast.rollout.agent import Finish, MakeEnvironment
 from holdfast.rollout.context import Rollout
@@ -153,8 +154,8 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     def _folder(self, t: Rollout) -> Path | None:
         if self._logs is None:
             return None
-        name = f"{t.key.task}-{t.key.sample}".replace("/", "_")
-        folder = self._logs / t.key.run / name / str(attempt_of(t))
+        name = f"{file_name(t.key.task)}-{t.key.sample}"
+        folder = self._logs / file_name(t.key.run) / name / str(attempt_of(t))
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

@@ -29,6 +29,7 @@ from holdfast.evaluation.results import Collector, Results, RowResult
 from holdfast.evaluation.summary import Fields, score_text, slowest, summary_json
 from holdfast.evaluation.verdict import Verdict, verdict_of
 from holdfast.journal.journal import Journal
+from holdfast.records.file_name import file_name
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
@@ -57,10 +58,7 @@ class Written(Struct, frozen=True):
 
 def report_file(folder: Path, run: str) -> Path:
     """Where a run's report goes in a folder of reports: runs of other names never share one."""
-    plain = re.sub(r"[^\w.\[\]-]", "_", run).lstrip(".")[:120]
-    if plain != run:
-        plain = f"{plain}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
-    return folder / f"{plain}.html"
+    return folder / f"{file_name(run)}.html"
 
 
 async def write_report(

@@ -1,0 +1,43 @@
+"""Ids of users as names of files: different ids have different names, and none leads elsewhere."""
+
+import hashlib
+import string
+import sys
+
+LONGEST = 180
+"""Bytes; a file system takes 255, and an ending is often added."""
+DIGEST = 16
+_UNSAFE = {"/", "\\", "%", "\x7f", *map(chr, range(32))}
+_IS_FOLDED = sys.platform in ("darwin", "win32")
+"""Whether the usual file system takes `a` for `A`, and one way to write `é` for another."""
+_SAFE_WHERE_FOLDED = {*string.ascii_lowercase, *string.digits, *" !#$&'()+,-.;=@[]^_`{}~"}
+
+
+def file_name(text: str, *, is_folded: bool = _IS_FOLDED) -> str:
+    """`text`, with what a file's name cannot hold written as in URLs (`a/b` as `a%2Fb`).
+
+    One that is too long is cut and ends with a digest of the whole.
+    """
+    name = "".join(
+        one if _is_safe(one, is_first=not place, is_folded=is_folded) else _escaped(one)
+        for place, one in enumerate(text)
+    )
+    written = name.encode()
+    # Only what was cut has exactly this length: no other name can be made to look like it.
+    if len(written) < LONGEST:
+        return name or "%"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST]
+    kept = written[: LONGEST - DIGEST - 1].decode("utf-8", "ignore")
+    return f"{kept}{'~' * (LONGEST - DIGEST - len(kept.encode()))}{digest}"
+
+
+def _is_safe(one: str, *, is_first: bool, is_folded: bool) -> bool:
+    if is_first and one == ".":
+        return False
+    if is_folded:
+        return one in _SAFE_WHERE_FOLDED
+    return one not in _UNSAFE and not "\ud800" <= one <= "\udfff"
+
+
+def _escaped(one: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in one.encode("utf-8", "surrogatepass"))
