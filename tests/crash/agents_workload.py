@@ -21,6 +21,7 @@ COMMANDS = {
     "responses": ("responses_loop",),
     "urllib": ("curl_loop", "--urllib"),
     "urllib-stream": ("curl_loop", "--stream"),
+    "located": ("curl_loop", "--urllib", "--located"),
     "parallel": ("parallel_agents",),
     "shuffling": ("shuffling_agents",),
     "stubborn": ("stubborn",),

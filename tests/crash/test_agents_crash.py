@@ -119,6 +119,48 @@ def test_agents_on_libraries_go_on_after_a_kill_at_every_record_boundary(
     print(f"{boundary - 1} kills {when} a commit, over {libraries_baseline.records} records")
 
 
+# --- what an agent sees of where it is
+
+
+@pytest.fixture(scope="module")
+def located(tmp_path_factory):
+    """With temporary folders of its own: others may work on a run of the same name."""
+    folder = tmp_path_factory.mktemp("located")
+    (folder / "tmp").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder / "tmp"))
+        with laboratory(folder, ("located0", "located1"), faults=()) as lab:
+            yield lab
+
+
+@pytest.fixture(scope="module")
+def located_baseline(located):
+    return undisturbed(located)
+
+
+LOCATED = ("agent.folder:2", "agent.ended:1", "before:12", "after:16", "after:19")
+
+
+@pytest.mark.parametrize("plan", LOCATED)
+def test_an_agent_that_tells_the_model_where_it_is_goes_on_after_a_kill_of_the_driver(
+    located, located_baseline, plan
+):
+    assert kill_and_resume(located, located_baseline, plan), plan
+    assert not list((located.folder / "tmp").glob("holdfast-agents-*/*/*"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("when", ["before", "after", "agent.folder", "agent.ended"])
+def test_an_agent_that_tells_the_model_where_it_is_goes_on_after_a_kill_at_every_point(
+    located, located_baseline, when
+):
+    boundary = 1
+    while kill_and_resume(located, located_baseline, f"{when}:{boundary}"):
+        boundary += 1
+    assert boundary > 1
+
+
 # --- calls side by side: which is recorded first is a matter of timing
 
 

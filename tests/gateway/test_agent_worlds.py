@@ -68,20 +68,34 @@ async def content(t, episodes):
     return 1.0
 
 
-def test_a_fresh_world_is_an_empty_folder_for_each_attempt(tmp_path):
+def test_a_fresh_world_is_an_empty_folder_for_each_attempt_and_always_at_the_same_path(tmp_path):
     looked = (
         "import os, sys\n"
-        f"open({str(tmp_path / 'found')!r}, 'a').write(f'{{os.getcwd()}} {{os.listdir()}}\\n')\n"
+        "task = os.environ['HOLDFAST_TASK']\n"
+        f"found = open({str(tmp_path / 'found')!r}, 'a')\n"
+        "found.write(f'{os.getcwd()} {task} {os.listdir()}\\n')\n"
+        "found.close()\n"
         "open('half-done', 'w').write('x')\n"
         f"sys.exit(0 if open({str(tmp_path / 'found')!r}).read().count('\\n') > 1 else 1)"
     )
     performed(
         BlackBoxRolloutProcessor([sys.executable, "-c", looked], world=FreshWorld(), finish=content)
     )
-    lines = (tmp_path / "found").read_text().splitlines()
-    assert len(lines) == len({line.split()[0] for line in lines}) == 2
-    assert all(line.endswith(" []") for line in lines)
-    assert not Path(lines[0].split()[0]).exists()
+    first, second = (tmp_path / "found").read_text().splitlines()
+    assert first == second
+    assert first.endswith(" []")
+    assert not Path(first.split()[0]).exists()
+
+
+@pytest.mark.parametrize("logs", [True, False], ids=["logs", "no logs"])
+def test_an_agent_that_tells_the_model_where_it_is_is_given_back_its_past(tmp_path, logs):
+    command = [sys.executable, str(AGENTS / "curl_loop.py"), "--urllib", "--located"]
+    kept = {"logs": tmp_path / "logs"} if logs else {}
+    yard = performed(BlackBoxRolloutProcessor(command, env=crash(tmp_path, "1,2"), **kept))
+    history = yard.history()
+    assert len(history.failures) == 2
+    assert len(yard.policy.requests) == 4
+    assert not history.forks
 
 
 def test_a_word_of_the_command_that_names_a_file_here_is_found_from_the_fresh_folder(

@@ -14,14 +14,18 @@ from outpost import is_running, until
 
 from holdfast.environments.workspace import folder as folders
 from holdfast.gateway import scratch
+from holdfast.gateway.scratch import WORKING
+from holdfast.records.trajectory import TrajectoryKey
 from holdfast.testing import FakeEngine
 
 HOLDS = """
 import asyncio, subprocess, sys
-from holdfast.gateway.scratch import WORKING, scratch
+from holdfast.gateway.scratch import WORKING, scratch, scratch_of
+from holdfast.records.trajectory import TrajectoryKey
 
 async def main():
-    async with scratch() as folder:
+    is_named = sys.argv[1:] == ["trajectory"]
+    async with scratch_of(TrajectoryKey("r", "a", 0)) if is_named else scratch() as folder:
         (folder / WORKING).mkdir()
         (folder / WORKING / "left").write_text("x")
         with_stray = sys.argv[1:] == ["stray"]
@@ -158,5 +162,100 @@ def test_a_run_that_was_killed_leaves_nothing_once_it_has_gone_on(tmp_path, temp
         go.touch()
         done = subprocess.run([str(word) for word in words], env=env, timeout=60, check=False)
         assert done.returncode == 0
-    assert len(came.read_text().split()) == 2
+    first, second = came.read_text().split()
+    assert first == second
     assert left_in(temporary) == []
+
+
+# --- the folder of a trajectory
+
+KEY = TrajectoryKey("r", "a", 0)
+WRITES_LATE = """
+import os, sys, time
+os.setsid()
+os.chdir("/")
+print(os.getpid(), flush=True)
+while True:
+    open(os.path.join(os.path.dirname(os.environ["HOLDFAST_TASK"]), "files", "late"), "w").close()
+    time.sleep(0.001)
+"""
+
+
+async def folder_of(key: TrajectoryKey) -> Path:
+    async with scratch.scratch_of(key) as folder:
+        assert list(folder.iterdir()) == []
+        (folder / WORKING).mkdir()
+        (folder / WORKING / "left").write_text("x")
+        return folder
+
+
+def test_a_trajectory_has_its_folder_at_one_path_and_no_two_share_it(temporary):
+    others = (TrajectoryKey("r", "a", 1), TrajectoryKey("r", "a\0", 0), TrajectoryKey("s", "a", 0))
+    found = [asyncio.run(folder_of(key)) for key in (KEY, *others, KEY)]
+    assert found[0] == found[-1]
+    assert len(set(found)) == 4
+    assert left_in(temporary) == []
+
+
+def test_what_still_runs_of_an_attempt_is_ended_before_the_next_one_has_the_folder(temporary):
+    """A process that left its group and its folder, of a driver that was killed."""
+    holder = Holder("trajectory")
+    task = holder.folder / "task.json"
+    stray = subprocess.Popen(
+        [sys.executable, "-c", WRITES_LATE],
+        env={**os.environ, "HOLDFAST_TASK": str(task)},
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert stray.stdout.readline()
+        until((holder.folder / WORKING / "late").exists)
+        holder.kill()
+        assert asyncio.run(folder_of(KEY)) == holder.folder
+        assert stray.wait(60) == -signal.SIGKILL
+    finally:
+        stray.kill()
+        stray.communicate()
+    assert left_in(temporary) == []
+
+
+def test_a_folder_that_a_living_process_has_is_not_shared(temporary, caplog):
+    """A driver that was frozen, and has lost its trajectory, may wake up and remove its folder."""
+    holder = Holder("trajectory")
+    try:
+        other = asyncio.run(folder_of(KEY))
+        assert other != holder.folder
+        assert "is in use elsewhere" in caplog.text
+        assert (holder.folder / WORKING / "left").exists()
+    finally:
+        holder.end()
+    assert asyncio.run(folder_of(KEY)) == holder.folder
+    assert left_in(temporary) == []
+
+
+def test_a_folder_that_cannot_be_emptied_is_not_used(temporary, monkeypatch, caplog):
+    first = asyncio.run(folder_of(KEY))
+    (first / WORKING).mkdir(parents=True)
+    remove = folders.remove
+
+    def cannot(path: str) -> None:
+        if path == str(first.parent):
+            raise folders.EnvironmentBroken(f"the workspace {path} cannot be removed: busy")
+        remove(path)
+
+    monkeypatch.setattr(folders, "remove", cannot)
+    assert asyncio.run(folder_of(KEY)) != first
+    assert "cannot be removed" in caplog.text
+    monkeypatch.undo()
+    folders.remove(str(first.parent))
+
+
+def test_an_attempt_that_is_cancelled_while_it_gets_its_folder_does_not_keep_it(temporary):
+    async def cancelled() -> None:
+        getting = asyncio.create_task(folder_of(KEY))
+        await asyncio.sleep(0)
+        getting.cancel()
+        await asyncio.wait({getting})
+
+    first = asyncio.run(folder_of(KEY))
+    asyncio.run(cancelled())
+    assert asyncio.run(folder_of(KEY)) == first

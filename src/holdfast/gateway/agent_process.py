@@ -22,6 +22,7 @@ MARK = "HOLDFAST_URL"
 ROUNDS = 5
 """How often it is looked for what an agent has left: it may start more meanwhile."""
 TAIL = 2_000
+TASK_FILE = "task.json"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
 """Of the driver's environment; nothing else of it, and so none of its keys, reaches an agent."""
 
@@ -38,7 +39,7 @@ def variables(
     binding: Binding, task: Task, *, model: str, folder: Path, more: Mapping[str, str]
 ) -> dict[str, str]:
     """What the common SDKs read. The task is in a file: it may be large."""
-    (folder / "task.json").write_bytes(msgspec.json.encode(task))
+    (folder / TASK_FILE).write_bytes(msgspec.json.encode(task))
     return {
         "OPENAI_BASE_URL": f"{binding.url}/v1",
         "OPENAI_API_BASE": f"{binding.url}/v1",
@@ -47,7 +48,7 @@ def variables(
         "ANTHROPIC_API_KEY": binding.key,
         MARK: binding.bound_url,
         "HOLDFAST_MODEL": model,
-        "HOLDFAST_TASK": str(folder / "task.json"),
+        "HOLDFAST_TASK": str(folder / TASK_FILE),
         **more,
     }
 

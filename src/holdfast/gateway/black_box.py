@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.gateway.agent_process import AgentProcess, environment, variables
+import msgspec
+
+from holdfast.gateway.agent_process import TASK_FILE, AgentProcess, environment, variables
 from holdfast.gateway.errors import AgentFailed, AgentKilled
 from holdfast.gateway.folder import AgentFolder
 from holdfast.gateway.folder_process import FolderProcess
 from holdfast.gateway.limits import Limits
-from holdfast.gateway.scratch import WORKING, scratch
+from holdfast.gateway.scratch import WORKING, scratch, scratch_of
 from holdfast.gateway.server import Binding
 from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, attempt_of
 from holdfast.gateway.trajectory import AgentTrajectory
@@ -57,7 +59,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         limits: Limits | None = None,
         ignore: Sequence[str] = (),
     ):
-        """`cwd`: by default a new folder for each attempt, in a workspace's world always that;
+        """`cwd`: by default an empty folder for each attempt, in a workspace's world always that;
         `logs`: where the output of each attempt is kept; by default only its end, in errors.
         `resume_command` is run instead of `command` where the agent finds its workspace as it was.
         The rest is as with `GatewayRolloutProcessor`."""
@@ -104,8 +106,8 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             found: Any = self._command(binding, t.task)
             result: Returned = await found if inspect.isawaitable(found) else found
             return result
-        async with scratch() as folder:
-            logs = self._folder(t) or folder
+        async with scratch_of(t.key) as folder:
+            logs = self._logs_of(t) or folder
             home = next((one for one in t.session.episodes if isinstance(one, AgentFolder)), None)
             process: AgentProcess | FolderProcess
             if home is None:
@@ -120,7 +122,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         self, command: Sequence[str], t: Rollout, binding: Binding, logs: Path, folder: Path
     ) -> AgentProcess:
         model = t.voice.policy.model
-        env = environment(binding, t.task, model=model, folder=logs, more=self._env)
+        env = environment(binding, t.task, model=model, folder=folder, more=self._env)
         fresh = folder / WORKING
         fresh.mkdir()
         words = command if self._cwd is not None else _found_from_here(command)
@@ -142,7 +144,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         env = variables(binding, t.task, model=model, folder=given, more=self._env)
         # Whoever runs in the sandbox may be nobody.
         given.chmod(0o755)
-        (given / "task.json").chmod(0o644)
+        (given / TASK_FILE).chmod(0o644)
         command = self._resume if home.is_resumed else self._command
         assert not callable(command), "a workspace's world wants a command"
         env["HOLDFAST_RESUMED"] = "1" if home.is_resumed else ""
@@ -151,12 +153,13 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         _check_ended(await process.run(), process.last_words)
         return process
 
-    def _folder(self, t: Rollout) -> Path | None:
+    def _logs_of(self, t: Rollout) -> Path | None:
         if self._logs is None:
             return None
         name = f"{file_name(t.key.task)}-{t.key.sample}"
         folder = self._logs / file_name(t.key.run) / name / str(attempt_of(t))
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / TASK_FILE).write_bytes(msgspec.json.encode(t.task))
         return folder
 
 

@@ -1,10 +1,11 @@
 """Scratch: folders that are needed while something runs, and that nobody wants afterwards.
 
-Each process has one of its own within a folder of the user's, and holds a lock on it for as long as
-it lives. What a process that was killed has left is removed by the next one that needs such a
-folder, with the agents that still run in it; what a living process has is never touched.
+Each is locked for as long as it is in use. What a process that was killed has left is removed by
+the next one that needs such a folder, with the agents that still run in it; what a living process
+has is never touched.
 """
 
+import hashlib
 import logging
 import os
 import tempfile
@@ -12,9 +13,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from holdfast import crashpoint
 from holdfast.environments.workspace import folder as folders
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.records.errors import EnvironmentBroken
+from holdfast.records.trajectory import TrajectoryKey
 
 WORKING = folders.FILES
 """In it, the folder in which an agent runs, if one does: by it, those that were left are found."""
@@ -26,6 +29,8 @@ _LONGEST = 103
 """Bytes of a socket's address: 103 on macOS, 107 on Linux."""
 _WITHIN = len("/0123456789ab/000001/999.sock")
 """What a socket adds to the root's."""
+_NAMES = 1000
+"""Of one trajectory's folder: as many runs of one name can be worked on beside each other."""
 
 
 def root(*, for_sockets: bool = False) -> str:
@@ -50,3 +55,26 @@ async def scratch(*, for_sockets: bool = False) -> AsyncIterator[Path]:
         except EnvironmentBroken as error:
             # Something that got away may still write there: it is left to the next process.
             _log.warning("an agent's folder is left for now: %s", error)
+
+
+@asynccontextmanager
+async def scratch_of(key: TrajectoryKey) -> AsyncIterator[Path]:
+    """A trajectory's folder: empty, and at the same path in each of its attempts, also by another
+    process. Only where somebody else has it (a driver that was frozen, another run of the same
+    name) it is another, which is logged."""
+    claim = folders.Claim(root(), (_name_of(key, number) for number in range(_NAMES)))
+    try:
+        place = await in_thread(claim.take)
+        if claim.name != _name_of(key, 0):
+            _log.warning("the folder of %s is in use elsewhere: this attempt has %s", key, place)
+        crashpoint.reach("agent.folder")
+        yield Path(place)
+        crashpoint.reach("agent.ended")
+    finally:
+        await in_thread(claim.give_up)
+
+
+def _name_of(key: TrajectoryKey, number: int) -> str:
+    """Short, and always as long: agents may show it to the model."""
+    text = "\0".join((key.run, key.task, str(key.sample))).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=6, salt=number.to_bytes(16, "big")).hexdigest()

@@ -28,7 +28,8 @@ class Restore(StrEnum):
 
 
 class FreshWorld(Struct, frozen=True):
-    """An empty folder for each attempt, in which the agent runs its tools again. The default."""
+    """An empty folder, at the same path in each attempt of a trajectory, in which the agent runs
+    its tools again. The default."""
 
     @property
     def identity(self) -> str:

@@ -15,6 +15,8 @@ from holdfast.journal import writer
 from holdfast.records.errors import UsageError
 
 POINTS = {
+    "agent.ended": "agent.ended",
+    "agent.folder": "agent.folder",
     "before": "journal.before_commit",
     "after": "journal.after_commit",
     "engine.admitted": "engine.admitted",

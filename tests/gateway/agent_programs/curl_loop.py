@@ -1,4 +1,7 @@
-"""An agent without any library: it posts JSON with curl, or with urllib, also for a stream."""
+"""An agent without any library: it posts JSON with curl, or with urllib, also for a stream.
+
+With --located it tells the model where it is and what is there, and leaves something there.
+"""
 
 import json
 import os
@@ -62,9 +65,18 @@ def posted(data: str) -> dict:
     return json.loads(subprocess.run(command, input=data.encode(), capture_output=True).stdout)
 
 
+def located() -> dict:
+    found = f"in {os.getcwd()}, with {os.environ['HOLDFAST_TASK']}, are {os.listdir()}"
+    with open("left", "w") as file:
+        file.write(found)
+    return {"role": "user", "content": found}
+
+
 def main() -> None:
     tell_pid()
     messages = read_task()
+    if "--located" in sys.argv:
+        messages.append(located())
     for count in range(CALLS):
         crash(count)
         asked = {"model": os.environ["HOLDFAST_MODEL"], "messages": messages, "tools": [TOOL]}

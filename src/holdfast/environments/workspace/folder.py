@@ -18,6 +18,7 @@ import stat
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterable
 
 from holdfast.environments.workspace.processes import kill_all
 from holdfast.records.errors import EnvironmentBroken, UsageError
@@ -62,6 +63,56 @@ class Room:
         path = os.path.join(self.path, f"{next(self._numbers):06d}")
         os.mkdir(path, 0o700)
         return path
+
+
+class Claim:
+    """A folder whose path is known beforehand, and that one at a time may have.
+
+    What was left there is removed first, and whatever still runs in it is ended: nothing of an
+    earlier holder is there, or writes there later, as far as it can be found.
+    """
+
+    def __init__(self, root: str, names: Iterable[str]):
+        self._root = root
+        self._names = names
+        self._path = ""
+        self._held: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The one of the names that it got."""
+        return os.path.basename(self._path)
+
+    def take(self) -> str:
+        """An empty folder at the first of the names that can be had. Blocks."""
+        where = _resolved(self._root)
+        _make_private(where)
+        for name in self._names:
+            path = os.path.join(where, name)
+            if (held := _hold(path + LOCK)) is not None and _is_emptied(path, held):
+                self._path, self._held = path, held
+                place = os.path.join(path, f"{1:06d}")
+                os.makedirs(place, 0o700)
+                return place
+        raise EnvironmentBroken(f"no folder can be had in {where}: {_ELSEWHERE}")
+
+    def give_up(self) -> None:
+        """Ends what runs in it, and removes it. Harmless where it was never taken."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            _empty_if_possible(self._path, held, sandboxed=False)
+
+
+def _is_emptied(path: str, held: int) -> bool:
+    """Whether nothing is left there; otherwise it is not held any more, either."""
+    try:
+        _end_all_in(path, sandboxed=False)
+        remove(path)
+    except (EnvironmentBroken, OSError) as error:
+        _log.warning("what an attempt has left stays for now: %s", error)
+        os.close(held)
+        return False
+    return True
 
 
 def new_place(root: str | None) -> str:
@@ -133,11 +184,11 @@ def _remove_abandoned(root: str) -> None:
                 _empty_if_possible(entry.path.removesuffix(LOCK), held)
 
 
-def _empty_if_possible(path: str, held: int) -> None:
+def _empty_if_possible(path: str, held: int, *, sandboxed: bool = True) -> None:
     """What cannot be removed (a container has left files of another user in it) is no reason not to
     work beside it; the next process tries again."""
     try:
-        _end_all_in(path)
+        _end_all_in(path, sandboxed=sandboxed)
         remove(path)
         os.unlink(path + LOCK)
     except (EnvironmentBroken, OSError) as error:
@@ -146,10 +197,10 @@ def _empty_if_possible(path: str, held: int) -> None:
         os.close(held)
 
 
-def _end_all_in(path: str) -> None:
+def _end_all_in(path: str, *, sandboxed: bool = True) -> None:
     with contextlib.suppress(FileNotFoundError):
         for entry in list(os.scandir(path)):
-            kill_all(os.path.join(entry.path, FILES), sandboxed=True)
+            kill_all(os.path.join(entry.path, FILES), sandboxed=sandboxed)
 
 
 FILES = "files"

@@ -1,8 +1,9 @@
 """Processes that a command left behind.
 
 Without a sandbox they are found by what they inherited: a home or a working folder within the
-workspace. One that cleaned its environment and left the folder is not found; only a pid namespace
-(bubblewrap) leaves no way out. Those in a sandbox whose driver is gone are found by their mounts.
+workspace, or, of an agent, a task beside it. One that cleaned its environment and left the folder
+is not found; only a pid namespace (bubblewrap) leaves no way out. Those in a sandbox whose driver
+is gone are found by their mounts.
 """
 
 import contextlib
@@ -15,6 +16,8 @@ from holdfast.records.errors import EnvironmentBroken
 ROUNDS = 100
 PAUSE = 0.02
 PLACE = b"/workspace"
+TASK = b"HOLDFAST_TASK="
+"""Where an agent finds its task: in the folder of its attempt."""
 
 
 def kill_all(folder: str, *, sandboxed: bool = False) -> None:
@@ -45,8 +48,12 @@ def of_folder(folder: str, *, sandboxed: bool = False) -> list[int]:
 def _is_inside(process: str, folder: bytes) -> bool:
     try:
         with open(f"/proc/{process}/environ", "rb") as file:
-            if b"HOME=" + folder in file.read().split(b"\0"):
-                return True
+            variables = file.read().split(b"\0")
+        if b"HOME=" + folder in variables:
+            return True
+        task = TASK + os.path.dirname(folder) + b"/"
+        if any(variable.startswith(task) for variable in variables):
+            return True
         where = os.readlink(f"/proc/{process}/cwd".encode())
     except OSError:
         return False  # Gone, a zombie, or somebody else's.
