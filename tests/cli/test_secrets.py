@@ -24,6 +24,17 @@ async def solve(t: holdfast.Rollout) -> None:
 """
 
 
+LOUD_AGENT = """
+import sys
+import holdfast
+
+said = "import os, sys; print(os.environ['SERVICE_TOKEN'], os.environ); sys.exit(3)"
+solve = holdfast.BlackBoxRolloutProcessor(
+    [sys.executable, "-c", said], env={"SERVICE_TOKEN": "CANARY", "SETTING": "more-CANARY"}
+)
+""".replace("CANARY", CANARY)
+
+
 class _Parrot(BaseHTTPRequestHandler):
     """An engine that answers every generation with an error that holds the key."""
 
@@ -102,4 +113,14 @@ def test_a_key_that_a_trajectory_says_aloud_goes_nowhere(lab):
     lab.tasks("sum")
     told = said(lab, lab.finished_run(env=KEY))
     assert "was refused" in told
+    assert CANARY not in told
+
+
+def test_secrets_that_an_agent_was_given_and_says_in_its_last_words_go_nowhere(lab):
+    lab.write("agent.py", LOUD_AGENT)
+    lab.tasks("sum")
+    done = lab.finished_run("--max-retry", 0, "--group-refill", 0)
+    lab.holdfast("report", "r", "--out", "page.html")
+    told = said(lab, done) + (lab.place / "page.html").read_text()
+    assert "exit code 3" in told
     assert CANARY not in told

@@ -9,6 +9,7 @@ from yard import Yard
 
 from holdfast.gateway.agent_process import TAIL, AgentProcess
 from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.records.redaction import hide
 
 LITTER = """
 import subprocess, sys, time
@@ -32,6 +33,15 @@ def test_the_last_words_of_an_agent_cost_no_more_than_they_are(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_half_a_secret_is_not_kept_where_the_last_words_begin(tmp_path):
+    hide("canaryQ7x9Zp42mNw")
+    process = AgentProcess(["true"], folder=tmp_path, env={}, cwd=tmp_path)
+    (tmp_path / "stdout").touch()
+    (tmp_path / "stderr").write_text("canaryQ7x9Zp42mNw" + "y" * (TAIL - 8))
+    assert "42mNw" not in process.last_words
+    assert process.last_words.endswith("y" * (TAIL - 10))
 
 
 async def content(t, episodes):

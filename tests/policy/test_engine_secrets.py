@@ -1,6 +1,7 @@
 """No error of the client holds a secret, whatever the engine says."""
 
 import asyncio
+import base64
 import traceback
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from faking import QUICK, request, sample
 
 from holdfast.policy.pool import EnginePolicy
 from holdfast.records.errors import (
+    BadRequest,
     EndpointDown,
     HoldfastError,
     PolicyRefused,
@@ -65,6 +67,37 @@ def test_the_api_key_is_in_no_error_even_if_the_engine_repeats_it(status: int, m
                 await work
             await policy.aclose()
             assert KEY not in told(caught.value)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 422, 500])
+def test_credentials_of_the_address_are_in_no_error_even_if_the_engine_repeats_them(
+    status: int,
+) -> None:
+    async def main() -> None:
+        async with parrot(status) as url:
+            address = url.replace("//", "//me:hunter22xyz@")
+            policy = EnginePolicy(address, "m", retry=QUICK, patience=0)
+            with pytest.raises(HoldfastError) as caught:
+                await policy.sample(request())
+            await policy.aclose()
+            for secret in ("hunter22xyz", base64.b64encode(b"me:hunter22xyz").decode()):
+                assert secret not in told(caught.value)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_what_an_engine_says_of_a_request_can_be_said_without_its_address(status: int) -> None:
+    async def main() -> None:
+        async with parrot(status) as url:
+            policy = EnginePolicy(url, "m", retry=QUICK, patience=0)
+            with pytest.raises(BadRequest, match=url) as caught:
+                await policy.sample(request())
+            await policy.aclose()
+            assert url.removeprefix("http://") not in caught.value.said
+            assert f"the engine answered {status}: POST " in caught.value.said
 
     asyncio.run(main())
 

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.environments.protocol import JSON, MAX_ANSWER, Troubled, checked_token
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, UsageError
-from holdfast.records.redaction import redact
+from holdfast.records.redaction import hide_credentials, redact
 
 TRIES = 5
 _PAUSES = RetryPolicy(base=0.5, cap=10.0)
@@ -42,6 +42,7 @@ class Connection:
 
     def __init__(self, url: str, *, token: str | None = None):
         self.url = _address(url)
+        hide_credentials(self.url)
         self.shown = redact(self.url)
         token = checked_token(token)
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}

@@ -25,5 +25,5 @@ def refusal_of(error: Exception, ask: Ask, wire: str) -> Refused | None:
         # Engines know other schemas and other efforts than agents do.
         what = "json" if ask.json is not False else "reasoning_effort"
         param = names.get(what, what)
-        return Refused(400, f"Invalid '{param}': {redact(str(error))}", param=param)
+        return Refused(400, f"Invalid '{param}': {redact(error.said)}", param=param)
     return None

@@ -22,6 +22,8 @@ MARK = "HOLDFAST_URL"
 ROUNDS = 5
 """How often it is looked for what an agent has left: it may start more meanwhile."""
 TAIL = 2_000
+_BEFORE = 8_000
+"""Bytes that are read before the tail: half a secret would not be known for one."""
 TASK_FILE = "task.json"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
 """Of the driver's environment; nothing else of it, and so none of its keys, reaches an agent."""
@@ -112,18 +114,15 @@ class AgentProcess:
     @property
     def last_words(self) -> str:
         """The end of what it wrote to stderr, or else to stdout."""
-        for name in ("stderr", "stdout"):
-            said = end_of(self._folder / name).decode("utf-8", "replace").strip()
-            if said:
-                return redact(said)
-        return ""
+        return end_of(self._folder / "stderr") or end_of(self._folder / "stdout")
 
 
-def end_of(path: Path) -> bytes:
-    """The last bytes of a file, which may be larger than the memory."""
+def end_of(path: Path) -> str:
+    """What stands at the end of a file, which may be larger than the memory; without secrets."""
     with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
-        return file.read(TAIL)
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL - _BEFORE))
+        said = file.read(TAIL + _BEFORE).decode("utf-8", "replace")
+    return redact(said.strip())[-TAIL:].strip()
 
 
 def _end_strays(mark: bytes) -> None:

@@ -20,6 +20,8 @@ from holdfast.records.redaction import redact
 from holdfast.records.trajectory import Status
 from holdfast.rollout.session import Session
 
+NO_ANSWER = "the engine gave no answer that could be used; the log of the run says why"
+"""The reason itself names the engine's address, which is none of an agent's business."""
 END_SECONDS = 60.0
 """For the end of a trajectory to become durable."""
 _log = logging.getLogger("holdfast.gateway")
@@ -36,12 +38,12 @@ async def answered(hearing: Hearing, trajectory: str) -> Answer:
     except Truncated as limit:
         raise Refused(400, str(limit), code=limit.reason) from limit
     except BadRequest as error:
-        raise Refused(400, redact(str(error))) from error
+        raise Refused(400, redact(error.said)) from error
     except RunStopped as error:
         raise Refused(503, str(error), code="stopping") from error
     except HoldfastError as error:
         _log.warning("a call could not be answered: %s", redact(str(error)))
-        raise Refused(503, redact(str(error)), code="engine") from error
+        raise Refused(503, NO_ANSWER, code="engine") from error
     except asyncio.CancelledError:
         current = asyncio.current_task()
         if current is not None and current.cancelling():

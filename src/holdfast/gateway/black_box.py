@@ -26,6 +26,7 @@ from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.gateway.worlds import FRESH, FreshWorld, Restore, WorkspaceWorld, World
 from holdfast.records.errors import UsageError
 from holdfast.records.file_name import file_name
+from holdfast.records.redaction import hide_variables
 from holdfast.records.task import Task
 from holdfast.rollout.agent import Finish, MakeEnvironment
 from holdfast.rollout.context import Rollout
@@ -79,6 +80,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         self._resume = command if resume_command is None else resume_command
         _check_world(world, command, cwd, resume_command)
         self._env = dict(env or {})
+        hide_variables(self._env)
         self._cwd = None if cwd is None else Path(cwd)
         # The agent is told of a file in there, and has another current folder.
         self._logs = Path(logs).absolute() if logs is not None else None

@@ -16,7 +16,6 @@ from holdfast.environments.workspace.output import Output
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.gateway.agent_process import TAIL, end_of
 from holdfast.records.errors import EnvironmentBroken
-from holdfast.records.redaction import redact
 
 SIGNALLED = 128
 """A sandbox tells of a signal by a code above this."""
@@ -48,7 +47,7 @@ class FolderProcess:
                 code = process.wait()
                 self._launch.end()
             said = Output(TAIL)
-            said.add(end_of(self._output))
+            said.add(self.last_words.encode("utf-8", "replace"))
             if not is_stopped and (trouble := self._launch.trouble(Ended(code, said))):
                 raise EnvironmentBroken(trouble)
             return SIGNALLED - code if code > SIGNALLED else code
@@ -57,8 +56,7 @@ class FolderProcess:
 
     @property
     def last_words(self) -> str:
-        said = end_of(self._output).decode("utf-8", "replace").strip()
-        return redact(said)
+        return end_of(self._output)
 
 
 def _over_or_stopped(process: "subprocess.Popen[bytes]", stop: Stop) -> bool:

@@ -28,7 +28,7 @@ from holdfast.gateway.server import Binding
 from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, attempt_of
 from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.records.errors import EnvironmentBroken, UsageError
-from holdfast.records.redaction import hide, redact
+from holdfast.records.redaction import hide, hide_credentials, redact
 from holdfast.rollout.agent import Finish, MakeEnvironment
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processor import Returned
@@ -95,6 +95,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"{url!r} is no address: it has to begin with http:// or https://")
         self._url = url.rstrip("/")
+        hide_credentials(url)
         self._headers = dict(headers or {})
         for value in self._headers.values():
             hide(value)
@@ -173,7 +174,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
             if response.status >= 500 or response.status == 429:
                 raise aiohttp.ClientError(f"{asked} was answered with {response.status}")
             if response.status >= 400:
-                said = raw[:300].decode("utf-8", "replace")
+                said = redact(raw.decode("utf-8", "replace"))[:300]
                 raise EnvironmentBroken(
                     redact(f"{self._url}: {asked} was refused ({response.status}): {said}")
                 )

@@ -167,8 +167,8 @@ class Call:
         if self._is_constrained and not endpoint.takes_json:
             raise Unsupported(
                 "json",
-                f"{endpoint.name} is the embedded engine, which cannot keep a reply to JSON; ask "
-                "for JSON in the prompt, or use vLLM, SGLang or another engine that can",
+                "the embedded engine cannot keep a reply to JSON; ask for JSON in the prompt, or "
+                "use vLLM, SGLang or another engine that can",
             )
         prompt: array[int] = request.prompt
         if len(sampled):

@@ -44,7 +44,7 @@ from holdfast.records.errors import (
     Truncated,
     UsageError,
 )
-from holdfast.records.redaction import hide, redact
+from holdfast.records.redaction import hide, hide_credentials, redact
 
 CONNECT_SECONDS = 10.0
 PROBE_CONNECT_SECONDS = 5.0
@@ -60,6 +60,7 @@ _MAX_REFUSAL = 1 << 20
 _MAX_SAID = 1_000
 _MAX_ID = 512
 _EVIDENCE = 300
+_SELF = "the engine"
 _encoder = msgspec.json.Encoder()
 
 
@@ -114,6 +115,7 @@ class Endpoint:
         """What it was sent, for those who send it more."""
         self._api_key = _checked(api_key)
         hide(api_key)
+        hide_credentials(self.url)
         self._retry = retry
         self._connections = connections
         self._clock = clock
@@ -243,7 +245,7 @@ class Endpoint:
     ) -> PolicyError | BadRequest | Truncated:
         if isinstance(error, EngineSays):
             return self._refused(error.status, redact(str(error))[:_MAX_SAID], {})
-        evidence = redact(raw[:_EVIDENCE].decode("utf-8", "replace"))
+        evidence = redact(raw[: 2 * _EVIDENCE].decode("utf-8", "replace"))[:_EVIDENCE]
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
     @asynccontextmanager
@@ -304,6 +306,7 @@ class Endpoint:
         self, status: int, said: str, headers: Mapping[str, str]
     ) -> PolicyError | BadRequest | Truncated:
         """An error status as one of our errors: with `denied`, all that reads status codes."""
+        said = self._without_address(said)
         where = f"{self.name} answered {status}: {said}"
         kind, has_key = self.dialect.kind, bool(self._api_key)
         if (denial := denied(status, where, dialect=kind, has_key=has_key)) is not None:
@@ -318,7 +321,12 @@ class Endpoint:
             )
         if status in (400, 413, 422) and _TOO_LONG.search(said):
             return ContextOverflow(said)
-        return BadRequest(where)
+        return BadRequest(where, said=f"the engine answered {status}: {said}")
+
+    def _without_address(self, said: str) -> str:
+        """What an engine says may reach an agent, and where it is may not."""
+        address = urlsplit(self.url).netloc.rpartition("@")[2]
+        return said.replace(self.name, _SELF).replace(address, _SELF)
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:

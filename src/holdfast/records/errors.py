@@ -137,6 +137,11 @@ class BadRequest(HoldfastError):
 
     cause = Cause.CODE
 
+    def __init__(self, message: str, *, said: str = ""):
+        super().__init__(message)
+        self.said = said or message
+        """The same for whoever may not know where the engine is."""
+
 
 class NotTrainable(HoldfastError):
     """The data has no token ids: it is good for evaluation, and no sample is made of it."""

@@ -1,14 +1,26 @@
 """Keeping secrets out of journals, logs and errors.
 
 Two ways: what looks like a credential is taken out of every text that leaves, and a secret that the
-process is known to hold (`hide`) is taken out wherever it stands, whatever it looks like.
+process is known to hold (`hide`) is taken out wherever it stands, whatever it looks like. What a
+model says or reads is data, and is never changed.
 """
 
+import base64
+import binascii
+import json
 import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote, unquote, urlsplit
 
 SHORTEST = 6
 REDACTED = "[redacted]"
-
+_SHORTEST_LINE = 16
+"""Of a secret with several lines, such as a private key: of each line that is hidden by itself."""
+_SHORTEST_UNNAMED = 12
+_SECRET_NAME = re.compile(
+    r"(?i)(?:key|token|secret|password|passwd|passphrase|credential|cookie|auth|authorization"
+    r"|(?<![a-z])(?:pass|pat|bearer)|(?<=[_-])pwd)s?(?=$|[^a-z])"
+)
 _CREDENTIALS = (
     re.compile(r"(?i)(bearer\s+)[^\s\"',;]+"),
     re.compile(
@@ -18,13 +30,58 @@ _CREDENTIALS = (
     re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s\"',;]+(?=@)"),
     re.compile(r"(\b)(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_-]{8,}"),
 )
-_hidden: set[str] = set()
+_BASIC = re.compile(r"(?i)(\bbasic\s+)([a-z0-9+/_-]{4,}={0,2})")
+_hidden: dict[str, None] = {}
+"""The longest first: one secret may hold another."""
 
 
 def hide(secret: str | None) -> None:
-    """From now on, `redact` takes `secret` out of everything. Too short ones would match words."""
-    if secret is not None and len(secret) >= SHORTEST:
-        _hidden.add(secret)
+    """From now on, `redact` takes `secret` out of everything, also as URLs and JSON write it. Too
+    short ones would match words."""
+    global _hidden
+    if secret is None:
+        return
+    forms = {one for one in _forms(secret) if len(one) >= SHORTEST}
+    if not forms <= _hidden.keys():
+        _hidden = dict.fromkeys(sorted(forms | _hidden.keys(), key=len, reverse=True))
+
+
+def _forms(secret: str) -> Iterator[str]:
+    yield from (secret, secret.strip(), json.dumps(secret)[1:-1])
+    yield quote(secret, safe="", errors="surrogatepass")
+    lines = [line.strip() for line in secret.splitlines()]
+    yield from (line for line in lines if len(line) >= _SHORTEST_LINE)
+
+
+def hide_variables(variables: Mapping[str, str]) -> None:
+    """Hides what is secret of the variables that a program is given: by its name, or because it is
+    made of letters and digits like no word is."""
+    for name, value in variables.items():
+        if _SECRET_NAME.search(name) or _is_random(value):
+            hide(value)
+
+
+def _is_random(value: str) -> bool:
+    return (
+        len(value) >= _SHORTEST_UNNAMED
+        and not any(one.isspace() or one == "/" for one in value)
+        and any(one.isdigit() for one in value)
+        and any(one.isalpha() for one in value)
+    )
+
+
+def hide_credentials(url: str) -> None:
+    """Hides the user and the password of an address, as they stand there and as they are sent."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return  # No address; whoever uses it says so.
+    if parts.username is None and parts.password is None:
+        return
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    hide(password or user)
+    hide(f"{user}:{password}")
+    hide(base64.b64encode(f"{user}:{password}".encode()).decode())
 
 
 def redact(text: str) -> str:
@@ -32,5 +89,15 @@ def redact(text: str) -> str:
     for secret in _hidden:
         text = text.replace(secret, REDACTED)
     for pattern in _CREDENTIALS:
-        text = pattern.sub(r"\1[redacted]", text)
-    return text
+        text = pattern.sub(rf"\1{REDACTED}", text)
+    return _BASIC.sub(_without_basic, text)
+
+
+def _without_basic(found: re.Match[str]) -> str:
+    """After the word `basic`, only what is a user with a password is a credential."""
+    encoded = found[2].rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except binascii.Error:
+        return found[0]
+    return f"{found[1]}{REDACTED}" if b":" in decoded else found[0]

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from holdfast.environments.mcp.words import Words
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import REDACTED, hide, redact
+from holdfast.records.redaction import REDACTED, hide, hide_credentials, hide_variables, redact
 
 if TYPE_CHECKING:
     import httpx2
@@ -39,9 +39,7 @@ class Stdio(Struct, frozen=True):
     cwd: str | None = None
 
     def __post_init__(self) -> None:
-        for name, value in self.env.items():
-            if _SECRET.search(name):
-                hide(value)
+        hide_variables(self.env)
 
     @property
     def described(self) -> str:
@@ -79,7 +77,7 @@ class Http(Struct, frozen=True):
             raise UsageError(
                 f"{self.described} is no http or https URL; for a command, use McpServer.stdio"
             )
-        hide(parts.password)
+        hide_credentials(self.url)
         for name, value in self.headers.items():
             if _SECRET.search(name):
                 hide(value)

@@ -27,6 +27,7 @@ from holdfast.environments.workspace.source import Source, digest_of
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.environments.workspace.tree import Tree, give, scan, told, trim
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
+from holdfast.records.redaction import hide_variables
 from holdfast.rollout.environment import DEFAULT_TIMEOUT, Environment, Observation, Recovery
 from holdfast.rollout.tool import Function, Tool
 
@@ -75,6 +76,7 @@ class Workspace(Environment):
         self._limits = limits
         self._limit = workspace_limit
         self._given_env = dict(env or {})
+        hide_variables(self._given_env)
         self._env = settings.variables(env or {}, interpreter)
         self._read_only = mounts.checked(tuple(read_only))
         if interpreter:
