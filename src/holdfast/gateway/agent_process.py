@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.environments.workspace.confinement import confinement
 from holdfast.gateway.keys import PREFIX
 from holdfast.gateway.server import Binding
 from holdfast.records.errors import UsageError
@@ -58,8 +59,17 @@ def variables(
 class AgentProcess:
     """One attempt of an agent. Its output is in two files of its folder."""
 
-    def __init__(self, command: Sequence[str], *, folder: Path, env: Mapping[str, str], cwd: Path):
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        env: Mapping[str, str],
+        cwd: Path,
+        confined: bool = True,
+    ):
         self._command = list(command)
+        self._confined = confined
         self._folder = folder
         self._env = dict(env)
         self._cwd = cwd
@@ -87,10 +97,12 @@ class AgentProcess:
         would go on, and nobody would know of it."""
         name, tie = self._command[0], shutil.which("setpriv")
         found = shutil.which(name, path=self._env.get("PATH")) or (self._cwd / name).exists()
-        # A command that is not there has to be told from one that fails.
-        return (
-            [tie, "--pdeathsig", "KILL", "--", *self._command] if tie and found else self._command
-        )
+        if not found:
+            # A command that is not there has to be told from one that fails.
+            return self._command
+        words = confinement().words if self._confined else ()
+        # The tie comes last: who changes its credentials may lose it.
+        return [*words, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self._command]
 
     async def wait(self) -> int:
         assert self._process is not None, "it was started"

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.environments.workspace.confinement import confinement
+from holdfast.environments.workspace.threads import in_thread
 from holdfast.gateway.agent_process import TASK_FILE, AgentProcess, environment, variables
 from holdfast.gateway.errors import AgentFailed, AgentKilled
 from holdfast.gateway.folder import AgentFolder
@@ -99,6 +101,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         if not callable(self._command):
             async with scratch():
                 pass  # Where each of them will have its folder, there can be one.
+            await in_thread(confinement)  # Tried out here, and not on the loop.
         await super().setup()
 
     async def run_agent(
@@ -128,7 +131,10 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         fresh = folder / WORKING
         fresh.mkdir()
         words = command if self._cwd is not None else _found_from_here(command)
-        process = AgentProcess(words, folder=logs, env=env, cwd=self._cwd or fresh)
+        confined = isinstance(self.world, FreshWorld) and self.world.confined
+        process = AgentProcess(
+            words, folder=logs, env=env, cwd=self._cwd or fresh, confined=confined
+        )
         await process.start()
         try:
             code = await process.wait()

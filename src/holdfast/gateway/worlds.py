@@ -31,6 +31,10 @@ class FreshWorld(Struct, frozen=True):
     """An empty folder, at the same path in each attempt of a trajectory, in which the agent runs
     its tools again. The default."""
 
+    confined: bool = True
+    """Whether the agent is kept from reading the variables and the memory of other processes (see
+    `confinement`). Where it needs what that takes from it, such as `sudo`: False."""
+
     @property
     def identity(self) -> str:
         return ""

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from holdfast.environments.workspace import mounts
 from holdfast.environments.workspace.command import Bounds, Ended, Launch, Stop, run, spawn
+from holdfast.environments.workspace.confinement import confinement
 from holdfast.environments.workspace.limits import ResourceLimits
 from holdfast.environments.workspace.processes import kill_all
 from holdfast.environments.workspace.seccomp import no_user_namespaces
@@ -164,6 +165,7 @@ class _PlainLaunch:
         job = self._job
         argv = [
             *(_tool("nice"), "-n", str(job.limits.niceness)),
+            *confinement().words,
             *(_tool("setpriv"), "--pdeathsig", "KILL", "--no-new-privs", "--"),
             *_limited(job, count_processes=False),
         ]
