@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def no_bwrap(tmp_path) -> dict[str, str]:
     return {**os.environ, "PATH": str(tools)}
 
 
+@pytest.fixture
+def open_to_all():
+    """A folder that other users can enter. Those of the tests are closed by any session of pytest
+    that begins."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-tests-", dir="/tmp"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
+
+
 def test_without_bwrap_the_user_is_told_and_commands_run_plainly(tmp_path, no_bwrap):
     out, err = start(str(tmp_path / "w"), "auto", "echo hi", env=no_bwrap).communicate(timeout=60)
     assert out.split("\n")[:2] == ["none", "hi"]
@@ -44,7 +55,7 @@ def test_without_bwrap_one_who_wants_it_is_refused(tmp_path, no_bwrap):
 
 @needs_bwrap
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests run as another user already")
-def test_another_user_has_the_same_sandbox(tmp_path):
+def test_another_user_has_the_same_sandbox(open_to_all):
     """With the machine's own Python, since the tests' may lie where others cannot look."""
     packages = next(path for path in sys.path if path.endswith("site-packages"))
     python = f"/usr/bin/python3.{sys.version_info.minor}"
@@ -54,12 +65,9 @@ def test_another_user_has_the_same_sandbox(tmp_path):
     probe = [*become, python, "-c", "import holdfast, msgspec"]
     if not os.path.exists(python) or subprocess.run(probe, env=env, capture_output=True).returncode:
         pytest.skip(f"{python} cannot import holdfast as another user")
-    root = tmp_path / "w"
+    root = open_to_all / "w"
     root.mkdir(mode=0o700)
     os.chown(root, 1234, 1234)
-    for parent in root.parents:
-        if not parent.stat().st_mode & 0o001:
-            parent.chmod(0o711)
     command = (
         "id -u; hostname; unshare -U true; touch /x; "
         "cat /proc/sys/vm/swappiness > /proc/sys/vm/swappiness; "
