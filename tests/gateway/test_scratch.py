@@ -232,6 +232,23 @@ def test_a_folder_that_a_living_process_has_is_not_shared(temporary, caplog):
     assert left_in(temporary) == []
 
 
+def test_who_only_removes_what_was_left_is_waited_for(temporary, monkeypatch):
+    """Two drivers that begin at once, after one that was killed."""
+    first = asyncio.run(folder_of(KEY))
+    first.mkdir(parents=True)
+    removing = folders._hold(f"{first.parent}{folders.LOCK}")
+    waited = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            os.close(removing)
+
+    monkeypatch.setattr(folders.time, "sleep", sleep)
+    assert asyncio.run(folder_of(KEY)) == first
+    assert len(waited) == 3
+
+
 def test_a_folder_that_cannot_be_emptied_is_not_used(temporary, monkeypatch, caplog):
     first = asyncio.run(folder_of(KEY))
     (first / WORKING).mkdir(parents=True)

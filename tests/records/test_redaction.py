@@ -73,7 +73,9 @@ def test_a_value_like_no_word_is_secret_whatever_its_name():
     ("name", "value"),
     [("MODE", "production"), ("TOKENIZERS_PARALLELISM", "disabled"), ("AUTHOR", "somebody"),
      ("HOME", "/home/agent0123456"), ("PWD", "/tmp/abcdefg"), ("API_KEY", "1"),
-     ("N", "1234567890123"), ("GREETING", "hello world number 17")],
+     ("N", "1234567890123"), ("MODEL", "gpt-4o-mini-2024-07-18"),
+     ("MODEL", "Qwen2.5-0.5B-Instruct"),
+     ("GREETING", "hello world number 17")],
 )  # fmt: skip
 def test_other_variables_are_left(name, value):
     hide_variables({name: value})

@@ -16,11 +16,11 @@ SHORTEST = 6
 REDACTED = "[redacted]"
 _SHORTEST_LINE = 16
 """Of a secret with several lines, such as a private key: of each line that is hidden by itself."""
-_SHORTEST_UNNAMED = 12
 _SECRET_NAME = re.compile(
     r"(?i)(?:key|token|secret|password|passwd|passphrase|credential|cookie|auth|authorization"
     r"|(?<![a-z])(?:pass|pat|bearer)|(?<=[_-])pwd)s?(?=$|[^a-z])"
 )
+_RANDOM = re.compile(r"(?i)(?=[a-z]*\d)(?=\d*[a-z])[a-z\d]{12,}")
 _CREDENTIALS = (
     re.compile(r"(?i)(bearer\s+)[^\s\"',;]+"),
     re.compile(
@@ -54,20 +54,12 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def hide_variables(variables: Mapping[str, str]) -> None:
-    """Hides what is secret of the variables that a program is given: by its name, or because it is
-    made of letters and digits like no word is."""
+    """Hides what is secret of the variables that a program is given: by its name, or because a part
+    of it is made of letters and digits like no word is."""
     for name, value in variables.items():
-        if _SECRET_NAME.search(name) or _is_random(value):
+        is_path_or_text = any(one.isspace() or one == "/" for one in value)
+        if _SECRET_NAME.search(name) or (_RANDOM.search(value) and not is_path_or_text):
             hide(value)
-
-
-def _is_random(value: str) -> bool:
-    return (
-        len(value) >= _SHORTEST_UNNAMED
-        and not any(one.isspace() or one == "/" for one in value)
-        and any(one.isdigit() for one in value)
-        and any(one.isalpha() for one in value)
-    )
 
 
 def hide_credentials(url: str) -> None:

@@ -18,12 +18,16 @@ import stat
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterable
 
 from holdfast.environments.workspace.processes import kill_all
 from holdfast.records.errors import EnvironmentBroken, UsageError
 
 LOCK = ".lock"
+IN_USE = b"in use"
+"""In the lock of a folder that was claimed; it is gone when somebody else has the lock."""
+ROUNDS, PAUSE = 500, 0.02
 _ELSEWHERE = "set TMPDIR to another folder (or, of workspaces, name another `root`)"
 _OURS = re.compile(r"[0-9a-f]{12}\.lock").fullmatch
 """The lock of a room. Other programs call their files .lock as well, and those are theirs."""
@@ -89,8 +93,9 @@ class Claim:
         _make_private(where)
         for name in self._names:
             path = os.path.join(where, name)
-            if (held := _hold(path + LOCK)) is not None and _is_emptied(path, held):
+            if (held := _hold_unless_in_use(path + LOCK)) is not None and _is_emptied(path, held):
                 self._path, self._held = path, held
+                os.write(held, IN_USE)
                 place = os.path.join(path, f"{1:06d}")
                 os.makedirs(place, 0o700)
                 return place
@@ -101,6 +106,18 @@ class Claim:
         if self._held is not None:
             held, self._held = self._held, None
             _empty_if_possible(self._path, held, sandboxed=False)
+
+
+def _hold_unless_in_use(lock: str) -> int | None:
+    """Whoever only removes what a killed process left is done soon, and is waited for."""
+    for _ in range(ROUNDS):
+        if (held := _hold(lock)) is not None:
+            return held
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(lock).st_size:
+                return None
+        time.sleep(PAUSE)
+    return None
 
 
 def _is_emptied(path: str, held: int) -> bool:
@@ -213,6 +230,7 @@ def _hold(path: str) -> int | None:
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.stat(path).st_ino == os.fstat(held).st_ino:
+            os.ftruncate(held, 0)
             return held
     except (BlockingIOError, FileNotFoundError):
         pass
