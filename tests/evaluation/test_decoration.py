@@ -66,10 +66,14 @@ def defined(**arguments: Any) -> Definition:
         (
             {
                 "exception_handler_config": ExceptionHandlerConfig(
-                    backoff_config=BackoffConfig(giveup_func=lambda error: True)
+                    backoff_config=BackoffConfig(strategy="fibonacci")
                 )
             },
-            "giveup_func is not supported",
+            "strategy='fibonacci' is none of expo, constant",
+        ),
+        (
+            {"exception_handler_config": ExceptionHandlerConfig(retryable_exceptions={"OSError"})},
+            "retryable_exceptions wants exception classes, not 'OSError'",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def all_errors() -> list[type[HoldfastError]]:
         (errors.ToolSaysNo("no"), Cause.POLICY, False),
         (errors.BadRequest("what?"), Cause.CODE, False),
         (ZeroDivisionError(), Cause.CODE, True),
-        (ConnectionError("a rollout's own socket"), Cause.CODE, True),
+        (ConnectionError("a rollout's own socket"), Cause.INFRASTRUCTURE, True),
         (asyncio.CancelledError(), Cause.CODE, True),
     ],
     ids=lambda value: type(value).__name__,

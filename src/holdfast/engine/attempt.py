@@ -27,6 +27,7 @@ from holdfast.records.errors import (
     PolicyRefused,
     Rewound,
     RunStopped,
+    ScoringStopped,
     ThreadsHang,
     Truncated,
     UsageError,
@@ -57,7 +58,7 @@ from holdfast.rollout.processor import (
 from holdfast.rollout.session import Session
 from holdfast.rollout.tool import result_text
 
-FATAL = (JournalError, PolicyRefused, EndpointDown, ThreadsHang)
+FATAL = (JournalError, PolicyRefused, EndpointDown, ThreadsHang, ScoringStopped)
 """What ends the run and leaves the trajectory as it is, to go on later."""
 
 
@@ -306,12 +307,16 @@ async def _failed(bench: Workbench, session: Session, error: BaseException) -> N
     """Records the failure together with what follows from it, and waits before the next try."""
     history, now = session.history, bench.clock.now()
     attempt = len(history.attempts) + (1 if session.has_prelude else 0)
-    failure = failure_of(as_exception(error), step=session.step_of(error), attempt=attempt)
+    found = as_exception(error)
+    again = _ruled(bench, found)
+    if isinstance(again, Exception):
+        found, again = again, False
+    failure = failure_of(found, step=session.step_of(error), attempt=attempt)
     record = AttemptFailed(failure, now)
-    if failure.retryable and _may_retry(bench, failure, history):
+    if _may_retry(bench, failure, history, again):
         await session.conclude(record)
         await _back_off(bench, history.spent)
-    elif _refillable(bench, failure, history):
+    elif again is not False and _refillable(bench, failure, history):
         await session.conclude(record, Refilled(history.life + 1, failure.root, now))
         await _back_off(bench, 1)
     else:
@@ -319,8 +324,25 @@ async def _failed(bench: Workbench, session: Session, error: BaseException) -> N
         await session.conclude(record, finished, status=Status.FAILED, settled=True)
 
 
-def _may_retry(bench: Workbench, failure: Failure, history: History) -> bool:
+def _ruled(bench: Workbench, error: Exception) -> bool | None | Exception:
+    """What the run's own rule says; a rule that raises fails the trajectory with that."""
+    if bench.settings.retry_rule is None:
+        return None
+    try:
+        return bench.settings.retry_rule(error)
+    except Exception as worse:
+        worse.__cause__ = error
+        return worse
+
+
+def _may_retry(
+    bench: Workbench, failure: Failure, history: History, again: bool | None = None
+) -> bool:
     """A cause with a limit of its own counts its own failures; all share the run's budget."""
+    if again is not None:
+        return again and history.spent < bench.settings.max_retry
+    if not failure.retryable:
+        return False
     limit = TREATMENT[failure.cause].attempts
     lately = history.failures[len(history.failures) - history.spent :]
     alike = sum(one.cause is failure.cause for one in lately)
@@ -333,5 +355,8 @@ def _refillable(bench: Workbench, failure: Failure, history: History) -> bool:
 
 async def _back_off(bench: Workbench, failures: int) -> None:
     settings = bench.settings
-    longest = min(settings.backoff_cap, settings.backoff * 2 ** min(failures - 1, 30))
+    if settings.backoff_growth == 1:
+        return await bench.clock.sleep(min(settings.backoff_cap, settings.backoff))
+    grown = settings.backoff_growth ** min(failures - 1, 30)
+    longest = min(settings.backoff_cap, settings.backoff * grown)
     await bench.clock.sleep(random.uniform(0, longest))

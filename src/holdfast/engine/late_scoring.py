@@ -22,7 +22,7 @@ from holdfast.engine.standstill import standstills_watched
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.process import this_process
-from holdfast.records.errors import HoldfastError, JournalError, ThreadsHang
+from holdfast.records.errors import HoldfastError, JournalError, ScoringStopped, ThreadsHang
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.task import Task
@@ -182,7 +182,7 @@ async def _until_stopped(work: Coroutine[object, object, None], stop: Stop) -> N
     try:
         if not scoring.cancelled():
             scoring.result()
-    except* (JournalError, ThreadsHang) as errors:
+    except* (JournalError, ThreadsHang, ScoringStopped) as errors:
         raise _first(errors) from errors
 
 

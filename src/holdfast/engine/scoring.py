@@ -14,7 +14,7 @@ from holdfast.clock import Clock
 from holdfast.engine.scorer import Score, Scorer
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.journal.journal import Journal, Lease
-from holdfast.records.errors import ThreadsHang
+from holdfast.records.errors import ScoringStopped, ThreadsHang
 from holdfast.records.failure import failure_of
 from holdfast.records.history import History
 from holdfast.records.step import Finished, Record, Scored, ScoringFailed
@@ -91,7 +91,7 @@ class Scoring:
             try:
                 async with self._slots:
                     scores = await self._score(members, company)
-            except ThreadsHang:
+            except (ThreadsHang, ScoringStopped):
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 failures += 1

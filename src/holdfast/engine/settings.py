@@ -1,5 +1,7 @@
 """Settings: how a run is worked on. None of them changes what it samples."""
 
+from collections.abc import Callable
+
 from msgspec import Struct, structs
 
 from holdfast.records.bounds import check_number, check_whole
@@ -17,6 +19,11 @@ def _check_seconds(name: str, seconds: float) -> None:
     check_number(name, seconds)
     if not seconds >= 0:
         raise UsageError(f"{name} must be 0 seconds or more, not {seconds}")
+
+
+RetryRule = Callable[[Exception], bool | None]
+"""Whether an attempt that raised this is tried again: True, within `max_retry`, whatever its cause;
+False, not at all; None, as its cause says."""
 
 
 class ScoringPolicy(Struct, frozen=True):
@@ -47,6 +54,9 @@ class Settings(Struct, frozen=True):
     """How long generations in flight may finish after the run is asked to stop."""
     backoff: float = 1.0
     backoff_cap: float = 30.0
+    backoff_growth: float = 2.0
+    """By how much the longest wait grows with each failure; 1: every wait is `backoff` long."""
+    retry_rule: RetryRule | None = None
     on_divergence: OnDivergence = OnDivergence.FORK
     scoring: ScoringPolicy = ScoringPolicy()
     partial_tokens: int = 0
@@ -71,5 +81,8 @@ class Settings(Struct, frozen=True):
             _check_longer("run_deadline", self.run_deadline)
         for name in ("grace", "backoff", "backoff_cap"):
             _check_seconds(name, getattr(self, name))
+        check_number("backoff_growth", self.backoff_growth)
+        if self.backoff_growth < 1:
+            raise UsageError(f"backoff_growth must be 1 or more, not {self.backoff_growth}")
         if not isinstance(self.scoring, ScoringPolicy):
             raise UsageError(f"scoring is a ScoringPolicy(…), not {self.scoring!r:.100}")

@@ -1,13 +1,13 @@
 """What a decorated evaluation does when it is called, with pytest or without it."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.evaluation.definition import Definition, Variant, variants_of
 from holdfast.evaluation.options import Options
 from holdfast.evaluation.session import Session
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import ScoringStopped, UsageError
 
 if TYPE_CHECKING:
     from holdfast.evaluation.experiment import Experiment
@@ -26,11 +26,11 @@ class Evaluation:
         """Judges what it is given; without a row, runs all of it and raises where it fails."""
         function, rows = self._definition.function, self._definition.mode.argument
         if rows in arguments:
-            return function(*given, **arguments)
+            return _judged(function(*given, **arguments))
         wanted = [one.name for one in self._definition.arguments]
         is_method = wanted[:1] == ["self"]
         if len(given) == (2 if is_method else 1):
-            return function(*given[:-1], **{rows: given[-1]}, **arguments)
+            return _judged(function(*given[:-1], **{rows: given[-1]}, **arguments))
         named = dict(zip(wanted, given, strict=False)) | arguments
         session = Session()
         try:
@@ -83,6 +83,8 @@ class Evaluation:
             outcome = await perform_async(_with(experiment, policy, renderer))
             assert outcome is not None, "nobody asks it to stop"
             return outcome
+        except ScoringStopped as error:
+            raise error.raised from None
         finally:
             session.close()
 
@@ -133,6 +135,19 @@ class Evaluation:
         )
 
 
+class Judged(list[object]):
+    """What a function gave for many rows: a list that can be awaited, which gives itself."""
+
+    def __await__(self) -> Generator[None, None, "Judged"]:
+        return self
+        yield  # It never waits.
+
+
+def _judged(found: object) -> object:
+    """`await test(row)` is how eval-protocol's tests are called, whatever the function is."""
+    return Judged(found) if isinstance(found, list) else found
+
+
 def _session(options: Options | None, journal: str | None) -> Session:
     from msgspec import structs
 
@@ -155,7 +170,7 @@ def _with(
 
 
 def _run(experiment: "Experiment") -> "Outcome":
-    """A signal that stops it is the user's, and goes to them as Python says it."""
+    """What stops it is the user's (a signal, `pytest.skip()`), and goes to them as it is."""
     from holdfast.evaluation.experiment import perform
     from holdfast.evaluation.interruption import Interrupted
 
@@ -163,6 +178,8 @@ def _run(experiment: "Experiment") -> "Outcome":
         return perform(experiment)
     except Interrupted as error:
         raise KeyboardInterrupt(str(error)) from error
+    except ScoringStopped as error:
+        raise error.raised from None
 
 
 def _no_loop() -> None:

@@ -46,7 +46,7 @@ def evaluation_test(
     max_concurrent_rollouts: int = 64,
     max_concurrent_evaluations: int = 32,
     scorer_timeout: float = 300.0,
-    scorer_tries: int = 2,
+    scorer_tries: int = 1,
     server_script_path: str | None = None,
     steps: int | None = None,
     mode: str = "pointwise",

@@ -54,7 +54,7 @@ class Definition(Struct, frozen=True):
     max_concurrent_rollouts: int = 64
     max_concurrent_evaluations: int = 32
     scorer_timeout: float = 300.0
-    scorer_tries: int = 2
+    scorer_tries: int = 1
     retrying: Retrying = Retrying()
     policy: tuple[str, ...] | None = None
     """The addresses of the replicas."""

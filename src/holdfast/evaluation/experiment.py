@@ -347,6 +347,8 @@ def _settings(experiment: Experiment) -> Settings:
         max_retry=next(one for one in retries if one is not None),
         backoff=defaults.backoff if retrying.backoff is None else retrying.backoff,
         backoff_cap=defaults.backoff_cap if retrying.backoff_cap is None else retrying.backoff_cap,
+        backoff_growth=retrying.backoff_growth or defaults.backoff_growth,
+        retry_rule=retrying.rule,
         scoring=ScoringPolicy(
             tries=definition.scorer_tries,
             timeout=definition.scorer_timeout,

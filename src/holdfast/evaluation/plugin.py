@@ -91,9 +91,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     if definition is None:
         return None
     from holdfast.evaluation.interruption import Interrupted
+    from holdfast.records.errors import ScoringStopped
 
     try:
         outcome = _perform(pyfuncitem, definition)
+    except ScoringStopped as error:
+        raise error.raised from None
     except Interrupted as error:
         pyfuncitem.config.stash[_interrupted] = str(error)
         if error.signal.name == "SIGINT":

@@ -1,16 +1,22 @@
 """Retries, as eval-protocol writes them down.
 
-`max_tries` is how often a failed rollout is tried again, and the delays are ours; which failures
-are worth another try is decided by their cause (docs/failures.md), and lists of exception classes
-change nothing about that. Retries start from the journal, never from another attempt's leftovers.
+`max_tries` is how often a failed rollout is tried again; the delays, `giveup_func` and
+`retryable_exceptions` mean what they mean there. Where nothing is said, the cause of a failure
+decides (docs/failures.md). Retries start from the journal, never from another attempt's leftovers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from holdfast.records.errors import UsageError
+from holdfast.engine.settings import RetryRule
+from holdfast.records.errors import HoldfastError, UsageError
+
+
+class RetriedByCause(Exception):
+    """Never raised. In `retryable_exceptions` it stands for all that its cause says about the rest:
+    lost connections, timeouts and other infrastructure as often as allowed, a bug once."""
 
 
 @dataclass
@@ -18,22 +24,33 @@ class BackoffConfig:
     """How long a failed rollout waits, and how often it is tried again."""
 
     strategy: str = "expo"
+    """`expo`: up to `base_delay`, and `factor` times as long after each failure, at most
+    `max_delay`; spread at random, so that retries do not come as a herd. `constant`: `base_delay`
+    each time."""
     base_delay: float = 1.0
     max_delay: float = 60.0
     max_tries: int = 3
     jitter: Callable[[float], float] | None = None
-    """Ignored: delays are always spread, so that retries do not come as a herd."""
+    """Changes nothing: delays that grow are always spread, constant ones never."""
     factor: float = 2.0
     raise_on_giveup: bool = True
     """False: a row that failed for good does not fail the test."""
     giveup_func: Callable[[Exception], bool] | None = None
+    """Called with each error of an attempt; where it says True, there is no other try."""
 
 
 @dataclass
 class ExceptionHandlerConfig:
-    retryable_exceptions: set[type[Exception]] = field(default_factory=set)
-    """Ignored: the cause of a failure decides."""
+    retryable_exceptions: set[type[Exception]] = field(
+        default_factory=lambda: get_default_retryable_exceptions()
+    )
+    """What rollouts and processors raise is tried again if it is one of these, and else not, unless
+    `RetriedByCause` is among them. Engines and environments that break go by their cause."""
     backoff_config: BackoffConfig = field(default_factory=BackoffConfig)
+
+
+def get_default_retryable_exceptions() -> set[type[Exception]]:
+    return {RetriedByCause}
 
 
 def get_default_exception_handler_config() -> ExceptionHandlerConfig:
@@ -46,6 +63,8 @@ class Retrying(Struct, frozen=True):
     max_retry: int | None = None
     backoff: float | None = None
     backoff_cap: float | None = None
+    backoff_growth: float | None = None
+    rule: RetryRule | None = None
     fail_on_permanent_failure: bool = True
 
 
@@ -60,19 +79,73 @@ def retrying_of(config: object) -> Retrying:
             "exception_handler_config wants an ExceptionHandlerConfig whose "
             f"backoff_config.max_tries is 0 or more, not {config!r:.200}"
         )
-    if getattr(backoff, "giveup_func", None) is not None and _is_ours(backoff):
-        raise UsageError(
-            "exception_handler_config: giveup_func is not supported; what is worth another try is "
-            "decided by the failure's cause"
-        )
     return Retrying(
         max_retry=tries,
         backoff=float(getattr(backoff, "base_delay", 1.0)),
         backoff_cap=float(getattr(backoff, "max_delay", 60.0)),
+        backoff_growth=_growth(backoff),
+        rule=_rule(
+            _listed(getattr(config, "retryable_exceptions", None)),
+            _function(getattr(backoff, "giveup_func", None)),
+        ),
         fail_on_permanent_failure=bool(getattr(backoff, "raise_on_giveup", True)),
     )
 
 
-def _is_ours(backoff: object) -> bool:
-    """Theirs always has one, which never gives up."""
-    return isinstance(backoff, BackoffConfig)
+def _growth(backoff: object) -> float:
+    strategy, factor = getattr(backoff, "strategy", "expo"), getattr(backoff, "factor", 2.0)
+    if strategy == "constant":
+        return 1.0
+    if strategy != "expo":
+        raise UsageError(
+            f"exception_handler_config: strategy={strategy!r} is none of expo, constant"
+        )
+    if not isinstance(factor, int | float) or not factor > 1:
+        raise UsageError(
+            f"exception_handler_config: factor={factor!r} has to be more than 1; delays that do "
+            'not grow are strategy="constant"'
+        )
+    return float(factor)
+
+
+def _listed(kinds: object) -> tuple[type[BaseException], ...] | None:
+    """None where nobody lists any."""
+    if kinds is None:
+        return None
+    listed = tuple(kinds) if isinstance(kinds, Iterable) else (kinds,)
+    for kind in listed:
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            raise UsageError(
+                f"exception_handler_config: retryable_exceptions wants exception classes, not "
+                f"{kind!r:.200}"
+            )
+    return listed
+
+
+def _function(giveup: object) -> Callable[[Exception], object] | None:
+    if giveup is None or callable(giveup):
+        return giveup
+    raise UsageError(
+        f"exception_handler_config: giveup_func wants a function of an error, not {giveup!r:.200}"
+    )
+
+
+def _rule(
+    listed: tuple[type[BaseException], ...] | None, giveup: Callable[[Exception], object] | None
+) -> RetryRule | None:
+    if giveup is None and (listed is None or listed == (RetriedByCause,)):
+        return None
+
+    def rule(error: Exception) -> bool | None:
+        if giveup is not None and giveup(error):
+            return False
+        if listed is None:
+            return None
+        if isinstance(error, HoldfastError):
+            # What a tool raised is its cause. One that may not be called twice is not.
+            return True if error.retryable and isinstance(error.__cause__, listed) else None
+        if isinstance(error, listed):
+            return True
+        return None if RetriedByCause in listed else False
+
+    return rule

@@ -7,7 +7,7 @@ equal ones.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 
@@ -241,6 +241,11 @@ class EvaluationRow(Open):
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     eval_metadata: EvalMetadata | None = None
     pid: int | None = None
+
+    def __await__(self) -> "Generator[None, None, EvaluationRow]":
+        """Itself, at once: `await test(row)` works for a function that is not asynchronous."""
+        return self
+        yield  # It never waits.
 
     # --- the conversation
 

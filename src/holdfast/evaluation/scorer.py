@@ -2,16 +2,21 @@
 
 The function is given a row (or rows) of its own, made anew for each call: whatever it changes,
 nothing recorded changes with it. What it returns becomes a `Score`; an `EvaluateResult` is kept
-whole. What it raises fails its own rows only, with the traceback; the engine sees to that.
+whole. What it raises fails its own rows only, with the traceback; the engine sees to that. Only
+what speaks of the whole test, such as `pytest.skip()`, goes up to pytest.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import sys
+import unittest
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.engine.scorer import Score, Scorer, group_scorer
 from holdfast.evaluation.result import EvaluateResult
 from holdfast.evaluation.row import EvaluationRow
+from holdfast.records.errors import ScoringStopped
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.environment import as_number
 
@@ -43,20 +48,44 @@ def _point(
     if inspect.iscoroutinefunction(function):
 
         async def score_async(view: TrajectoryView) -> Score:
-            return score_of(await function(row=row_of(view), **arguments), name)
+            with _whole_test():
+                return score_of(await function(row=row_of(view), **arguments), name)
 
         return score_async
 
     def score(view: TrajectoryView) -> "Score | Awaitable[Score]":
-        found = function(row=row_of(view), **arguments)
+        with _whole_test():
+            found = function(row=row_of(view), **arguments)
         # A function that only returns a coroutine: the engine awaits what this one returns.
-        return _later(found, name) if isinstance(found, Awaitable) else score_of(found, name)
+        if isinstance(found, Awaitable) and not isinstance(found, EvaluationRow):
+            return _later(found, name)
+        return score_of(found, name)
 
     return score
 
 
 async def _later(found: Awaitable[object], name: str) -> Score:
-    return score_of(await found, name)
+    with _whole_test():
+        return score_of(await found, name)
+
+
+@contextmanager
+def _whole_test() -> Iterator[None]:
+    """`pytest.skip()`, `xfail()` and `exit()` are about the test; `fail()` is about the row."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, (unittest.SkipTest, *_raised_by("skip", "xfail", "exit"))):
+            raise ScoringStopped(error) from error
+        if isinstance(error, _raised_by("fail")):
+            raise AssertionError(str(error)) from error
+        raise
+
+
+def _raised_by(*names: str) -> tuple[type[BaseException], ...]:
+    """What pytest's functions of these names raise; nothing where it is not there."""
+    module = sys.modules.get("pytest")
+    return tuple(getattr(module, name).Exception for name in names) if module else ()
 
 
 def _group(
@@ -65,13 +94,15 @@ def _group(
     if inspect.iscoroutinefunction(function):
 
         async def score_async(views: Sequence[TrajectoryView]) -> list[Score]:
-            found = await function(rows=[row_of(view) for view in views], **arguments)
+            with _whole_test():
+                found = await function(rows=[row_of(view) for view in views], **arguments)
             return scores_of(found, len(views), name)
 
         return score_async
 
     def score(views: Sequence[TrajectoryView]) -> "list[Score] | Awaitable[list[Score]]":
-        found = function(rows=[row_of(view) for view in views], **arguments)
+        with _whole_test():
+            found = function(rows=[row_of(view) for view in views], **arguments)
         if isinstance(found, Awaitable):
             return _all_later(found, len(views), name)
         return scores_of(found, len(views), name)
@@ -80,7 +111,8 @@ def _group(
 
 
 async def _all_later(found: Awaitable[object], wanted: int, name: str) -> list[Score]:
-    return scores_of(await found, wanted, name)
+    with _whole_test():
+        return scores_of(await found, wanted, name)
 
 
 def scores_of(found: object, wanted: int, name: str) -> list[Score]:

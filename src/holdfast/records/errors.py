@@ -229,6 +229,18 @@ class ScorerTimeout(HoldfastError):
     retryable = True
 
 
+class ScoringStopped(HoldfastError):
+    """A scorer asked for the end of it all, as `pytest.skip()` does, by what it `raised`. It stops
+    the run: nothing failed, and what is rolled out can be scored later."""
+
+    cause = Cause.INFRASTRUCTURE
+    arose_here = False
+
+    def __init__(self, raised: BaseException):
+        super().__init__(f"{type(raised).__name__}: {raised}")
+        self.raised = raised
+
+
 class RunStopped(HoldfastError):
     """The run was asked to stop; the trajectory goes on in a later one as if nothing happened."""
 

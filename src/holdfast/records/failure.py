@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.records.errors import Cause, HoldfastError
+from holdfast.records.outside import broke_outside
 from holdfast.records.redaction import redact
 
 MAX_MESSAGE = 4_000
@@ -87,12 +88,12 @@ def shortened(line: str, limit: int = MAX_LINE) -> str:
 
 
 def classify(error: BaseException) -> tuple[Cause, bool]:
-    """Cause and retryability, from types alone."""
+    """Cause and retryability, from types, and from the status of an HTTP response."""
     if isinstance(error, HoldfastError):
         return error.cause, error.retryable
-    if isinstance(error, asyncio.CancelledError):
-        # A rollout that cancels itself is a bug; a cancelled run never gets here.
-        return Cause.CODE, True
+    if broke_outside(error):
+        return Cause.INFRASTRUCTURE, True
+    # A rollout that cancels itself is a bug, too; a cancelled run never gets here.
     return Cause.CODE, True
 
 
