@@ -324,7 +324,7 @@ async def _failed(bench: Workbench, session: Session, error: BaseException) -> N
         await session.conclude(record, finished, status=Status.FAILED, settled=True)
 
 
-def _ruled(bench: Workbench, error: Exception) -> bool | None | Exception:
+def _ruled(bench: Workbench, error: Exception) -> bool | Exception | None:
     """What the run's own rule says; a rule that raises fails the trajectory with that."""
     if bench.settings.retry_rule is None:
         return None
@@ -355,8 +355,7 @@ def _refillable(bench: Workbench, failure: Failure, history: History) -> bool:
 
 async def _back_off(bench: Workbench, failures: int) -> None:
     settings = bench.settings
-    if settings.backoff_growth == 1:
-        return await bench.clock.sleep(min(settings.backoff_cap, settings.backoff))
-    grown = settings.backoff_growth ** min(failures - 1, 30)
-    longest = min(settings.backoff_cap, settings.backoff * grown)
-    await bench.clock.sleep(random.uniform(0, longest))
+    grown = settings.backoff * settings.backoff_growth ** min(failures - 1, 30)
+    longest = min(settings.backoff_cap, grown)
+    is_constant = settings.backoff_growth == 1
+    await bench.clock.sleep(longest if is_constant else random.uniform(0, longest))
