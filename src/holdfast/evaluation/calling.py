@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.evaluation.definition import Definition, Variant, variants_of
 from holdfast.evaluation.options import Options
 from holdfast.evaluation.session import Session
+from holdfast.evaluation.theirs import import_theirs
 from holdfast.records.errors import ScoringStopped, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Evaluation:
     def __call__(self, *given: object, **arguments: object) -> object:
         """Judges what it is given; without a row, runs all of it and raises where it fails."""
         function, rows = self._definition.function, self._definition.mode.argument
+        import_theirs(function)
         if rows in arguments:
             return _judged(function(*given, **arguments))
         wanted = [one.name for one in self._definition.arguments]

@@ -41,6 +41,7 @@ from holdfast.evaluation.scorer import scorer_of
 from holdfast.evaluation.session import Session
 from holdfast.evaluation.setting import Setting, ids_of
 from holdfast.evaluation.shown_row import RowMaker
+from holdfast.evaluation.theirs import import_theirs
 from holdfast.evaluation.verdict import Threshold, verdict_of
 from holdfast.evaluation.written import Decode, write_page, write_rows
 from holdfast.journal import open_journal
@@ -325,6 +326,7 @@ def _processor(experiment: Experiment) -> RolloutProcessor:
 def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
     experiment = work.experiment
     definition, variant = experiment.definition, experiment.variant
+    import_theirs(definition.function)
     maker = RowMaker(
         definition,
         {run.spec.name: (run.spec, one) for run, one in zip(runs, variant.settings, strict=False)},

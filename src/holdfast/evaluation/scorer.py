@@ -13,10 +13,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pydantic import BaseModel
+
 from holdfast.engine.scorer import Score, Scorer, group_scorer
 from holdfast.evaluation.result import EvaluateResult
 from holdfast.evaluation.row import EvaluationRow
-from holdfast.records.errors import ScoringStopped
+from holdfast.evaluation.theirs import meet_theirs
+from holdfast.records.errors import ScoringStopped, UsageError
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.environment import as_number
 
@@ -48,13 +51,13 @@ def _point(
     if inspect.iscoroutinefunction(function):
 
         async def score_async(view: TrajectoryView) -> Score:
-            with _whole_test():
+            with _judging():
                 return score_of(await function(row=row_of(view), **arguments), name)
 
         return score_async
 
     def score(view: TrajectoryView) -> "Score | Awaitable[Score]":
-        with _whole_test():
+        with _judging():
             found = function(row=row_of(view), **arguments)
         # A function that only returns a coroutine: the engine awaits what this one returns.
         if isinstance(found, Awaitable) and not isinstance(found, EvaluationRow):
@@ -65,13 +68,14 @@ def _point(
 
 
 async def _later(found: Awaitable[object], name: str) -> Score:
-    with _whole_test():
+    with _judging():
         return score_of(await found, name)
 
 
 @contextmanager
-def _whole_test() -> Iterator[None]:
+def _judging() -> Iterator[None]:
     """`pytest.skip()`, `xfail()` and `exit()` are about the test; `fail()` is about the row."""
+    is_met = meet_theirs()
     try:
         yield
     except BaseException as error:
@@ -80,6 +84,11 @@ def _whole_test() -> Iterator[None]:
         if isinstance(error, _raised_by("fail")):
             raise AssertionError(str(error)) from error
         raise
+    if not is_met and meet_theirs():
+        raise UsageError(
+            "eval_protocol was first imported while rows were judged, so that its functions may "
+            "have taken this row for a foreign one: import it at the top of the evaluation's file"
+        )
 
 
 def _raised_by(*names: str) -> tuple[type[BaseException], ...]:
@@ -94,14 +103,14 @@ def _group(
     if inspect.iscoroutinefunction(function):
 
         async def score_async(views: Sequence[TrajectoryView]) -> list[Score]:
-            with _whole_test():
+            with _judging():
                 found = await function(rows=[row_of(view) for view in views], **arguments)
             return scores_of(found, len(views), name)
 
         return score_async
 
     def score(views: Sequence[TrajectoryView]) -> "list[Score] | Awaitable[list[Score]]":
-        with _whole_test():
+        with _judging():
             found = function(rows=[row_of(view) for view in views], **arguments)
         if isinstance(found, Awaitable):
             return _all_later(found, len(views), name)
@@ -111,7 +120,7 @@ def _group(
 
 
 async def _all_later(found: Awaitable[object], wanted: int, name: str) -> list[Score]:
-    with _whole_test():
+    with _judging():
         return scores_of(await found, wanted, name)
 
 
@@ -136,15 +145,18 @@ def score_of(found: object, name: str) -> Score:
     return Score(number)
 
 
-def _result_in(found: object, name: str) -> EvaluateResult | None:
+def _result_in(found: Any, name: str) -> EvaluateResult | None:
+    """Also of eval-protocol's own rows and results, which have the same fields."""
     if isinstance(found, EvaluateResult):
         return found
-    if isinstance(found, EvaluationRow):
+    if hasattr(found, "evaluation_result"):
         if found.evaluation_result is None:
             raise TypeError(f"{name} returned a row without its evaluation_result; set that")
-        return found.evaluation_result
+        return _result_in(found.evaluation_result, name)
     if isinstance(found, Mapping):
         return EvaluateResult.model_validate(_described(found))
+    if isinstance(found, BaseModel) and "score" in type(found).model_fields:
+        return EvaluateResult.model_validate(found.model_dump(mode="json", exclude_unset=True))
     return None
 
 
