@@ -3,7 +3,8 @@
 One row per task where all its samples are single replies to one prompt, else one per trajectory
 and branch. A row holds nothing that may differ between a disturbed and an undisturbed run: no
 clocks (`created_at` is left out), no generated ids, no attempt numbers. A failure is a status with
-its root error, never a score (I5): a sample that failed is absent from every list.
+its root error, never a score (I5): a sample that failed is absent from every list. Where a rollout
+did nothing at all, the row is what it was: its recorded status, tokens and usage stay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from holdfast.records.sample import has_tokens
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
 from holdfast.records.tokens import count
+from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processor import completion_params_of
 
@@ -91,14 +93,23 @@ def row_fields(spec: RunSpec, view: TrajectoryView) -> Fields:
     )
 
 
+def is_untouched(view: TrajectoryView) -> bool:
+    """Whether nothing was generated, done or earned: the row that came in goes out as it is."""
+    if view.status is not Status.COMPLETED or view.history.steps:
+        return False
+    return view.history.finished is not None and view.history.finished.reward is None
+
+
 def extra_fields(view: TrajectoryView) -> Fields:
     """What `extra` holds in such a row."""
+    if is_untouched(view):
+        return _inherited(view)
     last, branch = main_end(view.history), None
     if last is not None and has_tokens(view.history):
         branches = branches_of(view)
         ending = (one for one in branches if one.turns[-1].step.path == last.path)
         branch = next(ending, branches[0] if branches else None)
-    return _inherited(view.task) | flat_fields(view, branch, turn_traces=False)
+    return _inherited(view) | flat_fields(view, branch, turn_traces=False)
 
 
 def _main_turns(history: History) -> list[Generated]:
@@ -170,7 +181,7 @@ def _flat_row(
         status=status_fields(view),
         params=completion_params_of(steps[0].model, steps[0].sampling) if steps else {},
         execution=_execution(steps, usage),
-        extra=flat_fields(view, branch, turn_traces=turn_traces),
+        extra={} if is_untouched(view) else flat_fields(view, branch, turn_traces=turn_traces),
     )
 
 
@@ -211,20 +222,22 @@ def _row(
     params: Mapping[str, object] | None = None,
     execution: Fields | None = None,
 ) -> Fields:
-    task = view.task
+    task, untouched = view.task, is_untouched(view)
+    is_judged = untouched or status["code"] == FINISHED
     return _present(
         **_columns(task),
         messages=messages,
         tools=list(task.tools) or None,
-        input_metadata=_input_metadata(spec, task, params or {}),
-        rollout_status=status,
+        input_metadata=_input_metadata(spec, view, params or {}),
+        rollout_status=(_mapping(task.metadata, "rollout_status") if untouched else {}) or status,
         ground_truth=task.ground_truth,
-        evaluation_result=_evaluation(view) if status["code"] == FINISHED else None,
+        evaluation_result=_evaluation(view) if is_judged else None,
         execution_metadata={
+            **(_mapping(task.metadata, "execution_metadata") if untouched else {}),
             "rollout_id": name or str(view.key),
             "run_id": view.key.run,
             **(execution or {}),
-            "extra": _inherited(task) | extra,
+            "extra": _inherited(view) | extra,
         },
     )
 
@@ -233,15 +246,16 @@ def _present(**fields: object) -> Fields:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _input_metadata(spec: RunSpec, task: Task, recorded: Mapping[str, object]) -> Fields:
+def _input_metadata(spec: RunSpec, view: TrajectoryView, recorded: Mapping[str, object]) -> Fields:
     """The task's own, with what was really asked of the engine where that is recorded."""
+    task, untouched = view.task, is_untouched(view)
     given = _mapping(task.metadata, "input_metadata")
     params = {
-        **completion_params_of(spec.model, spec.sampling),
+        **({} if untouched else completion_params_of(spec.model, spec.sampling)),
         **_mapping(given, "completion_params"),
         **_mapping(task.metadata, "completion_params"),
         **recorded,
-        "n": spec.samples,
+        **({} if untouched else {"n": spec.samples}),
     }
     params.pop("api_key", None)
     infos = {
@@ -261,13 +275,15 @@ def _columns(task: Task) -> Fields:
     return found | dict(_mapping(held, "columns"))
 
 
-def _inherited(task: Task) -> Fields:
-    """What the task brought along in `extra`; our names are ours alone."""
+def _inherited(view: TrajectoryView) -> Fields:
+    """What the task brought along in `extra`; our names are ours alone, where there is anything
+    to say under them."""
     theirs = {
-        **_mapping(_mapping(task.metadata, "execution_metadata"), "extra"),
-        **_mapping(task.metadata, "extra"),
+        **_mapping(_mapping(view.task.metadata, "execution_metadata"), "extra"),
+        **_mapping(view.task.metadata, "extra"),
     }
-    return {name: value for name, value in theirs.items() if name not in NAMES}
+    ours = frozenset() if is_untouched(view) else NAMES
+    return {name: value for name, value in theirs.items() if name not in ours}
 
 
 def _mapping(holder: Mapping[str, object], name: str) -> Mapping[str, object]:
@@ -279,7 +295,7 @@ def _execution(steps: Sequence[Generated], usage: Fields | None) -> Fields:
     return _present(
         usage=usage,
         finish_reason=steps[-1].finish_reason if steps else None,
-        tool_call_count=sum(len(step.message.tool_calls) for step in steps),
+        tool_call_count=sum(len(step.message.tool_calls) for step in steps) if steps else None,
     )
 
 

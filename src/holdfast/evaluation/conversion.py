@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.engine.row_messages import HELD, message_fields
-from holdfast.engine.rows import extra_fields, row_fields
+from holdfast.engine.rows import extra_fields, is_untouched, row_fields
 from holdfast.engine.scorer import Score
 from holdfast.evaluation.result import EvaluateResult
 from holdfast.evaluation.row import EvaluationRow, InputMetadata
@@ -199,9 +199,9 @@ def _execution(view: TrajectoryView, ran: Fields) -> Fields:
 
 
 def _duration(view: TrajectoryView) -> Fields:
-    """Of the last attempt."""
+    """Of the last attempt; of one that did nothing, there is none."""
     history = view.history
-    if not history.attempts or history.finished is None:
+    if not history.attempts or history.finished is None or is_untouched(view):
         return {}
     return {"rollout_duration_seconds": history.finished.at - history.attempts[-1].at}
 
