@@ -51,10 +51,14 @@ def test_what_the_engine_breaks_is_no_score_and_is_not_judged(course: Course) ->
             return 1.0
         """
     )
-    result = course.run("--holdfast-max-retry", 0)
+    result = course.run("--holdfast-max-retry", 0, "--holdfast-report", "pages")
     result.assert_outcomes(failed=1)
     told = course.only()
-    assert (told["agg_score"], told["passed"], told["failed"]) == (1.0, True, 1)
+    assert (told["agg_score"], told["passed"], told["failed"]) == (1.0, False, 1)
+    page = (course.folder / "pages" / "test_it.test_it.html").read_text()
+    assert '"passed":false' in page
+    result.stdout.fnmatch_lines(["*FAILED: score 1 reaches*but 1 of 4 rows failed for good"])
+    assert told["reason"].endswith("but 1 of 4 rows failed for good")
     assert told["failed_by_cause"] == {"infrastructure": 1}
     result.stdout.fnmatch_lines(["*1 of 4 rows failed for good (1 infrastructure)*"])
     failures = course.histories("test_it.test_it")["r1/0"].failures

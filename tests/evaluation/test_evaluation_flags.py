@@ -95,13 +95,23 @@ def test_how_many_rows_are_judged_at_once(course: Course, name: str) -> None:
 def test_thresholds(course: Course, name: str) -> None:
     course.write(ANY.format(extra=", passed_threshold=9"))
     course.run(f"--{name}-success-threshold", 1.5).assert_outcomes(passed=1)
-    assert course.only()["threshold"] == {"success": 1.5, "standard_error": None}
+    assert course.only()["threshold"] == {
+        "success": 1.5,
+        "standard_error": None,
+        "clustered_standard_error": None,
+    }
     course.run(f"--{name}-success-threshold", 0).assert_outcomes(passed=1)
-    result = course.run(f"--{name}-success-threshold=1", f"--{name}-se-threshold", 0.01)
+    bounds = [f"--{name}-success-threshold=1", f"--{name}-se-threshold", 0.01]
+    course.run(*bounds).assert_outcomes(passed=1)
+    result = course.run(*bounds, "--holdfast-clustered-se-threshold", 0.01)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*standard error*is above the 0.01 that is allowed*"])
+    result.stdout.fnmatch_lines(["*clustered standard error*is above the 0.01 that is allowed*"])
     course.run(f"--{name}-se-threshold", 3).assert_outcomes(failed=1)
-    assert course.only()["threshold"] == {"success": 9.0, "standard_error": 3.0}
+    assert course.only()["threshold"] == {
+        "success": 9.0,
+        "standard_error": 3.0,
+        "clustered_standard_error": None,
+    }
 
 
 @pytest.mark.parametrize("name", ["holdfast", "ep"])

@@ -148,7 +148,11 @@ def test_a_metric_has_an_interval_of_its_clustered_error():
 def test_the_json_tells_what_the_text_tells():
     told = json_of(results(EVENTFUL), threshold=Threshold(0.9, 0.1))
     assert told["passed"] is False
-    assert told["threshold"] == {"success": 0.9, "standard_error": 0.1}
+    assert told["threshold"] == {
+        "success": 0.9,
+        "standard_error": 0.1,
+        "clustered_standard_error": None,
+    }
     assert told["failed_by_cause"] == {"code": 1, "infrastructure": 1}
     assert told["truncated_by_reason"] == {"max_turns": 1}
     assert told["pass_at"] == {"1": 0.5, "2": 1.0}

@@ -143,6 +143,10 @@ def test_there_are_no_rates_of_single_samples_or_of_partial_scores():
 # --- the threshold
 
 
+def clustered(error: float) -> Threshold:
+    return Threshold(0.5, clustered_standard_error=error)
+
+
 def test_without_a_threshold_there_is_no_verdict():
     verdict = verdict_of(graded(1, 0))
     assert (verdict.passed, verdict.reason) == (None, "")
@@ -154,9 +158,10 @@ def test_without_a_threshold_there_is_no_verdict():
         (Threshold(0.5), True, "score 0.5 reaches the threshold of 0.5"),
         (Threshold(0.51), False, "score 0.5 is below the threshold of 0.51"),
         (Threshold(0.0), True, "reaches the threshold of 0"),
-        (Threshold(0.5, 0.3), True, "with a standard error of 0.288675 (of 0.3 that is allowed)"),
-        (Threshold(0.5, 0.2), False, "its standard error 0.288675 is above the 0.2 that is"),
-        (Threshold(0.5, 0.0), False, "above the 0 that is allowed"),
+        (Threshold(0.5, 0.0), True, "standard error (of a fixed set) of 0 (of 0 that is allowed)"),
+        (clustered(0.3), True, "clustered standard error of 0.288675 (of 0.3 that is allowed)"),
+        (clustered(0.2), False, "its clustered standard error 0.288675 is above the 0.2 that is"),
+        (clustered(0.0), False, "above the 0 that is allowed"),
     ],
 )
 def test_a_threshold_decides_and_says_why(threshold, passed, words):
@@ -171,10 +176,57 @@ def test_a_near_miss_does_not_look_like_a_hit():
 
 
 def test_an_error_that_is_not_known_does_not_pass_a_bound():
-    verdict = verdict_of(graded(1, 1, samples=2), threshold=Threshold(0.5, 0.1))
+    verdict = verdict_of(graded(1, 1, samples=2), threshold=clustered(0.1))
     assert verdict.standard_error is None
     assert not verdict.passed
-    assert "with one task its standard error is unknown" in verdict.reason
+    assert "with one task its clustered standard error is unknown" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("scores", "samples", "expected"),
+    [
+        ((1, 0, 1, 1), 1, 0.0),
+        ((1, 0, 1, 1), 2, 0.25),  # sqrt(0.5 · 0.5 / 1) / 2
+        ((1, 0, 0, 0), 4, 0.25),  # sqrt(0.25 · 0.75 / 3) / 1
+        ((0.5, 0.5), 1, math.sqrt(0.5) / 2),
+        ((3, 3), 2, 0.0),
+    ],
+)
+def test_eval_protocols_standard_error_keeps_its_meaning(scores, samples, expected):
+    verdict = verdict_of(graded(*scores, samples=samples), threshold=Threshold(0.0, expected))
+    assert verdict.fixed_set_error == pytest.approx(expected, abs=1e-9)
+    assert verdict.passed is True
+    if expected:
+        tight = verdict_of(
+            graded(*scores, samples=samples), threshold=Threshold(0.0, expected - 0.01)
+        )
+        assert tight.passed is False
+
+
+def test_only_a_mean_has_eval_protocols_standard_error():
+    found = graded(1, 0, 0, 1, samples=2)
+    verdict = verdict_of(found, aggregation="bootstrap", threshold=Threshold(0.0, 0.0))
+    assert (verdict.fixed_set_error, verdict.passed) == (None, True)
+
+
+# --- what else fails a test
+
+
+def test_rows_that_failed_for_good_fail_the_verdict_of_a_test():
+    found = results({"a": [failed(), scored(1.0)]})
+    reached = verdict_of(found, threshold=Threshold(0.5), failures_fail=True)
+    assert (reached.passed, reached.reached) == (False, True)
+    assert reached.reason.endswith("of 0.5, but 1 of 2 rows failed for good")
+    assert verdict_of(found, threshold=Threshold(0.5), failures_fail=False).passed is True
+    bare = verdict_of(found, failures_fail=True)
+    assert (bare.passed, bare.reason) == (False, "1 of 2 rows failed for good")
+    assert verdict_of(found).passed is None, "nobody asked"
+
+
+def test_a_test_without_a_score_has_failed():
+    verdict = verdict_of(results({"a": [unscored()]}), failures_fail=False)
+    assert verdict.passed is False
+    assert verdict.reason == "no row has a score (1 not scored)"
 
 
 def test_no_score_at_all_does_not_pass_and_says_why():

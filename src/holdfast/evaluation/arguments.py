@@ -34,6 +34,9 @@ def aggregation(method: object) -> Aggregation:
         raise UsageError(f"aggregation_method={method!r} is none of {known}") from None
 
 
+_BOUNDS = ("standard_error", "clustered_standard_error")
+
+
 def threshold(given: Any) -> Threshold | None:
     """A number, `{"success": …, "standard_error": …}`, or an EvaluationThreshold."""
     if given is None:
@@ -45,14 +48,15 @@ def threshold(given: Any) -> Threshold | None:
     found = (
         given if isinstance(given, Mapping) else vars(given) if hasattr(given, "__dict__") else {}
     )
-    success, error = found.get("success"), found.get("standard_error")
-    known = not isinstance(given, Mapping) or given.keys() <= {"success", "standard_error"}
+    success = found.get("success")
+    known = not isinstance(given, Mapping) or given.keys() <= {"success", *_BOUNDS}
     if not known or not isinstance(success, int | float) or isinstance(success, bool):
         raise UsageError(
-            "passed_threshold wants a number, or success (and standard_error) as an "
-            f"EvaluationThreshold or a dict, not {given!r:.200}"
+            "passed_threshold wants a number, or success (and standard_error, "
+            f"clustered_standard_error) as an EvaluationThreshold or a dict, not {given!r:.200}"
         )
-    return Threshold(float(success), None if error is None else float(error))
+    bounds = (found.get(name) for name in _BOUNDS)
+    return Threshold(float(success), *(None if one is None else float(one) for one in bounds))
 
 
 def listed(params: Any) -> tuple[Params | None, ...]:

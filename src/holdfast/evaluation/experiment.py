@@ -366,13 +366,19 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
     experiment = work.experiment
     definition, options = experiment.definition, experiment.session.options
     num_runs = options.num_runs or definition.num_runs
+    fails = definition.retrying.fail_on_permanent_failure
+    if options.fail_on_permanent_failure is not None:
+        fails = options.fail_on_permanent_failure
     parts = []
     for run in runs:
         results = await results_of(
             work.journal, run, num_runs=num_runs, source=place, settled=work.settled
         )
         verdict = verdict_of(
-            results, aggregation=definition.aggregation, threshold=_threshold(experiment)
+            results,
+            aggregation=definition.aggregation,
+            threshold=_threshold(experiment),
+            failures_fail=fails,
         )
         parts.append(Part(results, verdict))
         if options.output_dir is not None:
@@ -387,17 +393,15 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
                 source=place,
                 decode=work.decode,
             )
-    fails = definition.retrying.fail_on_permanent_failure
-    if options.fail_on_permanent_failure is not None:
-        fails = options.fail_on_permanent_failure
     return Outcome(experiment.name, place, tuple(parts), tuple(work.told), fails)
 
 
 def _threshold(experiment: Experiment) -> Threshold | None:
     options, own = experiment.session.options, experiment.definition.threshold
-    success, error = options.success_threshold, options.se_threshold
-    if success is None and error is None:
-        return own
-    if success is None:
-        success = 0.0 if own is None else own.success
-    return Threshold(success, own.standard_error if error is None and own else error)
+    changed = {
+        "success": options.success_threshold,
+        "standard_error": options.se_threshold,
+        "clustered_standard_error": options.clustered_se_threshold,
+    }
+    changed = {name: value for name, value in changed.items() if value is not None}
+    return structs.replace(own or Threshold(0.0), **changed) if changed else own

@@ -193,7 +193,13 @@ def _judging() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
             "se-threshold",
             type=_positive,
             metavar="X",
-            help="the standard error that a score may have at most",
+            help="the standard error, as eval-protocol has it, that a score may have at most",
+        ),
+        _flag(
+            "clustered-se-threshold",
+            type=_positive,
+            metavar="X",
+            help="the standard error, clustered by task, that a score may have at most",
         ),
     ]
 

@@ -31,6 +31,7 @@ class Options(Struct, frozen=True):
     journal: str | None = None
     output_dir: str | None = None
     report: str | None = None
+    clustered_se_threshold: float | None = None
 
     def __post_init__(self) -> None:
         if self.resume and self.new:

@@ -63,7 +63,7 @@ class Outcome(Struct, frozen=True):
         found = []
         if verdict.score is None:
             found.append(f"{run}: no row was scored")
-        elif verdict.passed is False:
+        elif verdict.reached is False:
             found.append(f"{run}: {verdict.reason}")
         if verdict.failed and self.fail_on_permanent_failure:
             by = ", ".join(f"{many} {cause}" for cause, many in verdict.failed_by_cause.items())

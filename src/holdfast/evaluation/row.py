@@ -148,6 +148,9 @@ class EvaluationThreshold(Open):
 
     success: float
     standard_error: float | None = Field(default=None, ge=0.0, le=1.0)
+    """As eval-protocol has it: with the tasks taken as they are."""
+    clustered_standard_error: float | None = Field(default=None, ge=0.0)
+    """As reports show it: clustered by task."""
 
 
 class EvaluationThresholdDict(TypedDict):

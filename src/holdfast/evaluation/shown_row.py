@@ -45,7 +45,9 @@ class RowMaker:
         threshold = None
         if asked is not None:
             threshold = EvaluationThreshold(
-                success=asked.success, standard_error=asked.standard_error
+                success=asked.success,
+                standard_error=asked.standard_error,
+                clustered_standard_error=asked.clustered_standard_error,
             )
         return EvalMetadata(
             name=definition.function.__name__,

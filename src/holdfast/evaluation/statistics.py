@@ -56,6 +56,17 @@ def clustered_error(influences: list[float]) -> float | None:
     return math.sqrt(tasks / (tasks - 1) * math.fsum(one * one for one in influences))
 
 
+def fixed_set_error(clusters: Clusters) -> float | None:
+    """eval-protocol's standard error of a mean: that of the samples alone, with the tasks taken as
+    they are and every score as 0 or 1. With one sample of each task, whose score is 0 or 1, it is
+    0 whatever the scores are. sqrt(Σ ȳ(1 - ȳ) / max(m - 1, 1)) / tasks."""
+    if not clusters:
+        return None
+    means = [(math.fsum(scores) / len(scores), len(scores)) for scores in clusters.values()]
+    within = math.fsum(mean * (1 - mean) / max(size - 1, 1) for mean, size in means)
+    return math.sqrt(max(within, 0.0)) / len(clusters)
+
+
 # --- pass@k and pass^k
 
 

@@ -222,6 +222,7 @@ def _ours(results: Results, verdict: Verdict) -> Fields:
         "reason": verdict.reason,
         "threshold": msgspec.to_builtins(verdict.threshold),
         "run_scores": list(verdict.run_scores),
+        "fixed_set_error": verdict.fixed_set_error,
         "tasks": verdict.tasks,
         "samples": results.samples,
         "scored": verdict.scored,

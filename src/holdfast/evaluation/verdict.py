@@ -26,6 +26,7 @@ from holdfast.evaluation.statistics import (
     PassRate,
     clustered_error,
     clustered_mean,
+    fixed_set_error,
     is_binary,
     pass_rate,
 )
@@ -48,17 +49,18 @@ class Threshold(Struct, frozen=True):
 
     success: float
     standard_error: float | None = None
-    """At most this; a standard error that is not known does not pass."""
+    """At most this, as eval-protocol means it: `Verdict.fixed_set_error`. Only a mean has one."""
+    clustered_standard_error: float | None = None
+    """At most this, of the statistic that is shown: `Verdict.standard_error`. One that is not known
+    does not pass."""
 
     def __post_init__(self) -> None:
-        for name in ("success", "standard_error"):
+        for name in ("success", "standard_error", "clustered_standard_error"):
             value = getattr(self, name)
             if value is not None and not math.isfinite(value):
                 raise UsageError(f"the threshold's {name} must be a finite number, not {value}")
-        if self.standard_error is not None and self.standard_error < 0:
-            raise UsageError(
-                f"the threshold's standard_error must be 0 or more, not {self.standard_error}"
-            )
+            if name != "success" and value is not None and value < 0:
+                raise UsageError(f"the threshold's {name} must be 0 or more, not {value}")
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
@@ -66,9 +68,9 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     """None where no row has a score."""
     aggregation: Aggregation
     passed: bool | None
-    """None without a threshold."""
+    """None where there is no threshold, and nothing else failed the test."""
     reason: str
-    """Why it passed or not, in words; "" without a threshold."""
+    """Why it passed or not, in words; "" where nothing decides."""
     standard_error: float | None = None
     """Clustered by task; of `max`, `min` and `bootstrap`, the bootstrap's."""
     interval: Interval | None = None
@@ -98,6 +100,10 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     """pass@k for k = 1, 2, 4, … and all samples, where scores are binary and samples several."""
     pass_all: tuple[PassRate, ...] = ()
     metrics: dict[str, Estimate] = {}
+    fixed_set_error: float | None = None
+    """The standard error as eval-protocol has it; None where it has none: all but `mean`."""
+    reached: bool | None = None
+    """Whether the threshold is, whatever became of the rows; None without one."""
 
 
 def verdict_of(
@@ -105,13 +111,18 @@ def verdict_of(
     *,
     aggregation: Aggregation | str = Aggregation.MEAN,
     threshold: Threshold | None = None,
+    failures_fail: bool | None = None,
 ) -> Verdict:
+    """`failures_fail`: whether rows that failed for good fail the test; None: there is no test, and
+    only a threshold decides."""
     method = _method(aggregation)
     runs = [run for run in results.by_run() if run]
     resampled = bootstrap(totals_of(runs), combine=_COMBINE[method]) if runs else None
     score, error = _aggregate(runs, method, resampled)
-    passed, reason = _decide(score, error, threshold, results)
     clusters = results.by_task()
+    fixed = fixed_set_error(clusters) if method is Aggregation.MEAN else None
+    reached, reason = _decide(score, error, fixed, threshold, results)
+    passed, reason = _test_passed(reached, reason, failures_fail, results)
     scores = [row.score for row in results.rows if row.score is not None]
     binary = bool(scores) and is_binary(scores)
     rates = _rates(clusters) if binary and results.samples > 1 else ((), ())
@@ -143,6 +154,8 @@ def verdict_of(
         pass_at=rates[0],
         pass_all=rates[1],
         metrics=_metrics(results),
+        fixed_set_error=fixed,
+        reached=reached,
     )
 
 
@@ -194,7 +207,11 @@ def _mean_of(run: Clusters) -> float:
 
 
 def _decide(
-    score: float | None, error: float | None, threshold: Threshold | None, results: Results
+    score: float | None,
+    error: float | None,
+    fixed: float | None,
+    threshold: Threshold | None,
+    results: Results,
 ) -> tuple[bool | None, str]:
     if threshold is None:
         return None, ""
@@ -202,15 +219,37 @@ def _decide(
         return False, f"no row has a score ({_why_none(results)})"
     if score < threshold.success - rounding(threshold.success):
         return False, f"score {_short(score)} is below the threshold of {threshold.success:g}"
-    reached = f"score {_short(score)} reaches the threshold of {threshold.success:g}"
-    if threshold.standard_error is None:
-        return True, reached
-    allowed = f"{threshold.standard_error:g} that is allowed"
+    told = [f"score {_short(score)} reaches the threshold of {threshold.success:g}"]
+    if threshold.standard_error is not None and fixed is not None:
+        told.append(_bounded("standard error (of a fixed set)", fixed, threshold.standard_error))
+    if (most := threshold.clustered_standard_error) is not None:
+        told.append(_bounded("clustered standard error", error, most))
+    failing = [one for one in told if one.startswith("but ")]
+    return (False, f"{told[0]}, {failing[0]}") if failing else (True, " ".join(told))
+
+
+def _bounded(what: str, error: float | None, most: float) -> str:
+    allowed = f"{most:g} that is allowed"
     if error is None:
-        return False, f"{reached}, but with one task its standard error is unknown (of {allowed})"
-    if error > threshold.standard_error + rounding(error):
-        return False, f"{reached}, but its standard error {_short(error)} is above the {allowed}"
-    return True, f"{reached} with a standard error of {_short(error)} (of {allowed})"
+        return f"but with one task its {what} is unknown (of {allowed})"
+    if error > most + rounding(error):
+        return f"but its {what} {_short(error)} is above the {allowed}"
+    return f"with a {what} of {_short(error)} (of {allowed})"
+
+
+def _test_passed(
+    reached: bool | None, reason: str, failures_fail: bool | None, results: Results
+) -> tuple[bool | None, str]:
+    """The threshold's word, and what else fails a test."""
+    failed = len(results.failed)
+    if failures_fail and failed:
+        broken = f"{failed} of {len(results.rows)} rows failed for good"
+        return False, f"{reason}, but {broken}" if reached else "; ".join(
+            filter(None, (reason, broken))
+        )
+    if failures_fail is not None and reached is None and not results.scored:
+        return False, f"no row has a score ({_why_none(results)})"
+    return reached, reason
 
 
 def _why_none(results: Results) -> str:
