@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from holdfast.evaluation.providers import Address, address_of, names_of
+from holdfast.evaluation.providers import PROVIDERS, Address, address_of, names_of
 from holdfast.evaluation.session import Session
 from holdfast.evaluation.setting import Setting
 from holdfast.policy.policy import Policy
@@ -20,6 +20,10 @@ from holdfast.records.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.policy.pool import EnginePolicy
+
+
+EMBEDDED = "tiny"
+"""The name of the embedded engine's own model."""
 
 
 class Connection(Struct, frozen=True):
@@ -54,6 +58,7 @@ async def connected(
         async with _opened(setting, address, session) as found:
             yield Connection(found, renderer or _renderer(found))
         return
+    _check_embedded(setting)
     async with session.embedded(_folder(setting)) as engine:
         address = Address((engine.url,), None, "the embedded engine, since no policy is named")
         async with _opened(setting, address, session, embedded=engine.model) as found:
@@ -72,6 +77,19 @@ def addresses(policy: "Policy | str | Sequence[str] | None") -> tuple[str, ...] 
 def _folder(setting: Setting) -> str | None:
     """The embedded engine serves any model that lies in a folder."""
     return setting.model if setting.model and os.path.isdir(setting.model) else None
+
+
+def _check_embedded(setting: Setting) -> None:
+    """It is started for a model that lies in a folder, or for its own: others are elsewhere."""
+    model = setting.model
+    if model is None or _folder(setting) or EMBEDDED in names_of(model):
+        return
+    prefix, slash, _ = model.partition("/")
+    unknown = f", and {prefix!r} is no provider ({', '.join(PROVIDERS)} are)" if slash else ""
+    raise UsageError(
+        f"no engine is named for model {model!r}{unknown}: name one with --holdfast-policy URL, or "
+        "as base_url in the completion params"
+    )
 
 
 @asynccontextmanager

@@ -25,6 +25,9 @@ Fields = dict[str, Any]
 
 _CLASHING = frozenset({"metadata", "completion_params", "dataset_info", "session_data", "extra"})
 """Columns of data sets whose names mean something else in a task's metadata."""
+FUNCTION = "function"
+"""The role of what a function answered, before there were tools."""
+ROLES = (*(role.value for role in records.Role), FUNCTION)
 _GIVEN = ("evaluation_result", "created_at", "eval_metadata", "pid")
 """What a finished row has from its data set, unless it was replaced since."""
 
@@ -35,7 +38,9 @@ _GIVEN = ("evaluation_result", "created_at", "eval_metadata", "pid")
 def task_of(row: EvaluationRow, *, where: str = "") -> Task:
     """The row as a task. Its id is the row's, or "" until it has one."""
     said = [message.model_dump(mode="json", exclude_unset=True) for message in row.messages]
-    messages = tuple(_message(one, where=f"{where}messages[{at}]") for at, one in enumerate(said))
+    messages = tuple(
+        _message(one, where=f"{where}messages[{at}]") for at, one in enumerate(_current(said))
+    )
     held: Fields = {}
     lost = {
         str(at): one
@@ -85,6 +90,21 @@ def _checked_id(row: EvaluationRow, where: str) -> str:
     if len(name) > MAX_ID:
         raise UsageError(f"{where}row_id has {len(name)} characters; at most {MAX_ID} are allowed")
     return name
+
+
+def _current(messages: list[Fields]) -> list[Fields]:
+    """The messages with tool calls where they have the function calls that chat APIs had before: a
+    `function_call`, answered by the role `function`."""
+    current, call = [], None
+    for at, message in enumerate(messages):
+        if (function := message.get("function_call")) and not message.get("tool_calls"):
+            call = f"call_{at}"
+            made = {"id": call, "type": "function", "function": function}
+            message = {**message, "tool_calls": [made]}
+        if message.get("role") == FUNCTION:
+            message = {**message, "role": "tool", "tool_call_id": call}
+        current.append(message)
+    return current
 
 
 def _message(fields: Fields, *, where: str) -> records.Message:

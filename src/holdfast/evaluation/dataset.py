@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from holdfast.evaluation.conversion import row_from, task_of
+from holdfast.evaluation.conversion import ROLES, row_from, task_of
 from holdfast.evaluation.data_files import Found, read
 from holdfast.evaluation.row import EvaluationRow, Message
 from holdfast.records.errors import UsageError
@@ -273,6 +273,7 @@ def _made(records: Iterable[object]) -> list[EvaluationRow]:
 def as_row(record: object, *, where: str = "a row") -> EvaluationRow:
     """A row of its own, from anything that says what a row is."""
     if isinstance(record, EvaluationRow):
+        _check_roles(record, where)
         return record.model_copy(deep=True)
     if isinstance(record, Found):
         return _from_fields(record.fields, record.where)
@@ -308,9 +309,19 @@ def _from_fields(fields: dict[str, Any], where: str) -> EvaluationRow:
         row = EvaluationRow.model_validate(fields)
     except ValidationError as error:
         raise UsageError(f"{where}: {_first_of(error)}") from error
+    _check_roles(row, where)
     if row.input_metadata.row_id is None and isinstance(name := fields.get("id"), str | int):
         row.input_metadata.row_id = str(name)
     return row
+
+
+def _check_roles(row: EvaluationRow, where: str) -> None:
+    """Told here, where the line is known."""
+    for at, message in enumerate(row.messages):
+        if message.role not in ROLES:
+            raise UsageError(
+                f"{where}: messages[{at}]: role {message.role!r} is none of {', '.join(ROLES)}"
+            )
 
 
 def _plain_message(message: object) -> object:

@@ -134,6 +134,7 @@ def _wrapped(function: Callable[..., Any], definition: Definition) -> Callable[.
     test.__holdfast__ = definition  # type: ignore[attr-defined]
     test.evaluate = evaluation.evaluate  # type: ignore[attr-defined]
     test.evaluate_async = evaluation.evaluate_async  # type: ignore[attr-defined]
+    test.place_as = function  # type: ignore[attr-defined]  # Where pytest says that it stands.
     # What eval-protocol's own tools look for.
     test._origin_func = function  # type: ignore[attr-defined]  # noqa: SLF001
     del test.__wrapped__  # Its signature is not the one that pytest is to see.

@@ -122,7 +122,9 @@ def variants_of(definition: Definition, options: Options | None = None) -> list[
 def _datasets(definition: Definition, options: Options) -> list[Dataset]:
     datasets = list(definition.datasets)
     if options.jsonl_path is not None:
-        datasets = [Dataset((options.jsonl_path,))]
+        # Other rows, read as the evaluation reads its own.
+        own = datasets[0] if datasets else Dataset(())
+        datasets = [dataclasses.replace(own, sources=(options.jsonl_path,))]
     if not datasets:
         raise UsageError(
             "it has no rows: give @evaluation_test dataset=…, input_dataset=…, "

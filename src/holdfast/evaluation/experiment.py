@@ -194,7 +194,7 @@ def _spec(work: _Work, setting: Setting, name: str) -> RunSpec:
     definition, options = work.experiment.definition, work.experiment.session.options
     num_runs = options.num_runs or definition.num_runs
     changed = isinstance(work.processor, NoOpRolloutProcessor)
-    base = work.experiment.name
+    base, tasks = work.experiment.name, tasks_digest(work.tasks)
     return RunSpec(
         name=limited(f"{base}[{name}]" if name else base),
         samples=num_runs * (definition.samples or setting.samples or _drawn(work.processor)),
@@ -202,9 +202,11 @@ def _spec(work: _Work, setting: Setting, name: str) -> RunSpec:
         sampling=setting.sampling,
         seed=definition.seed,
         rollout=fingerprint_of(work.processor) if changed else definition.rollout,
-        scorer=scorer_fingerprint(definition, work.experiment.variant, work.experiment.parameters),
+        scorer=scorer_fingerprint(
+            definition, work.experiment.variant, work.experiment.parameters, tasks=tasks
+        ),
         renderer="",
-        tasks=tasks_digest(work.tasks),
+        tasks=tasks,
         group=RETRIES_ONLY,
     )
 

@@ -14,11 +14,15 @@ _DEEPEST = 20
 
 
 def scorer_fingerprint(
-    definition: Definition, variant: Variant, given: Mapping[str, object] | None = None
+    definition: Definition,
+    variant: Variant,
+    given: Mapping[str, object] | None = None,
+    *,
+    tasks: str = "",
 ) -> str:
     """`name@digest`. Other evaluations in the file, and decorators, are no part of it; everything
     else in the file is, since a scorer may call it. `given` are the values that its parameters
-    have beside the variant's own, and `self`."""
+    have beside the variant's own, and `self`; `tasks` the digest of all rows."""
     function = definition.function
     digest = hashlib.sha256(_source(definition))
     digest.update(definition.mode.encode())
@@ -34,6 +38,8 @@ def scorer_fingerprint(
     if definition.mode is Mode.GROUPWISE:
         # Whom a row is compared with is part of how it is judged.
         digest.update(_company(variant).encode("utf-8", "surrogatepass"))
+    elif definition.mode is Mode.ALL:
+        digest.update(tasks.encode())
     return f"{function.__name__}@{digest.hexdigest()[:12]}"
 
 

@@ -6,6 +6,7 @@ everything that it started. It knows nothing about episodes.
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import sys
@@ -19,6 +20,11 @@ from holdfast.records.errors import EnvironmentBroken, UsageError
 
 START_SECONDS = 60.0
 _POLL = 0.05
+_MISTAKE = re.compile(
+    r"^(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError|AttributeError): ",
+    re.MULTILINE,
+)
+"""What Python says last of a script that was written for other packages, or is wrong."""
 
 
 class GymServer:
@@ -80,9 +86,12 @@ class GymServer:
         deadline = asyncio.get_running_loop().time() + self._start_seconds
         while not await _listens(self._port):
             if ended.done():
-                raise EnvironmentBroken(
+                said = process.last_words
+                # A script that cannot be run at all ends so at every try.
+                broken = UsageError if _MISTAKE.search(said) else EnvironmentBroken
+                raise broken(
                     f"{self.script.name} ended with exit status {ended.result()} before it "
-                    f"listened:\n{process.last_words}"
+                    f"listened:\n{said}"
                 )
             if asyncio.get_running_loop().time() > deadline:
                 raise EnvironmentBroken(

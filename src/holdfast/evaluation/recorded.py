@@ -1,7 +1,9 @@
 """Which recorded run an experiment goes on with, and when it begins another.
 
 The runs of an experiment are `name`, `name-2`, `name-3`, …. It goes on with the latest that samples
-the same; where only the scorer is another, that run is scored anew and nothing is rolled out.
+the same; where only the scorer is another, that run is scored anew and nothing is rolled out. A run
+grows with its data set: more rows after those that it has are rolled out beside them. Fewer rows
+are another run, since a finished one is not to change for a look at a few of its rows.
 """
 
 import hashlib
@@ -10,10 +12,11 @@ from collections.abc import Sequence
 from msgspec import Struct, structs
 
 from holdfast.engine.opening import in_words, open_run
+from holdfast.engine.report import many
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run, RunSpec
-from holdfast.records.task import Task
+from holdfast.records.task import Task, tasks_digest
 
 MAX_NAME = 180
 """In bytes: a run's name has up to 200 characters, and is the name of files; the rest is for its
@@ -59,15 +62,10 @@ async def open_recorded(
     """The run to work on; `spec.name` is the experiment's. With `resume`, a run that is recorded
     differently is an error; with `new`, nothing recorded is gone on with."""
     known = await runs_named(journal, spec.name)
-    for run in [] if new else reversed(known):
-        same = structs.replace(spec, name=run.spec.name)
-        differences = run.spec.differences(same)
-        if not differences:
-            return Opened(run)
-        if all(line.startswith("scorer:") for line in differences):
-            again = await open_run(journal, same, tasks, accept_changes=True)
-            told = f"{run.spec.name}: the scorer changed; what was rolled out is scored anew"
-            return Opened(again, told, rescored=True)
+    for opening in () if new else (_same, _grown):
+        for run in reversed(known):
+            if (opened := await opening(journal, run, spec, tasks)) is not None:
+                return opened
     differs = await _differences(journal, known[-1], spec, tasks) if known and not new else []
     if differs and resume:
         listed = "\n".join(f"  {line}" for line in differs)
@@ -84,6 +82,34 @@ async def open_recorded(
         # Another session has created it at this moment.
         return await open_recorded(journal, spec, tasks, new=new, resume=resume)
     return Opened(run, _why_another(run, known, differs))
+
+
+async def _same(journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]) -> Opened | None:
+    """The run as it is recorded, or scored anew."""
+    same = structs.replace(spec, name=run.spec.name)
+    differences = run.spec.differences(same)
+    if not differences:
+        return Opened(run)
+    if not all(line.startswith("scorer:") for line in differences):
+        return None
+    again = await open_run(journal, same, tasks, accept_changes=True)
+    told = f"{run.spec.name}: the scorer changed; what was rolled out is scored anew"
+    return Opened(again, told, rescored=True)
+
+
+async def _grown(journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]) -> Opened | None:
+    """The run with more rows at its end."""
+    same = structs.replace(spec, name=run.spec.name)
+    differences = run.spec.differences(same)
+    if not all(line.startswith(("scorer:", "tasks:")) for line in differences):
+        return None
+    recorded = await journal.tasks(run)
+    if tasks_digest(recorded) != tasks_digest(tasks[: len(recorded)]):
+        return None
+    again = await open_run(journal, same, tasks, accept_changes=True)
+    more = len(tasks) - len(recorded)
+    told = f"{run.spec.name} goes on with {many(more, 'row')} more; it had {len(recorded)}"
+    return Opened(again, told, rescored=run.spec.scorer != spec.scorer)
 
 
 async def judged_together(

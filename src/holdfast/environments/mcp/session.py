@@ -215,6 +215,8 @@ class Session:
     def _did_not_begin(self) -> HoldfastError:
         if isinstance(self._error, UsageError):
             return UsageError(self._message(str(self._error), verb="MCP server {}: {}"))
+        if isinstance(self._error, ImportError):
+            return _wrong_package(self._error)
         return self._broken("did not begin a session" + self._reason())
 
     def _reason(self) -> str:
@@ -241,6 +243,16 @@ def _new_scope() -> "anyio.CancelScope":
             "MCP servers need their extra: pip install '.[mcp]' (in the clone)"
         ) from error
     return anyio.CancelScope()
+
+
+def _wrong_package(error: ImportError) -> UsageError:
+    """The server did nothing wrong: what is installed here is not what this is written for."""
+    from importlib.metadata import version
+
+    return UsageError(
+        f"the mcp {version('mcp')} that is installed is of another version than is needed to speak "
+        f"to MCP servers ({error}): pip install '.[mcp]' (in the clone)"
+    )
 
 
 def _is_refusal(error: "MCPError") -> bool:

@@ -1,0 +1,77 @@
+"""A run grows with its data set: what it has is not generated again."""
+
+import pytest
+from course import Course
+
+ANY = """
+@evaluation_test(dataset=ROWS, mode="{mode}")
+def test_it({argument}):
+    return {returned}
+"""
+MODES = {
+    "pointwise": ("row", "float(row.ground_truth)"),
+    "groupwise": ("rows", "[float(row.ground_truth) for row in rows]"),
+    "all": ("rows", "[float(len(rows)) for row in rows]"),
+}
+
+
+def written(course: Course, mode: str) -> None:
+    argument, returned = MODES[mode]
+    course.write(ANY.format(mode=mode, argument=argument, returned=returned))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_rows_after_a_few_generate_only_the_rest(course: Course, mode: str) -> None:
+    written(course, mode)
+    course.run("--ep-max-rows", 2).assert_outcomes(passed=1)
+    assert course.engine.stats().requests == 2
+    result = course.run("--ep-max-rows", "all")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_it.test_it goes on with 2 rows more; it had 2"])
+    assert course.engine.stats().requests == 4, "the first two were there"
+    assert list(course.runs()) == ["test_it.test_it"]
+    told = course.only()
+    expected = {"pointwise": 1.5, "groupwise": 1.5, "all": 4.0}[mode]
+    assert (told["rows"], told["scored"], told["agg_score"]) == (4, 4, expected)
+    course.run().stdout.fnmatch_lines(["test_it.test_it was finished already*"])
+
+
+def test_fewer_rows_leave_the_run_that_has_more_as_it_is(course: Course) -> None:
+    written(course, "all")
+    course.run().assert_outcomes(passed=1)
+    course.run("--ep-max-rows", 2).assert_outcomes(passed=1)
+    assert course.only()["agg_score"] == 2.0
+    assert course.only()["run"] == "test_it.test_it-2"
+    course.run().assert_outcomes(passed=1)
+    assert (course.only()["run"], course.only()["agg_score"]) == ("test_it.test_it", 4.0)
+    assert course.engine.stats().requests == 6
+
+
+def test_a_row_that_changed_begins_another_run(course: Course) -> None:
+    written(course, "pointwise")
+    course.run("--ep-max-rows", 2).assert_outcomes(passed=1)
+    file = course.folder / "test_it.py"
+    file.write_text(file.read_text().replace("What is {n}?", "What was {n}?"))
+    course.run().assert_outcomes(passed=1)
+    assert list(course.runs()) == ["test_it.test_it", "test_it.test_it-2"]
+    assert course.engine.stats().requests == 6
+
+
+def test_a_row_that_failed_stays_failed_when_others_come(course: Course) -> None:
+    course.write(
+        """
+        async def solve(t: Rollout):
+            t.add(*t.task.messages)
+            await t.generate()
+            assert t.task.id != "r0"
+
+        @evaluation_test(dataset=ROWS, rollout_processor=solve)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    course.run("--ep-max-rows", 2).assert_outcomes(failed=1)
+    requests = course.engine.stats().requests
+    course.run().assert_outcomes(failed=1)
+    assert course.engine.stats().requests == requests + 2
+    assert (course.only()["scored"], course.only()["failed"]) == (3, 1)
