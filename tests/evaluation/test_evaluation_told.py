@@ -1,0 +1,142 @@
+"""What is wrong is told as what it is, and where it is."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from course import Course
+from test_processors_gym import yard_of
+from yard import Yard
+
+from holdfast.environments.mcp import McpServer
+from holdfast.evaluation.conversion import row_from, task_of
+from holdfast.evaluation.dataset import Dataset
+from holdfast.evaluation.gym_processor import MCPGymRolloutProcessor
+from holdfast.evaluation.row import EvaluationRow
+from holdfast.records.errors import UsageError
+from holdfast.records.message import Role
+
+FUNCTIONS = [
+    {"role": "user", "content": "How warm is it?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "function_call": {"name": "look", "arguments": '{"at": "wall"}'},
+    },
+    {"role": "function", "name": "look", "content": "21 degrees"},
+    {"role": "user", "content": "And now?"},
+]
+
+
+def test_rows_of_another_file_go_through_the_evaluations_own_adapter(course: Course) -> None:
+    lines = [json.dumps({"question": f"{n}?", "answer": n, "id": n}) for n in range(3)]
+    (course.folder / "other.jsonl").write_text("\n".join(lines))
+    course.write(
+        """
+        def adapter(records):
+            return [{"prompt": one["question"], "ground_truth": one["answer"]} for one in records]
+
+        @evaluation_test(dataset="own.jsonl", dataset_adapter=adapter, max_dataset_rows=2)
+        def test_it(row):
+            return float(row.ground_truth)
+        """
+    )
+    course.run("--ep-jsonl-path", "other.jsonl").assert_outcomes(passed=1)
+    assert (course.only()["rows"], course.only()["agg_score"]) == (2, 0.5)
+
+
+def test_a_test_stands_where_it_is_written(course: Course) -> None:
+    file = course.write(
+        """
+        @pytest.mark.skip(reason="only looked at")
+        @evaluation_test(dataset=ROWS)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    line = file.read_text().splitlines().index("def test_it(row):") + 1
+    result = course.run("-rs")
+    result.assert_outcomes(skipped=1)
+    told = next(one for one in result.outlines if one.startswith("SKIPPED"))
+    where, _, _ = told.removeprefix("SKIPPED [1] ").partition(": ")
+    name, _, number = where.partition(":")
+    assert name == "test_it.py"
+    assert line - 3 <= int(number) <= line
+
+
+def test_a_provider_that_nobody_knows_is_told_by_its_name(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS, completion_params={"model": "acme/m-1"})
+        def test_it(row):
+            return 1.0
+        """
+    )
+    result = course.run(policy=False)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*no engine is named for model 'acme/m-1', and 'acme' is no*"])
+    assert "torch" not in result.stdout.str()
+
+
+# --- roles
+
+
+def test_an_unknown_role_is_told_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    odd = {"messages": [{"role": "user", "content": "?"}, {"role": "narrator", "content": "…"}]}
+    file.write_text(json.dumps({"prompt": "fine"}) + "\n" + json.dumps(odd))
+    with pytest.raises(UsageError) as caught:
+        asyncio.run(Dataset((file,)).rows())
+    assert str(caught.value).startswith(
+        f"{file}:2: messages[1]: role 'narrator' is none of system,"
+    )
+
+
+def test_functions_from_before_there_were_tools_are_tool_calls() -> None:
+    row = EvaluationRow.model_validate({"messages": FUNCTIONS})
+    task = task_of(row)
+    _, called, answered, _ = task.messages
+    assert [one.name for one in called.tool_calls] == ["look"]
+    assert (answered.role, answered.tool_call_id) == (Role.TOOL, called.tool_calls[0].id)
+    back = [one.model_dump(exclude_unset=True) for one in row_from(task).messages]
+    assert back == FUNCTIONS, "the row is what it was"
+
+
+def test_a_data_set_with_functions_is_rolled_out(course: Course) -> None:
+    (course.folder / "rows.jsonl").write_text(json.dumps({"messages": FUNCTIONS}))
+    course.write(
+        """
+        @evaluation_test(dataset="rows.jsonl")
+        def test_it(row):
+            assert [one.role for one in row.messages] == [
+                "user", "assistant", "function", "user", "assistant"
+            ]
+            assert row.messages[1].function_call.name == "look"
+            return 1.0
+        """
+    )
+    course.run().assert_outcomes(passed=1)
+
+
+# --- MCP
+
+
+def test_another_version_of_the_mcp_package_is_no_broken_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.client", None)
+    server = McpServer.http("http://127.0.0.1:9/mcp", recovery="replay")
+    with pytest.raises(UsageError, match="of another version"):
+        asyncio.run(server.tools())
+
+
+def test_a_gym_that_cannot_be_run_is_tried_once(tmp_path: Path) -> None:
+    script = tmp_path / "gym.py"
+    script.write_text("from mcp import no_such_name_in_this_version\n")
+    yard: Yard = yard_of()
+    yard.run(MCPGymRolloutProcessor(script))
+    (failure,) = yard.history().failures
+    assert failure.type == "UsageError"
+    assert "no_such_name_in_this_version" in failure.message
