@@ -126,6 +126,8 @@ def test_a_data_set_with_functions_is_rolled_out(course: Course) -> None:
 def test_another_version_of_the_mcp_package_is_no_broken_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    import mcp  # noqa: F401  # It is there, but has other names.
+
     monkeypatch.setitem(sys.modules, "mcp.client", None)
     server = McpServer.http("http://127.0.0.1:9/mcp", recovery="replay")
     with pytest.raises(UsageError, match="of another version"):

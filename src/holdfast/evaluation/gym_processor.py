@@ -9,6 +9,9 @@ import msgspec
 
 from holdfast.evaluation.gym_environment import TIMEOUT, Gym, McpGymEnvironment
 from holdfast.evaluation.gym_server import GymServer, options_of
+from holdfast.evaluation.simulated_user import SimulatedUser, Speaker, simulation_of
+from holdfast.policy.policy import Policy
+from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.message import Message, Role, user
 from holdfast.records.task import Task
@@ -24,8 +27,10 @@ class MCPGymRolloutProcessor(RolloutProcessor):
     """Turns until the episode is over or no more tools are called; the reward is the episode's.
 
     One server serves all rows. A row says what it wants in `input_metadata.dataset_info`:
-    `environment_context` (with `seed`) for the gym, and `user_prompt_template`, which shows the
-    policy the first `{observation}`. `steps` bounds its turns.
+    `environment_context` (with `seed`) for the gym, `user_prompt_template`, which shows the policy
+    the first `{observation}`, and `user_simulation`, a user whom a model plays: the policy is shown
+    what that user says, and answers until the user, or the episode, ends it. `steps` bounds the
+    policy's turns.
     """
 
     def __init__(
@@ -34,12 +39,19 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         *,
         steps: int = DEFAULT_STEPS,
         timeout: float = TIMEOUT,
+        user_policy: "Policy | str | None" = None,
+        user_renderer: Renderer | None = None,
         **server: object,
     ):
-        """`timeout`: seconds for each question to the gym. `server`: port, domain, python."""
+        """`timeout`: seconds for each question to the gym. `server`: port, domain, python.
+
+        `user_policy` plays the users of rows that want one: a policy, which the caller owns, or
+        "same". Without it, the evaluated model does, where the row names that or none.
+        """
         self.server_script_path = server_script_path
         self.steps = steps
         self.timeout = timeout
+        self._speaker = Speaker(user_policy, user_renderer)
         self._options = dict(server)
         self._gym: Gym | None = None
         options_of(self._options)
@@ -57,11 +69,17 @@ class MCPGymRolloutProcessor(RolloutProcessor):
             raise UsageError(
                 "MCPGymRolloutProcessor takes a server_script_path, no mcp_config_path"
             )
+        given: dict[str, Any] = {
+            "user_policy": self._speaker.policy,
+            "user_renderer": self._speaker.renderer,
+            **self._options,
+            **(rollout_processor_kwargs or {}),
+        }
         return type(self)(
             server_script_path or self.server_script_path,
             steps=self.steps if steps is None else steps,
             timeout=self.timeout,
-            **{**self._options, **(rollout_processor_kwargs or {})},
+            **given,
         )
 
     @property
@@ -69,7 +87,8 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         """Another gym makes another run: its script counts, wherever it lies."""
         script = Path(self.server_script_path or "")
         body = script.read_bytes() if script.is_file() else b""
-        return f"{self.steps} {script.name} {hashlib.sha256(body).hexdigest()[:12]}"
+        digest = hashlib.sha256(body).hexdigest()[:12]
+        return f"{self.steps} {script.name} {digest}{self._speaker.identity}"
 
     async def setup(self) -> None:
         if self.server_script_path is None:
@@ -92,33 +111,46 @@ class MCPGymRolloutProcessor(RolloutProcessor):
                 self._gym, row=t.task.id, context=context if isinstance(context, dict) else {}
             )
         )
-        t.add(*opening(t.task, told, episode.observation.text))
+        text = episode.observation.text
+        simulated: SimulatedUser | None = None
+        if (simulation := simulation_of(told)) is not None:
+            simulated = SimulatedUser(t, simulation, self._speaker)
+            text = await simulated.begins()
+        t.add(*opening(t.task, told, text, is_state=simulated is None))
         try:
-            await _play(t, episode)
+            await _play(t, episode, simulated)
         except Truncated as limit:
             raise Truncated(limit.reason, returned=episode.total_reward) from limit
         return episode.total_reward
 
 
-async def _play(t: Rollout, episode: Episode) -> None:
+async def _play(t: Rollout, episode: Episode, simulated: SimulatedUser | None) -> None:
     while not episode.over:
         reply = await t.generate(tools=episode.tools)
-        if not reply.tool_calls:
+        if reply.tool_calls:
+            await t.tools(reply.tool_calls, *episode.tools)
+            continue
+        said = None if simulated is None else await simulated.answers(reply.text)
+        if said is None:
             return
-        await t.tools(reply.tool_calls, *episode.tools)
+        t.add(said)
     if episode.observation.truncated:
         t.truncate(Truncation.ENVIRONMENT_LIMIT)
 
 
-def opening(task: Task, told: Mapping[str, object], observation: str) -> list[Message]:
-    """What the policy is shown first: the row's messages, with the first observation."""
+def opening(
+    task: Task, told: Mapping[str, object], observation: str, *, is_state: bool = True
+) -> list[Message]:
+    """What the policy is shown first: the row's messages, with the first observation, which is the
+    gym's state, or what a user said."""
     template = told.get("user_prompt_template")
     if not isinstance(template, str) or not template:
         return [*task.messages, user(observation)]
     context = told.get("environment_context")
     values = context if isinstance(context, Mapping) else {}
+    shown = _shown(observation) if is_state else observation
     try:
-        prompt = template.format(**{**values, "observation": _shown(observation)})
+        prompt = template.format(**{**values, "observation": shown})
     except (KeyError, IndexError, ValueError) as error:
         raise UsageError(f"row {task.id!r}: user_prompt_template: {error!r}") from error
     return [*(one for one in task.messages if one.role is Role.SYSTEM), user(prompt)]

@@ -1,0 +1,109 @@
+"""SimulatedUser: the user of a gym's row, played by a model (`user_simulation` in its data).
+
+It has a conversation of its own beside the policy's: what one says is what the other is told. Both
+are durable; only the policy's is trained. Who plays it is never guessed: a row that names another
+model than the evaluated one is refused until somebody says who speaks.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.evaluation.providers import names_of
+from holdfast.policy.policy import Policy
+from holdfast.policy.renderer import Renderer
+from holdfast.records.errors import UsageError
+from holdfast.records.message import system
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.dialogue import BEGIN, STOP
+from holdfast.rollout.training import read_params
+from holdfast.rollout.voice import Voice
+
+SAME = "same"
+"""As a `user_policy`: the evaluated model speaks for the user, too."""
+ENDINGS = (STOP, "###TRANSFER###", "###OUT-OF-SCOPE###")
+"""What a simulated user says at the end, in tau-bench's words."""
+_RULES = f"""You are a customer who talks to an agent. Say one thing at a time, as a customer \
+would, and nothing that your instructions do not tell you. When what you came for is done, or you \
+are handed on to somebody else, say {STOP} and nothing more.
+
+Your instructions:
+"""
+
+
+class Speaker(Struct, frozen=True):
+    """Who plays the users of all rows; without a policy, only rows of the evaluated model."""
+
+    policy: "Policy | str | None" = None
+    renderer: Renderer | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.policy, str) and self.policy != SAME:
+            raise UsageError(
+                f"user_policy={self.policy!r}: give a policy, or {SAME!r} to let the evaluated "
+                "model speak for the user, too"
+            )
+
+    @property
+    def identity(self) -> str:
+        if self.policy is None:
+            return ""
+        return f" user {self.policy if isinstance(self.policy, str) else self.policy.model}"
+
+    def voice(self, t: Rollout, model: object) -> Voice:
+        if self.policy is not None and not isinstance(self.policy, str):
+            return Voice(self.policy, self.renderer or _renderer(self.policy), trained=False)
+        own = t.voice.policy.model
+        if self.policy != SAME and model is not None and own not in names_of(str(model)):
+            raise UsageError(
+                f"row {t.task.id!r} wants a user that {model!r} plays, and {own!r} is evaluated: "
+                "give MCPGymRolloutProcessor user_policy=…, a policy for the user, or "
+                f"user_policy={SAME!r} to let {own!r} speak for the user, too"
+            )
+        return Voice(t.voice.policy, t.voice.renderer, trained=False)
+
+
+class SimulatedUser:
+    """The other side of one trajectory."""
+
+    def __init__(self, t: Rollout, told: Mapping[str, Any], speaker: Speaker):
+        self._voice = speaker.voice(t, told.get("llm"))
+        self._params = _params(t, told.get("llm_args") or {"temperature": 0.0})
+        self._side = t.beside()
+        self._side.add(system(_RULES + str(told.get("system_prompt") or "")))
+
+    async def begins(self) -> str:
+        """The first thing that the user says."""
+        return await self._says(BEGIN)
+
+    async def answers(self, said: str) -> str | None:
+        """What the user says to that; None where it ends the conversation."""
+        text = await self._says(said)
+        return None if any(one in text for one in ENDINGS) else text
+
+    async def _says(self, told: str) -> str:
+        self._side.add(told)
+        reply = await self._side.generate(voice=self._voice, **self._params)
+        return reply.text
+
+
+def simulation_of(told: Mapping[str, object]) -> Mapping[str, Any] | None:
+    """What a row's data says about its user; None where there is none to play."""
+    found = told.get("user_simulation")
+    return found if isinstance(found, Mapping) and found.get("enabled") else None
+
+
+def _params(t: Rollout, given: Mapping[str, object]) -> dict[str, Any]:
+    try:
+        read = read_params(dict(given))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"row {t.task.id!r}: user_simulation.llm_args: {error}") from error
+    names = ("max_tokens", "temperature", "top_p", "stop")
+    return {name: value for name in names if (value := getattr(read, name)) is not None}
+
+
+def _renderer(policy: Policy) -> Renderer:
+    from holdfast.policy.choice import renderer_of
+
+    return renderer_of(policy)
