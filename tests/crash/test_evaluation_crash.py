@@ -110,6 +110,33 @@ def engine():
         yield engine
 
 
+def test_a_run_that_grows_is_killed_and_ends_like_one_that_had_all_rows(tmp_path, engine):
+    place, quiet = tmp_path / "grown", tmp_path / "whole"
+    for folder in (place, quiet):
+        folder.mkdir()
+        (folder / "test_eval.py").write_text(THREE_TURNS)
+    completed(command(quiet, engine, "--holdfast-max-rows", "60"))
+    expected = only_run(quiet)
+    engine.reset()
+    completed(command(place, engine, "--holdfast-max-rows", "20"))
+    assert engine.stats().requests == 20 * TURNS
+    process = command(place, engine, "--holdfast-max-rows", "60")
+    while process.poll() is None and engine.stats().requests < 30 * TURNS:
+        time.sleep(0.005)
+    assert process.poll() is None, "it was killed on its way"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = durable_turns(place)
+    settle(engine)
+    asked = len(engine.requests())
+    completed(command(place, engine, "--holdfast-max-rows", "60"))
+    assert not before & {name for name, _ in engine.requests()[asked:]}
+    told = only_run(place)
+    assert told["run"] == "test_eval.test_talk", "no other run was begun"
+    keys = ("rows", "scored", "failed", "agg_score", "standard_error")
+    assert {key: told[key] for key in keys} == {key: expected[key] for key in keys}
+
+
 def test_two_hundred_rows_of_three_turns_are_killed_and_no_turn_is_done_twice(tmp_path, engine):
     seed = random.randrange(2**32)
     print(f"seed {seed}")
