@@ -15,7 +15,7 @@ from result import Result
 
 ALL = (
     "startup", "journal", "engine", "environment", "gateway", "evaluation", "client", "rendering",
-    "scale", "storage", "resume", "embedded",
+    "stalls", "scale", "storage", "resume", "embedded",
 )  # fmt: skip
 
 

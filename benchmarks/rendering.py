@@ -7,7 +7,7 @@ Answers are short, so that what grows with the history cannot hide behind what g
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +40,7 @@ TOOLS: tuple[dict[str, object], ...] = (
 def measure() -> list[Result]:
     from holdfast.policy.choice import renderer_for
 
-    with _model() as folder:
+    with model_folder() as folder:
         return [
             _result(
                 "rendering: turn of 128 / of 8, family",
@@ -113,7 +113,9 @@ def _conversation(renderer: object, turns: int) -> tuple[float, int]:
 
 
 @contextmanager
-def _model() -> Iterator[Path]:
+def model_folder(
+    vocabulary: int = 500, *, special: Sequence[str] = SPECIAL, markup: Sequence[str] = MARKUP
+) -> Iterator[Path]:
     """A folder with a tokenizer of a few hundred tokens, the markup of Qwen3 and a template."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -121,10 +123,12 @@ def _model() -> Iterator[Path]:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator([Path(__file__).read_text(encoding="utf-8")], trainer)
-    tokenizer.add_special_tokens([AddedToken(one, normalized=False) for one in SPECIAL])
-    tokenizer.add_tokens([AddedToken(one, normalized=False) for one in MARKUP])
+    tokenizer.add_special_tokens([AddedToken(one, normalized=False) for one in special])
+    tokenizer.add_tokens([AddedToken(one, normalized=False) for one in markup])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokenizer.save(str(folder / "tokenizer.json"))

@@ -16,6 +16,7 @@ from yard import Yard
 from holdfast.engine import standstill
 from holdfast.engine.standstill import sleep_through, standstills_watched
 from holdfast.records.trajectory import Status
+from holdfast.rollout import prompt
 from holdfast.rollout.tool import Tool
 
 
@@ -254,3 +255,31 @@ def test_who_sleeps_for_next_to_nothing_lets_others_have_their_turn():
 
     (ended,) = asyncio.run(scenario())
     assert isinstance(ended, asyncio.CancelledError)
+
+
+def test_what_keeps_the_interpreter_to_itself_is_found_when_it_lets_go(quickly, told, caplog):
+    async def solve(t):
+        numbers = 1_000_000
+        while not told.is_set() and numbers < 10**11:
+            sum(range(numbers))  # In C: no other thread runs meanwhile.
+            numbers *= 2
+
+    asyncio.run(Yard("a").work(solve))
+    assert "in solve (sum(range(numbers))" in caplog.text
+
+
+def test_a_standstill_of_ours_is_not_blamed_on_the_line_that_waits_for_it(
+    quickly, told, caplog, monkeypatch
+):
+    library = {"told": told, "pack": prompt.pack_ids}
+    code = "def pack_ids(ids):\n    assert told.wait(60)\n    return pack(ids)"
+    exec(compile(code, "/opt/site-packages/library.py", "exec"), library)
+    monkeypatch.setattr(prompt, "pack_ids", library["pack_ids"])
+
+    async def solve(t):
+        t.add("hello")
+        await t.generate()
+
+    asyncio.run(Yard("a").work(solve))
+    assert "holdfast's own prompt.py" in caplog.text
+    assert "in next_prompt" in caplog.text

@@ -3,6 +3,7 @@
 from array import array
 
 import pytest
+from test_spelling import written
 
 from holdfast.policy.spelling import Spellings
 
@@ -11,16 +12,16 @@ from holdfast.policy.spelling import Spellings
 def test_numbers_of_another_size_are_other_numbers(code: str) -> None:
     spellings = Spellings(least=1)
     kept = array("i", [1, 0, 2, 0])
-    assert bytes(spellings.of(kept, "home")) == b"[1,0,2,0]"
+    assert written(spellings, kept, "home") == b"[1,0,2,0]"
     # The same bytes to begin with.
     other: array[int] = array(code)
     other.frombytes(kept.tobytes())
     other.append(7)
-    assert bytes(spellings.of(other, "home")) == str(other.tolist()).replace(" ", "").encode()
-    assert bytes(spellings.of(kept + array("i", [3]), "home")) == b"[1,0,2,0,3]"
+    assert written(spellings, other, "home") == str(other.tolist()).replace(" ", "").encode()
+    assert written(spellings, kept + array("i", [3]), "home") == b"[1,0,2,0,3]"
 
 
 def test_nothing_at_all_can_be_gone_on_with() -> None:
     spellings = Spellings(least=0)
     for ids, text in (([], b"[]"), ([5], b"[5]"), ([5, 6], b"[5,6]")):
-        assert bytes(spellings.of(array("i", ids), "home")) == text
+        assert written(spellings, array("i", ids), "home") == text

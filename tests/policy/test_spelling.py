@@ -1,5 +1,6 @@
 """Prompts are written as they are, whatever was written before them."""
 
+import asyncio
 import json
 from array import array
 
@@ -18,6 +19,10 @@ TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=6)
 HOMES = st.sampled_from(["a", "b", ""])
 
 
+def written(spellings: Spellings, prompt: "array[int]", home: str) -> bytes:
+    return bytes(asyncio.run(spellings.of(prompt, home)))
+
+
 def prompt_of(*ids: int) -> "array[int]":
     return array("i", ids)
 
@@ -30,59 +35,59 @@ def test_whatever_came_before_a_prompt_is_written_as_it_is(
     for home, keep, new in turns:
         # Grown, forked, cut, rewritten, or the same again.
         last[home] = last[home][:keep] + array("i", new)
-        assert json.loads(bytes(spellings.of(last[home], home))) == last[home].tolist()
+        assert json.loads(written(spellings, last[home], home)) == last[home].tolist()
 
 
 def test_only_what_is_new_of_a_growing_prompt_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    spellings, written = Spellings(), []
+    spellings, sizes = Spellings(), []
 
     def spelled(prompt: "array[int]") -> bytes:
-        written.append(len(prompt))
+        sizes.append(len(prompt))
         return json.dumps(prompt.tolist(), separators=(",", ":")).encode()
 
     monkeypatch.setattr(spelling, "spelled", spelled)
     prompt = array("i", range(5000))
     for _ in range(3):
-        spellings.of(prompt, "home")
+        written(spellings, prompt, "home")
         prompt = prompt + prompt_of(1, 2, 3)
-    assert written == [5000, 3, 3]
+    assert sizes == [5000, 3, 3]
 
 
 def test_an_array_that_is_changed_in_its_place_is_another_prompt() -> None:
     spellings, prompt = Spellings(least=1), prompt_of(1, 2, 3)
-    spellings.of(prompt, "home")
+    written(spellings, prompt, "home")
     prompt[1] = 7
     prompt.append(4)
-    assert bytes(spellings.of(prompt, "home")) == b"[1,7,3,4]"
+    assert written(spellings, prompt, "home") == b"[1,7,3,4]"
 
 
 def test_homes_do_not_see_each_other() -> None:
     spellings = Spellings(least=1)
-    spellings.of(prompt_of(1, 2, 3), "a")
-    assert bytes(spellings.of(prompt_of(1, 9, 3, 4), "b")) == b"[1,9,3,4]"
-    assert bytes(spellings.of(prompt_of(1, 2, 3, 4), "a")) == b"[1,2,3,4]"
+    written(spellings, prompt_of(1, 2, 3), "a")
+    assert written(spellings, prompt_of(1, 9, 3, 4), "b") == b"[1,9,3,4]"
+    assert written(spellings, prompt_of(1, 2, 3, 4), "a") == b"[1,2,3,4]"
 
 
 def test_what_is_kept_is_bounded_and_the_latest_stay() -> None:
     spellings = Spellings(least=1, most=10_000)
     for home in range(200):
-        spellings.of(array("i", range(100)), str(home))
+        written(spellings, array("i", range(100)), str(home))
         kept = spellings._kept
         assert str(home) in kept
         assert spellings._bytes == sum(len(one.packed) + len(one.text) for one in kept.values())
         assert spellings._bytes <= 10_000
     assert len(spellings._kept) > 5
-    spellings.of(array("i", range(5_000)), "more than may be kept")
+    written(spellings, array("i", range(5_000)), "more than may be kept")
     assert (list(spellings._kept), spellings._bytes) == ([], 0)
 
 
 def test_short_prompts_and_those_of_no_home_are_not_kept() -> None:
     spellings = Spellings()
-    spellings.of(array("i", range(LEAST - 1)), "home")
-    spellings.of(array("i", range(LEAST)), "")
+    written(spellings, array("i", range(LEAST - 1)), "home")
+    written(spellings, array("i", range(LEAST)), "")
     assert not spellings._kept
-    spellings.of(array("i", range(LEAST)), "home")
-    spellings.of(prompt_of(1), "home")
+    written(spellings, array("i", range(LEAST)), "home")
+    written(spellings, prompt_of(1), "home")
     assert list(spellings._kept) == ["home"]
 
 

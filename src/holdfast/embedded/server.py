@@ -24,6 +24,7 @@ from holdfast.embedded.generation import Finish
 from holdfast.embedded.job import Job, Shape
 from holdfast.embedded.mail import Letters, Mail
 from holdfast.embedded.refusal import Refused
+from holdfast.policy.off_loop import off_loop
 
 MAX_BODY = 64 << 20
 _OPEN_PATHS = ("/health",)
@@ -64,16 +65,25 @@ class Server:
     # --- generating
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        asked = asking.completions(await _body(request), self._engine.model, served=self._served)
+        asked = await self._asked(request, asking.completions)
         return await self._answer(request, asked, CompletionsShape, "cmpl")
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        asked = chat.chat(await _body(request), self._engine.model, served=self._served)
+        asked = await self._asked(request, chat.chat)
         return await self._answer(request, asked, ChatShape, "chatcmpl")
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
-        asked = asking.generate(await _body(request), self._engine.model, served=self._served)
+        asked = await self._asked(request, asking.generate)
         return await self._answer(request, asked, GenerateShape, "generate-tokens")
+
+    async def _asked(self, request: web.Request, read: Callable[..., Asked]) -> Asked:
+        """What a request wants, its prompt as ids; a large one is read in a thread."""
+        raw = await request.read()
+
+        def parsed() -> Asked:
+            return read(Body.parsed(raw), self._engine.model, served=self._served)
+
+        return await off_loop(parsed, size=len(raw))
 
     async def _answer(
         self, request: web.Request, asked: Asked, shaped: Callable[[Job], Shape], prefix: str
@@ -196,10 +206,6 @@ async def _stream(
         await letters.send(response, [{"error": refused.error}])
     await letters.close(response)
     return response
-
-
-async def _body(request: web.Request) -> Body:
-    return Body.parsed(await request.read())
 
 
 def json_response(content: object) -> web.Response:

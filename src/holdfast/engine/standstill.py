@@ -26,6 +26,8 @@ LATE = 1.0
 """A loop that does not turn for so long stands still; it is due at every beat."""
 TOLD_AFTER = 5.0
 """Less than this in all is nobody's worry: a module that is imported late, for instance."""
+_SHARE = 0.2
+_OURS = Path(__file__).parent.parent
 _log = logging.getLogger("holdfast.engine")
 
 
@@ -37,6 +39,8 @@ class Standstill(Struct):
     times: int = 0
     seconds: float = 0.0
     longest: float = 0.0
+    present: float = 0.0
+    """Of them, those of the last time."""
 
     def __str__(self) -> str:
         often = f"for {self.seconds:.0f} s"
@@ -112,7 +116,10 @@ class Watch:
         """Counts its own beats: one that was stopped together with the loop blames nobody."""
         turn, doing, beats = self._turns, asyncio.current_task(self._loop), 0
         standstill: Standstill | None = None
+        own = _Beats()
         while not self._over.wait(BEAT):
+            if (kept := own.kept_waiting()) > LATE and self._turns <= turn + 1:
+                self._lasts(self._begun(thread), kept)
             # A loop with very much to do turns slowly, too, but not because of a single task.
             before = turn, doing
             turn, doing = self._turns, asyncio.current_task(self._loop)
@@ -130,15 +137,33 @@ class Watch:
         where = _where(thread)
         standstill = self._seen.setdefault(where, Standstill(where))
         standstill.times += 1
-        standstill.seconds += LATE - BEAT
+        standstill.present = 0.0
         return standstill
 
     def _lasts(self, standstill: Standstill, seconds: float) -> None:
-        standstill.seconds += BEAT
+        standstill.seconds += seconds - standstill.present
+        standstill.present = seconds
         standstill.longest = max(standstill.longest, seconds)
         if standstill.seconds >= TOLD_AFTER and standstill not in self._told:
             self._told.append(standstill)
             _log.warning("%s", standstill)
+
+
+class _Beats:
+    """The beats of the thread that looks. What keeps the interpreter's lock, as a library written
+    in C may, stops that thread as well as the loop; but then this process computes meanwhile, which
+    one that is frozen does not."""
+
+    def __init__(self) -> None:
+        self._last, self._cpu = time.monotonic(), time.process_time()
+
+    def kept_waiting(self) -> float:
+        """Seconds since the last beat in which the lock was kept from this thread."""
+        last, cpu = self._last, self._cpu
+        self._last, self._cpu = time.monotonic(), time.process_time()
+        late = self._last - last - BEAT
+        # A busy machine gives this process a part of its time.
+        return late if self._cpu - cpu > late * _SHARE else 0.0
 
 
 @contextmanager
@@ -183,12 +208,18 @@ def _where(thread: int) -> str:
     # What started the loop is on every stack, and may be the user's, too.
     while any(map(_is_the_loop, frames)):
         frames.pop(0)
-    theirs = [frame for frame in frames if is_theirs(frame.filename)]
-    if not (theirs or frames):
+    if not frames:
         return "the event loop itself"
+    # Below a step of ours, the user's line only waits: what runs there is ours.
+    theirs = [frame for frame in frames if is_theirs(frame.filename) or _is_ours(frame)]
     found = (theirs or frames)[-1]
     line = f" ({redact(shortened(found.line))})" if found.line else ""
-    return f"{Path(found.filename).name}:{found.lineno} in {found.name}{line}"
+    whose = "holdfast's own " if _is_ours(found) else ""
+    return f"{whose}{Path(found.filename).name}:{found.lineno} in {found.name}{line}"
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return Path(frame.filename).is_relative_to(_OURS)
 
 
 def _is_the_loop(frame: traceback.FrameSummary) -> bool:

@@ -14,6 +14,7 @@ import hashlib
 from array import array
 from bisect import insort
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -22,6 +23,7 @@ from msgspec import Struct
 from holdfast.gateway.exchange import Ask
 from holdfast.gateway.told import message_of
 from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.off_loop import off_loop
 from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import Unsupported
 from holdfast.records.history import History, stream_of
@@ -110,7 +112,7 @@ class BarePrompts:
             node = self._nodes[path] = self._node(step)
             self._learn(step, node)
 
-    def ask(self, bare: Bare, *, renderer: Renderer, sampling: Sampling) -> Asked:
+    async def ask(self, bare: Bare, *, renderer: Renderer, sampling: Sampling) -> Asked:
         """Where a prompt belongs, and the tokens that it is."""
         if isinstance(renderer, MessagesOnly):
             raise Unsupported("prompt", "its engine takes messages; use /v1/chat/completions")
@@ -119,8 +121,11 @@ class BarePrompts:
         added: tuple[Message, ...] = ()
         ids: array[int] = stream_of(self._history, path) if path else array("i")
         if isinstance(bare, str):
-            keep, rest = self._kept(bare, base, ids, renderer)
-            delta = _encoded(renderer, rest, whole=not keep)
+            keep, rest = await off_loop(
+                partial(self._kept, bare, base, ids, renderer), size=len(bare)
+            )
+            encode = partial(_encoded, renderer, rest, whole=not keep)
+            delta = await off_loop(encode, size=len(rest))
             anew = bare if keep < len(ids) or not ids else rest
             added = (user(anew),) if anew else ()
         else:

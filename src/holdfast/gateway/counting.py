@@ -9,7 +9,7 @@ from holdfast.policy.messages_only import MessagesOnly
 from holdfast.records.errors import Unsupported
 
 
-def prompt_tokens(trajectory: AgentTrajectory, ask: Ask) -> int:
+async def prompt_tokens(trajectory: AgentTrajectory, ask: Ask) -> int:
     """Of the prompt that would be sent now: what was sampled before is counted as it was sampled,
     and only what is new is rendered."""
     session = trajectory.session
@@ -22,7 +22,7 @@ def prompt_tokens(trajectory: AgentTrajectory, ask: Ask) -> int:
         raise Refused(400, "the engine takes messages and tells no tokens: they cannot be counted")
     place = trajectory.place(ask)
     sampling = structs.replace(session.sampling, reasoning_effort=effort)
-    prompt = place.stream.next_prompt(
+    prompt = await place.stream.prepare(
         place.messages, ask.tools, renderer=renderer, sampling=sampling
     )
     return prompt.keep + len(prompt.delta)

@@ -309,7 +309,7 @@ class Gateway:
         bound = self._found(visit)
         body, _ = self._ignoring.without(MESSAGES, await visit.body())
         ask = anthropic_messages.count_ask(body)
-        tokens = prompt_tokens(bound.trajectory, ask)
+        tokens = await prompt_tokens(bound.trajectory, ask)
         return await visit.telling.whole(anthropic_messages.count_answer(tokens))
 
     async def _models(self, visit: Visit) -> web.StreamResponse:

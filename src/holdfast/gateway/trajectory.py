@@ -166,9 +166,9 @@ class AgentTrajectory:
         await session.keep_worlds()
         await self._shown.keep(asked.shown, asked.ask.tools)
         voice = session.voice.speaking(asked.sampling)
-        place, turns = None, self._bare_turns(asked, number)
+        place, turns = None, await self._bare_turns(asked, number)
         if not turns:
-            place, turns = self._turns(asked, number, voice)
+            place, turns = await self._turns(asked, number, voice)
         created = int(time.time()) if begun is None else begun.created
         opening = asked.opening(turns, trajectory=self.name, created=created)
         steps = await self._steps(asked, turns, voice, opening)
@@ -203,7 +203,7 @@ class AgentTrajectory:
             ]
         )
         return [
-            generation.generated(session, voice, turn, completion)
+            await generation.generated(session, voice, turn, completion)
             for turn, completion in zip(turns, completions, strict=True)
         ]
 
@@ -217,11 +217,11 @@ class AgentTrajectory:
     def _bare_prompts(self) -> BarePrompts:
         return BarePrompts(self.session.history)
 
-    def _bare_turns(self, asked: Asked, number: int) -> list[Turn]:
+    async def _bare_turns(self, asked: Asked, number: int) -> list[Turn]:
         """One for each choice of each bare prompt; none where there is a conversation."""
         ask, sampling, renderer = asked.ask, asked.sampling, self.session.voice.renderer
         prompts = [
-            self._bare_prompts.ask(one, renderer=renderer, sampling=sampling)
+            await self._bare_prompts.ask(one, renderer=renderer, sampling=sampling)
             for one in prompts_of(ask)
         ]
         return [
@@ -239,7 +239,7 @@ class AgentTrajectory:
             for choice, one in enumerate(one for one in prompts for _ in range(ask.n))
         ]
 
-    def _turns(self, asked: Asked, number: int, voice: Voice) -> tuple[Place, list[Turn]]:
+    async def _turns(self, asked: Asked, number: int, voice: Voice) -> tuple[Place, list[Turn]]:
         """One for each choice, and where they belong: to the first place that there is, unless a
         beginning is durable. Then it is where that began, whatever was recorded since."""
         ask, equal = asked.ask, self._shown.equal(asked.shown)
@@ -247,7 +247,7 @@ class AgentTrajectory:
         drafts = [one for one in map(self.session.history.drafts.get, paths) if one is not None]
         first: tuple[Place, list[Turn]] | None = None
         for place in self._tree.places(ask.messages, asked.digests, tools=ask.tools, equal=equal):
-            turns = [_turn(asked, place, path, voice) for path in paths]
+            turns = await _turns(asked, place, paths, voice)
             if all(one.fingerprint == turns[0].prompt.fingerprint for one in drafts):
                 return place, turns
             first = first or (place, turns)
@@ -307,22 +307,27 @@ class AgentTrajectory:
         await self.tools.aclose()
 
 
-def _turn(asked: Asked, place: Place, path: str, voice: Voice) -> Turn:
+async def _turns(asked: Asked, place: Place, paths: Sequence[str], voice: Voice) -> list[Turn]:
+    """One for each path, all from the same prompt."""
     tools, sampling = asked.ask.tools, asked.sampling
-    prompt = place.stream.next_prompt(
+    prompt = await place.stream.prepare(
         place.messages, tools, renderer=voice.renderer, sampling=sampling
     )
     added = place.stream.added(place.messages, anew=bool(prompt.prefix_break))
-    return Turn(
-        path=path,
-        prompt=prompt,
-        ids=place.stream.prompt_ids(prompt),
-        sampling=sampling,
-        tools=tools,
-        messages=tuple(place.messages),
-        added=tuple(added),
-        seed_from=f"{asked.seed_from}.{path.split('.')[1]}",
-    )
+    ids = place.stream.prompt_ids(prompt)
+    return [
+        Turn(
+            path=path,
+            prompt=prompt,
+            ids=ids,
+            sampling=sampling,
+            tools=tools,
+            messages=tuple(place.messages),
+            added=tuple(added),
+            seed_from=f"{asked.seed_from}.{path.split('.')[1]}",
+        )
+        for path in paths
+    ]
 
 
 def _sampling(run: Sampling, ask: Ask) -> Sampling:

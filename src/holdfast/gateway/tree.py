@@ -101,7 +101,7 @@ class Tree:
         asked = (tools, equal)
         lengths = {digest: length for length, digest in enumerate(digests, 1)}
         beginning = canonical.beginning(messages, digests)
-        for called in reversed(self._history.calls.values()):
+        for called in reversed(list(self._history.calls.values())):  # It may grow meanwhile.
             for path in () if called.wire == BARE_WIRE else called.choices:
                 ends = _ends(called, self._generation(path))
                 if length := next((lengths[end] for end in ends if end in lengths), None):

@@ -106,7 +106,7 @@ class Call:
     async def _try(self, endpoint: Endpoint) -> None:
         if self._is_whole(endpoint):
             return
-        ask = self._ask(endpoint)
+        ask = await self._ask(endpoint)
         sampled = self._sampled
         self._version = self._replicas.version_of(endpoint)
         sampled.begin(ask.prompt, version=self._version, spelled=ask.spelled)
@@ -162,7 +162,7 @@ class Call:
             sampled.finish_reason = "stop"
         return sampled.finish_reason is not None
 
-    def _ask(self, endpoint: Endpoint) -> Ask:
+    async def _ask(self, endpoint: Endpoint) -> Ask:
         request, sampled = self._request, self._sampled
         if self._is_constrained and not endpoint.takes_json:
             raise Unsupported(
@@ -186,7 +186,7 @@ class Call:
             max_tokens=wanted,
             seed=self._seed(endpoint),
             stream=request.partial is not None and endpoint.dialect.has_tokens,
-            _spelled=endpoint.spellings.of(prompt, request.home),
+            _spelled=await endpoint.spellings.of(prompt, request.home),
         )
 
     def _seed(self, endpoint: Endpoint) -> int | None:

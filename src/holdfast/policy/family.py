@@ -19,6 +19,7 @@ from holdfast.policy.tokenizer import Tokenizer, extra
 from holdfast.policy.tool_calls import from_attempts, message
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message
+from holdfast.records.tokens import last_of
 
 Tools = Sequence[dict[str, object]]
 
@@ -158,10 +159,8 @@ class FamilyRenderer:
 
     def tail(self, prompt: Sequence[int]) -> list[int]:
         """The prompt from its last end of a turn on: all that the package reads of it."""
-        for at in range(len(prompt) - 1, -1, -1):
-            if prompt[at] in self._anchors:
-                return list(prompt[at:])
-        return list(prompt)
+        at = max((last_of(prompt, anchor) for anchor in self._anchors), default=-1)
+        return list(prompt[max(at, 0) :])
 
     def _dicts(self, messages: Sequence[Message]) -> list[dict[str, object]]:
         return as_dicts(

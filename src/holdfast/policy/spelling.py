@@ -10,16 +10,19 @@ beginning.
 
 from array import array
 from collections import OrderedDict
+from functools import partial
 
 import msgspec
 from msgspec import Raw, Struct
 
+from holdfast.policy.off_loop import off_loop
 from holdfast.records.tokens import TYPE_IDS
 
 LEAST = 1024
 """Tokens of a prompt that is worth keeping: a shorter one is written in no time."""
 MOST = 1 << 23
 """Bytes that are kept of all homes together; beyond, those go that were not asked for longest."""
+_SLICE = 1 << 16
 _encode = msgspec.json.Encoder().encode
 
 
@@ -35,6 +38,9 @@ class _Kept(Struct, frozen=True, gc=False):
         return self.text[:-1] + b"," + spelled(new)[1:] if new else self.text
 
 
+_NOTHING = _Kept(b"", b"")
+
+
 class Spellings:
     """The last prompt of each home."""
 
@@ -43,17 +49,18 @@ class Spellings:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
 
-    def of(self, prompt: "array[int]", home: str) -> Raw:
+    async def of(self, prompt: "array[int]", home: str) -> Raw:
         """`prompt` in JSON."""
         # Bytes of numbers of another size could be those of other numbers.
         if not home or len(prompt) < self._least or prompt.typecode != TYPE_IDS:
-            return Raw(spelled(prompt))
-        known, packed = self._forget(home), prompt.tobytes()
-        text = spelled(prompt) if known is None else known.gone_on(prompt, packed)
+            return Raw(await off_loop(partial(spelled, prompt), size=len(prompt)))
+        known, packed = self._forget(home) or _NOTHING, prompt.tobytes()
+        text = await off_loop(partial(known.gone_on, prompt, packed), size=len(prompt))
         self._keep(home, _Kept(packed, text))
         return Raw(text)
 
     def _keep(self, home: str, kept: _Kept) -> None:
+        self._forget(home)  # Of two that were written at once, the last.
         self._kept[home] = kept
         self._bytes += len(kept.packed) + len(kept.text)
         while self._bytes > self._most:
@@ -67,4 +74,8 @@ class Spellings:
 
 
 def spelled(prompt: "array[int]") -> bytes:
-    return _encode(prompt.tolist())
+    if len(prompt) <= _SLICE:
+        return _encode(prompt.tolist())
+    # In slices: millions in one call would keep the interpreter from the other threads.
+    parts = (prompt[at : at + _SLICE] for at in range(0, len(prompt), _SLICE))
+    return b"[" + b",".join(_encode(part.tolist())[1:-1] for part in parts) + b"]"

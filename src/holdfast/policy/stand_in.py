@@ -75,9 +75,12 @@ class StandIn:
     def _before(self, tools: Dicts) -> str:
         """The prompt before the assistant's turn."""
         given = json.dumps(list(tools))
-        if given not in self._known:
-            self._known = {given: self._template.render([_user()], tools, opening=True)}
-        return self._known[given]
+        # Another thread may put its own there at any moment.
+        known = self._known.get(given)
+        if known is None:
+            known = self._template.render([_user()], tools, opening=True)
+            self._known = {given: known}
+        return known
 
     def _turn(self, shape: Shape, ids: Sequence[str], tools: Dicts) -> str:
         """The assistant's turn when nothing follows it; empty if it is not all there."""

@@ -12,7 +12,6 @@ Invariant: sampled ids are never encoded again, and a bridge costs the same in t
 
 import copy
 import re
-from array import array
 from collections.abc import Mapping, Sequence
 
 from holdfast.policy.chat_template import ChatTemplate, errors
@@ -23,6 +22,7 @@ from holdfast.policy.stand_in import Shape, StandIn
 from holdfast.policy.tokenizer import Tokenizer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role
+from holdfast.records.tokens import last_of
 
 Tools = Sequence[dict[str, object]]
 _NAME = re.compile(r"[\w.:/-]{1,128}")
@@ -137,7 +137,7 @@ class TemplateRenderer:
 
     def _may_reason(self, prompt: Sequence[int]) -> bool:
         end = self._parser.reasoning_end
-        return end is None or _holds(prompt, end)
+        return end is None or last_of(prompt, end) >= 0
 
     def _dicts(self, messages: Sequence[Message]) -> list[dict[str, object]]:
         return as_dicts(
@@ -146,13 +146,3 @@ class TemplateRenderer:
             arguments=decoded_arguments,
             developer=self._developer,
         )
-
-
-def _holds(ids: Sequence[int], token: int) -> bool:
-    """`token in ids` at the speed of memory: a prompt may be very long."""
-    packed = (ids if isinstance(ids, array) else array("i", ids)).tobytes()
-    wanted = array("i", [token]).tobytes()
-    at = packed.find(wanted)
-    while at % len(wanted) and at >= 0:
-        at = packed.find(wanted, at + 1)
-    return at >= 0

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.policy.off_loop import LARGE
 from holdfast.records.errors import UsageError
 
 INSTALL = "pip install '.[renderers]' (in the clone)"
@@ -82,20 +83,31 @@ class Tokenizer:
         ids: list[int] = []
         for piece in _SPLIT.split(text) if SPLIT in text else (text,):
             plain = piece.replace(SPLIT * 2, SPLIT)
-            ids += self._backend.encode(plain, add_special_tokens=False).ids
+            ids += self._ids(plain, add_special_tokens=False)
         return ids
 
     def encode_whole(self, text: str) -> list[int]:
         """The ids of a whole prompt, with what the tokenizer puts around one, as engines do that
         are given a text."""
         self.encoded_characters += len(text)
-        return list(self._backend.encode(text).ids)
+        return self._ids(text)
+
+    def _ids(self, text: str, **options: bool) -> list[int]:
+        if len(text) < LARGE:
+            found: list[int] = self._backend.encode(text, **options).ids
+        else:
+            # Encoding a batch leaves the interpreter to other threads; encoding a text does not.
+            (encoding,) = self._backend.encode_batch_fast([text], **options)
+            found = encoding.ids
+        return found
 
     def decode(self, ids: Sequence[int] | int, *_: object, **options: Any) -> str:
         skip = bool(options.get("skip_special_tokens", False))
-        found: str = self._backend.decode(
-            [ids] if isinstance(ids, int) else list(ids), skip_special_tokens=skip
-        )
+        given = [ids] if isinstance(ids, int) else list(ids)
+        if len(given) < LARGE:
+            found: str = self._backend.decode(given, skip_special_tokens=skip)
+        else:
+            (found,) = self._backend.decode_batch([given], skip_special_tokens=skip)
         return found
 
     def quoted(self, text: str) -> str:

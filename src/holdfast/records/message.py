@@ -67,6 +67,14 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
         return "".join(str(part.get("text", "")) for part in self.content or ())
 
 
+def size_of(message: Message) -> int:
+    """Its characters, those of its calls and its reasoning included: what rendering it takes."""
+    content = message.content
+    said = len(content) if isinstance(content, str) else len(message.text)
+    calls = sum(len(call.arguments) for call in message.tool_calls)
+    return said + calls + len(message.reasoning or "")
+
+
 def user(text: str) -> Message:
     return Message(Role.USER, text)
 

@@ -15,6 +15,7 @@ Value = TypeVar("Value", int, float)
 
 TYPE_IDS = "i"
 TYPE_LOGPROBS = "f"
+_SLICE = 1 << 16
 
 if array(TYPE_IDS).itemsize != 4 or array(TYPE_LOGPROBS).itemsize != 4:
     raise ImportError("holdfast needs 4-byte C ints and floats")
@@ -26,8 +27,21 @@ def ids_of(ids: Sequence[int]) -> "array[int]":
     if isinstance(ids, array) and ids.typecode == TYPE_IDS:
         return ids
     packed: array[int] = array(TYPE_IDS)
-    packed.frombytes(struct.pack(f"{len(ids)}{TYPE_IDS}", *ids))
+    # In slices: millions in one call would keep the interpreter from the other threads.
+    for start in range(0, len(ids), _SLICE):
+        part = ids[start : start + _SLICE] if len(ids) > _SLICE else ids
+        packed.frombytes(struct.pack(f"{len(part)}{TYPE_IDS}", *part))
     return packed
+
+
+def last_of(ids: Sequence[int], token: int) -> int:
+    """Where `token` stands last; -1 if it does not. At the speed of memory: there may be many."""
+    wanted = array(TYPE_IDS, [token]).tobytes()
+    packed = ids_of(ids).tobytes()
+    at = packed.rfind(wanted)
+    while at > 0 and at % len(wanted):  # Bytes of two neighbours may look like it.
+        at = packed.rfind(wanted, 0, at + len(wanted) - 1)
+    return at // len(wanted)
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:

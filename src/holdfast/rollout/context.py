@@ -151,11 +151,11 @@ class Rollout:
         budget.check()
         sampling = budget.fitted(asked)
         path = self._next_path()
-        prompt = self._stream.next_prompt(
-            messages, schemas, renderer=voice.renderer, sampling=sampling
-        )
         self._sampling = True
         try:
+            prompt = await self._stream.prepare(
+                messages, schemas, renderer=voice.renderer, sampling=sampling
+            )
             step = await session.match(
                 path,
                 Generated,
@@ -350,7 +350,7 @@ class Rollout:
             if is_accident(error):
                 session.failed(error, turn.path)
             raise
-        step = generation.generated(session, voice, turn, completion)
+        step = await generation.generated(session, voice, turn, completion)
         await session.append(generation.without_drafted(session, step))
         return step
 

@@ -14,6 +14,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.off_loop import off_loop
 from holdfast.policy.policy import DEADLINE, Completion, Draft, Partial, Request
 from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported
 from holdfast.records.message import Message, Role
@@ -154,10 +155,12 @@ def _saver(
     return save
 
 
-def generated(session: Session, voice: Voice, turn: Turn, completion: Completion) -> Generated:
+async def generated(
+    session: Session, voice: Voice, turn: Turn, completion: Completion
+) -> Generated:
     """The step as everyone sees it, with all of its tokens."""
-    message = completion.message or _parsed(voice, turn, unpack_ids(completion.ids))
-    _check_json(turn, completion, message)
+    size = len(turn.ids) + count(completion.ids)
+    message = await off_loop(partial(_message, voice, turn, completion), size=size)
     return Generated(
         path=turn.path,
         fingerprint=turn.prompt.fingerprint,
@@ -178,6 +181,12 @@ def generated(session: Session, voice: Voice, turn: Turn, completion: Completion
         seams=completion.seams,
         trainable=voice.trained and completion.message is None,
     )
+
+
+def _message(voice: Voice, turn: Turn, completion: Completion) -> Message:
+    message = completion.message or _parsed(voice, turn, unpack_ids(completion.ids))
+    _check_json(turn, completion, message)
+    return message
 
 
 def _parsed(voice: Voice, turn: Turn, ids: "array[int]") -> Message:

@@ -9,13 +9,15 @@ break is named.
 import hashlib
 from array import array
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.off_loop import off_loop
 from holdfast.policy.renderer import Renderer
-from holdfast.records.message import Message
+from holdfast.records.message import Message, size_of
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
 from holdfast.records.tokens import ids_of, pack_ids, unpack_ids
@@ -106,6 +108,28 @@ class Stream:
         """All of its tokens; not to be changed, as those of a conversation's first prompt are the
         prompt's own."""
         return self.ids[: prompt.keep] + prompt.delta if prompt.keep else prompt.delta
+
+    async def prepare(
+        self,
+        messages: Sequence[Message],
+        tools: tuple[dict[str, object], ...],
+        *,
+        renderer: Renderer,
+        sampling: Sampling,
+    ) -> Prompt:
+        """The next prompt, made in a thread where the conversation is a large one."""
+        size = self._size(messages) + len(msgspec.msgpack.encode(tools))
+        make = partial(self.next_prompt, messages, tools, renderer=renderer, sampling=sampling)
+        return await off_loop(make, size=size)
+
+    def _size(self, messages: Sequence[Message]) -> int:
+        """Of what may have to be rendered, in characters and, of what is known, in tokens."""
+        known = len(self._messages)
+        if list(messages[:known]) != self._messages:
+            return sum(map(size_of, messages))
+        # The stream is put together here: in a thread, a copy that is made meanwhile might see
+        # half of it.
+        return len(self.ids) + sum(map(size_of, messages[known:]))
 
     def next_prompt(
         self,
