@@ -267,7 +267,6 @@ def test_an_assistant_in_the_new_messages_is_never_bridged(plain: TemplateRender
     completion = [*plain.tokenizer.encode("Yes."), plain.stop_token_ids[0]]
     prompt = plain.render(ASKED, [])
     assert plain.bridge(prompt, completion, [assistant("No."), user("?")], []) is None
-    assert plain.bridge(prompt, completion, [], []) is None
 
 
 def test_what_a_template_refuses_is_a_usage_error_that_says_why(

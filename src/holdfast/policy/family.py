@@ -106,6 +106,8 @@ class FamilyRenderer:
         messages: Sequence[Message],
         tools: Tools,
     ) -> list[int] | None:
+        if not messages:
+            return self._speaking_again(prompt, completion, tools)
         given = self.tail(prompt)
         sampled = list(completion)
         found = self._package.bridge_to_next_turn(
@@ -116,6 +118,50 @@ class FamilyRenderer:
         kept = given + sampled
         # The package cuts what stands after an end of turn; a stream is never cut.
         return found.token_ids[len(kept) :] if found.token_ids[: len(kept)] == kept else None
+
+    def _speaking_again(
+        self, prompt: Sequence[int], completion: Sequence[int], tools: Tools
+    ) -> list[int] | None:
+        """What follows where the assistant speaks again at once. The package has no bridge for it:
+        its rendering of a short conversation says how a turn ends, and how one begins."""
+        user: dict[str, object] = {"role": "user", "content": "."}
+        both: list[dict[str, object]] = [user, {"role": "assistant", "content": "."}]
+        try:
+            turn = self._rendered(both, tools)
+            before = len(self._rendered([user], tools))
+            opening = self._opening(both, tools) or self._opening([user], tools)
+        except (ValueError, TypeError, KeyError):
+            return None
+        end = max((last_of(turn, token) for token in self.stop_token_ids), default=-1)
+        after, closing = ([], []) if end < before else (turn[end + 1 :], [turn[end]])
+        if completion and completion[-1] in self.stop_token_ids:
+            return [*after, *opening]
+        thinking = self._closing if self._is_thinking(completion, prompt, tools) else []
+        return [*thinking, *closing, *after, *opening]
+
+    def _opening(self, conversation: list[dict[str, object]], tools: Tools) -> list[int]:
+        """What invites the assistant to speak after a conversation; empty if nothing does."""
+        closed = self._rendered(conversation, tools)
+        ids = self._rendered(conversation, tools, add_generation_prompt=True)
+        return ids[len(closed) :] if ids[: len(closed)] == closed else []
+
+    def _rendered(
+        self, conversation: list[dict[str, object]], tools: Tools, **options: bool
+    ) -> list[int]:
+        ids: list[int] = self._package.render_ids(
+            conversation, tools=list(tools) or None, **options
+        )
+        return ids
+
+    def _is_thinking(self, completion: Sequence[int], prompt: Sequence[int], tools: Tools) -> bool:
+        """Whether the completion ends in the middle of reasoning."""
+        try:
+            parsed = self._package.parse_response(
+                list(completion), tools=list(tools) or None, prompt_ids=self.tail(prompt) or None
+            )
+        except Exception:
+            return False  # The parser is not ours and the text is the policy's.
+        return not parsed.reasoning_complete
 
     def parse(
         self, completion: Sequence[int], *, prompt: Sequence[int] = (), tools: Tools = ()

@@ -72,6 +72,30 @@ class StandIn:
             return None
         return self._tokenizer.encode(text[span[1] - len(self._ending) :])[1:]
 
+    def speaking_again(self, tools: Dicts) -> list[int] | None:
+        """The ids after the assistant's end where it speaks again at once; after its last word, if
+        the template has no end of a turn. None if the template allows no such thing."""
+        spoken = [_user(), Shape().assistant(())]
+        try:
+            text = self._template.render(spoken, tools, opening=True)
+            opening = self._opening(spoken, tools) or self._opening(spoken[:1], tools)
+        except errors():
+            return None
+        said = text.rfind(SAID)
+        end = text.find(self._ending, said + len(SAID))
+        if said < 0 or end < 0:
+            return None
+        after = text[end + len(self._ending) :]
+        after = after if after.endswith(opening) else after + opening
+        # From the end marker on, which is one token: what follows it is encoded as in a whole.
+        return self._tokenizer.encode(self._ending + after)[1 if self._ending else 0 :]
+
+    def _opening(self, conversation: Dicts, tools: Dicts) -> str:
+        """What invites the assistant to speak after a conversation; empty if nothing does."""
+        closed = self._template.render(conversation, tools, opening=False)
+        text = self._template.render(conversation, tools, opening=True)
+        return text[len(closed) :] if text.startswith(closed) else ""
+
     def _before(self, tools: Dicts) -> str:
         """The prompt before the assistant's turn."""
         given = json.dumps(list(tools))

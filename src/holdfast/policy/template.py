@@ -87,14 +87,17 @@ class TemplateRenderer:
         messages: Sequence[Message],
         tools: Tools,
     ) -> list[int] | None:
-        if not messages or any(message.role is Role.ASSISTANT for message in messages):
+        if any(message.role is Role.ASSISTANT for message in messages):
             return None
         ended = bool(completion) and completion[-1] in self.stop_token_ids
         thinking = self._parser.is_thinking(completion, prompt)
-        if thinking and ended:
+        if not messages:
+            following = self._stand_in.speaking_again(tools)
+        elif thinking and ended:
             # The end stands inside the reasoning: nothing can close it there.
             return None
-        following = self._following(prompt, completion, messages, tools)
+        else:
+            following = self._following(prompt, completion, messages, tools)
         if following is None:
             return None
         return following if ended else [*self._closing(thinking=thinking), *following]
