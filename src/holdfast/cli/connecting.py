@@ -45,10 +45,11 @@ async def connected(args: argparse.Namespace) -> AsyncIterator[Connection]:
     from holdfast.embedded.process import EmbeddedEngine
 
     folder = None if args.model is None else Path(args.model)
-    engine = EmbeddedEngine(folder)
-    if not (args.quiet or args.json):
+    is_quiet = args.quiet or args.json
+    engine = EmbeddedEngine(folder, report=None if is_quiet else _tell)
+    if not is_quiet:
         _tell("starting the embedded engine")
-    await asyncio.to_thread(engine.start)
+    await engine.start_in_thread()
     keeper = asyncio.create_task(_keep_alive(engine), name="keep the embedded engine alive")
     try:
         async with _policy(args, [engine.url], engine.model) as policy:
@@ -65,7 +66,7 @@ async def _keep_alive(engine: "EmbeddedEngine") -> None:
         await asyncio.sleep(WATCH_SECONDS)
         if not engine.running:
             try:
-                await asyncio.to_thread(engine.restart)
+                await engine.start_in_thread()
             except HoldfastError as error:
                 _tell(f"the embedded engine died, and cannot be started again yet: {error}")
 

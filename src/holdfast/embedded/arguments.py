@@ -44,7 +44,13 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until-stdin-closes",
         action="store_true",
-        help="end when stdin does, so that a parent that dies leaves nothing behind",
+        help="end when stdin does, so that a parent that dies leaves nothing behind; nothing is "
+        "read from it",
+    )
+    parser.add_argument(
+        "--progress",
+        action="store_true",
+        help="until it serves, write to stdout what it does, as `starting: …`",
     )
     parser.add_argument(
         "--log-requests",
@@ -71,6 +77,7 @@ def settings(args: argparse.Namespace) -> Settings:
         version=args.weight_version,
         threads=args.threads,
         until_stdin_closes=args.until_stdin_closes,
+        progress=args.progress,
         api_key=_key(args.api_key_env),
         log_requests=args.log_requests,
     )

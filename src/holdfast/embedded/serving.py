@@ -6,25 +6,21 @@ taken before, and listened at after it.
 
 import asyncio
 import ipaddress
-import os
 import signal
 import socket
 import sys
-import threading
-import time
 import traceback
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from holdfast.embedded import extra, files
-from holdfast.embedded.settings import Settings
+from holdfast.embedded import extra, files, parent
+from holdfast.embedded.settings import STARTING, Settings
 from holdfast.records.errors import UsageError
 
 TINY = Path(__file__).parent / "tiny"
 """The model that is served when none is named."""
 _SHUTDOWN_SECONDS = 5.0
-_ORPHAN_SECONDS = 15.0
 _BACKLOG = 4096
 
 
@@ -38,10 +34,11 @@ def serve(settings: Settings) -> int:
 
 
 def _serve(settings: Settings, path: Path, sock: socket.socket) -> int:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+    parent.end_at_once()
     if settings.until_stdin_closes:
-        threading.Thread(target=_follow_stdin, name="holdfast-stdin", daemon=True).start()
+        parent.end_with_stdin()
+    stage = partial(_progress, settings)
+    stage("importing torch and transformers")
     import torch
 
     from holdfast.embedded import folder
@@ -49,7 +46,9 @@ def _serve(settings: Settings, path: Path, sock: socket.socket) -> int:
 
     torch.set_num_threads(settings.threads)
     _quiet()
+    stage(f"loading {path}")
     model = folder.load(path, max_length=settings.max_length)
+    stage("proving that requests do not change each other's results")
     engine = Engine(
         model,
         max_batch=settings.max_batch,
@@ -98,6 +97,14 @@ async def _listen(engine: Any, settings: Settings, *, sock: socket.socket, name:
         await asyncio.to_thread(engine.close)
     finally:
         await runner.cleanup()
+
+
+def _progress(settings: Settings, doing: str) -> None:
+    """What is done until it serves: for who started it, and for who looks at a terminal."""
+    if settings.progress:
+        print(f"{STARTING}{doing}", flush=True)  # noqa: T201
+    elif sys.stderr.isatty():
+        _note(doing)
 
 
 def _note(said: str) -> None:
@@ -157,20 +164,6 @@ def _path(settings: Settings) -> Path:
         raise UsageError(f"{what}: there is no folder {path}")
     files.check(path)
     return path.resolve()
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """While the model is loaded there is nothing to take leave of."""
-    sys.exit(0)
-
-
-def _follow_stdin() -> None:
-    """Ends this process when whoever holds the other end of stdin is gone, however it died."""
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_ORPHAN_SECONDS)
-    os._exit(0)
 
 
 def _quiet() -> None:

@@ -4,6 +4,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+STARTING = "starting: "
+"""Begins the lines that `--progress` writes."""
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     """What `holdfast serve` was told."""
@@ -19,5 +22,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     version: str = "default"
     threads: int = 1
     until_stdin_closes: bool = False
+    progress: bool = False
+    """Whether it writes to stdout what it does until it serves."""
     api_key: str | None = None
     log_requests: bool = False

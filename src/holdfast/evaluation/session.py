@@ -66,8 +66,8 @@ class Session:
 
         if folder not in self._engines:
             self.tell("no policy is named: starting the embedded engine")
-            engine = EmbeddedEngine(None if folder is None else Path(folder))
-            await asyncio.to_thread(engine.start)
+            engine = EmbeddedEngine(None if folder is None else Path(folder), report=self.tell)
+            await engine.start_in_thread()
             self._engines[folder] = engine
         engine = self._engines[folder]
         keeper = asyncio.create_task(self._keep_alive(engine), name="keep the engine alive")
@@ -82,7 +82,7 @@ class Session:
         while True:
             if not engine.running:
                 try:
-                    await asyncio.to_thread(engine.restart)
+                    await engine.start_in_thread()
                 except HoldfastError as error:
                     self.tell(f"the embedded engine died, and cannot be started again yet: {error}")
             await asyncio.sleep(WATCH_SECONDS)
