@@ -124,7 +124,7 @@ def test_it_is_fit_for_training(lab: Lab) -> None:
     assert last == "fit for training: yes"
     told = {line[6:23].strip(): line[23:] for line in findings}
     can = lab.engine.can
-    assert told["seeds"].startswith("repeat exactly")
+    assert told["seeds"].startswith("repeat")
     assert ("goes on" in told["seeds"]) is can.seeds_by_position
     assert told["weight versions"].startswith("told" if can.tells_versions else "not told")
     assert told["streaming"].startswith("works: ")

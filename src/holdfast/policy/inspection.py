@@ -7,6 +7,7 @@ from msgspec import Struct, structs
 
 from holdfast.policy.policy import Completion, Draft, Partial, Request
 from holdfast.policy.pool import EnginePolicy
+from holdfast.policy.repeatability import repeatability
 from holdfast.records.errors import HoldfastError
 from holdfast.records.message import user
 from holdfast.records.sampling import Sampling
@@ -129,12 +130,9 @@ async def _versions(policy: EnginePolicy) -> Finding:
 
 async def _seeds(policy: EnginePolicy) -> Finding:
     """seeds."""
-    first, second = await policy.sample(_request()), await policy.sample(_request())
-    if _tokens(first) != _tokens(second):
-        return Finding("seeds", True, "do not repeat: a run cannot be reproduced, only resumed")
-    if policy.endpoints[0].described.seeds == "position":
-        return Finding("seeds", True, "repeat exactly, also when a reply goes on after a kill")
-    return Finding("seeds", True, "repeat exactly for whole replies")
+    is_by_position = policy.endpoints[0].described.seeds == "position"
+    detail = await repeatability(policy, _request(), seeds_by_position=is_by_position)
+    return Finding("seeds", True, detail)
 
 
 async def _streams(policy: EnginePolicy) -> Finding:

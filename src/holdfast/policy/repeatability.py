@@ -1,0 +1,61 @@
+"""Repeatability: what a seed is worth, tried and not taken on trust.
+
+How an engine computes a batch may depend on what is in it: a seed that repeats for requests one
+after another may not do so beside others. So the same request is made alone, beside others, and
+where the engine promises it, from its own middle; tokens and logprobs are compared bit by bit. What
+is said of it is what was tried, and no more.
+"""
+
+import asyncio
+
+from msgspec import structs
+
+from holdfast.policy.policy import Completion, Draft, Policy, Request
+from holdfast.records.tokens import count, pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
+
+COMPANY = (1, 3, 7)
+"""So many other requests are made at the same time."""
+_TRIED = "alone and beside 1, 3 and 7 other requests"
+
+
+async def repeatability(policy: Policy, request: Request, *, seeds_by_position: bool) -> str:
+    """In words. `seeds_by_position`: the engine says that a reply which goes on from its tokens
+    gets those that it would have got."""
+    first, second = await policy.sample(request), await policy.sample(request)
+    if first.ids != second.ids:
+        return "do not repeat: a run cannot be reproduced, only resumed"
+    beside = [await _beside(policy, request, others=others) for others in COMPANY]
+    if any(one.ids != first.ids for one in beside):
+        return "repeat alone, and not beside other requests: a run can be resumed, not reproduced"
+    if off := max(_difference(first, one) for one in (second, *beside)):
+        return f"repeat the tokens, {_TRIED}; their logprobs differ by up to {off:.2g}"
+    if not seeds_by_position:
+        return f"repeat exactly for whole replies (tokens and logprobs, {_TRIED})"
+    if (await _from_middle(policy, request, first)).ids != first.ids:
+        return f"repeat exactly for whole replies only, although the engine says more ({_TRIED})"
+    return f"repeat exactly (tokens and logprobs, {_TRIED}), also when a reply goes on after a kill"
+
+
+async def _beside(policy: Policy, request: Request, *, others: int) -> Completion:
+    """The reply, while others are sampled from other prompts of other lengths."""
+    seed, prompt = request.seed or 0, request.prompt
+    company = [
+        structs.replace(request, prompt=prompt + prompt[:1] * n, seed=seed + n)
+        for n in range(1, others + 1)
+    ]
+    # In the middle of them, so that it neither joins nor leaves an empty batch.
+    half = others // 2
+    together = (*company[:half], request, *company[half:])
+    return (await asyncio.gather(*map(policy.sample, together)))[half]
+
+
+async def _from_middle(policy: Policy, request: Request, whole: Completion) -> Completion:
+    half = count(whole.ids) // 2
+    ids, logprobs = unpack_ids(whole.ids)[:half], unpack_logprobs(whole.logprobs)[:half]
+    draft = Draft(0, pack_ids(ids), pack_logprobs(logprobs))
+    return await policy.sample(structs.replace(request, draft=draft))
+
+
+def _difference(one: Completion, other: Completion) -> float:
+    pairs = zip(unpack_logprobs(one.logprobs), unpack_logprobs(other.logprobs), strict=True)
+    return max((abs(left - right) for left, right in pairs), default=0.0)
