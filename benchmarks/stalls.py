@@ -3,6 +3,7 @@
 Prompts of 3 MB and small ones are asked for at once, with a real tokenizer and chat template:
 through `t.generate`, and by agents through the gateway. A loop that turns is late by milliseconds;
 one that renders a large prompt itself stands still for seconds, and all that it serves with it.
+Beside it, a loop that does nothing shows how late this machine makes anyone.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from gateway_service import Agent, Service, client
@@ -24,6 +26,7 @@ SMALL, SMALL_BYTES = 8, 2_000
 TURNS = 2
 TOKENS = 32
 BOUND = "≤ 0.25"
+Found = dict[str, float]
 
 
 def measure() -> list[Result]:
@@ -31,8 +34,8 @@ def measure() -> list[Result]:
     made = model_folder(256, special=("<|im_start|>", "<|im_end|>"), markup=())
     with made as model, FakeEngine(mean_length=0, max_model_len=1 << 30) as engine:
         return [
-            _result("t.generate", _generate(engine.url, model)),
-            _result("gateway", _gateway(engine.url, model)),
+            _result("t.generate", _generate, engine.url, model),
+            _result("gateway", _gateway, engine.url, model),
         ]
 
 
@@ -45,18 +48,24 @@ def large_text(number: int) -> str:
     return text[:LARGE_BYTES]
 
 
-def _result(where: str, found: dict[str, float]) -> Result:
-    detail = f"{found['seconds']:.0f} s in all; {found['late']:.0f} times late by more than 0.05 s"
+def _result(where: str, work: Callable[[str, Path], Found], url: str, model: Path) -> Result:
+    with _child("nothing", url, model) as idle:
+        found = work(url, model)
+        bare: Found = json.loads(idle.communicate("\n", timeout=600)[0])
+    detail = (
+        f"{found['seconds']:.0f} s in all, {found['late']:.0f} times late by more than 0.05 s; "
+        f"a loop that does nothing: {bare['longest']:.2f} s, {bare['late']:.0f} times"
+    )
     return Result(f"stalls: longest, 3 MB prompts, {where}", found["longest"], "s", BOUND, detail)
 
 
-def _generate(url: str, model: Path) -> dict[str, float]:
+def _generate(url: str, model: Path) -> Found:
     with _child("generate", url, model) as child:
-        found: dict[str, float] = json.loads(child.communicate(timeout=600)[0])
+        found: Found = json.loads(child.communicate(timeout=600)[0])
     return found
 
 
-def _gateway(url: str, model: Path) -> dict[str, float]:
+def _gateway(url: str, model: Path) -> Found:
     with _child("gateway", url, model) as child:
         running = Service(child, "gateway")
         asyncio.run(_agents(running))

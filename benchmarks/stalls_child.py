@@ -61,7 +61,17 @@ class Printing(ExternalRolloutProcessor):
         print(self.url, flush=True)
 
 
+async def nothing() -> None:
+    heart = Heart()
+    beating = asyncio.create_task(heart.beat())
+    await asyncio.to_thread(sys.stdin.readline)
+    beating.cancel()
+    print(heart.found(), flush=True)
+
+
 async def main(mode: str, url: str, folder: str, model: str) -> None:
+    if mode == "nothing":
+        return await nothing()
     journal = holdfast.open_journal(Path(folder) / "journal.db")
     policy = holdfast.EnginePolicy(url, "fake", connections=16)
     count = stalls.LARGE + stalls.SMALL

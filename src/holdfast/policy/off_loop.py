@@ -33,5 +33,6 @@ async def off_loop(function: Callable[[], Result], *, size: int) -> Result:
 def _threads(process: int) -> ThreadPoolExecutor:
     """Of this process: a fork has none of the threads of the one that it came from. Not the loop's
     own, which user code may fill with calls that wait for a reply."""
-    most = min(MAX_THREADS, max(2, os.cpu_count() or 1))
+    # Half of the cores: what is left is for the loop, which waits for the interpreter's lock too.
+    most = max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
     return ThreadPoolExecutor(most, thread_name_prefix="holdfast-large-prompt")

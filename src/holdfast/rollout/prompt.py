@@ -213,10 +213,15 @@ def _said_without_tokens(step: Generated) -> tuple[bytes, ...]:
 
 
 def _common(left: "array[int]", right: "array[int]") -> int:
-    limit = min(len(left), len(right))
-    if left[:limit] == right[:limit]:
-        return limit
-    return next(index for index in range(limit) if left[index] != right[index])
+    """How many tokens they begin with alike; halved until it is found, at the speed of memory."""
+    least, most = 0, min(len(left), len(right))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if left[least:middle] == right[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def _hash(*parts: bytes) -> bytes:

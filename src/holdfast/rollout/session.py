@@ -8,11 +8,12 @@ cannot turn an accident into an outcome (I5).
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.journal.journal import Journal, Lease
+from holdfast.policy.off_loop import LARGE, off_loop
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import (
@@ -203,7 +204,9 @@ class Session:
             self._replayed.add(path)
             return recorded
         self.check_running()
-        await self._diverge(path, words(recorded))
+        # Two large prompts may have to be told apart.
+        size = LARGE if isinstance(recorded, Generated) else 0
+        await self._diverge(path, await off_loop(partial(words, recorded), size=size))
         await self.go_live()
         return None
 
