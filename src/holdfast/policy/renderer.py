@@ -18,6 +18,9 @@ _CODE_POINTS = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 
 
 class Renderer(Protocol):
+    """Pure functions of what they are given: large prompts are rendered in threads, so that its
+    methods run in several at once."""
+
     name: str
     """Part of a run's identity: other rendering is another run."""
     stop_token_ids: tuple[int, ...]
