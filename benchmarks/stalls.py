@@ -11,7 +11,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gateway_service import Agent, Service, client
@@ -88,9 +89,11 @@ async def _agent(number: int, agent: Agent) -> None:
         messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "go on"}]
 
 
-def _child(mode: str, url: str, model: Path) -> "subprocess.Popen[str]":
-    folder = tempfile.TemporaryDirectory(dir=".")
-    command = [sys.executable, str(HERE / "stalls_child.py"), mode, url, folder.name, str(model)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    child.folder = folder  # type: ignore[attr-defined]  # removed with the child
-    return child
+@contextmanager
+def _child(mode: str, url: str, model: Path) -> "Iterator[subprocess.Popen[str]]":
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        command = [sys.executable, str(HERE / "stalls_child.py"), mode, url, folder, str(model)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as child:
+            yield child
