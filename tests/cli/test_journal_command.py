@@ -3,11 +3,17 @@
 import json
 import shutil
 import signal
+import sqlite3
+import time
+from contextlib import closing
 
 import pytest
-from shell import Lab
+from shell import Lab, start
 
 from holdfast.cli.exit import Exit
+from holdfast.journal.commits import identity_of
+from holdfast.journal.witness import Witness
+from holdfast.testing import Fault, FaultKind
 
 FLIP = """UPDATE records SET body = CAST(substr(body, 1, 3) || x'ff' || substr(body, 5) AS BLOB)
     WHERE position = {position}"""
@@ -113,3 +119,110 @@ def test_a_torn_record_of_an_open_trajectory_is_cut_by_the_run_itself(lab, undis
     assert lab.export() == undisturbed
     assert lab.engine.stats().requests - requests <= 3
     assert check(lab)[1]["cuts"] == 1
+
+
+def killed_run(lab) -> None:
+    done = lab.run("--quiet", env={"HOLDFAST_CRASH": "engine.finished:1"}, concurrency=1)
+    assert done.code == -signal.SIGKILL
+
+
+def lose_log(lab, kind: str) -> None:
+    log = lab.place / "holdfast.db-wal"
+    content = bytearray(log.read_bytes())
+    if kind == "removed":
+        log.unlink()
+        return
+    if kind == "cut":
+        del content[len(content) * 2 // 3 :]
+    else:
+        content[len(content) * 2 // 3] ^= 1
+    log.write_bytes(content)
+
+
+READERS = (
+    ("export", "r", "--what", "samples", "--out", "o"),
+    ("show", "r"),
+    ("show", "r", "sum/0"),
+    ("runs",),
+    ("report", "r", "--out", "o.html"),
+)
+
+
+@pytest.mark.parametrize("kind", ["flipped", "cut", "removed"])
+def test_commits_that_are_lost_stop_every_command_until_that_is_accepted(lab, undisturbed, kind):
+    killed_run(lab)
+    lose_log(lab, kind)
+    left = {file.name: file.read_bytes() for file in lab.place.glob("holdfast.db*")}
+    asked = lab.engine.stats().requests
+    for words in (lab.words("--quiet"), *READERS):
+        done = lab.holdfast(*words)
+        assert done.code == Exit.CORRUPT, (words, done)
+        assert "holdfast.db has lost " in done.line
+        assert "holdfast journal check" in done.line
+        assert "--repair" in done.line
+    assert lab.engine.stats().requests == asked, "nothing was done again unseen"
+    assert not (lab.place / "o").exists()
+    done = lab.holdfast("journal", "check", lab.journal)
+    assert done.code == Exit.CORRUPT
+    assert "log: has lost " in done.out
+    assert "commits, the last one of 20" in done.out
+    for name in ("holdfast.db", "holdfast.db-wal"):
+        assert left.get(name) == (lab.place / name).read_bytes() or kind == "removed"
+    done = lab.holdfast("journal", "check", lab.journal, "--repair")
+    assert done.code == Exit.OK, done
+    assert "gave up: the journal has lost " in done.out
+    code, report = check(lab)
+    assert (code, report["findings"]) == (0, [])
+    kept = [file for file in lab.place.glob("*.kept-*") if file.stat().st_size]
+    assert len(kept) == (kind != "removed")
+    lab.finished_run("--quiet")
+    assert lab.export() == undisturbed
+    assert check(lab)[0] == 0
+
+
+def test_a_run_that_was_killed_between_its_commit_and_the_witness_of_it_goes_on(lab, undisturbed):
+    done = lab.run("--quiet", env={"HOLDFAST_CRASH": "after:9"}, concurrency=1)
+    assert done.code == -signal.SIGKILL
+    assert check(lab)[0] == 0
+    lab.finished_run("--quiet")
+    assert lab.export() == undisturbed
+
+
+def test_a_log_of_another_journal_is_not_exported_as_ours(lab, template, undisturbed):
+    killed_run(lab)
+    other = lab.place / "other"
+    other.mkdir()
+    foreign = Lab(other, lab.engine)
+    foreign.tasks("foreign", "tasks")
+    killed_run(foreign)
+    mine = (lab.place / "holdfast.db-wal").read_bytes()
+    (lab.place / "holdfast.db-wal").write_bytes((other / "holdfast.db-wal").read_bytes())
+    for words in (lab.words("--quiet"), ("runs",), READERS[0]):
+        done = lab.holdfast(*words)
+        assert done.code == Exit.CORRUPT
+        assert "the log (-wal) of another journal" in done.line
+    code, report = check(lab)
+    assert code == Exit.CORRUPT
+    assert report["findings"][0]["where"] == "log"
+    (lab.place / "holdfast.db-wal").write_bytes(mine)
+    lab.finished_run("--quiet")
+    assert lab.export() == undisturbed
+
+
+def test_no_loss_is_accepted_while_someone_works(lab):
+    """Its log is not taken away from under it."""
+    lab.engine.set_faults(Fault(FaultKind.HOLD, matching="long"))
+    with start(*lab.words("--quiet"), cwd=lab.place) as live:
+        while lab.engine.stats().requests < 3:
+            time.sleep(0.01)
+        with closing(sqlite3.connect(f"file:{lab.journal}?mode=ro", uri=True)) as connection:
+            ahead = Witness(lab.journal, identity_of(connection))
+        ahead.note(10**6)
+        ahead.close()
+        log = (lab.place / "holdfast.db-wal").read_bytes()
+        done = lab.holdfast("journal", "check", lab.journal, "--repair")
+        assert done.code == Exit.HELD, done
+        assert f"process {live.pid}" in done.line
+        assert (lab.place / "holdfast.db-wal").read_bytes().startswith(log)
+        live.kill()
+        live.communicate()

@@ -28,9 +28,20 @@ def test_a_kill_at_a_record_boundary_changes_nothing(lab, baseline, when, part):
     kill_in_part(lab, baseline, when, part, parts=FAST_POINTS)
 
 
+@pytest.mark.parametrize("part", range(4))
+def test_a_kill_right_after_a_commit_was_witnessed_changes_nothing(lab, baseline, part):
+    """`after`, above, is the kill between a commit and its witness."""
+    kill_in_part(lab, baseline, "witnessed", part, parts=4)
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["before it has its name", "with its name"])
+def test_a_kill_while_the_journal_is_created_changes_nothing(lab, baseline, times):
+    assert kill_and_resume(lab, baseline, f"creating:{times}")
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "after", "witnessed"])
 def test_a_kill_at_every_record_boundary_changes_nothing(lab, baseline, when):
     kill_everywhere(lab, baseline, when)
 

@@ -10,10 +10,13 @@ import random
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import apsw
 from msgspec import Struct
+
+from holdfast.journal.witness import SLOT_BYTES, SLOTS, Witness, witness_of
 
 SECTOR = 512
 POWERSAFE_OVERWRITE = 0x1000
@@ -49,11 +52,15 @@ Event = Write | Truncate | Sync | Delete | Note
 
 
 class SimulatedDisk(apsw.VFS):
-    def __init__(self, name: str):
+    def __init__(self, name: str, files: dict[str, bytes] | None = None):
+        """`files`: what is on it, synced, at the beginning."""
         super().__init__(name, "")
         self.name = name
         self.files: dict[str, bytearray] = {}
         self.events: list[Event] = []
+        for path, content in (files or {}).items():
+            self.files[path] = bytearray(content)
+            self.events += [Write(path, 0, content), Sync(path)]
         self.connections = 0
 
     def note(self, what: object) -> None:
@@ -180,6 +187,35 @@ def _survivors(event: Write | Truncate, rng: random.Random) -> Iterator[Write | 
 
 
 # --- the journal's connection to it
+
+
+class DiskWitness(Witness):
+    """The witness of a journal on that disk, of a machine that is not this one."""
+
+    disk: ClassVar[SimulatedDisk]
+
+    def __init__(self, journal: Path, identity: int):
+        self._identity = identity
+        self._boot = bytes(16)
+        self._offset = random.randrange(SLOTS) * SLOT_BYTES
+        self._path = str(witness_of(journal))
+        if self._path not in self.disk.files:
+            self._put(0, bytes(SLOTS * SLOT_BYTES))
+            self.sync()
+
+    def _write(self, slot: bytes) -> None:
+        self._put(self._offset, slot)
+
+    def _put(self, offset: int, data: bytes) -> None:
+        event = Write(self._path, offset, data)
+        _apply(self.disk.files.setdefault(self._path, bytearray()), event)
+        self.disk.events.append(event)
+
+    def sync(self) -> None:
+        self.disk.events.append(Sync(self._path))
+
+    def close(self) -> None:
+        self.sync()
 
 
 class _Rows:

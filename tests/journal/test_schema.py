@@ -100,7 +100,7 @@ def test_the_log_beside_the_file_is_private_too(tmp_path: Path) -> None:
         journal = SqliteJournal(tmp_path / "journal.db")
         await journal.create_run(spec(), make_tasks("a"))
         modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
-        assert len(list(tmp_path.iterdir())) == 3
+        assert len(list(tmp_path.iterdir())) == 4  # With log, index and witness.
         await journal.close()
         return modes
 
@@ -153,7 +153,8 @@ def test_processes_that_create_the_file_at_once_all_get_it(tmp_path: Path, proce
         for process in started:
             process.join()
         assert outcomes == [""] * processes
-        assert sql(path, "SELECT value FROM counters") == [(0,)]
+        assert sql(path, "SELECT value FROM counters WHERE name = 'settled'") == [(0,)]
+        assert sql(path, "SELECT count(*) FROM counters WHERE name = 'identity'") == [(1,)]
 
 
 def test_the_address_chooses_the_journal(tmp_path: Path) -> None:

@@ -21,6 +21,6 @@ class Exit(IntEnum):
     CHANGED = 3, "the run is recorded with other tasks, settings or code; nothing was changed"
     HELD = 4, "a live worker holds the run"
     STOPPED = 5, "stopped early (endpoint down, disk full, deadline); the same command goes on"
-    CORRUPT = 6, "the journal has records that fail their checks"
+    CORRUPT = 6, "the journal has records that fail their checks, or has lost commits"
     INTERRUPTED = 130, "SIGINT; the same command goes on"
     TERMINATED = 143, "SIGTERM; the same command goes on"

@@ -8,7 +8,7 @@ import msgspec
 from holdfast.cli.exit import Exit
 from holdfast.cli.printing import name, print_json
 from holdfast.engine.report import many
-from holdfast.journal.check import Report, repair
+from holdfast.journal.check import Report, accept_loss, repair
 from holdfast.journal.check import check as check_file
 from holdfast.records.errors import UsageError
 
@@ -19,12 +19,16 @@ def check(args: argparse.Namespace) -> int:
         if path.exists():
             raise UsageError(f"{path} is no regular file; name a journal")
         raise UsageError(f"there is no journal at {path}; name one: holdfast journal check FILE")
+    given_up = accept_loss(path) if args.repair else None
     cuts = repair(path) if args.repair else []
     report = check_file(path)
     if args.json:
-        told = msgspec.to_builtins(report) | {"cuts_made": msgspec.to_builtins(cuts)}
+        made = {"cuts_made": msgspec.to_builtins(cuts), "given_up": given_up or ""}
+        told = msgspec.to_builtins(report) | made
         print_json(told)
     else:
+        if given_up:
+            print(f"gave up: the journal {given_up}")
         for cut in cuts:
             print(
                 f"cut {name(cut.trajectory)} at record {cut.seq} (position {cut.position}): "
@@ -47,7 +51,7 @@ def _text(path: Path, report: Report) -> str:
         "every checksum and invariant holds"
         if report.is_clean
         else f"{many(len(report.findings), 'finding')}; --repair cuts torn logs to their last good "
-        "record"
+        "record, and accepts what is lost"
     )
     return "\n".join(lines)
 

@@ -20,6 +20,9 @@ from holdfast.journal import table_check
 from holdfast.journal.chain import COLUMNS, rows
 from holdfast.journal.journal import Cut, WorkerIdentity, digest_of
 from holdfast.journal.log_check import Finding, TrajectoryState, check_log
+from holdfast.journal.log_repair import accept, copy_to_mend, remove_copy, take_mended
+from holdfast.journal.losses import Loss, find_loss
+from holdfast.journal.names import refuse_second_name
 from holdfast.journal.process import is_gone
 from holdfast.journal.repair import mend
 from holdfast.journal.runs import NOW, shown
@@ -58,8 +61,12 @@ def check(path: Path) -> Report:
     """Verifies the journal at `path`; a file that is no journal of ours raises instead."""
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
+    refuse_second_name(path)
     report = Report(str(path), bytes=_size(path))
-    connection = connect_to_read(path)
+    loss = find_loss(path, thoroughly=True)
+    if loss is not None:
+        report.add("file" if loss.is_cut else "log", loss.what, loss.remedy)
+    connection = connect_to_read(path, without_log=loss is not None and loss.is_foreign)
     try:
         connection.execute("BEGIN")  # One snapshot: a live worker may go on writing meanwhile.
         for part in _PARTS:
@@ -256,8 +263,7 @@ def repair(path: Path) -> list[Cut]:
     goes on from their last good records. Links that do not lead to their records are made anew,
     and so are indexes, which loses nothing. All of it is done, or nothing.
     """
-    if not path.exists():
-        raise JournalError(f"there is no journal at {path}")
+    accept_loss(path)
     connect_to_read(path).close()  # An empty file is no journal, and is not made one.
     try:
         connection = plain_connect(f"{path.absolute().as_uri()}?mode=rw")
@@ -282,6 +288,39 @@ def repair(path: Path) -> list[Cut]:
     finally:
         connection.close()
     return cuts
+
+
+def accept_loss(path: Path) -> str | None:
+    """Where commits are lost, goes back to the last one that is there, and says what was given up.
+
+    `RunHeld` while a live worker holds a run. None where nothing is lost.
+    """
+    if not path.exists():
+        raise JournalError(f"there is no journal at {path}")
+    refuse_second_name(path)
+    loss = find_loss(path, thoroughly=True)
+    if loss is None:
+        return None
+    with closing(connect_to_read(path, without_log=loss.is_foreign)) as connection:
+        _refuse_if_held(connection)
+    return _mend_cut(path, loss) if loss.is_cut else accept(path, loss)
+
+
+def _mend_cut(path: Path, loss: Loss) -> str:
+    """All of it or nothing: what cannot be made whole stays as it is, refused by every command."""
+    copy = copy_to_mend(path)
+    try:
+        cuts = repair(copy)
+        findings = check(copy).findings
+        if findings:
+            raise JournalDamaged(
+                f"journal {path} {loss.what}, which cannot be mended ({findings[0]}): {SALVAGE}"
+            )
+        kept = take_mended(path, copy)
+    finally:
+        remove_copy(copy)
+    lost = sum(cut.lost for cut in cuts)
+    return f"{loss.what}; {lost} records were cut; the file as it was is kept in {kept.name}"
 
 
 def _refuse_if_held(connection: sqlite3.Connection) -> None:

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-from holdfast.journal.schema import PAGE_SIZE
+from holdfast.journal.wal import PAGE_SIZE
 from holdfast.records.errors import JournalError
 
 # So much is copied at once: many small copies would sync the log as often.
@@ -35,8 +35,12 @@ _PASSIVE = "PRAGMA wal_checkpoint(PASSIVE)"
 class Checkpointer:
     """Told by the writer how much it wrote; holds it up only for the rest of a long log."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]):
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], copied: Callable[[], None] = lambda: None
+    ):
+        """`copied` is called after each copy, by whoever made it."""
         self._connect = connect
+        self._copied = copied
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._wake = threading.Event()
@@ -78,6 +82,7 @@ class Checkpointer:
         with self._copying:
             self._is_copied = False
             self._found, is_all = _copy(connection)
+            self._copied()
             if is_all:
                 self._written = self._found = self._asked_at = self._next_rest = 0
                 return
@@ -111,6 +116,7 @@ class Checkpointer:
         try:
             with self._copying:
                 self._found, self._is_copied = _copy(connection)
+                self._copied()
         except sqlite3.Error:
             return  # Out of space: the log keeps everything, and the writer tries again.
 

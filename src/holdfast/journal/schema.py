@@ -7,18 +7,18 @@ read as they are by whoever only reads.
 SQLite's own troubles get our words here, too: what is the matter with which file, and what to do.
 """
 
+import errno
+import os
 import sqlite3
 import time
 from pathlib import Path
 
+from holdfast.journal.commits import give_identity, identity_of
+from holdfast.journal.wal import PAGE_SIZE, beside, log_of
 from holdfast.records.errors import JournalError, JournalFull, JournalNewer, NotAJournal
 
 APPLICATION_ID = 0x484F4C44
 VERSION = 2
-
-# Large pages take fewer writes for a batch and keep a 4 KB record out of overflow chains; larger
-# ones make a small commit write more and gain nothing; measured with benchmarks/journal.py.
-PAGE_SIZE = 16384
 
 # How long to wait for another process that is creating the same journal.
 CREATE_SECONDS = 30.0
@@ -28,8 +28,11 @@ SALVAGE = (
     ".recover`; check the disk"
 )
 
-# What lies beside a journal and belongs to it: SQLite's log and its index, a gateway's secret.
-_PARTS = ("-wal", "-shm", ".gateway-secret")
+_BEGIN = "a run that names it begins it"
+
+# What lies beside a journal and belongs to it: SQLite's log and its index, the witness of its
+# commits, a gateway's secret.
+_PARTS = ("-wal", "-shm", "-witness", ".gateway-secret")
 # Where a SQLite file says what it is.
 _MAGIC = b"SQLite format 3\0"
 _APPLICATION_AT = 68
@@ -133,8 +136,18 @@ def _is_journal(path: Path) -> bool:
 
 def log_size(path: Path) -> int:
     """The bytes of the write-ahead log beside the file; 0 without one."""
-    log = path.with_name(f"{path.name}-wal")
+    log = log_of(path)
     return log.stat().st_size if log.is_file() else 0
+
+
+WITHOUT_LOG = "mode=ro&immutable=1"
+
+
+def mode_to_read(path: Path) -> str:
+    """SQLite makes files beside a journal in order to read it. On a medium that is read-only it
+    cannot, and need not where no log is: nobody is writing, so the file alone is the journal."""
+    is_fixed = path.exists() and os.statvfs(path).f_flag & os.ST_RDONLY
+    return WITHOUT_LOG if is_fixed and not log_size(path) else "mode=ro"
 
 
 def require(connection: sqlite3.Connection, path: Path | str) -> None:
@@ -147,7 +160,9 @@ def require(connection: sqlite3.Connection, path: Path | str) -> None:
     try:
         version = _version_now(connection, path)
         if version == 0:
-            raise JournalError(f"journal {path} is empty: nothing has been recorded in it yet")
+            raise JournalError(
+                f"journal {path} is empty: nothing has been recorded in it yet; {_BEGIN}"
+            )
         for older in range(version, VERSION):
             for view in _VIEWS[older]:
                 connection.execute(view)
@@ -178,14 +193,27 @@ def prepare(connection: sqlite3.Connection, path: Path | str) -> None:
         time.sleep(0.01)
 
 
+def make(connection: sqlite3.Connection, path: Path | str) -> None:
+    """A journal in an empty file that nobody else knows of yet: with no log, which would need as
+    much room once more."""
+    try:
+        connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+        _migrate(connection, path)
+        connection.execute("PRAGMA journal_mode=WAL")
+    except sqlite3.DatabaseError as error:
+        raise explain(error, path) from error
+
+
 def _prepare(connection: sqlite3.Connection, path: Path | str) -> None:
     version = _version_now(connection, path)
-    if version == VERSION:
+    if version == VERSION and identity_of(connection) is not None:
         return
     if version == 0:
         connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
         connection.execute("PRAGMA journal_mode=WAL")
     _migrate(connection, path)
+    # The file itself has its identity from now on: a log of another journal does not fit to it.
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) -> JournalError:
@@ -210,6 +238,15 @@ def explain(error: sqlite3.Error, path: Path | str, *, reading: bool = False) ->
     return JournalError(f"journal {path}: {text}")
 
 
+def not_creatable(error: OSError | sqlite3.Error, path: Path) -> JournalError:
+    """Why there is no journal where there should be one."""
+    if isinstance(error, sqlite3.Error):
+        return explain(error, path)
+    if error.errno == errno.ENOSPC:
+        return explain(sqlite3.OperationalError("full"), path)
+    return JournalError(f"journal {path} cannot be written: {error.strerror}; check the folder")
+
+
 def _is_special(path: Path | str) -> bool:
     """A folder, or a device, which looks like an empty file."""
     return Path(path).exists() and not Path(path).is_file()
@@ -225,6 +262,8 @@ def _unreadable(path: Path, text: str) -> JournalError:
         path.open("rb").close()
     except OSError as error:
         return JournalError(f"journal {path} cannot be read: {error.strerror}; check who may")
+    if beside(path, "-journal").exists():  # SQLite's, until a new file is one with a log.
+        return JournalError(f"journal {path} is empty: its creation was interrupted; {_BEGIN}")
     what = "it and its -wal" if log_size(path) else "it"
     return JournalError(
         f"journal {path} cannot be read where it lies, in a folder that you cannot write ({text}): "
@@ -264,6 +303,7 @@ def _migrate(connection: sqlite3.Connection, path: Path | str) -> None:
         for version in range(_version(connection, path) + 1, VERSION + 1):
             for statement in _MIGRATIONS[version]:
                 connection.execute(statement)
+        give_identity(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={VERSION}")
         connection.execute("COMMIT")

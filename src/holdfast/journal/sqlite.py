@@ -6,7 +6,6 @@ WAL is moved into the main file by a thread of its own, off the writer's path.
 """
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,8 @@ from typing import TypeVar
 from holdfast.journal import delivery, leases, runs, writer
 from holdfast.journal.appends import Appender, append_of, append_of_all
 from holdfast.journal.checkpoint import Checkpointer
+from holdfast.journal.commits import Commits
+from holdfast.journal.creation import create_if_missing
 from holdfast.journal.handle import Handle
 from holdfast.journal.journal import (
     Batch,
@@ -28,8 +29,17 @@ from holdfast.journal.journal import (
     WorkerIdentity,
     digest_of,
 )
+from holdfast.journal.losses import refuse_losses
+from holdfast.journal.names import refuse_second_name
 from holdfast.journal.repair import cut_to_last_good, decode_rows, reopen_failed
-from holdfast.journal.schema import explain, log_size, prepare, require
+from holdfast.journal.schema import (
+    WITHOUT_LOG,
+    explain,
+    mode_to_read,
+    not_creatable,
+    prepare,
+    require,
+)
 from holdfast.journal.writer import Call, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run, RunSpec
@@ -53,10 +63,13 @@ def plain_connect(uri: str) -> sqlite3.Connection:
     )
 
 
-def connect_to_read(path: Path, connect: Connect = plain_connect) -> sqlite3.Connection:
+def connect_to_read(
+    path: Path, connect: Connect = plain_connect, *, without_log: bool = False
+) -> sqlite3.Connection:
     """A connection that cannot write, to a journal of this version."""
+    mode = WITHOUT_LOG if without_log else mode_to_read(path)
     try:
-        connection = connect(f"{path.absolute().as_uri()}?{_mode_to_read(path)}")
+        connection = connect(f"{path.absolute().as_uri()}?{mode}")
     except sqlite3.Error as error:
         raise explain(error, path, reading=True) from error
     try:
@@ -65,13 +78,6 @@ def connect_to_read(path: Path, connect: Connect = plain_connect) -> sqlite3.Con
         connection.close()
         raise
     return connection
-
-
-def _mode_to_read(path: Path) -> str:
-    """SQLite makes files beside a journal in order to read it. On a medium that is read-only it
-    cannot, and need not where no log is: nobody is writing, so the file alone is the journal."""
-    is_fixed = path.exists() and os.statvfs(path).f_flag & os.ST_RDONLY
-    return "mode=ro&immutable=1" if is_fixed and not log_size(path) else "mode=ro"
 
 
 class SqliteJournal:
@@ -88,23 +94,23 @@ class SqliteJournal:
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-reads")
         self._reader: sqlite3.Connection | None = None
         if not read_only:
-            self._make_folder()
-            self._connect().close()  # A bad file is refused here, not in some later append.
+            self._open_to_write()
         elif not path.exists():
             raise JournalError(f"there is no journal at {path}")
-        self._checkpointer = Checkpointer(self._connect)
+        commits = Commits(self._file)
+        self._checkpointer = Checkpointer(self._connect, commits.sync)
         handle = Handle(self._file, self._connect, self._keep)
-        self._writer = Writer(path, handle, Appender().run_batch, self._checkpointer)
+        self._writer = Writer(path, handle, Appender().run_batch, self._checkpointer, commits)
 
-    def _make_folder(self) -> None:
+    def _open_to_write(self) -> None:
+        """A bad file is refused here, not in some later append, and before anything is written."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if not self.path.exists():  # A file that turns out to be no journal keeps its dates.
-                self.path.touch(mode=0o600)
-        except OSError as error:
-            raise JournalError(
-                f"journal {self.path} cannot be written: {error.strerror}; check the folder"
-            ) from error
+            create_if_missing(self._file, self._raw_connect)
+        except (OSError, sqlite3.Error) as error:
+            raise not_creatable(error, self.path) from error
+        refuse_second_name(self.path)
+        refuse_losses(self.path)
+        self._connect().close()
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -157,6 +163,9 @@ class SqliteJournal:
     async def _read(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
         def with_connection() -> Result:
             if self._reader is None:
+                if self._read_only:
+                    refuse_second_name(self.path)
+                    refuse_losses(self.path)
                 self._reader = connect_to_read(self._file, self._raw_connect)
             try:
                 return function(self._reader)

@@ -12,14 +12,13 @@ take long, it is told at once; and where the disk takes longer than the loop, al
 
 Failure rules. An operation that is refused fails its own caller only. After an I/O error the
 outcome of the transaction is unknown: the connection is closed and never used again, a new one
-reads the writer's own batch number, under the write lock, and only then is it known whether the
-batch is in the journal. If it is not, it is tried once more; if that fails too, its callers get the
-error, and an outcome that could not be read remains unknown to them.
+reads the number of the writer's last commit, under the write lock, and only then is it known
+whether the batch is in the journal. If it is not, it is tried once more; if that fails too, its
+callers get the error, and an outcome that could not be read remains unknown to them.
 """
 
 import asyncio
 import os
-import secrets
 import sqlite3
 import threading
 import time
@@ -32,6 +31,7 @@ from queue import Empty, SimpleQueue
 
 from holdfast import crashpoint
 from holdfast.journal.checkpoint import Checkpointer
+from holdfast.journal.commits import Commits
 from holdfast.journal.handle import Handle
 from holdfast.journal.schema import explain
 from holdfast.records.errors import JournalError
@@ -116,13 +116,15 @@ class Writer:
         handle: Handle,
         run_batch: Callable[[sqlite3.Connection, list[Operation]], None],
         checkpointer: Checkpointer,
+        commits: Commits,
     ):
         self._path = path
         self._handle = handle
         self._run_batch = run_batch
         self._checkpointer = checkpointer
-        self._name = secrets.token_hex(8)
-        self._batch = 0
+        self._commits = commits
+        self._number = 0
+        """Of the commit that is being tried; 0 before it has one."""
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._rows = 0
@@ -242,6 +244,7 @@ class Writer:
             self._tidy()
         self._tell()
         self._handle.close()
+        self._commits.close()
 
     def _tell(self) -> None:
         """Those of the batch before, unless they know."""
@@ -302,7 +305,7 @@ class Writer:
         return self._commit_seconds < LOOP_SECONDS * waiting
 
     def _commit(self, batch: list[Operation]) -> None:
-        self._batch += 1
+        self._number = 0
         failure: JournalError | None = None
         for again in (False, True):
             try:
@@ -322,17 +325,14 @@ class Writer:
     def _transaction(self, batch: list[Operation], *, again: bool) -> None:
         connection = self._handle.connection
         self._begin(connection)
-        if again and self._marker(connection) == self._batch:
+        if again and self._commits.last_number(connection) == self._number:
             connection.execute("ROLLBACK")
             return
         if again:
             for operation in batch:
                 operation.result = operation.error = None
         self._run_batch(connection, batch)
-        connection.execute(
-            "INSERT INTO batches VALUES (?, ?) ON CONFLICT DO UPDATE SET batch = excluded.batch",
-            (self._name, self._batch),
-        )
+        self._number = self._commits.next_number(connection)
         rows = sum([operation.rows for operation in batch])
         self._handle.check_place()
         self._tell()
@@ -341,6 +341,8 @@ class Writer:
         connection.execute("COMMIT")
         self._commit_seconds += (time.monotonic() - began - self._commit_seconds) / 4
         crashpoint.reach("journal.after_commit", rows)
+        self._commits.note(self._number)
+        crashpoint.reach("journal.witnessed", rows)
         self.batches += 1
         self._untidied = sum([operation.size for operation in batch])
 
@@ -369,17 +371,10 @@ class Writer:
         except (sqlite3.Error, JournalError):  # The batch is durable; the handle is not trusted.
             self._handle.give_up()
 
-    def _marker(self, connection: sqlite3.Connection) -> int | None:
-        """The last batch of this writer that is in the journal."""
-        row = connection.execute(
-            "SELECT batch FROM batches WHERE name = ?", (self._name,)
-        ).fetchone()
-        return None if row is None else int(row[0])
-
     def _is_durable(self) -> bool:
         """Whether the batch that just failed is in the journal after all."""
         try:
-            return self._marker(self._handle.connection) == self._batch
+            return self._commits.last_number(self._handle.connection) == self._number
         except (sqlite3.Error, JournalError):
             self._handle.give_up()
             return False

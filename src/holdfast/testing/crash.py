@@ -1,8 +1,9 @@
 """Crash points: ending this process with SIGKILL at an exact moment.
 
 A plan is `POINT:K` for the K-th time that a point of `holdfast.crashpoint` is reached (`POINTS`).
-Two points are about commits: `before:K` dies when the journal's K-th operation is about to be
-committed, `after:K` when it has just been and nobody has been told. Every record is an operation;
+Three points are about commits: `before:K` dies when the journal's K-th operation is about to be
+committed, `after:K` when it has just been and nobody has been told, `witnessed:K` when the witness
+knows of it as well. Every record is an operation;
 so are creating a run, joining, claiming and leaving. With such a plan each record is a transaction
 of its own, so that each boundary can be hit. `HOLDFAST_CRASH` carries a plan to a command.
 """
@@ -19,6 +20,8 @@ POINTS = {
     "agent.folder": "agent.folder",
     "before": "journal.before_commit",
     "after": "journal.after_commit",
+    "witnessed": "journal.witnessed",
+    "creating": "journal.creating",
     "engine.admitted": "engine.admitted",
     "engine.finished": "engine.finished",
     "export.row": "export.row",
@@ -35,7 +38,7 @@ def arm(plan: str) -> None:
         raise UsageError(
             f"a crash plan is POINT:K with K from 1, not {plan!r}; points: {', '.join(POINTS)}"
         )
-    if point in ("before", "after"):
+    if point in ("before", "after", "witnessed"):
         writer.MAX_ROWS = 1
     crashpoint.arm(_Trap(POINTS[point], int(number)))
 

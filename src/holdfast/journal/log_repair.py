@@ -1,0 +1,96 @@
+"""Accepting what is lost: the journal goes back to its last commit that is there.
+
+What is damaged is kept beside the journal, under another name. Each step may be repeated: until the
+last one, the loss is still found.
+"""
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from holdfast.journal import witness
+from holdfast.journal.commits import identity_of, last_number
+from holdfast.journal.creation import aside_of, set_aside
+from holdfast.journal.folders import sync_file, sync_folder
+from holdfast.journal.losses import Loss
+from holdfast.journal.schema import prepare
+from holdfast.journal.wal import beside, log_of
+from holdfast.records.errors import JournalError
+
+
+def accept(path: Path, loss: Loss) -> str:
+    """Of a log that is damaged, gone, or another's. Nobody may have the journal open. Says what was
+    done."""
+    log = log_of(path)
+    kept = _keep(log, move=loss.is_foreign) if log.exists() and log.stat().st_size else None
+    make_last(path)
+    where = f"; the log as it was is kept in {kept.name}" if kept else ""
+    return f"{loss.what}; went back to the last commit that is there{where}"
+
+
+def _keep(log: Path, *, move: bool) -> Path:
+    if move:
+        kept = set_aside(log)
+    else:
+        kept = aside_of(log)
+        shutil.copyfile(log, kept)
+        sync_file(kept)
+    sync_folder(log.parent)
+    return kept
+
+
+def make_last(path: Path) -> None:
+    """What the journal holds is all that there was, for the witness, too; no log is left."""
+    uri = f"{beside(path, '').as_uri()}?mode=rw"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        prepare(connection, path)
+        connection.execute("PRAGMA synchronous=FULL")
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise JournalError(f"journal {path} is in use; stop whoever uses it, then repair")
+        identity, number = identity_of(connection), last_number(connection)
+    witness.begin_anew(path, identity or 0, number)
+
+
+def copy_to_mend(path: Path) -> Path:
+    """A copy of a file that ends within a page, with its log, filled up with zeros."""
+    copy = beside(path, "-mended")
+    for side in ("-wal", "-shm", witness.SUFFIX):
+        beside(copy, side).unlink(missing_ok=True)
+    shutil.copyfile(beside(path, ""), copy)
+    shutil.copymode(beside(path, ""), copy)
+    if log_of(path).exists():
+        shutil.copyfile(log_of(path), log_of(copy))
+    page_size = _page_size(copy)
+    os.truncate(copy, -(-copy.stat().st_size // page_size) * page_size)
+    return copy
+
+
+def _page_size(file: Path) -> int:
+    with file.open("rb") as content:
+        content.seek(16)
+        size = int.from_bytes(content.read(2), "big")
+    return 65536 if size == 1 else size
+
+
+def take_mended(path: Path, copy: Path) -> Path:
+    """The copy takes the journal's place; where the damaged file is kept."""
+    make_last(copy)
+    sync_file(copy)
+    file, kept = beside(path, ""), aside_of(beside(path, ""))
+    if log_of(path).exists():
+        set_aside(log_of(path))
+    beside(path, "-shm").unlink(missing_ok=True)
+    os.link(file, kept)  # There is no moment without a journal.
+    copy.replace(file)
+    sync_folder(file.parent)
+    remove_copy(copy)
+    make_last(path)
+    return kept
+
+
+def remove_copy(copy: Path) -> None:
+    for side in ("", "-wal", "-shm", witness.SUFFIX):
+        beside(copy, side).unlink(missing_ok=True)

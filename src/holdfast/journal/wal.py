@@ -1,0 +1,258 @@
+"""SQLite's write-ahead log, looked at from outside: does it hold commits that SQLite will not see?
+
+SQLite reads the log up to the first frame that fails its checksum, and takes what follows for the
+rest of an older log. That is right after a power loss, and wrong after damage: then committed
+transactions are gone without a word. The two can be told apart. Each frame's checksum goes on from
+that of the frame before it, and a transaction begins only after the one before it was synced. So a
+commit frame with another frame chained to it was on the disk, and so was everything before it:
+where a frame at or before it is bad now, it was damaged.
+
+Nothing is locked: a log that others write meanwhile only grows, or begins again under new salts,
+and what looks bad is looked at once more. The format is described in
+https://www.sqlite.org/fileformat2.html#walformat.
+"""
+
+import os
+import struct
+from array import array
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
+
+_HEADER = struct.Struct(">8I")
+_FRAME = struct.Struct(">6I")
+# The lowest bit says in which order of bytes checksums are computed.
+_MAGIC = 0x377F0682
+# Large pages take fewer writes for a batch and keep a 4 KB record out of overflow chains; larger
+# ones make a small commit write more and gain nothing; measured with benchmarks/journal.py.
+PAGE_SIZE = 16384
+_MOD = 1 << 32
+_LANE = 64
+# How often a log that changes meanwhile is read again before it is left to those who write it.
+_TRIES = 10
+Sum = tuple[int, int]
+
+
+class LogScan(Struct, frozen=True):
+    """What is in a log, and whether some of it is out of reach."""
+
+    size: int = 0
+    commits: int = 0
+    """Whole transactions, as SQLite will read them."""
+    end: int = 0
+    """Where the last of them ends, in bytes."""
+    is_damaged: bool = False
+    bad: int = 0
+    """Where the first bad frame is, in bytes."""
+    beyond: int = 0
+    """Commits at or behind the first bad frame."""
+    pages: frozenset[int] = frozenset()
+    """The pages that those transactions wrote which SQLite will read."""
+
+
+def log_of(journal: Path) -> Path:
+    """The log of the journal at that path; SQLite follows symbolic links, and so does this."""
+    return beside(journal, "-wal")
+
+
+def beside(journal: Path, suffix: str) -> Path:
+    return Path(os.path.realpath(journal) + suffix)
+
+
+def scan(log: Path) -> LogScan:
+    """Reads all of it; a missing or an empty one is as good as an empty one."""
+    try:
+        with log.open("rb") as file:
+            for _ in range(_TRIES):
+                reading = _Reading(file)
+                found = reading.scan()
+                if not found.is_damaged or reading.is_still_so():
+                    return found
+    except FileNotFoundError:
+        return LogScan()
+    return LogScan()
+
+
+class _Frame(Struct, frozen=True):
+    page: int
+    commit: int
+    salts: Sum
+    sums: Sum
+
+
+class _Reading:
+    """One pass over one log."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+        self._raw = self._read(0, _HEADER.size)
+        fields = _HEADER.unpack(self._raw) if len(self._raw) == _HEADER.size else (0,) * 8
+        # Of a header that is damaged, what it must have said.
+        self._order = "big" if fields[0] == _MAGIC | 1 else "little"
+        self._page_size = fields[2] if _is_page_size(fields[2]) else PAGE_SIZE
+        self._salts: Sum = (fields[4], fields[5])
+        self._sums: Sum = (fields[6], fields[7])
+        self._bad = 0
+        self._before: Sum = (0, 0)
+
+    def scan(self) -> LogScan:
+        count = max(0, self._size - _HEADER.size) // (_FRAME.size + self._page_size)
+        commits, last, pages = self._good_prefix(count)
+        beyond, is_damaged = self._rest(count)
+        return LogScan(
+            size=self._size,
+            commits=commits,
+            end=self._offset(last + 1) if commits else _HEADER.size,
+            is_damaged=is_damaged,
+            bad=self._offset(self._bad),
+            beyond=beyond,
+            pages=pages,
+        )
+
+    def _good_prefix(self, count: int) -> tuple[int, int, frozenset[int]]:
+        """How many transactions are whole, the last frame of them, and the pages in them."""
+        commits, last, sums = 0, -1, self._sums
+        pages: set[int] = set()
+        pending: set[int] = set()
+        good = 0 if self._has_good_header() else None
+        while good is not None and good < count:
+            if not self._is_good(good, sums):
+                break
+            frame = self._frame(good)
+            pending.add(frame.page)
+            if frame.commit:
+                commits, last = commits + 1, good
+                pages |= pending
+                pending.clear()
+            good, sums = good + 1, frame.sums
+        self._bad, self._before = good or 0, sums
+        return commits, last, frozenset(pages)
+
+    def _rest(self, count: int) -> tuple[int, bool]:
+        """Commits of this log from the first bad frame on, and whether one of them was synced."""
+        salts = self._salts
+        if not self._has_good_header() and count:
+            salts = self._frame(0).salts  # The header may say anything.
+        beyond, is_damaged = 0, False
+        for at in range(self._bad, count):
+            frame = self._frame(at)
+            if not frame.commit or frame.salts != salts:
+                continue
+            beyond += 1
+            if not is_damaged and at + 1 < count:
+                after = self._frame(at + 1)
+                is_damaged = after.salts == salts and (
+                    self._computed(at + 1, frame.sums) == after.sums
+                )
+        return beyond, is_damaged
+
+    def is_still_so(self) -> bool:
+        """Whether the first bad frame is bad when it is read after what proves it to be."""
+        is_bad = not self._has_good_header() or not self._is_good(self._bad, self._before)
+        # In this order: a log that begins again gets its new header before its new frames.
+        return is_bad and self._read(0, _HEADER.size) == self._raw
+
+    def _is_good(self, at: int, sums: Sum) -> bool:
+        """Whether the frame is one of this log, and follows one with these checksums."""
+        frame = self._frame(at)
+        return frame.salts == self._salts and self._computed(at, sums) == frame.sums
+
+    def _has_good_header(self) -> bool:
+        if len(self._raw) < _HEADER.size or _HEADER.unpack(self._raw)[0] | 1 != _MAGIC | 1:
+            return False
+        body = self._raw[: _HEADER.size - 8]
+        return _checksum(body, (0, 0), self._order) == self._sums
+
+    def _frame(self, at: int) -> _Frame:
+        raw = self._read(self._offset(at), _FRAME.size)
+        page, commit, *rest = _FRAME.unpack(raw) if len(raw) == _FRAME.size else (0,) * 6
+        return _Frame(page, commit, (rest[0], rest[1]), (rest[2], rest[3]))
+
+    def _computed(self, at: int, sums: Sum) -> Sum | None:
+        """The checksum that the frame should have, behind one with these."""
+        raw = self._read(self._offset(at), _FRAME.size + self._page_size)
+        if len(raw) != _FRAME.size + self._page_size:
+            return None  # It was cut meanwhile.
+        sums = _checksum(raw[:8], sums, self._order)
+        return _page_checksum(raw[_FRAME.size :], sums, self._order)
+
+    def _offset(self, at: int) -> int:
+        return _HEADER.size + at * (_FRAME.size + self._page_size)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._file.fileno(), size, offset)
+
+
+def _is_page_size(size: int) -> bool:
+    return 512 <= size <= 65536 and size & (size - 1) == 0
+
+
+def _checksum(data: bytes, sums: Sum, order: str) -> Sum:
+    """SQLite's own: each pair of words is added to two sums that are added to each other."""
+    words = array("I", data)
+    if order != _NATIVE:
+        words.byteswap()
+    first, second = sums
+    for at in range(0, len(words), 2):
+        first = (first + words[at] + second) % _MOD
+        second = (second + words[at + 1] + first) % _MOD
+    return first, second
+
+
+_NATIVE = "little" if array("I", b"\1\0\0\0")[0] == 1 else "big"
+
+
+def _page_checksum(page: bytes, sums: Sum, order: str) -> Sum:
+    """The same for many words, a power of two, ten times as fast.
+
+    A pair changes the sums by a fixed matrix, so the first half of the pairs can be moved onto the
+    second, all at once: each pair has a lane of a long integer.
+    """
+    pairs = len(page) // 8
+    words = int.from_bytes(_in_little_order(page, order), "little")
+    mask = _mask(pairs)
+    first = words & mask
+    second = (first + (words >> 32 & mask)) & mask
+    while pairs > 1:
+        pairs //= 2
+        a, b, c, d = _power(pairs)
+        mask, cut = _mask(pairs), pairs * _LANE
+        low, high = first & mask, second & mask
+        first = ((low * a & mask) + (high * b & mask) + (first >> cut)) & mask
+        second = ((low * c & mask) + (high * d & mask) + (second >> cut)) & mask
+    a, b, c, d = _power(len(page) // 8)
+    return (
+        (a * sums[0] + b * sums[1] + first) % _MOD,
+        (c * sums[0] + d * sums[1] + second) % _MOD,
+    )
+
+
+def _in_little_order(page: bytes, order: str) -> bytes:
+    if order == "little":
+        return page
+    words = array("I", page)
+    words.byteswap()
+    return words.tobytes()
+
+
+@cache
+def _mask(lanes: int) -> int:
+    """The lower half of each lane."""
+    return int.from_bytes(b"\xff\xff\xff\xff\0\0\0\0" * lanes, "little")
+
+
+@cache
+def _power(pairs: int) -> tuple[int, int, int, int]:
+    """What so many pairs of zeros make of the two sums, as a matrix."""
+    if pairs == 1:
+        return 1, 1, 1, 2
+    a, b, c, d = _power(pairs // 2)
+    return (
+        (a * a + b * c) % _MOD,
+        (a * b + b * d) % _MOD,
+        (c * a + d * c) % _MOD,
+        (c * b + d * d) % _MOD,
+    )
