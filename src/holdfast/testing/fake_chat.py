@@ -34,6 +34,7 @@ class Body(Struct):
     max_completion_tokens: int | None = None
     max_tokens: int | None = None
     temperature: float = 1.0
+    top_p: float = 1.0
     logprobs: bool | None = None
     return_token_ids: bool | None = None
     seed: int | None = None
@@ -75,6 +76,8 @@ class ChatWire:
             prompt=prompt,
             limits=limits(wanted, body.stop, body.stop_token_ids),
             seed=body.seed,
+            temperature=body.temperature,
+            top_p=body.top_p,
             effort=body.reasoning_effort,
             schema=body.response_format.wanted() if body.response_format else None,
             stream=bool(body.stream),
@@ -83,7 +86,7 @@ class ChatWire:
             token_ids=self._vllm and bool(body.return_token_ids),
             tools=bool(tools) and body.tool_choice != "none",
         )
-        return checked(job, max_model_len=self._options.max_model_len, temperature=body.temperature)
+        return checked(job, max_model_len=self._options.max_model_len)
 
     def request_id(self, raw: bytes) -> str | None:
         return None

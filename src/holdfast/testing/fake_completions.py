@@ -26,6 +26,7 @@ class Body(Struct):
     prompt: list[int] | str
     max_tokens: int = 16
     temperature: float = 1.0
+    top_p: float = 1.0
     logprobs: int | None = None
     return_token_ids: bool | None = None
     seed: int | None = None
@@ -95,13 +96,15 @@ class CompletionsWire:
             prompt=prompt,
             limits=limits(body.max_tokens, body.stop, body.stop_token_ids),
             seed=body.seed,
+            temperature=body.temperature,
+            top_p=body.top_p,
             schema=body.response_format.wanted() if body.response_format else None,
             stream=bool(body.stream),
             usage=body.stream_options is not None and body.stream_options.include_usage,
             logprobs=body.logprobs is not None,
             token_ids=bool(body.return_token_ids),
         )
-        return checked(job, max_model_len=self._options.max_model_len, temperature=body.temperature)
+        return checked(job, max_model_len=self._options.max_model_len)
 
     def request_id(self, raw: bytes) -> str | None:
         return None

@@ -27,7 +27,15 @@ from typing import Self
 
 import msgspec
 
-from holdfast.testing.fake_options import DEFAULT_VERSION, Call, Dialect, Options, Stats
+from holdfast.testing.fake_options import (
+    DEFAULT_VERSION,
+    Call,
+    Dialect,
+    LogprobsMode,
+    Options,
+    Seeds,
+    Stats,
+)
 from holdfast.testing.faults import Fault
 
 START_SECONDS = 30.0
@@ -60,6 +68,8 @@ class FakeEngine:
         incremental_stream: bool = False,
         describes: bool = True,
         version: str = DEFAULT_VERSION,
+        seeds: Seeds = "position",
+        logprobs_mode: LogprobsMode = "processed",
     ):
         if dialect == "fireworks" and "/" not in model:
             model = f"accounts/fireworks/models/{model}"
@@ -76,6 +86,8 @@ class FakeEngine:
             incremental_stream=incremental_stream,
             describes=describes,
             version=version,
+            seeds=seeds,
+            logprobs_mode=logprobs_mode,
         )
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
@@ -164,6 +176,10 @@ class FakeEngine:
         self._ask("/faults", msgspec.json.encode(faults))
         self._options = msgspec.structs.replace(self._options, faults=faults)
 
+    def start_with(self, **options: object) -> None:
+        """Other options from the next start on, as an operator changes them."""
+        self._options = msgspec.structs.replace(self._options, **options)
+
     def update_weights(self, version: str) -> None:
         """From the next token on, running generations included, the tokens are of this version.
 
@@ -235,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--parent", type=int, help="end when this process is no longer the parent")
     parser.add_argument("--options", default="{}", help="JSON of fake_options.Options")
     names = ("model", "mean-length", "delay", "max-model-len", "token-delay", "tokens-per-chunk")
-    for name in (*names, "dialect", "version"):
+    for name in (*names, "dialect", "version", "seeds", "logprobs-mode"):
         parser.add_argument(f"--{name}", help=f"overrides {name} of --options")
     parser.add_argument("--reply", action="append", help="a template; may be given many times")
     parser.add_argument("--faults", type=msgspec.json.decode, help="JSON: a list of faults")
@@ -255,6 +271,8 @@ def serve(asked: argparse.Namespace) -> None:
         "tokens_per_chunk": asked.tokens_per_chunk,
         "dialect": asked.dialect,
         "version": asked.version,
+        "seeds": asked.seeds,
+        "logprobs_mode": asked.logprobs_mode,
         "replies": asked.reply,
         "faults": asked.faults,
     }

@@ -28,6 +28,7 @@ class Body(Struct):
     prompt: list[int] | str
     max_tokens: int = 16
     temperature: float = 1.0
+    top_p: float = 1.0
     logprobs: bool | int | None = None
     return_token_ids: bool | None = None
     raw_output: bool | None = None
@@ -56,6 +57,8 @@ class FireworksWire:
             prompt=list(body.prompt.encode()) if isinstance(body.prompt, str) else body.prompt,
             limits=limits(body.max_tokens, body.stop, body.stop_token_ids),
             seed=body.seed,
+            temperature=body.temperature,
+            top_p=body.top_p,
             schema=body.response_format.wanted() if body.response_format else None,
             stream=bool(body.stream),
             logprobs=wanted is not None and wanted is not False,
@@ -63,7 +66,7 @@ class FireworksWire:
             token_ids=bool(body.return_token_ids),
             raw_output=bool(body.raw_output),
         )
-        return checked(job, max_model_len=self._options.max_model_len, temperature=body.temperature)
+        return checked(job, max_model_len=self._options.max_model_len)
 
     def request_id(self, raw: bytes) -> str | None:
         return None

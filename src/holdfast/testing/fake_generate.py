@@ -41,6 +41,7 @@ _schemas = msgspec.json.Decoder(dict[str, object])
 class SamplingParams(Struct, frozen=True):
     max_tokens: int = 16
     temperature: float = 1.0
+    top_p: float = 1.0
     seed: int | None = None
     logprobs: int | None = None
     stop: str | list[str] | None = None
@@ -126,15 +127,15 @@ class GenerateWire:
             prompt=body.token_ids,
             limits=limits(params.max_tokens, params.stop, params.stop_token_ids),
             seed=params.seed,
+            temperature=params.temperature,
+            top_p=params.top_p,
             schema=params.structured_outputs.wanted() if params.structured_outputs else None,
             stream=bool(body.stream),
             usage=body.stream_options is not None and body.stream_options.include_usage,
             logprobs=params.logprobs is not None,
             prompt_ids=bool(body.return_token_ids),
         )
-        return checked(
-            job, max_model_len=self._options.max_model_len, temperature=params.temperature
-        )
+        return checked(job, max_model_len=self._options.max_model_len)
 
     def request_id(self, raw: bytes) -> str | None:
         return None

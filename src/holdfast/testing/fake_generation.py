@@ -10,17 +10,17 @@ from zlib import crc32
 from msgspec import Struct
 
 from holdfast.testing.fake_json import written
-from holdfast.testing.fake_options import DEFAULT_VERSION
+from holdfast.testing.fake_options import DEFAULT_VERSION, Seeds
 from holdfast.testing.fake_tokens import (
     END,
     LETTERS,
-    LOGPROBS,
     MASK,
     PACKED,
     SPREAD,
     Limits,
     Sampler,
     Script,
+    logprobs_at,
     pack,
     salt_of,
     start_of,
@@ -79,7 +79,10 @@ class Generation:
         seed: int,
         limits: Limits,
         schema: dict[str, object] | None = None,
+        seeds: Seeds = "position",
+        scale: float = 1.0,
     ):
+        """`scale` is what temperature and cuts make of its logprobs."""
         packed, start = pack(prompt), start_of(seed)
         self.ids: list[int] = []
         self.logprobs: list[float] = []
@@ -95,6 +98,10 @@ class Generation:
             self._script = JsonScript(schema, crc32(packed, start))
         self._replies: dict[int, bytes] = {}
         self._state = crc32(packed, start)
+        if seeds == "request":
+            # Where a request begins is part of its noise.
+            self._state = crc32(b"%d" % len(prompt), self._state)
+        self._scores = logprobs_at(scale)
         self._taken = 0
         self._text_taken = 0
         self._text_held = ""
@@ -124,6 +131,7 @@ class Generation:
             position += self._script.begun
         # The hot loop of every benchmark: `mix` is written out, and nothing is called in vain.
         end_below, stops, texts = self._end_below, self._stop_ids, self._stop_texts
+        scores = self._scores
         for place in range(position, position + count):
             mixed = (state ^ salt) * SPREAD & MASK
             mixed ^= mixed >> 15
@@ -132,7 +140,7 @@ class Generation:
             else:
                 token = END if mixed < end_below else LETTERS[mixed & 31]
             ids.append(token)
-            logprobs.append(LOGPROBS[mixed >> 5 & 1023])
+            logprobs.append(scores[mixed >> 5 & 1023])
             state = crc32(PACKED[token], state)
             if token in stops or (texts and self._met_text()):
                 self._stopped(token)

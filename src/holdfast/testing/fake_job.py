@@ -18,6 +18,8 @@ from holdfast.testing.fake_options import DEFAULT_VERSION
 from holdfast.testing.fake_tokens import Limits
 
 T = TypeVar("T")
+NO_CHANCE = 0.05
+"""A temperature or top_p up to which the most likely tokens are sampled."""
 
 
 class Job(Struct, kw_only=True):
@@ -48,13 +50,19 @@ class Job(Struct, kw_only=True):
     schema: dict[str, object] | None = None
     """What the reply has to fit, as JSON; None: anything goes."""
     effort: str | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
     version: str = DEFAULT_VERSION
     """The weights when it was read."""
     created: int = 0
 
     @property
     def seed_or_chance(self) -> int:
-        return random.getrandbits(64) if self.seed is None else self.seed
+        if self.seed is not None:
+            return self.seed
+        if min(self.temperature, self.top_p) <= NO_CHANCE:
+            return 0
+        return random.getrandbits(64)
 
 
 class Events(Protocol):
@@ -105,10 +113,10 @@ def limits(
     return Limits(max_tokens, tuple(stop_token_ids or ()), texts)
 
 
-def checked(job: Job, *, max_model_len: int, temperature: float) -> Job:
+def checked(job: Job, *, max_model_len: int) -> Job:
     """What every engine refuses, with vLLM's words."""
-    if temperature < 0:
-        raise refusals.bad_parameter("temperature", "non-negative", temperature)
+    if job.temperature < 0:
+        raise refusals.bad_parameter("temperature", "non-negative", job.temperature)
     wanted = job.limits.max_tokens
     if wanted < 1:
         raise refusals.bad_parameter("max_tokens", "at least 1", wanted)

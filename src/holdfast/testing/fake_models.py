@@ -3,8 +3,6 @@
 from holdfast.testing.fake_options import Options
 
 VLLM_VERSION = "0.32.0"
-OURS = {"seeds": "position", "renderer": "bytes"}
-"""What no real engine says: that its noise goes by the position, and what its tokens are."""
 
 
 def vllm_models(options: Options, created: int) -> object:
@@ -72,4 +70,9 @@ def openai_models(options: Options, created: int) -> object:
 
 
 def _ours(options: Options) -> dict[str, str]:
-    return OURS if options.describes else {}
+    """What no real engine says: what its tokens are, of which distribution its logprobs are, and
+    that its noise goes by the position."""
+    if not options.describes:
+        return {}
+    ours = {"renderer": "bytes", "logprobs_mode": options.logprobs_mode}
+    return ours | ({"seeds": "position"} if options.seeds == "position" else {})

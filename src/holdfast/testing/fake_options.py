@@ -8,6 +8,8 @@ from holdfast.testing.faults import Fault
 
 Dialect = Literal["vllm", "vllm-scale-out", "sglang", "fireworks", "chat"]
 DIALECTS: tuple[str, ...] = get_args(Dialect)
+Seeds = Literal["position", "request"]
+LogprobsMode = Literal["processed", "tempered", "raw"]
 DEFAULT_VERSION = "default"
 """The name of an engine's first weights, as vLLM and SGLang call them."""
 
@@ -36,6 +38,12 @@ class Options(Struct, frozen=True):
     resumed generation goes on identically, and which renderer its tokens are of."""
     version: str = DEFAULT_VERSION
     """The weights it starts with. Other weights sample other tokens."""
+    seeds: Seeds = "position"
+    """"request": as in vLLM, a seed's noise begins anew with each request, so that what goes on
+    from its tokens differs from what was never interrupted."""
+    logprobs_mode: LogprobsMode = "processed"
+    """Of which distribution its logprobs are: vLLM's are raw unless it is told otherwise, SGLang's
+    tempered. At temperature 1, uncut, it makes no difference."""
 
 
 class Stats(Struct):

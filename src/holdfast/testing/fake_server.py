@@ -20,13 +20,14 @@ from holdfast.testing.fake_dialects import offer
 from holdfast.testing.fake_generation import Generation
 from holdfast.testing.fake_job import Job, Wire
 from holdfast.testing.fake_ledger import Ledger
-from holdfast.testing.fake_options import Options
+from holdfast.testing.fake_options import LogprobsMode, Options
 from holdfast.testing.fake_schedule import Schedule
 from holdfast.testing.fake_tokens import OutOfVocabulary, Sampler
 from holdfast.testing.faults import Fault, FaultKind, FaultPlan
 
 MAX_BODY = 1 << 28
 MAX_PROBE = 1 << 10
+MAX_SCALE = 16.0
 PROBED = "/inference/v1/generate"
 
 
@@ -161,6 +162,8 @@ class FakeServer:
                 seed=job.seed_or_chance,
                 limits=job.limits,
                 schema=job.schema,
+                seeds=self._options.seeds,
+                scale=_scale(job, self._options.logprobs_mode),
             )
         except OutOfVocabulary as error:
             raise refusals.Refused(400, str(error)) from error
@@ -211,6 +214,14 @@ class FakeServer:
     async def _release(self, request: web.Request) -> web.Response:
         await self._schedule.release()
         return connection.json(b"{}")
+
+
+def _scale(job: Job, mode: LogprobsMode) -> float:
+    """Greedy replies have the logprobs of temperature 1 with every engine."""
+    if mode == "raw" or not job.temperature:
+        return 1.0
+    scale = job.temperature * (job.top_p if mode == "processed" else 1.0)
+    return min(scale, MAX_SCALE)
 
 
 def _is_probe(path: str, raw: bytes) -> bool:

@@ -26,6 +26,7 @@ from holdfast.testing.fake_tokens import END, TEXT
 class SamplingParams(Struct, frozen=True):
     max_new_tokens: int = 128
     temperature: float = 1.0
+    top_p: float = 1.0
     sampling_seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -71,15 +72,15 @@ class SGLangWire:
             prompt=list((body.text or "").encode()) if body.input_ids is None else body.input_ids,
             limits=limits(params.max_new_tokens, params.stop, params.stop_token_ids),
             seed=params.sampling_seed,
+            temperature=params.temperature,
+            top_p=params.top_p,
             schema=None if params.json_schema is None else _schema(params.json_schema),
             stream=body.stream,
             logprobs=body.return_logprob,
             logprob_texts=body.return_text_in_logprobs,
             prompt_ids=body.return_prompt_token_ids,
         )
-        return checked(
-            job, max_model_len=self._options.max_model_len, temperature=params.temperature
-        )
+        return checked(job, max_model_len=self._options.max_model_len)
 
     def request_id(self, raw: bytes) -> str | None:
         try:

@@ -70,6 +70,7 @@ class SGLangSide:
                 "context_length": limit,
                 "weight_version": self._schedule.version,
                 "incremental_streaming_output": self._options.incremental_stream,
+                "enable_deterministic_inference": self._options.seeds == "position",
                 "status": "ready",
                 "max_total_num_tokens": limit,
                 "max_req_input_len": limit - 1,

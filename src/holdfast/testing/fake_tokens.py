@@ -8,6 +8,7 @@ resumed from its prompt and its first tokens goes on identically. Knows nothing 
 import re
 from array import array
 from collections.abc import Iterable
+from functools import lru_cache
 from zlib import crc32
 
 from msgspec import Struct
@@ -25,6 +26,7 @@ SPREAD = 0x9E3779B1
 LETTERS = b"abcdefghijklmnopqrstuvwxyz      "
 # Multiples of 1/256 are exact in float32: what a client stores equals what was sent.
 LOGPROBS = [-(k + 1) / 256 for k in range(1024)]
+EXACT = 65536
 PACKED = [array("H", [token]).tobytes() for token in range(VOCABULARY)]
 _ASSISTANT = array("H", [OPEN, *b"assistant\n"]).tobytes()
 _ONLY_AT_TURN = re.compile(r"@(\d+) ")
@@ -76,6 +78,12 @@ class Sampler(Struct, frozen=True):
         chosen = crc32(turn if opening else prompt, start)
         template = eligible[mix(chosen) % len(eligible)]
         return Script(template, chosen, len(begun) // 2 if opening else 0)
+
+
+@lru_cache
+def logprobs_at(scale: float) -> list[float]:
+    """The logprobs of a distribution whose likely tokens are more likely, or less."""
+    return LOGPROBS if scale == 1 else [round(one * scale * EXACT) / EXACT for one in LOGPROBS]
 
 
 def salt_of(version: str) -> int:
