@@ -28,12 +28,13 @@ from holdfast.policy.dialect import Kind
 from holdfast.policy.renderer import Renderer
 from holdfast.records.message import user
 from holdfast.testing import FakeEngine
-from holdfast.testing.fake_options import Dialect
+from holdfast.testing.fake_options import Dialect, Seeds
 
 VLLM_PYTHON = "HOLDFAST_VLLM_PYTHON"
 TINY = Path(holdfast.embedded.__file__).parent / "tiny"
 WILD = 2.0
 """The highest temperature that all of them take: hardly any token repeats by chance."""
+FOR_TRAINING = ("--logprobs-mode", "processed_logprobs")
 NOISE = array("i", [5, 6, 7, 8])
 """A prompt that makes no sense to any of them, so that nothing is likely to follow it."""
 LONGEST = 2048
@@ -152,10 +153,10 @@ def _renderer(tokenizer: Path | None) -> Renderer:
 class FakeServer:
     """Long replies that take their time, so that there is something to interrupt."""
 
-    def __init__(self, dialect: Dialect):
+    def __init__(self, dialect: Dialect, *, seeds: Seeds = "position"):
         self._sglang = dialect == "sglang"
         self._engine = FakeEngine(
-            dialect=dialect, mean_length=0, token_delay=0.001, max_model_len=LONGEST
+            dialect=dialect, mean_length=0, token_delay=0.001, max_model_len=LONGEST, seeds=seeds
         )
         self._is_running = False
         self.model = self._engine.model
@@ -264,6 +265,8 @@ class EmbeddedServer:
 
 
 class RealVllm(VllmServer):
+    """As it is started for training."""
+
     def under_way(self) -> int:
         return metrics(self.url, "vllm:num_requests_running", "vllm:num_requests_waiting")
 
@@ -344,6 +347,12 @@ def engines() -> list[Engine]:
             dialect=Kind.VLLM_GENERATE,
             can=Abilities(tells_as_it_goes=False),
         ),
+        Engine(
+            "fake-vllm-seeds",
+            FakeServer("vllm-scale-out", seeds="request"),
+            dialect=Kind.VLLM_GENERATE,
+            can=Abilities(tells_as_it_goes=False, seeds_by_position=False),
+        ),
         Engine("fake-sglang", FakeServer("sglang"), dialect=Kind.SGLANG),
         Engine(
             "fake-fireworks",
@@ -367,11 +376,16 @@ def engines() -> list[Engine]:
     return found + _real_vllm()
 
 
+def raw_vllm() -> RealVllm:
+    """One of default options: its logprobs are raw."""
+    return RealVllm(Path(os.environ[VLLM_PYTHON]), endless, longest=LONGEST)
+
+
 def _real_vllm() -> list[Engine]:
     python = os.environ.get(VLLM_PYTHON)
     if not python:
         return []
-    server = RealVllm(Path(python), endless, longest=LONGEST)
+    server = RealVllm(Path(python), endless, longest=LONGEST, options=FOR_TRAINING)
     can = Abilities(
         tells_as_it_goes=False, seeds_by_position=False, starts_quickly=False, in_a_second=1800
     )

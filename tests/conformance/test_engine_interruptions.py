@@ -169,17 +169,14 @@ def test_an_engine_killed_in_mid_stream_and_started_again_is_gone_on_with(engine
     assert_goes_on(engine, completion, undisturbed, seam)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_what_the_engine_aborts_keeps_its_tokens_and_goes_on(
-    engine: Engine, *, stream: bool
-) -> None:
+def aborted_once(engine: Engine, asked: Request) -> Completion:
+    """The completion, after its engine was told to abort all that it does."""
     if not engine.can.pauses:
         pytest.skip("it cannot be told to abort")
-    asked, undisturbed = long_request(engine, engine.long)
 
     async def aborting() -> Completion:
         async with policy_for(engine) as policy:
-            call = asyncio.create_task(policy.sample(streamed(asked) if stream else asked))
+            call = asyncio.create_task(policy.sample(asked))
             await until_it_samples(engine.server, call)
             await asyncio.to_thread(aborted, engine.server)
             completion = await call
@@ -187,11 +184,35 @@ def test_what_the_engine_aborts_keeps_its_tokens_and_goes_on(
                 raise TooLate
             return completion
 
-    completion = in_time(lambda: asyncio.run(aborting()))
+    return in_time(lambda: asyncio.run(aborting()))
+
+
+def test_a_stream_that_the_engine_aborts_keeps_its_tokens_and_goes_on(engine: Engine) -> None:
+    asked, undisturbed = long_request(engine, engine.long)
+    completion = aborted_once(engine, streamed(asked))
     assert completion.tries == 2
     (seam,) = completion.seams
     assert 0 < seam < engine.long
     assert_goes_on(engine, completion, undisturbed, seam)
+
+
+def test_a_whole_reply_that_the_engine_aborts_is_the_undisturbed_one(engine: Engine) -> None:
+    """It goes on where seeds name positions, and is sampled anew where they hold for requests."""
+    asked, undisturbed = long_request(engine, engine.long)
+    completion = aborted_once(engine, asked)
+    assert completion.tries == 2
+    assert len(completion.seams) == engine.can.seeds_by_position
+    assert ids(completion) == ids(undisturbed)
+    assert logprobs(completion) == pytest.approx(logprobs(undisturbed), abs=CLOSE, rel=0)
+    assert completion.finish_reason == undisturbed.finish_reason
+
+
+def test_without_a_seed_a_whole_reply_keeps_the_tokens_that_it_has(engine: Engine) -> None:
+    asked, _ = long_request(engine, engine.long)
+    completion = aborted_once(engine, msgspec.structs.replace(asked, seed=None))
+    (seam,) = completion.seams
+    assert 0 < seam < engine.long
+    assert_well_formed(completion, max_tokens=engine.long)
 
 
 async def until_it_samples(server: Server, call: "asyncio.Task[Completion]") -> None:

@@ -14,7 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 READY_SECONDS = 300.0
@@ -37,14 +37,22 @@ OPTIONS = (
 class VllmServer:
     """Starting takes about a minute. The port stays the same for the life of this handle."""
 
-    def __init__(self, python: Path, folder: Callable[[], Path], *, longest: int):
+    def __init__(
+        self,
+        python: Path,
+        folder: Callable[[], Path],
+        *,
+        longest: int,
+        options: Sequence[str] = (),
+    ):
         self._python = python
         self._folder = folder
         self._longest = longest
+        self._options = options
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
         # Its working folder must hold no folder that is called like a package.
-        self._place = Path(tempfile.gettempdir()) / f"holdfast-vllm-{os.getpid()}"
+        self._place = Path(tempfile.gettempdir()) / f"holdfast-vllm-{os.getpid()}-{self._port}"
         self.url = f"http://127.0.0.1:{self._port}"
         self.model = MODEL
 
@@ -96,7 +104,7 @@ class VllmServer:
         return [
             *(str(self._python), "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", str(self._folder()), "--port", str(self._port)),
-            *("--max-model-len", str(self._longest), *OPTIONS),
+            *("--max-model-len", str(self._longest), *OPTIONS, *self._options),
         ]
 
     def _wait_until_ready(self) -> None:
@@ -137,7 +145,7 @@ def _wait_until_gone(group: int) -> None:
 def _free_port() -> int:
     # Below the ports that systems give to outgoing connections: none of those can take it away
     # while the server is down.
-    for port in range(18_000, 20_000):
+    for port in range(18_000 + os.getpid() % 1_000, 20_000):
         with socket.socket() as tried:
             try:
                 tried.bind(("127.0.0.1", port))

@@ -18,6 +18,7 @@ from holdfast.records.step import Contract, Generated, ToolIntent
 from holdfast.records.tokens import count
 from holdfast.rollout.calls import INTERRUPTED
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from holdfast.testing.fake_options import Seeds
 
 HERE = Path(__file__).parent
 SIGKILLED = -9
@@ -61,6 +62,7 @@ class Lab:
         workload: str = "workload",
         replies: tuple[str, ...] = (),
         max_tokens: int = 64,
+        seeds: Seeds = "position",
     ):
         self.folder = folder
         self.workload = workload
@@ -73,7 +75,7 @@ class Lab:
         self.tasks.write_text(
             "".join(json.dumps({"id": name, "prompt": f"do {name}"}) + "\n" for name in names)
         )
-        self.engine = FakeEngine(mean_length=16, faults=faults, replies=replies)
+        self.engine = FakeEngine(mean_length=16, faults=faults, replies=replies, seeds=seeds)
         self.zygote: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "Lab":

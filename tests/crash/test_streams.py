@@ -68,6 +68,42 @@ def test_a_kill_at_every_draft_and_record_changes_nothing(lab, baseline, when):
     print(f"{boundary - 1} kills {when} a commit, over {baseline.records} records")
 
 
+# --- whole replies of an engine that begins a seed's noise anew with each request, as vLLM does
+
+ABORTED = (
+    Fault(FaultKind.ABORT, matching="read0/", after=3, times=2),
+    Fault(FaultKind.ABORT, matching="read1/", after=1),
+    Fault(FaultKind.ABORT, matching="pay"),
+    Fault(FaultKind.STREAM_CUT, matching="build"),
+    Fault(FaultKind.ABORT, matching="long0/"),
+)
+SEEDED_POINTS = 4
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory):
+    with Lab(tmp_path_factory.mktemp("seeded"), seeds="request", faults=ABORTED) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def seeded_baseline(seeded):
+    return undisturbed(seeded)
+
+
+def test_replies_that_are_aborted_under_a_seed_are_those_of_a_calm_engine(
+    seeded, seeded_baseline, tmp_path
+):
+    with Lab(tmp_path, seeds="request", faults=()) as calm:
+        assert undisturbed(calm).samples == seeded_baseline.samples
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("part", range(SEEDED_POINTS))
+def test_a_kill_among_aborted_replies_changes_nothing(seeded, seeded_baseline, when, part):
+    kill_in_part(seeded, seeded_baseline, when, part, parts=SEEDED_POINTS)
+
+
 # --- through the command line, with long replies
 
 REPLY = 400

@@ -251,6 +251,7 @@ def test_models_health_and_metrics(engine: Engine) -> None:
     theirs = msgspec.json.decode((WIRE / "models.json").read_bytes())["response"]
     ours = msgspec.json.decode(models[1])
     assert ours["data"][0].pop("seeds") == "position"
+    assert ours["data"][0].pop("logprobs_mode") == "processed"
     assert ours["data"][0].pop("renderer") == "template"
     assert ours["data"][0].pop("solo") is None
     assert keys(ours) == keys(theirs)

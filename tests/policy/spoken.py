@@ -180,4 +180,6 @@ def encoded(answer: object) -> bytes:
 
 
 def models(name: str = MODEL, *, owned_by: str = "vllm", **more: Any) -> Answer:
-    return Answer(body={"object": "list", "data": [{"id": name, "owned_by": owned_by, **more}]})
+    """It says of which distribution its logprobs are, so that nobody measures it."""
+    model = {"id": name, "owned_by": owned_by, "logprobs_mode": "processed", **more}
+    return Answer(body={"object": "list", "data": [model]})

@@ -43,7 +43,8 @@ def derived(seed: int, at: int) -> int:
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
 def test_an_aborted_answer_is_gone_on_from_all_its_tokens(kind: Kind) -> None:
     aborted = plain(kind, [40, 41, 42], finish="abort")
-    completion, bodies = sample(aborted, plain(kind, [43, 44], finish="length"), kind=kind)
+    rest, asked = plain(kind, [43, 44], finish="length"), request(seed=None)
+    completion, bodies = sample(aborted, rest, asked=asked, kind=kind)
     assert [prompt_of_body(kind, body) for body in bodies] == [PROMPT, [*PROMPT, 40, 41, 42]]
     assert [max_tokens_of(kind, body) for body in bodies] == [8, 5]
     assert ids(completion) == [40, 41, 42, 43, 44]
@@ -54,7 +55,7 @@ def test_an_aborted_answer_is_gone_on_from_all_its_tokens(kind: Kind) -> None:
 def test_the_prompt_that_the_engine_repeats_is_that_of_its_own_try() -> None:
     aborted = plain(VLLM, [40], finish="abort", prompt=PROMPT)
     rest = plain(VLLM, [41], prompt=[*PROMPT, 40])
-    assert ids(sample(aborted, rest)[0]) == [40, 41]
+    assert ids(sample(aborted, rest, asked=request(seed=None))[0]) == [40, 41]
 
 
 def test_spans_of_several_tries_are_attached_to_their_own_tokens() -> None:
@@ -63,6 +64,7 @@ def test_spans_of_several_tries_are_attached_to_their_own_tokens() -> None:
         plain(kind, [40, 41, 42], finish="abort", versions=[("a", 0, 1), ("b", 1, 3)]),
         plain(kind, [43], finish="abort", versions=[("b", 0, 1)]),
         plain(kind, [44, 45], versions=[("c", 0, 2)]),
+        asked=request(seed=None),
         kind=kind,
     )
     assert completion.versions == (
@@ -75,7 +77,7 @@ def test_spans_of_several_tries_are_attached_to_their_own_tokens() -> None:
 
 def test_what_goes_forward_is_not_failing_however_often_it_is_interrupted() -> None:
     aborts = [plain(VLLM, [one], finish="abort") for one in range(7)]
-    completion, _ = sample(*aborts, plain(VLLM, [7]), retry=QUICK)
+    completion, _ = sample(*aborts, plain(VLLM, [7]), asked=request(seed=None), retry=QUICK)
     assert QUICK.tries < completion.tries == 8
     assert ids(completion) == list(range(8))
 
@@ -90,6 +92,53 @@ def test_an_abort_at_the_last_token_that_was_asked_for_needs_no_other_request() 
     completion, bodies = sample(plain(VLLM, range(8), finish="abort"))
     assert (completion.finish_reason, completion.seams) == ("length", ())
     assert len(bodies) == 1
+
+
+# --- answers in one piece, under a seed that holds for a whole request
+
+
+@pytest.mark.parametrize("kind", TOKEN_KINDS)
+def test_an_aborted_reply_of_a_seed_is_sampled_again_from_its_beginning(kind: Kind) -> None:
+    completion, bodies = sample(
+        plain(kind, [40, 41, 42], finish="abort"),
+        plain(kind, [40, 41, 42, 43], finish="length"),
+        asked=request(seed=7),
+        kind=kind,
+    )
+    assert [prompt_of_body(kind, body) for body in bodies] == [PROMPT, PROMPT]
+    assert [max_tokens_of(kind, body) for body in bodies] == [8, 8]
+    assert [seed_of(body) for body in bodies] == [7, 7]
+    assert ids(completion) == [40, 41, 42, 43]
+    assert logprobs(completion) == logprobs_of([40, 41, 42, 43])
+    assert (completion.seams, completion.tries, completion.versions[-1].end) == ((), 2, 4)
+
+
+def test_what_is_sampled_again_has_the_versions_of_the_new_try_alone() -> None:
+    kind = Kind.VLLM_GENERATE
+    completion, _ = sample(
+        plain(kind, [40, 41], finish="abort", versions=[("a", 0, 2)]),
+        plain(kind, [40, 41], versions=[("b", 0, 2)]),
+        asked=request(seed=7),
+        kind=kind,
+    )
+    assert completion.versions == (VersionSpan("b", 0, 2),)
+
+
+def test_a_reply_that_is_aborted_again_and_again_goes_on_from_its_tokens_at_last() -> None:
+    """Else a reply that takes longer than the time between two aborts would never end."""
+    aborts = [plain(VLLM, [40, 41], finish="abort")] * (1 + QUICK.tries)
+    completion, bodies = sample(*aborts, plain(VLLM, [42]), asked=request(seed=7))
+    assert [prompt_of_body(VLLM, body) for body in bodies[:-1]] == [PROMPT] * (1 + QUICK.tries)
+    assert prompt_of_body(VLLM, bodies[-1]) == [*PROMPT, 40, 41]
+    assert seed_of(bodies[-1]) == derived(7, 2)
+    assert (ids(completion), completion.seams) == ([40, 41, 42], (2,))
+
+
+def test_what_an_earlier_run_made_durable_is_never_given_up() -> None:
+    asked = request(seed=7, draft=draft_of([40, 41]))
+    completion, bodies = sample(plain(VLLM, [42], finish="abort"), plain(VLLM, [43]), asked=asked)
+    assert prompt_of_body(VLLM, bodies[1]) == [*PROMPT, 40, 41, 42]
+    assert ids(completion) == [40, 41, 42, 43]
 
 
 # --- streams
@@ -279,10 +328,10 @@ def test_a_draft_that_is_whole_needs_no_request(
 @pytest.mark.parametrize("kind", TOKEN_KINDS)
 def test_the_rest_of_a_completion_is_not_drawn_with_the_noise_of_its_beginning(kind: Kind) -> None:
     _, bodies = sample(
-        plain(kind, [40, 41], finish="abort"),
-        plain(kind, [42], finish="abort"),
-        plain(kind, [43]),
-        asked=request(seed=7),
+        streamed(kind, [40, 41], finish="abort"),
+        streamed(kind, [42], finish="abort"),
+        streamed(kind, [43]),
+        asked=Kept().request(seed=7),
         kind=kind,
     )
     seeds = [seed_of(body) for body in bodies]
@@ -303,9 +352,9 @@ def test_an_engine_whose_seeds_name_positions_is_given_the_same_one(seeds: str |
     async def main() -> list[int]:
         async with Canned() as server, policy_at(server) as policy:
             server.always("/v1/models", models(**({"seeds": seeds} if seeds else {})))
-            server.says(PATHS[VLLM], plain(VLLM, [40], finish="abort"), plain(VLLM, [41]))
+            server.says(PATHS[VLLM], streamed(VLLM, [40], finish="abort"), streamed(VLLM, [41]))
             await policy.check()
-            await policy.sample(request(seed=7))
+            await policy.sample(Kept().request(seed=7))
             return [body["seed"] for body in server.bodies(PATHS[VLLM])]
 
     assert run(main()) == [7, 7 if seeds else derived(7, 1)]

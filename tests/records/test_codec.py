@@ -12,6 +12,7 @@ from holdfast.records import step
 from holdfast.records.codec import checksum, decode, encode
 from holdfast.records.errors import Cause, JournalCorrupt
 from holdfast.records.failure import Failure
+from holdfast.records.logprobs import LogprobsMode
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Record
@@ -72,6 +73,7 @@ BY_TYPE: dict[type, st.SearchStrategy[object]] = {
     Sampling: samplings,
     Status: st.sampled_from(Status),
     step.Contract: st.sampled_from(step.Contract),
+    LogprobsMode: st.sampled_from(LogprobsMode),
     tuple[step.VersionSpan, ...]: st.lists(spans, max_size=3).map(tuple),
     tuple[Message | str, ...]: st.lists(messages | text, max_size=3).map(tuple),
     dict[str, float]: st.dictionaries(text, number, max_size=3),

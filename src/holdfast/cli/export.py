@@ -8,6 +8,7 @@ one.
 import argparse
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -24,6 +25,7 @@ from holdfast.engine.report import many
 from holdfast.engine.whole_file import target_of, whole_file
 from holdfast.journal.finding import run_named
 from holdfast.records.errors import UsageError
+from holdfast.records.logprobs import Accepted, LogprobsMode
 
 ROWS_PER_GROUP = 256
 _ONE = {
@@ -49,7 +51,9 @@ async def _export(args: argparse.Namespace) -> int:
         raise UsageError("--fixed-groups goes with --what samples")
     if args.with_turn_traces and what is not What.ROWS:
         raise UsageError("--with-turn-traces goes with --what rows")
-    target = _target(args)
+    if args.logprobs is not None and what is not What.SAMPLES:
+        raise UsageError("--logprobs goes with --what samples")
+    target, modes = _target(args), Counter[str]()
     journal = to_read(args.journal)
     try:
         run = await run_named(journal, args.run)
@@ -59,7 +63,9 @@ async def _export(args: argparse.Namespace) -> int:
             what,
             fixed_groups=args.fixed_groups,
             turn_traces=args.with_turn_traces,
+            logprobs=Accepted(args.logprobs or Accepted.PROCESSED),
         )
+        found = _counted(found, modes)
         if target is None:
             written = await _pour(found, _Lines(sys.stdout.buffer))
         else:
@@ -74,7 +80,32 @@ async def _export(args: argparse.Namespace) -> int:
         print(f"wrote {many(written, _ONE[what])} of run {args.run} to {target}")
     if unsettled:
         say(_left_out(unsettled, what), Exit.OK)
+    if others := {mode: n for mode, n in modes.items() if mode != LogprobsMode.PROCESSED}:
+        say(_about_logprobs(others), Exit.OK)
     return Exit.OK
+
+
+async def _counted(found: AsyncIterator[Row], modes: "Counter[str]") -> AsyncIterator[Row]:
+    """The same, with the modes of their logprobs counted on the way."""
+    async for row in found:
+        modes.update(_modes(row))
+        yield row
+
+
+def _modes(row: Row) -> list[str]:
+    """Of a sample, or of all completions in a row."""
+    execution = row.get("execution_metadata")
+    extra = execution.get("extra", {}) if isinstance(execution, dict) else row
+    mode = extra.get("logprobs_mode")
+    return mode if isinstance(mode, list) else [] if mode is None else [str(mode)]
+
+
+def _about_logprobs(others: dict[str, int]) -> str:
+    numbers = ", ".join(f"{n} {mode}" for mode, n in sorted(others.items()))
+    return (
+        f"logprobs that are not known to be of the distribution that was sampled from: {numbers} "
+        "(each says so: logprobs_mode)"
+    )
 
 
 def _left_out(unsettled: int, what: What) -> str:

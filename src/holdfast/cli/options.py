@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from holdfast.cli.numbers import number, seed, share, text, whole
+from holdfast.records.logprobs import Accepted
 from holdfast.records.run import MAX_SAMPLES
 from holdfast.records.trajectory import Status
 
@@ -171,7 +172,8 @@ def _budgets(run: argparse.ArgumentParser) -> None:
         type=whole(0),
         default=0,
         metavar="N",
-        help="stream, and make each N tokens of an unfinished reply durable; 0: whole replies only",
+        help="stream, and make each N tokens of an unfinished reply durable; 0: whole replies only "
+        "(with --seed on vLLM: only these repeat, when interrupted)",
     )
     _dialect(group)
     group.add_argument(
@@ -264,8 +266,10 @@ def add_export(commands: Commands) -> None:
         "export",
         help="write a run's data to a file",
         description="Writes a run's data to a file, which is replaced when all of it is there.\n"
-        "Samples and rows of a run that was disturbed equal those of one that was not, byte for\n"
-        "byte.",
+        "Samples and rows of a run with --seed that was disturbed equal those of one that was\n"
+        "not, byte for byte, if its engine repeats seeds; except where an at_most_once call was\n"
+        "interrupted, and, on engines whose seeds hold for whole requests (vLLM), where a reply\n"
+        "went on from durable tokens (--partial-tokens, streams to agents).",
     )
     export.add_argument("run", metavar="RUN", help="its name, as `holdfast runs` lists it")
     export.add_argument(
@@ -285,6 +289,12 @@ def add_export(commands: Commands) -> None:
         "--fixed-groups",
         action="store_true",
         help="samples: fill groups up to n with ABORTED placeholders",
+    )
+    export.add_argument(
+        "--logprobs",
+        choices=[one.value for one in Accepted],
+        help="samples: those of another distribution than the one that was sampled from are "
+        "refused (processed, the default), or exported as what they are (raw)",
     )
     export.add_argument(
         "--with-turn-traces",

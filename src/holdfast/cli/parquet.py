@@ -34,6 +34,7 @@ _SAMPLES = pa.schema(
         ("reward", pa.float64()),
         ("advantage", pa.float64()),
         ("remove_sample", pa.bool_()),
+        ("logprobs_mode", pa.string()),
     ]
 )
 _TRAJECTORIES = pa.schema(
@@ -81,6 +82,7 @@ _EXTRA = pa.struct(
         ("samples", pa.list_(pa.int32())),
         ("branch", pa.int32()),
         ("step_rewards", pa.list_(pa.float64())),
+        ("logprobs_mode", pa.list_(pa.string())),
         ("version_spans", pa.string()),
         ("failed_samples", pa.string()),
         ("token_turn_traces", pa.string()),

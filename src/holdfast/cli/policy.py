@@ -69,4 +69,9 @@ def _reasons(found: Inspection) -> list[str]:
 def _verdict(found: Inspection) -> str:
     if found.is_fit_for_training:
         return "yes"
-    return "no, for evaluation only" if found.is_fit_for_evaluation else "no, nor for evaluation"
+    if not found.is_fit_for_evaluation:
+        return "no, nor for evaluation"
+    mended = [finding for finding in found.findings if finding.remedy]
+    if not mended:
+        return "no, for evaluation only"
+    return "no, " + "; ".join(f"because of its {one.what}: {one.remedy}" for one in mended)

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import structs
@@ -42,6 +43,9 @@ from holdfast.records.task import Task, read_tasks, tasks_digest
 from holdfast.rollout.processor import RolloutProcessor, fingerprint_of
 from holdfast.rollout.session import OnDivergence
 from holdfast.rollout.training import samples_for
+
+if TYPE_CHECKING:
+    from holdfast.policy.pool import EnginePolicy
 
 
 class Work(msgspec.Struct):
@@ -167,11 +171,29 @@ async def _work(args: argparse.Namespace, work: Work) -> int:
         at_effort(connection.renderer, work.spec.sampling.reasoning_effort)
         model = connection.policy.model
         work.spec = structs.replace(work.spec, model=model, renderer=connection.renderer.name)
+        if not work.quiet:
+            tell_caveats(connection.policy, work)
         journal = open_journal(args.journal)
         try:
             return await _in_journal(args, work, connection, journal)
         finally:
             await journal.close()
+
+
+def tell_caveats(policy: "EnginePolicy", work: Work) -> None:
+    """What the engine cannot keep of what is promised, before anything is sampled."""
+    from holdfast.gateway.through_gateway import GatewayRolloutProcessor
+    from holdfast.policy.caveats import caveats  # Bad input is told without them.
+
+    streams = isinstance(work.processor, GatewayRolloutProcessor)
+    lines = caveats(
+        policy,
+        work.spec.sampling,
+        seed=work.spec.seed,
+        in_parts=streams or bool(work.settings.partial_tokens),
+    )
+    for line in lines:
+        print(f"holdfast: {one_line(redact(line))}", file=sys.stderr, flush=True)
 
 
 async def _in_journal(

@@ -104,6 +104,7 @@ class _Supervision:
             policy = connection.policy
             name = connection.renderer.name
             self._work.spec = structs.replace(self._work.spec, model=policy.model, renderer=name)
+            running.tell_caveats(policy, self._work)
             run = await self._opened()
             self._resume = f"\nto go on: {redact(running.resume_command(run))}"
             urls = args.policy or [endpoint.url for endpoint in policy.endpoints]

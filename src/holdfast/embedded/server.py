@@ -141,6 +141,7 @@ class Server:
             "permission": [permission],
             # Beyond vLLM: what a client needs to go on with a completion, and to render for it.
             "seeds": "position",
+            "logprobs_mode": "processed",
             "renderer": "template",
             # Why its sequences are run one at a time, and slower for it; null when they are not.
             "solo": model.why_solo or None,

@@ -13,9 +13,10 @@ import msgspec
 
 from holdfast.engine.rows import evaluation_rows
 from holdfast.journal.journal import Journal, TrajectoryRow
-from holdfast.records.errors import JournalCorrupt
+from holdfast.records.errors import JournalCorrupt, NotTrainable
 from holdfast.records.group import valid_members
 from holdfast.records.history import History, added_messages
+from holdfast.records.logprobs import PROCESSING, Accepted, LogprobsMode, mode_with
 from holdfast.records.run import Run
 from holdfast.records.sample import Sample, placeholder, samples_of
 from holdfast.records.step import Generated
@@ -41,11 +42,14 @@ async def rows(
     fixed_groups: bool = False,
     turn_traces: bool = False,
     apart: bool = False,
+    logprobs: Accepted = Accepted.PROCESSED,
 ) -> AsyncIterator[Row]:
     """`apart`: of `ROWS`, each sample has its own."""
     for task, group in await groups_of(journal, run):
         if what is What.SAMPLES:
-            async for one in group_samples(journal, run, group, fixed=fixed_groups):
+            async for one in group_samples(
+                journal, run, group, fixed=fixed_groups, logprobs=logprobs
+            ):
                 yield msgspec.to_builtins(one)
             continue
         if what is What.ROWS:
@@ -79,9 +83,17 @@ async def history_of(journal: Journal, row: TrajectoryRow) -> History:
 
 
 async def group_samples(
-    journal: Journal, run: Run, group: list[TrajectoryRow], *, fixed: bool
+    journal: Journal,
+    run: Run,
+    group: list[TrajectoryRow],
+    *,
+    fixed: bool,
+    logprobs: Accepted = Accepted.PROCESSED,
 ) -> AsyncIterator[Sample]:
-    """Only whole, kept groups: part of one would shift the baseline that it is compared with."""
+    """Only whole, kept groups: part of one would shift the baseline that it is compared with.
+
+    Raises `NotTrainable` for logprobs that are not accepted.
+    """
     if not all(member.settled for member in group):
         return
     valid = valid_members([member.status for member in group])
@@ -92,9 +104,33 @@ async def group_samples(
         if member.status.is_outcome:
             history = await history_of(journal, member)
             for one in samples_of(history, task=name, group=name, sample=sample):
+                if logprobs is Accepted.PROCESSED and one.logprobs_mode.is_known_to_differ:
+                    raise NotTrainable(_why_refused(one, history))
                 yield one
         elif fixed:
             yield placeholder(task=name, group=name, sample=sample)
+
+
+def _why_refused(sample: Sample, history: History) -> str:
+    step = next(one for one in history.generations if one.trainable and _is_to_blame(one))
+    sampling, mode = step.sampling, step.logprobs_mode
+    what = (
+        f"its logprobs are {mode}, and it was sampled at temperature {sampling.temperature:g} and "
+        f"top_p {sampling.top_p:g}"
+    )
+    remedy = f"sample from an engine that gives processed ones ({PROCESSING})"
+    if not sampling.temperature:
+        what, remedy = "greedy replies have logprobs of temperature 1", "sample at temperature 1"
+    elif mode is LogprobsMode.TEMPERED:
+        remedy = "sample at top_p 1"
+    return (
+        f"task {sample.task!r}, sample {sample.sample}: {what}: they are not of the distribution "
+        f"that was sampled from; {remedy}, or ask for them as they are (--logprobs raw)"
+    )
+
+
+def _is_to_blame(step: Generated) -> bool:
+    return mode_with(step.logprobs_mode, step.sampling).is_known_to_differ
 
 
 async def _group_views(
@@ -178,6 +214,7 @@ def _turn(history: History, task: Task, step: Generated) -> Row:
         "tries": step.tries,
         "seconds": step.seconds,
         "prefix_break": step.prefix_break,
+        "logprobs_mode": mode_with(step.logprobs_mode, step.sampling).value,
     }
 
 

@@ -9,22 +9,33 @@ from holdfast.journal import open_journal
 from holdfast.journal.finding import run_named
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
+from holdfast.records.logprobs import Accepted
 from holdfast.records.sample import Sample
 from holdfast.records.view import TrajectoryView
 
 
 async def samples(
-    journal: Journal | str | Path, run: str, *, fixed_groups: bool = False
+    journal: Journal | str | Path,
+    run: str,
+    *,
+    fixed_groups: bool = False,
+    logprobs: str = Accepted.PROCESSED,
 ) -> AsyncIterator[Sample]:
     """What `export --what samples` writes: of groups that are settled and kept, in its order.
+
+    `logprobs`: "processed" raises `NotTrainable` at a sample whose logprobs are known not to be of
+    the distribution that was sampled from; "raw" gives it as it is (`Sample.logprobs_mode`).
 
     A journal that is named by its path is opened to read, and closed at the end. `UsageError` if
     there is no such run; `JournalCorrupt` names the trajectory that cannot be read.
     """
+    accepted = _accepted(logprobs)
     async with _to_read(journal) as opened:
         found = await run_named(opened, run)
         for _, members in await groups_of(opened, found):
-            async for one in group_samples(opened, found, members, fixed=fixed_groups):
+            async for one in group_samples(
+                opened, found, members, fixed=fixed_groups, logprobs=accepted
+            ):
                 yield one
 
 
@@ -37,6 +48,13 @@ async def trajectories(journal: Journal | str | Path, run: str) -> AsyncIterator
         for task, members in await groups_of(opened, await run_named(opened, run)):
             for member in members:
                 yield TrajectoryView(member.key, task, await history_of(opened, member))
+
+
+def _accepted(logprobs: str) -> Accepted:
+    try:
+        return Accepted(logprobs)
+    except ValueError:
+        raise UsageError(f'logprobs is "processed" or "raw", not {logprobs!r:.100}') from None
 
 
 @asynccontextmanager

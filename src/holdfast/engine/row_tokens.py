@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.records.history import History
+from holdfast.records.logprobs import mode_with
 from holdfast.records.message import Message
 from holdfast.records.sample import Sample, samples_of, with_tokens
 from holdfast.records.step import Generated, VersionSpan
@@ -25,7 +26,7 @@ NAMES = frozenset(
     {
         *("prompt_ids", "completion_ids", "inference_logprobs", "completions_text", "truncated"),
         *("finish_reasons", "rewards", "samples", "version_spans", "failed_samples"),
-        *("branch", "loss_mask", "turn_boundaries", "token_turn_traces"),
+        *("branch", "loss_mask", "turn_boundaries", "token_turn_traces", "logprobs_mode"),
     }
 )
 """All names that are ours in `extra`, whether a row has them or not."""
@@ -96,6 +97,7 @@ def group_fields(views: Sequence[TrajectoryView]) -> Fields:
             "completion_ids": [unpack_ids(step.ids).tolist() for step in steps],
             "inference_logprobs": [unpack_logprobs(step.logprobs).tolist() for step in steps],
             "version_spans": [msgspec.to_builtins(step.versions) for step in steps],
+            "logprobs_mode": [mode_with(step.logprobs_mode, step.sampling).value for step in steps],
         }
     return fields | {
         "completions_text": [completion_text(step.message) for step in steps],
@@ -132,6 +134,7 @@ def _tokens(branch: Branch) -> Fields:
         "loss_mask": [sample.loss_mask[first:]],
         "turn_boundaries": [[turn.start - first, turn.end - first] for turn in branch.turns],
         "version_spans": [_after(first, sample.version_spans)],
+        "logprobs_mode": [sample.logprobs_mode.value],
     }
 
 

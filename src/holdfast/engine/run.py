@@ -10,8 +10,10 @@ from holdfast.engine.report import RunReport, build
 from holdfast.engine.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.journal.journal import Journal
+from holdfast.policy.caveats import caveats
 from holdfast.policy.choice import renderer_of
 from holdfast.policy.policy import Policy
+from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
@@ -63,6 +65,7 @@ async def run(
     )
     spec.check(tasks=len(rows))
     await policy.check()
+    _tell_caveats(policy, spec, settings)
     renderer = renderer or renderer_of(policy)
     spec = structs.replace(spec, model=policy.model, renderer=renderer.name)
     opened = await open_run(journal, spec, rows, accept_changes=accept_changes)
@@ -79,6 +82,14 @@ async def run(
     if ending.fatal is not None:
         raise ending.fatal
     return ending, await build(journal, opened)
+
+
+def _tell_caveats(policy: Policy, spec: RunSpec, settings: Settings | None) -> None:
+    """What the engine cannot keep of what is promised, before anything is sampled."""
+    if isinstance(policy, EnginePolicy):
+        in_parts = settings is not None and settings.partial_tokens > 0
+        for line in caveats(policy, spec.sampling, seed=spec.seed, in_parts=in_parts):
+            policy.tell(line)
 
 
 def _check_given(policy: object, journal: object, *, scorer: object, settings: object) -> None:

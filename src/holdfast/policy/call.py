@@ -1,8 +1,9 @@
 """One sample, try after try, until it is whole.
 
 Every retry of a single request happens here, under one budget and one deadline. A try that breaks
-off keeps what it sampled: the next one, on whichever replica, goes on from the last token. An
-outage makes the call wait instead of failing it. Rollouts never see a transient error.
+off keeps what it sampled: the next one, on whichever replica, goes on from the last token, or
+begins anew where only that gives what an undisturbed run has. An outage makes the call wait instead
+of failing it. Rollouts never see a transient error.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from holdfast.policy.endpoint import Endpoint
 from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.policy.sampled import ABORTED, FINISHED, Sampled
+from holdfast.policy.served_model import Seeds
 from holdfast.policy.stop_strings import StopWatch
 from holdfast.records.errors import (
     BadAnswer,
@@ -76,6 +78,8 @@ class Call:
         self._version: str | None = None
         self._watch: StopWatch | None = None
         self._is_constrained = request.sampling.json is not False
+        self._renewals = 0
+        """How often what was sampled was given up, to be sampled again under the same seed."""
         self._fresh = 0
         """Tokens of the present try when the last of them came."""
         self._fresh_at = self._started
@@ -106,10 +110,18 @@ class Call:
     async def _try(self, endpoint: Endpoint) -> None:
         if self._is_whole(endpoint):
             return
-        ask = await self._ask(endpoint)
         sampled = self._sampled
+        if self._must_begin_anew(endpoint):
+            self._renewals += 1
+            sampled.begin_anew()
+        ask = await self._ask(endpoint)
         self._version = self._replicas.version_of(endpoint)
-        sampled.begin(ask.prompt, version=self._version, spelled=ask.spelled)
+        sampled.begin(
+            ask.prompt,
+            version=self._version,
+            logprobs_mode=endpoint.logprobs_mode,
+            spelled=ask.spelled,
+        )
         self._watch = StopWatch.at_seam(self._request, sampled)
         endpoint.running += 1
         try:
@@ -162,6 +174,21 @@ class Call:
             sampled.finish_reason = "stop"
         return sampled.finish_reason is not None
 
+    def _must_begin_anew(self, endpoint: Endpoint) -> bool:
+        """Whether tokens of a broken try are given up, although the reply could go on from them.
+
+        Where a seed holds for a whole request, only that request gives the tokens that an
+        undisturbed run has. That is wanted where a seed is, unless tokens are durable already. A
+        reply that is broken off again and again goes on from its tokens all the same: else one
+        that takes longer than the time between two aborts would never end.
+        """
+        request = self._request
+        if not len(self._sampled) or request.seed is None or self._renewals >= self._retry.tries:
+            return False
+        if request.partial is not None or request.draft.ids:
+            return False
+        return endpoint.seeds is Seeds.REQUEST
+
     async def _ask(self, endpoint: Endpoint) -> Ask:
         request, sampled = self._request, self._sampled
         if self._is_constrained and not endpoint.takes_json:
@@ -196,7 +223,7 @@ class Call:
         the rest with the very noise that drew the beginning.
         """
         seed, at = self._request.seed, len(self._sampled)
-        if seed is None or not at or endpoint.described.seeds == "position":
+        if seed is None or not at or endpoint.seeds is Seeds.POSITION:
             return seed
         digest = hashlib.blake2b(f"{seed}\0{at}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1

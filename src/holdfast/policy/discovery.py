@@ -1,10 +1,12 @@
 """Discovery: what an inference engine is, and what it can do.
 
-No tokens are sampled to find out: each engine is recognised by what only it has.
+Each engine is recognised by what only it has; tokens are sampled only to measure what no engine
+says: of which distribution its logprobs are.
 """
 
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -13,10 +15,15 @@ import msgspec
 from holdfast.policy.denied import Denied
 from holdfast.policy.dialect import EngineSays, Kind, Unusable
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.endpoint import Endpoint, Model
+from holdfast.policy.endpoint import Endpoint
+from holdfast.policy.logprobs_probe import measured
 from holdfast.policy.reaching import UNREACHABLE, say
+from holdfast.policy.served_model import Model, Seeds
 from holdfast.records.errors import BadRequest, EndpointDown, PolicyRefused, Truncated
+from holdfast.records.logprobs import LogprobsMode
 
+FIRST_SECONDS = 120.0
+"""An engine's first tokens after its start may take a minute."""
 _UNKNOWN = {Kind.VLLM_GENERATE: (403, 404, 405)}
 """The statuses of a path that an engine does not have, or has switched off as vLLM does."""
 
@@ -34,8 +41,24 @@ async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
     endpoint.dialect = DIALECTS[kind]
     endpoint.described = described
     described.max_model_len = described.max_model_len or described.context_length
-    if described.max_model_len is None and kind is Kind.SGLANG:
-        described.max_model_len = await _sglang_context(endpoint)
+    endpoint.seeds = _seeds(described)
+    if kind is Kind.SGLANG:
+        await _look_at_sglang(endpoint)
+    endpoint.logprobs_mode = await logprobs_mode_of(endpoint, described, seconds=FIRST_SECONDS)
+
+
+async def logprobs_mode_of(endpoint: Endpoint, described: Model, *, seconds: float) -> LogprobsMode:
+    """What the engine says, or what is measured, within `seconds`, where it does not say it."""
+    if not endpoint.dialect.has_tokens:
+        return LogprobsMode.UNKNOWN
+    if described.logprobs_mode in tuple(LogprobsMode):
+        return LogprobsMode(described.logprobs_mode)
+    post = partial(endpoint.ask, seconds=seconds)
+    return await measured(post, endpoint.dialect, endpoint.model)
+
+
+def _seeds(described: Model) -> Seeds:
+    return Seeds(described.seeds) if described.seeds in tuple(Seeds) else Seeds.REQUEST
 
 
 async def served_models(endpoint: Endpoint) -> list[Model]:
@@ -133,16 +156,22 @@ async def _is_sglang(endpoint: Endpoint) -> bool:
     return isinstance(found, dict) and "model_path" in found
 
 
-async def _sglang_context(endpoint: Endpoint) -> int | None:
+async def _look_at_sglang(endpoint: Endpoint) -> None:
+    """What it was started with: a seed counts only in deterministic inference, and by position."""
     try:
         found = msgspec.json.decode(await endpoint.get("/get_server_info"))
     except UNREACHABLE:
-        return None
-    for name in ("context_length", "max_total_num_tokens"):
-        value = found.get(name) if isinstance(found, dict) else None
-        if isinstance(value, int) and value > 0:
-            return value
-    return None
+        return
+    if not isinstance(found, dict):
+        return
+    described = endpoint.described
+    lengths = [found.get(name) for name in ("context_length", "max_total_num_tokens")]
+    if described.max_model_len is None:
+        known = (one for one in lengths if isinstance(one, int) and one > 0)
+        described.max_model_len = next(known, None)
+    is_deterministic = found.get("enable_deterministic_inference")
+    if described.seeds is None and isinstance(is_deterministic, bool):
+        endpoint.seeds = Seeds.POSITION if is_deterministic else Seeds.NONE
 
 
 async def _gives_ids(endpoint: Endpoint) -> bool:

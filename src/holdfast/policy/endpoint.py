@@ -33,6 +33,7 @@ from holdfast.policy.gate import Gate
 from holdfast.policy.reaching import UNREACHABLE, say
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.policy.sampled import Sampled, Tokens
+from holdfast.policy.served_model import Model, Models, Seeds
 from holdfast.policy.spelling import Spellings
 from holdfast.policy.trial import why_it_cannot_sample
 from holdfast.records.errors import (
@@ -44,6 +45,7 @@ from holdfast.records.errors import (
     Truncated,
     UsageError,
 )
+from holdfast.records.logprobs import LogprobsMode
 from holdfast.records.redaction import hide, hide_credentials, redact
 
 CONNECT_SECONDS = 10.0
@@ -62,25 +64,6 @@ _MAX_ID = 512
 _EVIDENCE = 300
 _SELF = "the engine"
 _encoder = msgspec.json.Encoder()
-
-
-class Model(msgspec.Struct):
-    """What `/v1/models` says of one model."""
-
-    id: str
-    max_model_len: int | None = None
-    context_length: int | None = None
-    root: str | None = None
-    owned_by: str | None = None
-    seeds: str | None = None
-    """"position": a seed names the noise of each position, so that a completion that goes on from
-    its tokens gets the same ones as if it had never stopped."""
-    renderer: str | None = None
-    """The renderer of its tokens, where no tokenizer's folder would tell."""
-
-
-class _Models(msgspec.Struct):
-    data: list[Model]
 
 
 class Endpoint:
@@ -103,12 +86,16 @@ class Endpoint:
         self.name = redact(self.url)
         self.dialect = dialect
         self.described = Model(model)
+        self.seeds = Seeds.REQUEST
+        self.logprobs_mode = LogprobsMode.UNKNOWN
         self.running = 0
         """Calls under way."""
         self.draining = False
         """Whether it gets no new calls."""
         self.introduce: Callable[[], Awaitable[str | None]] | None = None
         """Of a replica that nobody has seen up: finds out what it is, or why it is of no use."""
+        self.recheck: Callable[[Model], Awaitable[str | None]] | None = None
+        """Of a replica that is back: whether it is still of use, or why not."""
         self.expected_version: str | None = None
         """The weights that it must have to be given work again after an outage."""
         self.spellings = Spellings()
@@ -139,15 +126,17 @@ class Endpoint:
     async def models(self) -> list[Model]:
         """What it serves. Raises what `UNREACHABLE` lists."""
         body = await self.get("/v1/models")
-        return msgspec.json.decode(body, type=_Models).data
+        return msgspec.json.decode(body, type=Models).data
 
     async def get(self, path: str) -> bytes:
         return await self.ask("GET", path)
 
-    async def ask(self, method: str, path: str, body: object = None) -> bytes:
+    async def ask(
+        self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
+    ) -> bytes:
         """One small request; a status other than 200 is raised."""
         # Not through the pool: a probe that queues behind running calls would report an outage.
-        timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS, sock_connect=PROBE_CONNECT_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=PROBE_CONNECT_SECONDS)
         data = None if body is None else _encoder.encode(body)
         headers = {} if data is None else {"Content-Type": "application/json"}
         async with (
@@ -163,15 +152,17 @@ class Endpoint:
 
     async def _probe(self, in_earnest: bool) -> str | None:
         try:
-            served = [one.id for one in await self.models()]
+            served = {one.id: one for one in await self.models()}
         except UNREACHABLE as error:
             return say(error)
-        if self.model not in served:
+        if (model := served.get(self.model)) is None:
             return f"it no longer serves {self.model!r}"
         if self.introduce is not None:
             if (why := await self.introduce()) is not None:
                 return why
             self.introduce = None
+        elif self.recheck is not None and (why := await self.recheck(model)) is not None:
+            return why
         if (why := await self._wrong_version()) is not None or not in_earnest:
             return why
         return await why_it_cannot_sample(self.ask, self.dialect, self.model)

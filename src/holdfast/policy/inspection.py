@@ -8,16 +8,17 @@ from msgspec import Struct, structs
 from holdfast.policy.policy import Completion, Draft, Partial, Request
 from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.repeatability import repeatability
+from holdfast.policy.served_model import Seeds
 from holdfast.records.errors import HoldfastError
+from holdfast.records.logprobs import PROCESSING, LogprobsMode
 from holdfast.records.message import user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource
-from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
+from holdfast.records.tokens import count, unpack_ids
 
 PROMPT = array("i", [5, 6, 7, 8])
 TOKENS = 12
-PAIRS = 8
-SAME = 1e-4
+PLAIN = "sample at temperature 1 and top_p 1 alone"
 
 
 class Finding(Struct, frozen=True):
@@ -28,6 +29,8 @@ class Finding(Struct, frozen=True):
     detail: str
     failed: bool = False
     """Whether looking at it failed; `detail` then is what the engine answered instead."""
+    remedy: str = ""
+    """What makes it fit, where something does."""
 
 
 class Inspection(Struct, frozen=True):
@@ -59,6 +62,23 @@ async def inspect(policy: EnginePolicy) -> Inspection:
         max_model_len=endpoint.described.max_model_len,
         findings=tuple(findings),
     )
+
+
+_LOGPROBS = {
+    LogprobsMode.PROCESSED: Finding("logprobs", True, "of the distribution that was sampled from"),
+    LogprobsMode.TEMPERED: Finding(
+        "logprobs", True, "with temperature, but not with top_p: sample at top_p 1"
+    ),
+    LogprobsMode.RAW: Finding(
+        "logprobs",
+        False,
+        "raw: temperature and top_p are not in them",
+        remedy=f"start it with processed ones ({PROCESSING}), or {PLAIN}",
+    ),
+    LogprobsMode.UNKNOWN: Finding(
+        "logprobs", False, "of a distribution that could not be measured", remedy=PLAIN
+    ),
+}
 
 
 Check = Callable[[EnginePolicy], Awaitable[Finding]]
@@ -94,24 +114,8 @@ async def _ids(policy: EnginePolicy) -> Finding:
 
 async def _logprobs(policy: EnginePolicy) -> Finding:
     """logprobs."""
-    name = "logprobs"
-    for seed in range(1, PAIRS + 1):
-        plain = await policy.sample(_request(tokens=1, seed=seed))
-        sharp = await policy.sample(_request(tokens=1, temperature=0.5, seed=seed))
-        if plain.ids != sharp.ids:
-            continue
-        one, other = unpack_logprobs(plain.logprobs)[0], unpack_logprobs(sharp.logprobs)[0]
-        if one > -SAME:
-            continue  # A token that is certain is so at any temperature.
-        if abs(one - other) > SAME:
-            return Finding(name, True, "of the distribution that was sampled from")
-        return Finding(
-            name,
-            True,
-            "raw: temperature and top_p are not in them, so sample at temperature 1 and top_p 1 "
-            "(vLLM: --logprobs-mode processed_logprobs)",
-        )
-    return Finding(name, True, "could not be told apart: the model never gave a token twice")
+    await policy.sample(_request(tokens=1))  # Of an engine that gives nothing, nothing is said.
+    return _LOGPROBS[policy.logprobs_mode]
 
 
 async def _versions(policy: EnginePolicy) -> Finding:
@@ -130,7 +134,7 @@ async def _versions(policy: EnginePolicy) -> Finding:
 
 async def _seeds(policy: EnginePolicy) -> Finding:
     """seeds."""
-    is_by_position = policy.endpoints[0].described.seeds == "position"
+    is_by_position = policy.seeds is Seeds.POSITION
     detail = await repeatability(policy, _request(), seeds_by_position=is_by_position)
     return Finding("seeds", True, detail)
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from holdfast.records.logprobs import LogprobsMode
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
@@ -24,6 +25,8 @@ class Draft(Struct, frozen=True, gc=False):
     ids: bytes = b""
     logprobs: bytes = b""
     versions: tuple[VersionSpan, ...] = ()
+    logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
+    """Of all tokens up to its last one."""
 
 
 class Partial(Struct, frozen=True):
@@ -74,6 +77,8 @@ class Completion(Struct, frozen=True, gc=False):
     """The tokens at which it went on after an interruption."""
     message: Message | None = None
     """From an engine that gives no tokens: what it said. Good for evaluation only."""
+    logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
+    """What its engine's logprobs have in them, whatever the sampling."""
 
 
 class Policy(Protocol):

@@ -16,17 +16,20 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.policy.call import Call
 from holdfast.policy.dialect import Kind
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.discovery import discover, served_models
+from holdfast.policy.discovery import discover, logprobs_mode_of, served_models
 from holdfast.policy.downtime import Downtime
-from holdfast.policy.endpoint import Endpoint
+from holdfast.policy.endpoint import PROBE_SECONDS, Endpoint
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.retry import RetryPolicy
+from holdfast.policy.served_model import Model, Seeds
 from holdfast.records.errors import EndpointDown, HoldfastError, UsageError
+from holdfast.records.logprobs import PROCESSING, LogprobsMode, worst
 
 MAX_HOMES = 100_000
 SLACK = 1.25
 """How much busier than the average a replica may be before affinity gives way."""
 DRAIN_POLL = 0.05
+ALIKE = f"start them alike ({PROCESSING})"
 
 
 class EnginePolicy:
@@ -45,9 +48,10 @@ class EnginePolicy:
         clock: Clock | None = None,
         tell: Callable[[str], None] = lambda line: None,
     ):
-        """`tell` is called with a line for people when a replica goes down, and when it is back."""
+        """`tell` is called with a line for people when a replica goes down, when it is back, and
+        with what a run must not expect of the engine."""
         self.model = model
-        self._patience, self._connections, self._tell = patience, connections, tell
+        self._patience, self._connections, self.tell = patience, connections, tell
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
         self._dialect = None if dialect is None else _kind(dialect)
@@ -74,7 +78,7 @@ class EnginePolicy:
             clock=self._clock,
             dialect=DIALECTS[self._dialect or Kind.VLLM],
         )
-        endpoint.gate.tell = self._tell
+        endpoint.gate.tell = self.tell
         return endpoint
 
     def sibling(
@@ -95,7 +99,7 @@ class EnginePolicy:
             patience=self._patience if patience is None else patience,
             connections=self._connections,
             clock=self._clock,
-            tell=self._tell,
+            tell=self.tell,
         )
 
     @property
@@ -115,6 +119,7 @@ class EnginePolicy:
             if not isinstance(error, EndpointDown) or len(errors) == len(found):
                 raise error
         for endpoint, outcome in zip(self.endpoints, found, strict=True):
+            endpoint.recheck = partial(self._recheck, endpoint)
             if outcome is not None:
                 endpoint.introduce = partial(self._introduce, endpoint)
                 endpoint.gate.shut()
@@ -129,6 +134,27 @@ class EnginePolicy:
             return str(error)
         if endpoint.dialect.has_tokens != like.dialect.has_tokens:
             return f"it speaks {endpoint.dialect.kind.value}, the others {like.dialect.kind.value}"
+        return self._why_apart(endpoint, endpoint.logprobs_mode)
+
+    async def _recheck(self, endpoint: Endpoint, model: Model) -> str | None:
+        """A replica that is back: it may have been started with other options."""
+        mode = await logprobs_mode_of(endpoint, model, seconds=PROBE_SECONDS)
+        if mode is LogprobsMode.UNKNOWN:
+            return None
+        if (why := self._why_apart(endpoint, mode)) is not None:
+            return why
+        if mode is not endpoint.logprobs_mode:
+            before, endpoint.logprobs_mode = endpoint.logprobs_mode, mode
+            self.tell(f"{endpoint.name} is back with {mode} logprobs (before: {before})")
+        return None
+
+    def _why_apart(self, endpoint: Endpoint, mode: LogprobsMode) -> str | None:
+        """Why logprobs of this mode cannot be mixed with those of the replicas that are up."""
+        for other in self.endpoints:
+            if other is not endpoint and other.gate.is_open and _differ(other.logprobs_mode, mode):
+                return (
+                    f"its logprobs are {mode}, those of {other.name} {other.logprobs_mode}; {ALIKE}"
+                )
         return None
 
     def _agree(self) -> None:
@@ -137,14 +163,28 @@ class EnginePolicy:
         kinds = sorted({one.dialect.kind.value for one in up})
         if len({one.dialect.has_tokens for one in up}) > 1:
             raise UsageError(f"the replicas differ: {', '.join(kinds)}; name one with --dialect")
+        for endpoint in up:
+            if (why := self._why_apart(endpoint, endpoint.logprobs_mode)) is not None:
+                raise UsageError(f"the replicas differ: {endpoint.name}: {why}")
         for endpoint in self.endpoints:
             if endpoint not in up:
                 endpoint.dialect, endpoint.described = up[0].dialect, up[0].described
+                endpoint.seeds = up[0].seeds
 
     @property
     def has_tokens(self) -> bool:
         """Whether what it samples can be trained on."""
         return self.endpoints[0].dialect.has_tokens
+
+    @property
+    def logprobs_mode(self) -> LogprobsMode:
+        """What the logprobs of its replicas have in them, once it was checked."""
+        return worst(one.logprobs_mode for one in self.endpoints if one.introduce is None)
+
+    @property
+    def seeds(self) -> Seeds:
+        """What its replicas make of a seed, once it was checked."""
+        return self.endpoints[0].seeds
 
     async def ready(self) -> None:
         await self.available()
@@ -273,6 +313,10 @@ def _kind(dialect: Kind | str) -> Kind:
     except ValueError:
         known = ", ".join(kind.value for kind in Kind)
         raise UsageError(f"no dialect {dialect!r}; there are: {known}") from None
+
+
+def _differ(one: LogprobsMode, other: LogprobsMode) -> bool:
+    return one is not other and LogprobsMode.UNKNOWN not in (one, other)
 
 
 def _rank(family: str, url: str) -> bytes:

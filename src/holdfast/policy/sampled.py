@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from holdfast.policy.dialect import UNREADABLE, Piece, Unusable
 from holdfast.policy.policy import Completion, Draft, Request
+from holdfast.records.logprobs import LogprobsMode, worst
 from holdfast.records.message import Message
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.records.tokens import (
@@ -48,6 +49,7 @@ class Sampled:
         self._prompt: array[int] = request.prompt
         self._spelled: Raw | None = None
         self._assumed = VersionSpan("", 0, 0, VersionSource.UNKNOWN)
+        self._mode_before, self._mode = draft.logprobs_mode, LogprobsMode.UNKNOWN
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,11 +59,25 @@ class Sampled:
         """How many tokens the present try has given."""
         return len(self.ids) - self._begun
 
+    @property
+    def logprobs_mode(self) -> LogprobsMode:
+        """Of all tokens so far: an engine may have been started anew with other options."""
+        if not self.ids:
+            return LogprobsMode.UNKNOWN
+        before = [self._mode_before] if self._begun else []
+        return worst([*before, self._mode] if self.fresh else before)
+
     def begin(
-        self, prompt: "array[int]", *, version: str | None, spelled: Raw | None = None
+        self,
+        prompt: "array[int]",
+        *,
+        version: str | None,
+        logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN,
+        spelled: Raw | None = None,
     ) -> None:
         """A try begins; `version` is what its engine is assumed to run, if anyone knows, and
         `spelled` the prompt as it is sent, if it is written already."""
+        self._mode_before, self._mode = self.logprobs_mode, logprobs_mode
         if self._begun != len(self.ids):
             self.seams.append(len(self.ids))
         self._begun = len(self.ids)
@@ -175,7 +191,13 @@ class Sampled:
         if self.saved <= self._begun:
             return None
         self.saved = self._begun
-        return Draft(self._begun, versions=tuple(self.spans))
+        return Draft(self._begun, versions=tuple(self.spans), logprobs_mode=self.logprobs_mode)
+
+    def begin_anew(self) -> None:
+        """Gives up all tokens: the reply will be sampled from its beginning."""
+        self.cut(0)
+        self._begun = 0
+        self.finish_reason = None
 
     def cut(self, length: int) -> None:
         self._cover()
@@ -195,6 +217,7 @@ class Sampled:
             pack_ids(self.ids[start:end]),
             pack_logprobs(self.logprobs[start:end]),
             tuple(_up_to(self.spans, end)),
+            self.logprobs_mode,
         )
 
     def completion(self, *, model: str, tries: int, seconds: float) -> Completion:
@@ -210,6 +233,7 @@ class Sampled:
             seconds=seconds,
             seams=tuple(seam for seam in self.seams if seam < len(self.ids)),
             message=self.message,
+            logprobs_mode=self.logprobs_mode,
         )
 
 

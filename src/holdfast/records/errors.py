@@ -144,7 +144,8 @@ class BadRequest(HoldfastError):
 
 
 class NotTrainable(HoldfastError):
-    """The data has no token ids: it is good for evaluation, and no sample is made of it."""
+    """The data is good for evaluation, and no sample is made of it: it has no token ids, or
+    logprobs of another distribution than the one that was sampled from."""
 
 
 # --- rollouts ----------------------------------------------------------------------------------

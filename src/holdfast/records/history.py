@@ -297,6 +297,7 @@ def longer(draft: Drafted | None, more: Drafted) -> Drafted:
         more.call or draft.call,
         more.occurrence or draft.occurrence,
         more.created or draft.created,
+        more.logprobs_mode,
     )
 
 

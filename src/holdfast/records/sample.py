@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from holdfast.records.errors import NotTrainable
 from holdfast.records.history import History
+from holdfast.records.logprobs import LogprobsMode, mode_with, worst
 from holdfast.records.step import Generated, VersionSpan
 from holdfast.records.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.trajectory import Status
@@ -32,6 +33,8 @@ class Sample(Struct, omit_defaults=False):
     reward: float | None
     advantage: float | None = None
     remove_sample: bool = False
+    logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
+    """Of which distribution the logprobs of the trained tokens are; of several, the worst."""
 
 
 class _Branch:
@@ -42,6 +45,8 @@ class _Branch:
         self.mask: array[int] = array("b")
         self.logprobs: array[float] = array("f")
         self.spans: list[VersionSpan] = []
+        self.modes: set[LogprobsMode] = set()
+        """Of the tokens that are trained in it."""
 
     def fork(self, keep: int) -> "_Branch":
         """A branch that shares the first `keep` tokens; they are trained where they came from."""
@@ -65,6 +70,8 @@ class _Branch:
         self.ids.extend(completion)
         self.mask.extend((b"\x01" if step.trainable else b"\x00") * len(completion))
         self.logprobs.extend(unpack_logprobs(step.logprobs))
+        if step.trainable:
+            self.modes.add(mode_with(step.logprobs_mode, step.sampling))
         self.spans += [
             VersionSpan(span.version, start + span.start, start + span.end, span.source)
             for span in step.versions
@@ -95,6 +102,7 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
             logprobs=branch.logprobs.tolist(),
             version_spans=branch.spans,
             reward=history.reward,
+            logprobs_mode=worst(branch.modes),
         )
         for index, branch in enumerate(_branches(history))
     ]
@@ -146,4 +154,5 @@ def placeholder(*, task: str, group: str, sample: int) -> Sample:
         version_spans=[],
         reward=0.0,
         remove_sample=True,
+        logprobs_mode=worst(()),
     )

@@ -15,6 +15,7 @@ from enum import IntEnum, StrEnum
 from msgspec import Struct
 
 from holdfast.records.failure import Failure
+from holdfast.records.logprobs import LogprobsMode
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.trajectory import Status
@@ -94,6 +95,8 @@ class Generated(_Record, frozen=True, tag=2):
     """The tokens at which it went on after an interruption."""
     trainable: bool = True
     """False: from an engine that gives no tokens, so that only its message is known."""
+    logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
+    """What its engine's logprobs have in them, whatever the sampling."""
 
 
 class ToolIntent(_Record, frozen=True, tag=3):
@@ -235,6 +238,8 @@ class Drafted(_Record, frozen=True, tag=14):
     """Of that call, as `Called` has it."""
     created: int = 0
     """Of its answer, which is begun."""
+    logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
+    """Of all its tokens so far, as `Generated` has it."""
 
 
 class Snapshotted(_Record, frozen=True, tag=15):

@@ -43,6 +43,9 @@ class Turn(Struct, frozen=True):
     """Whether its prompt is no conversation: whatever the reply looks like, it is text."""
 
 
+_NOBODY = (b"", 0, 0)
+
+
 class Audience(Struct, frozen=True):
     """Somebody who is told of a generation while it is sampled: of what is durable, and no more."""
 
@@ -120,7 +123,7 @@ def _durable(session: Session, voice: Voice, turn: Turn) -> Draft:
         return Draft()
     if draft.model != voice.policy.model:
         return Draft()
-    return Draft(0, draft.ids, draft.logprobs, draft.versions)
+    return Draft(0, draft.ids, draft.logprobs, draft.versions, draft.logprobs_mode)
 
 
 def _partial(
@@ -146,7 +149,8 @@ def _saver(
                 draft.logprobs,
                 draft.versions,
                 voice.policy.model,
-                *((audience.call, audience.occurrence, audience.created) if audience else ()),
+                *((audience.call, audience.occurrence, audience.created) if audience else _NOBODY),
+                draft.logprobs_mode,
             )
         )
         if audience is not None:
@@ -180,6 +184,7 @@ async def generated(
         prefix_break=turn.prompt.prefix_break,
         seams=completion.seams,
         trainable=voice.trained and completion.message is None,
+        logprobs_mode=completion.logprobs_mode,
     )
 
 

@@ -1,0 +1,130 @@
+"""Logprobs of another distribution than the one that was sampled from: told, marked, refused."""
+
+import asyncio
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from shell import Lab
+
+import holdfast
+from holdfast.cli.exit import Exit
+from holdfast.records.errors import NotTrainable, UsageError
+from holdfast.testing import FakeEngine
+
+FLAG = "--logprobs-mode processed_logprobs"
+WARM = ("--temperature", 0.8)
+
+
+@pytest.fixture(scope="module")
+def raw_engine():
+    """A vLLM of default options."""
+    with FakeEngine(mean_length=10, logprobs_mode="raw") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def raw(raw_engine, tmp_path_factory):
+    lab = Lab(tmp_path_factory.mktemp("raw"), raw_engine)
+    lab.told = lab.finished_run(*WARM).err
+    return lab
+
+
+def samples(lab, *extra):
+    return [json.loads(line) for line in lab.export("samples", *extra).splitlines()]
+
+
+def test_a_run_says_it_before_anything_is_sampled(raw):
+    first = raw.told.splitlines()[0]
+    assert "are raw: at temperature 0.8" in first
+    assert FLAG in first
+
+
+def test_samples_are_refused_with_the_flag_that_mends_it(raw):
+    done = raw.holdfast("export", "r", "--what", "samples", "--out", "refused.jsonl")
+    assert done.code == Exit.USAGE
+    assert "its logprobs are raw, and it was sampled at temperature 0.8" in done.line
+    assert FLAG in done.line
+    assert "--logprobs raw" in done.line
+    assert not (raw.place / "refused.jsonl").exists()
+
+
+def test_asked_for_by_name_they_are_exported_as_what_they_are(raw):
+    assert {one["logprobs_mode"] for one in samples(raw, "--logprobs", "raw")} == {"raw"}
+    done = raw.holdfast(
+        "export", "r", "--what", "samples", "--logprobs", "raw", "--out", "s.parquet"
+    )
+    assert done.code == 0
+    assert "2 raw" in done.line
+    table = pq.read_table(raw.place / "s.parquet")
+    assert set(table.column("logprobs_mode").to_pylist()) == {"raw"}
+
+
+def test_rows_and_trajectories_are_exported_and_marked(raw):
+    done = raw.holdfast("export", "r", "--what", "rows", "--out", "rows.jsonl")
+    assert done.code == 0
+    assert "raw" in done.line
+    for line in (raw.place / "rows.jsonl").read_text().splitlines():
+        assert json.loads(line)["execution_metadata"]["extra"]["logprobs_mode"] == ["raw"]
+    for line in raw.export("trajectories").splitlines():
+        assert {turn["logprobs_mode"] for turn in json.loads(line)["turns"]} == {"raw"}
+
+
+def test_from_python_it_is_the_same(raw):
+    async def given(**more):
+        return [one async for one in holdfast.samples(raw.journal, "r", **more)]
+
+    with pytest.raises(NotTrainable, match=FLAG):
+        asyncio.run(given())
+    assert {one.logprobs_mode for one in asyncio.run(given(logprobs="raw"))} == {"raw"}
+    with pytest.raises(UsageError, match="'cooked'"):
+        asyncio.run(given(logprobs="cooked"))
+
+
+@pytest.mark.parametrize("mode", ["raw", "processed"])
+def test_at_temperature_1_uncut_there_is_no_difference(mode, tmp_path):
+    with FakeEngine(mean_length=10, logprobs_mode=mode) as engine:
+        lab = Lab(tmp_path, engine)
+        assert "logprobs" not in lab.finished_run().err
+        assert {one["logprobs_mode"] for one in samples(lab)} == {"processed"}
+
+
+@pytest.mark.parametrize("how", [WARM, ("--top-p", 0.9)])
+def test_an_engine_that_processes_its_logprobs_is_fit_for_any_sampling(lab, how):
+    assert "logprobs" not in lab.finished_run(*how).err
+    assert {one["logprobs_mode"] for one in samples(lab)} == {"processed"}
+
+
+def test_a_cut_distribution_needs_them_too(tmp_path):
+    with FakeEngine(mean_length=10, logprobs_mode="tempered", dialect="sglang") as engine:
+        lab = Lab(tmp_path, engine)
+        lab.finished_run(*WARM)
+        assert {one["logprobs_mode"] for one in samples(lab)} == {"processed"}
+        lab.finished_run("--new", "--top-p", 0.9)
+        done = lab.holdfast("export", "r-2", "--what", "samples", "--out", "refused.jsonl")
+        assert done.code == Exit.USAGE
+        assert "sample at top_p 1" in done.line
+
+
+def test_greedy_replies_have_none_of_their_own(lab):
+    assert "logprobs" not in lab.finished_run("--temperature", 0).err
+    done = lab.holdfast("export", "r", "--what", "samples", "--out", "refused.jsonl")
+    assert done.code == Exit.USAGE
+    assert "sample at temperature 1" in done.line
+
+
+def test_the_option_is_for_samples_alone(raw):
+    done = raw.holdfast("export", "r", "--what", "rows", "--logprobs", "raw", "--out", "x")
+    assert (done.code, done.line) == (
+        Exit.USAGE,
+        "holdfast: --logprobs goes with --what samples",
+    )
+
+
+def test_an_engine_with_raw_ones_is_not_said_to_be_fit_for_training(raw):
+    done = raw.holdfast("policy", "check", raw.engine.url)
+    assert done.code == Exit.FAILURES
+    assert "no  logprobs" in done.out
+    verdict = done.out.splitlines()[-1]
+    assert verdict.startswith("fit for training: no, because of its logprobs: ")
+    assert FLAG in verdict

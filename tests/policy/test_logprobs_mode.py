@@ -1,0 +1,223 @@
+"""Of which distribution an engine's logprobs are is measured, and replicas agree in it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from asking import policy_at
+from canned import Answer, Asked, Canned
+from faking import QUICK, request, until
+from keeping import Kept
+from msgspec import structs
+from spoken import PATHS, models, plain
+
+from holdfast.policy import gate as gates
+from holdfast.policy.dialect import Kind
+from holdfast.policy.policy import Partial
+from holdfast.policy.pool import EnginePolicy
+from holdfast.records.errors import UsageError
+from holdfast.records.logprobs import LogprobsMode
+from holdfast.testing import FakeEngine, Fault, FaultKind
+from holdfast.testing.fake_options import Dialect
+from holdfast.testing.fake_options import LogprobsMode as Mode
+
+DIALECTS: tuple[Dialect, ...] = ("vllm", "vllm-scale-out", "sglang", "fireworks")
+MODES: tuple[Mode, ...] = ("raw", "tempered", "processed")
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "PROBE_BASE", 0.005)
+    monkeypatch.setattr(gates, "PROBE_CAP", 0.02)
+
+
+@asynccontextmanager
+async def policy_for(
+    engines: Sequence[FakeEngine], *, check: bool = True, **more: Any
+) -> AsyncIterator[EnginePolicy]:
+    policy = EnginePolicy([one.url for one in engines], engines[0].model, retry=QUICK, **more)
+    try:
+        if check:
+            await policy.check()
+        yield policy
+    finally:
+        await policy.aclose()
+
+
+def engine_with(mode: Mode, **more: Any) -> FakeEngine:
+    """It does not say its mode, as no real engine does."""
+    return FakeEngine(logprobs_mode=mode, describes=False, **more)
+
+
+# --- measuring
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_it_is_measured_where_the_engine_does_not_say_it(mode: Mode, dialect: Dialect) -> None:
+    async def main() -> None:
+        with engine_with(mode, dialect=dialect) as engine:
+            async with policy_for([engine]) as policy:
+                assert policy.logprobs_mode == mode
+                assert (await policy.sample(request())).logprobs_mode == mode
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_says_it_is_not_asked_for_tokens() -> None:
+    async def main() -> None:
+        with FakeEngine(logprobs_mode="raw") as engine:
+            async with policy_for([engine]) as policy:
+                assert policy.logprobs_mode is LogprobsMode.RAW
+            assert engine.stats().requests == 0
+
+    asyncio.run(main())
+
+
+def measured(greedy: list[float], tempered: list[float], cut: list[float]) -> LogprobsMode:
+    """Of an engine that gives these logprobs, greedily, at a low temperature, at a low top_p."""
+
+    def answer(asked: Asked) -> Answer:
+        body = asked.body
+        logprobs = cut if body["top_p"] < 1 else tempered if body["temperature"] else greedy
+        return plain(Kind.VLLM, range(40, 40 + len(logprobs)), logprobs=logprobs)
+
+    async def main() -> LogprobsMode:
+        async with Canned() as server, policy_at(server) as policy:
+            server.always("/v1/models", models(logprobs_mode=None))
+            server.always(PATHS[Kind.VLLM], answer)
+            await policy.check()
+            return policy.logprobs_mode
+
+    return asyncio.run(main())
+
+
+def test_what_differs_from_batch_to_batch_is_not_taken_for_a_temperature() -> None:
+    raw, like_it, sure = [-1.5, -0.25], [-1.46, -0.27], [-0.01, 0.0]
+    assert measured(raw, like_it, like_it) is LogprobsMode.RAW
+    assert measured(raw, sure, like_it) is LogprobsMode.TEMPERED
+    assert measured(raw, sure, sure) is LogprobsMode.PROCESSED
+
+
+def test_what_does_not_tell_is_not_guessed() -> None:
+    sure, torn = [-0.01, -0.02], [-0.8, -0.125]
+    assert measured(sure, sure, sure) is LogprobsMode.UNKNOWN, "the model is certain"
+    assert measured([-1.5, -0.25], torn, torn) is LogprobsMode.UNKNOWN, "neither one nor the other"
+    logits = [-99.0, -25.0]
+    assert measured([-1.5, -0.25], logits, logits) is LogprobsMode.UNKNOWN, "no logprobs at all"
+
+
+def test_an_engine_that_refuses_the_question_is_used_all_the_same() -> None:
+    async def main() -> None:
+        async with Canned() as server, policy_at(server) as policy:
+            server.always("/v1/models", models(logprobs_mode=None))
+            server.always(PATHS[Kind.VLLM], Answer(400, {"error": {"message": "no"}}))
+            await policy.check()
+            assert policy.logprobs_mode is LogprobsMode.UNKNOWN
+
+    asyncio.run(main())
+
+
+# --- replicas
+
+
+def test_replicas_that_differ_are_refused_by_their_addresses() -> None:
+    async def main() -> None:
+        with engine_with("raw") as one, engine_with("processed") as other:
+            async with policy_for([one, other], check=False) as policy:
+                with pytest.raises(UsageError, match="--logprobs-mode processed_logprobs") as error:
+                    await policy.check()
+            assert one.url in str(error.value)
+            assert other.url in str(error.value)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["joins", "comes back"])
+def test_a_replica_that_differs_from_those_that_are_up_is_given_no_work(*, late: bool) -> None:
+    async def main() -> None:
+        told: list[str] = []
+        with ExitStack() as stack:
+            up = stack.enter_context(engine_with("processed"))
+            away = stack.enter_context(engine_with("raw" if late else "processed"))
+            if late:
+                away.kill()
+            async with policy_for([up, away], tell=told.append) as policy:
+                _, endpoint = policy.endpoints
+                if not late:
+                    away.kill()
+                    away.start_with(logprobs_mode="raw")
+                    endpoint.gate.shut()
+                await until(lambda: endpoint.gate.outages == 1)
+                away.start()
+                await until(lambda: away.stats().requests >= 6)  # Measured twice: still shut.
+                assert not endpoint.gate.is_open
+                modes = {(await policy.sample(request(str(n)))).logprobs_mode for n in range(8)}
+                assert modes == {LogprobsMode.PROCESSED}
+                away.kill()
+                away.start_with(logprobs_mode="processed")
+                away.start()
+                await until(lambda: endpoint.gate.is_open)
+                assert endpoint.logprobs_mode is LogprobsMode.PROCESSED
+
+    asyncio.run(main())
+
+
+def test_why_a_replica_is_kept_out_is_told() -> None:
+    async def main() -> None:
+        told: list[str] = []
+        with engine_with("processed") as up, engine_with("processed") as away:
+            async with policy_for([up, away], tell=told.append) as policy:
+                _, endpoint = policy.endpoints
+                away.kill()
+                away.start_with(logprobs_mode="raw")
+                away.start()
+                endpoint.gate.shut()
+                await until(lambda: bool(told))
+            assert f"its logprobs are raw, those of {up.url} processed" in told[0]
+
+    asyncio.run(main())
+
+
+def test_the_only_replica_may_come_back_with_other_options_and_what_it_gives_says_so() -> None:
+    async def main() -> None:
+        told: list[str] = []
+        with engine_with("processed") as engine:
+            async with policy_for([engine], tell=told.append) as policy:
+                engine.kill()
+                engine.start_with(logprobs_mode="raw")
+                engine.start()
+                policy.endpoints[0].gate.shut()
+                await policy.ready()
+                assert (await policy.sample(request())).logprobs_mode is LogprobsMode.RAW
+        assert [line for line in told if "is back with raw logprobs (before: processed)" in line]
+
+    asyncio.run(main())
+
+
+# --- one reply, several tries
+
+
+def test_a_reply_that_goes_on_elsewhere_has_the_mode_of_its_worse_part() -> None:
+    async def main() -> None:
+        kept = Kept()
+        asked = structs.replace(request(), partial=Partial(kept.save, 4))
+        with FakeEngine(mean_length=0, logprobs_mode="raw") as engine:
+            engine.set_faults(Fault(FaultKind.ABORT, after=20, times=0))
+            async with policy_for([engine]) as policy:
+                call = asyncio.create_task(policy.sample(asked))
+                await until(lambda: len(kept.ids) >= 20)
+                call.cancel()
+                await asyncio.wait([call])
+        draft = structs.replace(kept.drafts[0], logprobs_mode=kept.drafts[-1].logprobs_mode)
+        assert draft.logprobs_mode is LogprobsMode.RAW
+        with FakeEngine(mean_length=0) as engine:
+            async with policy_for([engine]) as policy:
+                whole = await policy.sample(request())
+                found = await policy.sample(structs.replace(request(), draft=draft))
+        assert whole.logprobs_mode is LogprobsMode.PROCESSED
+        assert found.logprobs_mode is LogprobsMode.RAW
+
+    asyncio.run(main())

@@ -1,0 +1,60 @@
+"""A sample says of which distribution the logprobs of its trained tokens are."""
+
+import pytest
+from msgspec import structs
+
+from builders import finished, generated, started
+from holdfast.records.history import History
+from holdfast.records.logprobs import LogprobsMode, mode_with, worst
+from holdfast.records.sample import placeholder, samples_of
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import Generated
+
+RAW, TEMPERED, UNKNOWN, PROCESSED = LogprobsMode
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "found"),
+    [
+        (1.0, 1.0, [PROCESSED, PROCESSED, PROCESSED, PROCESSED]),
+        (0.8, 1.0, [RAW, PROCESSED, UNKNOWN, PROCESSED]),
+        (1.0, 0.9, [RAW, TEMPERED, UNKNOWN, PROCESSED]),
+        (0.8, 0.9, [RAW, TEMPERED, UNKNOWN, PROCESSED]),
+        # No engine gives logprobs of a distribution that has one token.
+        (0.0, 1.0, [RAW, RAW, RAW, RAW]),
+    ],
+)
+def test_what_an_engine_gives_depends_on_how_it_samples(
+    temperature: float, top_p: float, found: list[LogprobsMode]
+) -> None:
+    sampling = Sampling(8, temperature, top_p)
+    assert [mode_with(mode, sampling) for mode in LogprobsMode] == found
+
+
+def test_of_several_the_one_that_is_least_fit_counts() -> None:
+    assert worst([PROCESSED, UNKNOWN, RAW, TEMPERED]) is RAW
+    assert worst([PROCESSED, UNKNOWN, TEMPERED]) is TEMPERED
+    assert worst([PROCESSED, UNKNOWN]) is UNKNOWN
+    assert worst([]) is PROCESSED
+    assert [mode for mode in LogprobsMode if mode.is_known_to_differ] == [RAW, TEMPERED]
+
+
+def step(path: str, mode: LogprobsMode, *, temperature: float = 0.8, **more: object) -> Generated:
+    made = generated(path, base="" if path == "0" else "0", keep=0 if path == "0" else 5)
+    return structs.replace(made, sampling=Sampling(8, temperature), logprobs_mode=mode, **more)
+
+
+def mode_of(*steps: Generated) -> LogprobsMode:
+    history = History([started(), *steps, finished()])
+    (sample,) = samples_of(history, task="a", group="a", sample=0)
+    return sample.logprobs_mode
+
+
+def test_a_sample_says_what_its_trained_tokens_have() -> None:
+    assert mode_of(step("0", RAW)) is RAW
+    assert mode_of(step("0", PROCESSED), step("1", RAW)) is RAW
+    assert mode_of(step("0", RAW, temperature=1.0), step("1", PROCESSED)) is PROCESSED
+    assert mode_of(step("0", PROCESSED), step("1", RAW, trainable=False)) is PROCESSED
+    assert mode_of(generated("0")) is PROCESSED, "of an older version, at temperature 1"
+    assert mode_of(step("0", UNKNOWN)) is UNKNOWN
+    assert placeholder(task="a", group="a", sample=0).logprobs_mode is PROCESSED
