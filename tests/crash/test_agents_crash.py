@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from agents_workload import REPLIES
@@ -293,3 +294,71 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def until(condition, *, what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.01)
+
+
+# --- an agent that dies while it waits, and then its driver
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """One agent whose first call is held by the engine."""
+    held = (Fault(FaultKind.HOLD, matching="urllib0/0/0."),)
+    with laboratory(tmp_path, ("urllib0",), faults=held) as lab:
+        yield lab
+
+
+def drive_until_it_waits(lab: Lab, place: Path, crash: str = "") -> tuple[Thread, list[int], int]:
+    """The driver, its exit code when it has one, and the agent's pid."""
+    codes: list[int] = []
+    driver = Thread(target=lambda: codes.append(lab.drive(place, crash=crash)))
+    driver.start()
+    until(lambda: lab.engine.stats().held, what="a held call")
+    (agent,) = map(int, (place / "effects.pids").read_text().split())
+    return driver, codes, agent
+
+
+def kill_agent(agent: int) -> None:
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{agent}").exists(), what="its driver's notice")
+
+
+def assert_as_undisturbed(lab: Lab, place: Path, *, sampled_again: int) -> None:
+    assert not check(place / "journal.db").findings
+    requests = lab.world(place).requests
+    lab.faults = ()
+    calm = undisturbed(lab)
+    assert read_samples(place / "samples.jsonl") == calm.samples
+    assert len(requests) == calm.requests + sampled_again
+
+
+def test_an_answer_whose_agent_died_is_durable_also_when_its_driver_is_killed_then(waiting):
+    place = waiting.fresh("after")
+    driver, codes, agent = drive_until_it_waits(waiting, place, crash="gateway.finished:1")
+    kill_agent(agent)
+    waiting.engine.release()
+    driver.join(60)
+    assert codes == [SIGKILLED]
+    waiting.engine.set_faults()
+    assert waiting.drive(place) == 0
+    assert_as_undisturbed(waiting, place, sampled_again=0)
+
+
+def test_a_driver_killed_while_it_waits_for_the_answer_of_a_dead_agent_loses_that_alone(waiting):
+    place = waiting.fresh("during")
+    driver, codes, agent = drive_until_it_waits(waiting, place)
+    parent = int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1])
+    kill_agent(agent)
+    os.kill(parent, signal.SIGKILL)
+    driver.join(60)
+    assert codes == [SIGKILLED]
+    waiting.engine.set_faults()
+    waiting.engine.release()
+    assert waiting.drive(place) == 0
+    assert_as_undisturbed(waiting, place, sampled_again=1)

@@ -4,6 +4,7 @@ import asyncio
 
 import aiohttp
 import pytest
+from stage import Oracle
 from yard import Yard
 
 from holdfast.gateway.external import Address, ExternalRolloutProcessor
@@ -134,6 +135,39 @@ def test_who_wants_the_next_attempt_of_one_that_completes_meanwhile_is_refused_a
         await post(http, f"{kept['bound_url']}/complete", {"reward": 1})
 
     with_agents(yard, agents)
+
+
+def test_an_answer_that_a_lost_agent_waited_for_is_given_to_the_one_that_takes_its_place():
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slowly(request):
+        asked.set()
+        await answer.wait()
+        return "at last"
+
+    yard = Yard(policy=Oracle(slowly))
+
+    async def agents(http, url):
+        _, taken = await post(http, f"{url}/trajectories", {"wait": 10})
+        said = {"role": "user", "content": "do a"}
+        waiting = asyncio.create_task(ask(http, taken, said))
+        await asked.wait()
+        waiting.cancel()  # Its connection is closed.
+        coming = asyncio.create_task(post(http, f"{url}/trajectories", {"task": "a", "wait": 10}))
+        status = 0
+        while status != 409:
+            # Until the key of the lost one is refused, the takeover has not begun.
+            status, _ = await post(http, f"{taken['bound_url']}/tools/none", {})
+        answer.set()
+        status, again = await coming
+        assert status == 200, again
+        status, told = await ask(http, again, said)
+        assert (status, told["choices"][0]["message"]["content"]) == (200, "at last")
+        await post(http, f"{again['bound_url']}/complete", {})
+
+    with_agents(yard, agents)
+    assert len(yard.policy.requests) == 1
+    assert not yard.history().failures
 
 
 def test_a_trajectory_that_nobody_knows_or_that_is_not_open_is_refused():

@@ -19,6 +19,7 @@ from counter import (
     request,
 )
 
+from holdfast.gateway.keys import Bearer, Keys
 from holdfast.gateway.limits import Limits
 from holdfast.records.errors import ContextOverflow
 
@@ -264,5 +265,55 @@ def test_completing_twice_changes_nothing_and_nonsense_is_refused():
                 raw = post("/complete", {"reward": reward}, binding)
                 assert (await exchange(counter.port, raw)).json["reward"] == 0.5
             assert trajectory.reward == 0.5
+
+    perform(body)
+
+
+@pytest.mark.parametrize("way", ["path and bearer", "path and x-api-key", "bearer and x-api-key"])
+def test_two_keys_in_one_request_are_refused_where_they_belong_to_two_trajectories(way):
+    async def body():
+        keys = Keys()
+        async with opened(keys=keys) as (counter, _, binding):
+            mine, another = binding.key, keys.make(Bearer("run/t/1", 1, 1, 99))
+            prefix, headers = {
+                "path and bearer": (f"/t/{mine}", {"Authorization": f"Bearer {another}"}),
+                "path and x-api-key": (f"/t/{mine}", {"x_api_key": another}),
+                "bearer and x-api-key": (
+                    "",
+                    {"Authorization": f"Bearer {mine}", "x_api_key": another},
+                ),
+            }[way]
+            for path in (CHAT, "/complete", "/mcp"):
+                raw = post(f"{prefix}{path}", BODIES.get(path, b"{}"), **headers)
+                reply = await exchange(counter.port, raw)
+                assert (reply.status, reply.json["error"]["code"]) == (400, "several_keys")
+                assert b"hf-" not in reply.body
+            assert not counter.play.oracle.requests
+
+    perform(body)
+
+
+def test_a_key_in_the_address_goes_with_whatever_else_a_client_has_to_send_as_one():
+    async def body():
+        async with opened() as (counter, _, binding):
+            for key in ("sk-anything", binding.key):
+                headers = {"Authorization": f"Bearer {key}", "x_api_key": "none"}
+                raw = post(f"/t/{binding.key}{CHAT}", HELLO, **headers)
+                assert (await exchange(counter.port, raw)).status == 200
+
+    perform(body)
+
+
+def test_calls_after_the_agent_said_that_it_is_done_are_refused_and_sample_nothing():
+    async def body():
+        async with opened() as (counter, _, binding):
+            assert (await exchange(counter.port, post(CHAT, BODIES[CHAT], binding))).status == 200
+            assert (await exchange(counter.port, post("/complete", b"", binding))).status == 200
+            for path in (*BODIES, "/tools/anything"):
+                reply = await exchange(counter.port, post(path, BODIES.get(path, {}), binding))
+                assert reply.status == 409, path
+                assert b"said that it is done (POST /complete)" in reply.body
+            assert len(counter.play.oracle.requests) == 1
+            assert not (await counter.play.history()).refusals
 
     perform(body)

@@ -22,6 +22,7 @@ from holdfast.gateway.external import ExternalRolloutProcessor
 from holdfast.gateway.ignoring import Ignoring
 from holdfast.gateway.keys import kept_secret
 from holdfast.gateway.limits import Limits
+from holdfast.gateway.refusals import OnRefused
 from holdfast.gateway.supervisor import end_with_supervisor
 from holdfast.journal import MEMORY
 from holdfast.records.errors import UsageError
@@ -61,6 +62,7 @@ def gateway(args: argparse.Namespace) -> int:
             rejoin=args.rejoin,
             limits=Limits(body=args.max_body * MIB, drain_seconds=args.drain),
             ignore=_ignored(args),
+            on_refused=args.on_refused,
             place=None if role is None else role.place,
         )
         work = _work(args, processor)
@@ -81,12 +83,18 @@ def _work(args: argparse.Namespace, processor: ExternalRolloutProcessor) -> runn
         args,
         tasks=tasks,
         processor=processor,
-        rollout=ROLLOUT + "".join(f", without {one}" for one in sorted(_ignored(args))),
+        rollout=_rollout(args),
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
         scorer_name="" if scorer is None else fingerprint_of(scorer),
     )
     work.on_open = lambda journal, run: processor.attach(journal, run, secret=_secret(args))
     return work
+
+
+def _rollout(args: argparse.Namespace) -> str:
+    without = "".join(f", without {one}" for one in sorted(_ignored(args)))
+    accepting = ", accepting refused calls" if args.on_refused == OnRefused.ACCEPT else ""
+    return ROLLOUT + without + accepting
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -71,6 +71,13 @@ def _agents(gateway: argparse.ArgumentParser) -> None:
         "type of tools (tool:web_search; tool:*); again for more",
     )
     gateway.add_argument(
+        "--on-refused",
+        choices=["fail", "accept"],
+        default="fail",
+        help="an agent was refused a call, did not ask again, and says that it is done: its "
+        "trajectory has failed, or is what the agent says (%(default)s)",
+    )
+    gateway.add_argument(
         "--max-body",
         type=whole(1),
         default=64,

@@ -53,6 +53,7 @@ _TRAJECTORIES = pa.schema(
         ("refills", pa.int32()),
         ("forks", pa.string()),
         ("prefix_breaks", pa.int32()),
+        ("refused_calls", pa.string()),
     ]
 )
 _FAILURES = pa.schema(

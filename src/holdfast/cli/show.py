@@ -177,6 +177,16 @@ def _ignored(view: TrajectoryView) -> dict[str, int]:
     return Counter(one for called in view.history.calls.values() for one in called.ignored)
 
 
+def _refusals(view: TrajectoryView) -> list[str]:
+    """What the agent was not answered, and what became of it."""
+    lines = []
+    for one in view.history.refusals.values():
+        then = "asked again and answered" if one.answer else "never answered"
+        call = f"attempt {one.attempt}: {one.wire} was refused ({one.status}), {then}"
+        lines.append(f"{call}: {one.message}")
+    return lines
+
+
 def _lines(view: TrajectoryView) -> list[str]:
     history = view.history
     # The recorded reason is the failure's root, whose numbers are left out so that like ones meet.
@@ -198,6 +208,7 @@ def _lines(view: TrajectoryView) -> list[str]:
     lines += [f"attempt {one.attempt}: {_date(one.at)}, {one.worker}" for one in history.attempts]
     for ignored, calls in _ignored(view).items():
         lines.append(f"{ignored} was left out of {many(calls, 'call')}, as the gateway was told")
+    lines += _refusals(view)
     for fork in history.forks:
         lines.append(f"forked at step {fork.path}: {fork.reason}")
         lines += [f"    {line}" for line in fork.difference.splitlines()]

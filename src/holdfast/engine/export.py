@@ -185,6 +185,16 @@ def trajectory_row(view: TrajectoryView) -> Row:
         "refills": history.life,
         "forks": [msgspec.to_builtins(fork) for fork in _forks(history)],
         "prefix_breaks": history.prefix_breaks,
+        "refused_calls": [
+            {
+                "attempt": one.attempt,
+                "wire": one.wire,
+                "status": one.status,
+                "message": one.message,
+                "answered": bool(one.answer),
+            }
+            for one in history.refusals.values()
+        ],
     }
 
 

@@ -77,6 +77,10 @@ class RunReport(Struct):
     """How often an environment came back other than it was."""
     closes_failed: int = 0
     """Environments that could not be closed; what was done in them stands."""
+    refused_calls: int = 0
+    """Calls of black-box agents that were refused, or could not be answered."""
+    unanswered_calls: int = 0
+    """Of these, those of last attempts that were not asked again, and answered."""
     truncations: dict[str, int] = {}
     causes: list[RootCause] = []
     groups: int = 0
@@ -134,6 +138,8 @@ def _add(
     report.interrupted_calls += history.interrupted_calls
     report.worlds_changed += sum(one.reason == CAME_BACK_DIFFERENT for one in history.forks)
     report.closes_failed += len(history.close_failures)
+    report.refused_calls += len(history.refusals)
+    report.unanswered_calls += len(history.unanswered_calls)
     failed = history.status is Status.FAILED
     # Not what failed before it was opened again.
     scored_away = failed and last_failure(history) in history.scoring_failures
@@ -151,9 +157,14 @@ def _add(
         reason = history.finished.reason
         report.truncations[reason] = report.truncations.get(reason, 0) + 1
     if (reward := history.reward) is not None:
-        changed = any(one.reason == CAME_BACK_DIFFERENT for one in history.forks)
-        is_disturbed = history.failures or history.interrupted_calls or changed
-        (report.disturbed if is_disturbed else report.clean).add(reward)
+        (report.disturbed if _is_disturbed(history) else report.clean).add(reward)
+
+
+def _is_disturbed(history: History) -> bool:
+    """Whether something that the policy did not do may have shaped it."""
+    changed = any(one.reason == CAME_BACK_DIFFERENT for one in history.forks)
+    unsettled = history.interrupted_calls or history.unanswered_calls
+    return bool(history.failures or unsettled or changed)
 
 
 def _add_cause(
@@ -212,6 +223,8 @@ def as_text(report: RunReport) -> str:
         (report.interrupted_calls, "tool call", " interrupted"),
         (report.worlds_changed, "environment", " that came back different"),
         (report.closes_failed, "environment", " not closed"),
+        (report.refused_calls, "agent call", " refused"),
+        (report.unanswered_calls, "agent call", " never answered"),
     ]
     if told := [f"{many(total, what)}{how}" for total, what, how in disturbances if total]:
         lines.append(f"  {', '.join(told)}")

@@ -28,7 +28,16 @@ _log = logging.getLogger("holdfast.gateway")
 
 
 async def answered(hearing: Hearing, trajectory: str) -> Answer:
-    """The answer, or `Refused`; nothing else, but for a cancellation of whoever waits."""
+    """The answer, or `Refused`, which is durable; nothing else, but for a cancellation of whoever
+    waits."""
+    try:
+        return await _answered(hearing, trajectory)
+    except Refused as refused:
+        await hearing.refused(refused)
+        raise
+
+
+async def _answered(hearing: Hearing, trajectory: str) -> Answer:
     try:
         return await hearing.answer()
     except Refused:
@@ -66,6 +75,10 @@ def unforeseen(error: Exception, trajectory: str) -> Refused:
     where = "".join(traceback.format_tb(error.__traceback__))
     kind = type(error).__name__
     _log.error("a request of %r failed: %s\n%s", trajectory or "nobody", kind, where)
+    return gateway_failed()
+
+
+def gateway_failed() -> Refused:
     return Refused(500, "the gateway failed; its log says where", code="internal_error")
 
 

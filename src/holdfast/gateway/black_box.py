@@ -21,6 +21,7 @@ from holdfast.gateway.errors import AgentFailed, AgentKilled
 from holdfast.gateway.folder import AgentFolder
 from holdfast.gateway.folder_process import FolderProcess
 from holdfast.gateway.limits import Limits
+from holdfast.gateway.refusals import OnRefused
 from holdfast.gateway.scratch import WORKING, scratch, scratch_of
 from holdfast.gateway.server import Binding
 from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, attempt_of
@@ -61,6 +62,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         finish: Finish | None = None,
         limits: Limits | None = None,
         ignore: Sequence[str] = (),
+        on_refused: OnRefused | str = OnRefused.FAIL,
     ):
         """`cwd`: by default an empty folder for each attempt, in a workspace's world always that;
         `logs`: where the output of each attempt is kept; by default only its end, in errors.
@@ -74,6 +76,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             finish=finish,
             limits=limits,
             ignore=ignore,
+            on_refused=on_refused,
         )
         _check_command(command)
         self._command = command

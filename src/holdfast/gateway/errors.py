@@ -17,6 +17,19 @@ class AgentKilled(AgentFailed):
     cause = Cause.ENVIRONMENT
 
 
+class RefusedCall(AgentFailed):
+    """The agent ended as if its task was done, although one of its calls was refused. It would be
+    refused again."""
+
+    retryable = False
+
+
+class UnansweredCall(AgentFailed):
+    """The same of a call that the gateway could not answer."""
+
+    cause = Cause.INFRASTRUCTURE
+
+
 class AgentSilent(HoldfastError):
     """The agent lives, but asks nothing any more."""
 

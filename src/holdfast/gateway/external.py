@@ -20,6 +20,7 @@ from holdfast.gateway.limits import Limits
 from holdfast.gateway.offers import REJOIN, Offer, Offers
 from holdfast.gateway.outside_hold import OutsideHold
 from holdfast.gateway.peers import Peers, Place
+from holdfast.gateway.refusals import OnRefused
 from holdfast.gateway.server import Binding, Gateway, Inner
 from holdfast.gateway.standing import Register
 from holdfast.gateway.strangers import Strangers
@@ -58,6 +59,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
         finish: Finish | None = None,
+        on_refused: OnRefused | str = OnRefused.FAIL,
     ):
         """`rejoin`: how long a trajectory is kept for an agent that may have outlived the process
         that it spoke to; `place`: that of this worker among others. The rest is as with
@@ -70,6 +72,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
             limits=limits,
             ignore=ignore,
             address=address,
+            on_refused=on_refused,
         )
         self._keys = Keys()
         self._offers = Offers(rejoin)

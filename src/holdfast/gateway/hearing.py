@@ -5,7 +5,7 @@ hearing does not end the sampling.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -42,18 +42,30 @@ class Call(Struct):
 
 
 class Hearing:
-    def __init__(self, call: Call, *, on_leave: Callable[[], None]):
+    def __init__(
+        self,
+        call: Call,
+        *,
+        on_leave: Callable[[], None],
+        on_answer: Callable[[Answer], Awaitable[None]],
+        on_refused: Callable[[Refused], Awaitable[None]],
+    ):
+        """`on_answer`, `on_refused`: before the connection is told of either."""
         self._call = call
         self._on_leave = on_leave
+        self._on_answer = on_answer
+        self.refused = on_refused
         self._heard = 0
         call.listeners += 1
 
     async def answer(self) -> Answer:
         """Cancelling it ends the waiting, not the sampling."""
         try:
-            return await asyncio.shield(self._call.job)
+            found = await asyncio.shield(self._call.job)
         except RunStopped as stopped:
             raise Refused(503, str(stopped), code="stopping") from stopped
+        await self._on_answer(found)
+        return found
 
     @property
     def is_ready(self) -> bool:

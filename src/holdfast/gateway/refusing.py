@@ -45,6 +45,14 @@ def no_key(given: str) -> Refused:
     return Refused(401, words, code="invalid_api_key")
 
 
+def several_keys() -> Refused:
+    words = (
+        "two keys in one request, and they are those of different attempts: send one of them, in "
+        "the address, as `Authorization: Bearer KEY` or as `x-api-key: KEY`"
+    )
+    return Refused(400, words, code="several_keys")
+
+
 async def refuse(visit: Visit, refused: Refused) -> web.StreamResponse:
     headers = {}
     if isinstance(refused, WrongMethod):

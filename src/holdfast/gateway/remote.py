@@ -24,6 +24,7 @@ from msgspec import Struct
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.errors import AgentFailed
 from holdfast.gateway.limits import Limits
+from holdfast.gateway.refusals import OnRefused
 from holdfast.gateway.server import Binding
 from holdfast.gateway.through_gateway import SILENCE, GatewayRolloutProcessor, attempt_of
 from holdfast.gateway.trajectory import AgentTrajectory
@@ -80,6 +81,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         limits: Limits | None = None,
         ignore: Sequence[str] = (),
         address: Address = LOOPBACK,
+        on_refused: OnRefused | str = OnRefused.FAIL,
     ):
         """`patience`: seconds for which the service may be out of reach. The rest is as with
         `GatewayRolloutProcessor`."""
@@ -91,6 +93,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
             limits=limits,
             ignore=ignore,
             address=address,
+            on_refused=on_refused,
         )
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"{url!r} is no address: it has to begin with http:// or https://")

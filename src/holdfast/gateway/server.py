@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from holdfast.gateway import address, tool_endpoint, tool_mcp
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.answering import attempt_over, completed, reward_of, unforeseen, until_durable
+from holdfast.gateway.calling import Bound, call
 from holdfast.gateway.counting import prompt_tokens
 from holdfast.gateway.exchange import Refused, Wire
 from holdfast.gateway.holding import HOLD_SECONDS, Gate, HeldPolicy, Hold
@@ -28,13 +29,12 @@ from holdfast.gateway.listener import Listener
 from holdfast.gateway.live import Pace
 from holdfast.gateway.metrics import CONTENT_TYPE, Metrics, as_text
 from holdfast.gateway.peers import Stats
-from holdfast.gateway.refusing import WrongMethod, no_key, nothing_at, refuse
+from holdfast.gateway.refusing import WrongMethod, no_key, nothing_at, refuse, several_keys
 from holdfast.gateway.relay import Tickets
 from holdfast.gateway.tools import AgentTools
 from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.gateway.visit import Visit
 from holdfast.gateway.wires import anthropic_messages, openai_models
-from holdfast.rollout.voice import Voice
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
@@ -74,19 +74,6 @@ class Binding(Struct, frozen=True):
     """With the key in its path, for clients that cannot set one."""
 
 
-class _Bound(Struct):
-    """A trajectory while a key belongs to it."""
-
-    trajectory: AgentTrajectory
-    voice: Voice
-    """As it was before the gate stood before it."""
-    known: set[str]
-    """The ids of answers that were sampled before they are asked for."""
-    keys: list[str]
-    ends: bool
-    """Whether the attempt ends when the agent says that it is done."""
-
-
 class Gateway:
     """Serves the trajectories that are bound to it; use it as an async context manager.
 
@@ -120,7 +107,7 @@ class Gateway:
         self._stranger = stranger
         self._inner = inner
         self._tickets = Tickets()
-        self._bound: dict[str, _Bound] = {}
+        self._bound: dict[str, Bound] = {}
         """By key."""
         self._bindings = 0
         self._gate = Gate()
@@ -170,7 +157,7 @@ class Gateway:
         bearer = Bearer(trajectory.name, session.lease.epoch, attempt, self._bindings)
         key = self._keys.make(bearer)
         known = {called.answer for called in session.history.calls.values()}
-        self._bound[key] = _Bound(trajectory, session.voice, known, [key], ends)
+        self._bound[key] = Bound(trajectory, session.voice, known, [key], ends)
         policy = HeldPolicy(session.voice.policy, self._gate)
         session.voice = structs.replace(session.voice, policy=policy)
         return Binding(self.url, key, f"{self.url}/t/{key}")
@@ -215,6 +202,7 @@ class Gateway:
             if self._listener.is_closing:
                 raise Refused(503, "the gateway is closing", code="stopping")
             endpoint = self._endpoint(visit)
+            self._check_one_key(visit)
             if visit.key not in self._bound and (told := await self._told_elsewhere(visit)):
                 return told
             return await endpoint(visit)
@@ -228,6 +216,11 @@ class Gateway:
                 visit.telling.status = ours.status
                 raise ConnectionResetError("the answer cannot be told to its end") from error
             return await refuse(visit, ours)
+
+    def _check_one_key(self, visit: Visit) -> None:
+        """A request belongs to one trajectory. What is no key of ours names none."""
+        if len(visit.keys) > 1 and sum(self._keys.read(one) is not None for one in visit.keys) > 1:
+            raise several_keys()
 
     async def _told_elsewhere(self, visit: Visit) -> web.StreamResponse | None:
         bearer = self._keys.read(visit.key)
@@ -268,7 +261,7 @@ class Gateway:
             raise WrongMethod(methods)
         return endpoint
 
-    def _found(self, visit: Visit) -> _Bound:
+    def _found(self, visit: Visit) -> Bound:
         bound = self._bound.get(visit.key)
         if bound is not None:
             visit.telling.trajectory = bound.trajectory.name
@@ -280,30 +273,7 @@ class Gateway:
 
     async def _call(self, visit: Visit) -> web.StreamResponse:
         bound = self._found(visit)
-        assert visit.wire is not None, "a call's path is a wire's"
-        known = bound.trajectory.remembered
-        ask = self._ignoring.ask(visit.path, visit.wire, await visit.body(), known=known)
-        visit.ignored = ask.ignored
-        headers = visit.request.headers
-        hearing = await bound.trajectory.hear(
-            ask,
-            wire=visit.path,
-            again=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
-            name=headers.get("idempotency-key", ""),
-        )
-        telling, delivered = visit.telling, False
-        try:
-            response = await telling.call(visit.wire, ask, hearing=hearing)
-            # An error that ends a stream is no answer: asked again, it is the same call.
-            delivered = telling.answer is not None
-        finally:
-            hearing.leave(delivered=delivered)
-            if visit.ticket:
-                self._tickets.put(visit.ticket, hearing)
-            if telling.answer is not None:
-                visit.replayed = telling.answer.id in bound.known
-                bound.known.add(telling.answer.id)
-        return response
+        return await call(visit, bound, ignoring=self._ignoring, tickets=self._tickets)
 
     async def _count(self, visit: Visit) -> web.StreamResponse:
         bound = self._found(visit)
@@ -346,8 +316,11 @@ class Gateway:
         self, endpoint: Callable[[Visit, AgentTools], Awaitable[web.StreamResponse]]
     ) -> Endpoint:
         async def served(visit: Visit) -> web.StreamResponse:
+            trajectory = self._found(visit).trajectory
+            if visit.route == tool_endpoint.CALL:
+                trajectory.check_not_completed()
             try:
-                return await endpoint(visit, self._found(visit).trajectory.tools)
+                return await endpoint(visit, trajectory.tools)
             finally:
                 if visit.ticket and visit.tool is not None:
                     self._tickets.put(visit.ticket, visit.tool)

@@ -15,11 +15,12 @@ from holdfast.gateway.errors import AgentFailed, AgentSilent
 from holdfast.gateway.holding import HOLD_SECONDS, Hold
 from holdfast.gateway.ignoring import Ignoring
 from holdfast.gateway.limits import Limits
+from holdfast.gateway.refusals import OnRefused
 from holdfast.gateway.scene import End, Scene
 from holdfast.gateway.server import Binding, Gateway
 from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.gateway.worlds import FRESH, WorkspaceWorld, World
-from holdfast.records.errors import Truncated, UsageError
+from holdfast.records.errors import HoldfastError, Rewound, Truncated, UsageError
 from holdfast.records.redaction import hide
 from holdfast.rollout.agent import Finish, MakeEnvironment, makers
 from holdfast.rollout.containment import end as ended
@@ -33,6 +34,9 @@ NEVER_ASKED = (
     "to take its address and its key from {}; one that needs no model tells its reward"
 )
 LOOK = 1.0
+TAKEOVER_SECONDS = 10.0
+"""For what an agent was waiting for to become durable, where another one waits for its trajectory.
+"""
 
 
 class GatewayRolloutProcessor(RolloutProcessor):
@@ -54,14 +58,19 @@ class GatewayRolloutProcessor(RolloutProcessor):
         limits: Limits | None = None,
         ignore: Sequence[str] = (),
         address: Address = LOOPBACK,
+        on_refused: OnRefused | str = OnRefused.FAIL,
     ):
         """`silence`: seconds without a call, and without waiting for one, after which an agent is
         given up. `tools`, and those of `environments`, can be called through the gateway. `finish`
         is awaited when the agent is done, also when a limit ended it; what it returns is the
         reward. `limits`, `ignore`, `address`: the gateway's (see `ignoring`); by default it is at a
-        free port of this machine."""
+        free port of this machine. `on_refused`: what becomes of a trajectory whose agent ended as
+        if it was done although a call was refused and not asked again ("fail" or "accept")."""
         if not silence > 0:
             raise UsageError(f"silence must be more than 0 seconds, not {silence!r}")
+        if on_refused not in list(OnRefused):
+            raise UsageError(f'on_refused is "fail" or "accept", not {on_refused!r:.100}')
+        self._on_refused = OnRefused(on_refused)
         self._silence = silence
         self.tools = tools_of(tools, where="tools")
         self.environments = makers(environments)
@@ -86,7 +95,12 @@ class GatewayRolloutProcessor(RolloutProcessor):
         given += [] if self.finish is None else [self.finish]
         names = [one.name for one in self.tools]
         around = f" {names} {world.identity} {code_of(*given)}" if given else ""
-        return around + (f" ignoring {sorted(self._ignore)}" if self._ignore else "")
+        around += f" ignoring {sorted(self._ignore)}" if self._ignore else ""
+        return around + (" accepting refused calls" if self._accepts_refusals else "")
+
+    @property
+    def _accepts_refusals(self) -> bool:
+        return self._on_refused is OnRefused.ACCEPT
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
@@ -156,24 +170,37 @@ class GatewayRolloutProcessor(RolloutProcessor):
         found: Returned = None
         try:
             found = await self._watched(t, trajectory, binding)
-        except AgentFailed:
+        except (AgentFailed, AgentSilent, Rewound) as gone:
             # If it was told of a limit, it fell over that.
-            if trajectory.limit is None:
+            if trajectory.limit is None or not isinstance(gone, AgentFailed):
+                self._gateway.release(binding)
+                await self._let_finish(trajectory, gone)
                 raise
         finally:
             self._gateway.release(binding)
             await trajectory.aclose()
         if t.session.broken is not None:
             raise t.session.broken
+        if not self._accepts_refusals and (refused := trajectory.refusals.failure()) is not None:
+            raise t.session.failed(refused)
         limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
         end = End(trajectory.reward, limit=limit).judged(found)
         if self.is_mute(trajectory, end.returned):
             raise t.session.failed(self.never_asked())
         return end
 
+    async def _let_finish(self, trajectory: AgentTrajectory, gone: HoldfastError) -> None:
+        if isinstance(gone, Rewound):
+            # Whoever took it over waits for the next attempt.
+            await trajectory.let_finish(unheard=True, seconds=TAKEOVER_SECONDS)
+        else:
+            await trajectory.let_finish()
+
     def is_mute(self, trajectory: AgentTrajectory, told: Returned) -> bool:
         """Of an agent that has ended: whether it found its model elsewhere, or failed and did not
         say so. That is no outcome of the policy."""
+        if not self._accepts_refusals and trajectory.refusals.open:
+            return False  # It says more that it was refused.
         return told is None and self.finish is None and not trajectory.was_asked
 
     def never_asked(self, wrote: str = "") -> AgentFailed:

@@ -9,18 +9,20 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
 
 import msgspec
 from msgspec import structs
 
+from holdfast import crashpoint
 from holdfast.gateway import abilities, canonical
 from holdfast.gateway.asked import Asked
 from holdfast.gateway.bare import BarePrompts, prompts_of
 from holdfast.gateway.exchange import Answer, Ask, Opening, Refused
 from holdfast.gateway.hearing import Call, Hearing, Which
 from holdfast.gateway.live import Live, Pace, begun_in
+from holdfast.gateway.refusals import Refusals
 from holdfast.gateway.remembered import Remembered
 from holdfast.gateway.shown_tools import ShownTools
 from holdfast.gateway.standing import asked_in
@@ -28,7 +30,7 @@ from holdfast.gateway.together import together
 from holdfast.gateway.told import answer_of
 from holdfast.gateway.tools import AgentTools
 from holdfast.gateway.tree import Place, Tree
-from holdfast.records.errors import Truncated, UsageError
+from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
 from holdfast.rollout import generation
@@ -36,6 +38,8 @@ from holdfast.rollout.generation import Turn
 from holdfast.rollout.session import Session, is_accident
 from holdfast.rollout.tool import Tool
 from holdfast.rollout.voice import Voice
+
+_NO_REFUSALS = ("attempt_over", "stopping")
 
 
 class AgentTrajectory:
@@ -60,6 +64,7 @@ class AgentTrajectory:
         taken = (int(path.partition(".")[0]) + 1 for path in known)
         self._next = itertools.count(max(session.history.calls_ever, *taken, 0)).__next__
         self._begun = begun_in(session.history)
+        self.refusals = Refusals(session)
         self.pace = Pace()
         """In which streams are told."""
         self._visited: set[str] = set()
@@ -88,9 +93,11 @@ class AgentTrajectory:
 
     # --- what the wire asks
 
-    async def hear(self, ask: Ask, *, wire: str, again: bool = False, name: str = "") -> Hearing:
+    async def hear(
+        self, ask: Ask, *, wire: str, again: bool = False, name: str = "", body: bytes = b""
+    ) -> Hearing:
         """The call that `ask` is. `again`: the client says that it asks a second time; `name`: a
-        name that it gives to all of its tries."""
+        name that it gives to all of its tries; `body`: what it was read from."""
         if self._closed:
             raise Refused(409, "this attempt is over; a newer one goes on", code="attempt_over")
         self.last_heard = self.session.clock.elapsed()
@@ -117,7 +124,12 @@ class AgentTrajectory:
             self._calls[key].append(call)
         if name:
             self._named[name] = call
-        return Hearing(call, on_leave=self.heard)
+        return Hearing(
+            call,
+            on_leave=self.heard,
+            on_answer=partial(self.refusals.answered, body=body),
+            on_refused=partial(self.refused, wire=wire, body=body),
+        )
 
     def _which(self, key: bytes, older: bytes) -> Which:
         calls = self._calls[key]
@@ -156,16 +168,34 @@ class AgentTrajectory:
             raise
         return answer_of(self.session, called, ask, bare=bool(prompts_of(ask)))
 
+    # --- what is not answered
+
+    def check_not_completed(self) -> None:
+        """Raises `Refused` once the agent has said that it is done."""
+        if self.completed.is_set():
+            words = "the agent said that it is done (POST /complete): nothing more is sampled"
+            raise Refused(409, words, code="attempt_over")
+
+    async def refused(self, refused: Refused, *, wire: str, body: bytes) -> None:
+        """A call is about to be refused. What the end of the attempt brings with it, or a limit
+        that the policy met, is no refusal."""
+        broken = self.session.broken
+        is_over = self._closed or self.completed.is_set() or self.limit is not None
+        if is_over or refused.code in _NO_REFUSALS or not isinstance(broken, RunStopped | None):
+            return
+        await self.refusals.add(refused, wire=wire, body=body)
+
     # --- sampling
 
     async def _sample(self, asked: Asked) -> Called:
         session = self.session
         session.check_usable()
+        # With the gate before it, which is gone with the attempt.
+        voice = session.voice.speaking(asked.sampling)
         begun = self._begun.pop(asked.which.name_in(self._begun), None)
         number = self.take_number() if begun is None else begun.number
         await session.keep_worlds()
         await self._shown.keep(asked.shown, asked.ask.tools)
-        voice = session.voice.speaking(asked.sampling)
         place, turns = None, await self._bare_turns(asked, number)
         if not turns:
             place, turns = await self._turns(asked, number, voice)
@@ -285,8 +315,11 @@ class AgentTrajectory:
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits for an answer."""
-        asked = (call for calls in self._calls.values() for call in calls)
-        return not self.tools.is_busy and not any(call.listeners for call in asked)
+        return not self.tools.is_busy and not any(call.listeners for call in self._every_call)
+
+    @property
+    def _every_call(self) -> Iterator[Call]:
+        return (call for calls in self._calls.values() for call in calls)
 
     def is_silent(self, seconds: float) -> bool:
         """Whether nobody waits for an answer, and nobody asked for so long."""
@@ -294,10 +327,23 @@ class AgentTrajectory:
             return False
         return self.session.clock.elapsed() - self.last_heard > seconds
 
+    async def let_finish(self, *, unheard: bool = False, seconds: float | None = None) -> None:
+        """The agent is gone, and its attempt with it: what is being sampled becomes durable all the
+        same, so that the next attempt is given it at once. How long that takes is bounded by the
+        policy's own deadlines. `unheard`: only that for which nobody waits any more."""
+        self._closed = True
+        for call in self._every_call if unheard else ():
+            if call.listeners:
+                call.job.cancel()
+        running = [call.job for call in self._every_call if not call.job.done()]
+        if running:
+            await asyncio.wait(running, timeout=seconds)
+        crashpoint.reach("gateway.finished")
+
     async def aclose(self) -> None:
         """The attempt is over: nothing more is sampled for it."""
         self._closed = True
-        jobs = [call.job for calls in self._calls.values() for call in calls]
+        jobs = [call.job for call in self._every_call]
         for job in jobs:
             job.cancel()
         if jobs:

@@ -22,8 +22,10 @@ class Visit:
     def __init__(self, request: web.Request, limits: Limits):
         self.request = request
         self.telling = Telling(request, limits)
-        self.key, self.path = _bound(request.path)
-        self.key = self.key or _key_in(request)
+        in_path, self.path = _bound(request.path)
+        self.keys = tuple(dict.fromkeys(one for one in (in_path, *_keys_in(request)) if one))
+        """All that it was sent with, which should be one."""
+        self.key = self.keys[0] if self.keys else ""
         self.route = UNKNOWN
         """A name of ours: what was asked for may hold a key."""
         self.wire: Wire | None = None
@@ -109,6 +111,7 @@ def _bound(path: str) -> tuple[str, str]:
     return key, slash + rest
 
 
-def _key_in(request: web.Request) -> str:
+def _keys_in(request: web.Request) -> tuple[str, str]:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return bearer, request.headers.get("x-api-key", "")

@@ -18,6 +18,7 @@ from holdfast.records.step import (
     AttemptFailed,
     AttemptStarted,
     Called,
+    CallRefused,
     CloseFailed,
     Drafted,
     Entered,
@@ -59,6 +60,8 @@ class History:
         """Of a black-box agent, by key and occurrence."""
         self.calls_ever = 0
         """Those that are history, too, and calls of tools."""
+        self.refusals: dict[tuple[int, bytes], CallRefused] = {}
+        """Calls of a black-box agent that were not answered, of all its attempts."""
         self.worlds: dict[str, World] = {}
         """What was done to each environment, by the path of its opening."""
         self.close_failures: list[Failure] = []
@@ -179,6 +182,8 @@ class History:
             case Called():
                 self.calls[record.key, record.occurrence] = record
                 self.calls_ever += 1
+            case CallRefused():
+                self.refusals[record.attempt, record.key] = record
             case _:
                 self._end(record)
 
@@ -250,6 +255,13 @@ class History:
     def interrupted_calls(self) -> int:
         """Tool calls of which nobody knows whether they took effect."""
         return sum(result.error == INTERRUPTED_CALL for result in self.results.values())
+
+    @property
+    def unanswered_calls(self) -> list[CallRefused]:
+        """What the last attempt of an agent was refused, and never got by asking again."""
+        last = len(self.attempts)
+        found = (one for one in self.refusals.values() if one.attempt == last)
+        return [one for one in found if not one.answer]
 
     @property
     def seams(self) -> int:

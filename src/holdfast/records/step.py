@@ -296,6 +296,31 @@ class Called(_Record, frozen=True, tag=17):
     """As the agent named it."""
     ignored: tuple[str, ...] = ()
     """What of the request was left out by the user's wish: parameters, and `tool:TYPE`."""
+    instructed: bool = False
+    """Whether its first message is what a response was told as instructions: a later one that goes
+    on from it does not take that over."""
+
+
+class CallRefused(_Record, frozen=True, tag=20):
+    """One call of a black-box agent that was refused, or could not be answered.
+
+    Durable before the agent is told. Written again, with `answer`, before the agent is told the
+    answer of a call that asks the same again.
+    """
+
+    key: bytes
+    """The digest of what was asked and why not: refused again in its attempt, it is the same."""
+    attempt: int
+    wire: str
+    said: bytes
+    """The digest of its conversation, as far as it could be read."""
+    status: int
+    code: str
+    message: str
+    """What the agent is told."""
+    at: float
+    answer: str = ""
+    """The id of the answer that the agent got when it asked again; "" while it did not."""
 
 
 Record = (
@@ -317,6 +342,7 @@ Record = (
     | CloseFailed
     | Called
     | Entered
+    | CallRefused
 )
 Step = Generated | ToolIntent | EnvironmentStepped | ValueRecorded
 

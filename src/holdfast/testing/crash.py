@@ -28,6 +28,8 @@ POINTS = {
     "gateway.delta": "gateway.delta",
     "gateway.recorded": "gateway.recorded",
     "gateway.told": "gateway.told",
+    "gateway.refused": "gateway.refused",
+    "gateway.finished": "gateway.finished",
 }
 
 

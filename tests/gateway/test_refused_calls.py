@@ -1,0 +1,187 @@
+"""A call that is refused is no outcome: neither hidden by its agent, nor by a kill."""
+
+import aiohttp
+import pytest
+from stage import Oracle
+from yard import Yard
+
+from holdfast.cli.show import _lines
+from holdfast.engine.export import What
+from holdfast.engine.report import as_text
+from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.wires.openai_chat import OpenAIChat
+from holdfast.records.errors import ContextOverflow, UsageError
+from holdfast.records.trajectory import TrajectoryKey
+from holdfast.records.view import TrajectoryView
+
+FORBIDDEN = {"logit_bias": {"1": 5}}
+"""A parameter that no policy follows."""
+
+
+def said(*texts: str) -> list[dict[str, object]]:
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
+
+
+class Client:
+    """An agent's own: it raises nothing, whatever it is answered."""
+
+    def __init__(self, binding, http):
+        self._binding, self._http = binding, http
+
+    async def post(self, path: str, body: object) -> tuple[int, dict]:
+        headers = {"Authorization": f"Bearer {self._binding.key}"}
+        url = f"{self._binding.url}{path}"
+        async with self._http.post(url, json=body, headers=headers) as response:
+            return response.status, await response.json()
+
+    async def chat(self, messages: list, **more: object) -> tuple[int, dict]:
+        return await self.post("/v1/chat/completions", {"model": "m", "messages": messages, **more})
+
+
+def swallowing(calls):
+    """An agent that makes these calls and is done, whatever came of them."""
+
+    async def agent(binding, task):
+        async with aiohttp.ClientSession() as http:
+            await calls(Client(binding, http))
+        return 0.0
+
+    return agent
+
+
+def run(calls, policy=None, **options) -> Yard:
+    yard = Yard(policy=policy)
+    yard.run(BlackBoxRolloutProcessor(swallowing(calls), **options))
+    return yard
+
+
+def shown(yard: Yard) -> str:
+    row = yard.history()
+    return "\n".join(_lines(TrajectoryView(TrajectoryKey("run", "a", 0), yard.tasks[0], row)))
+
+
+async def only_refused(client: Client) -> None:
+    assert (await client.chat(said("hello"), **FORBIDDEN))[0] == 400
+
+
+async def refused_and_gone_on(client: Client) -> None:
+    await only_refused(client)
+    assert (await client.chat(said("another matter")))[0] == 200
+
+
+async def asked_again(client: Client) -> None:
+    await only_refused(client)
+    assert (await client.chat(said("hello")))[0] == 200
+
+
+async def gone_on_from_it(client: Client) -> None:
+    await only_refused(client)
+    assert (await client.chat(said("hello", "(an error)", "go on")))[0] == 200
+
+
+async def picture_left_out(client: Client) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    text = {"type": "text", "text": "hello"}
+    assert (await client.chat([{"role": "user", "content": [text, image]}]))[0] == 400
+    assert (await client.chat([{"role": "user", "content": [text]}]))[0] == 200
+
+
+async def unreadable_then_whole(client: Client) -> None:
+    assert (await client.post("/v1/chat/completions", "no request at all"))[0] == 400
+    assert (await client.chat(said("hello")))[0] == 200
+
+
+@pytest.mark.parametrize("calls", [only_refused, refused_and_gone_on])
+def test_an_agent_that_hides_a_refused_call_has_failed_with_that_call_as_the_root(calls):
+    yard = run(calls)
+    history = yard.history()
+    assert history.status.name == "FAILED"
+    assert history.reward is None
+    (failure,) = history.failures
+    assert (failure.cause, failure.type) == ("code", "RefusedCall")
+    assert "logit_bias" in failure.line
+    assert "/v1/chat/completions" in failure.line
+    assert "1 agent call refused, 1 agent call never answered" in as_text(yard.report())
+
+
+@pytest.mark.parametrize(
+    "calls", [asked_again, gone_on_from_it, picture_left_out, unreadable_then_whole]
+)
+def test_one_that_asks_again_and_is_answered_has_its_outcome_and_the_refusal_is_shown(calls):
+    yard = run(calls)
+    history = yard.history()
+    assert history.status.name == "COMPLETED", history.failures
+    (refused,) = history.refusals.values()
+    (called,) = history.calls.values()
+    assert refused.answer == called.answer
+    assert "asked again and answered" in shown(yard)
+    report = yard.report()
+    assert (report.refused_calls, report.unanswered_calls) == (1, 0)
+    assert report.clean.count == 1
+
+
+def test_refused_calls_are_accepted_where_that_is_asked_for_and_counted_as_a_disturbance():
+    yard = run(refused_and_gone_on, on_refused="accept")
+    assert yard.history().status.name == "COMPLETED"
+    report = yard.report()
+    assert (report.refused_calls, report.unanswered_calls) == (1, 1)
+    assert (report.clean.count, report.disturbed.count) == (0, 1)
+    assert "/v1/chat/completions was refused (400), never answered: " in shown(yard)
+    (row,) = yard.rows(What.TRAJECTORIES)
+    (refused,) = row["refused_calls"]
+    assert (refused["status"], refused["answered"]) == (400, False)
+    assert "logit_bias" in refused["message"]
+
+
+def test_what_to_do_about_refused_calls_is_checked_and_makes_another_run():
+    with pytest.raises(UsageError, match='on_refused is "fail" or "accept", not \'perhaps\''):
+        BlackBoxRolloutProcessor(["true"], on_refused="perhaps")
+    default, accepting = (
+        BlackBoxRolloutProcessor(["true"], on_refused=one).identity for one in ("fail", "accept")
+    )
+    assert default == BlackBoxRolloutProcessor(["true"]).identity != accepting
+
+
+def test_a_call_that_the_gateway_itself_failed_to_answer_is_infrastructure(monkeypatch):
+    broken = [RuntimeError("a bug of ours")]
+    read = OpenAIChat.ask
+
+    def ask(self, body, known=None):
+        if broken:
+            raise broken.pop()
+        return read(self, body, known)
+
+    monkeypatch.setattr(OpenAIChat, "ask", ask)
+    yard = run(lambda client: client.chat(said("hello")))
+    history = yard.history()
+    # The next attempt was answered.
+    assert history.status.name == "COMPLETED"
+    (failure,) = history.failures
+    assert (failure.cause, failure.type) == ("infrastructure", "UnansweredCall")
+    assert "a bug of ours" not in failure.message
+
+
+def test_what_samples_nothing_and_what_meets_a_limit_is_no_refused_call():
+    async def calls(client: Client) -> None:
+        assert (await client.post("/v1/messages/count_tokens", {"nothing": 1}))[0] == 400
+        assert (await client.post("/v1/embeddings", {"input": "x"}))[0] == 404
+        assert (await client.post("/tools/unknown", {}))[0] == 404
+        assert (await client.chat(said("hello")))[0] == 400
+        assert (await client.chat(said("less"), **FORBIDDEN))[0] == 400
+
+    yard = run(calls, policy=Oracle(lambda request: ContextOverflow("too long")))
+    history = yard.history()
+    assert (history.status.name, history.finished.reason) == ("TRUNCATED", "context_overflow")
+    assert not history.refusals
+
+
+def test_the_same_refusal_is_recorded_once_in_an_attempt():
+    async def calls(client: Client) -> None:
+        for _ in range(20):
+            await only_refused(client)
+        await asked_again(client)
+
+    yard = run(calls)
+    assert yard.history().status.name == "COMPLETED"
+    assert len(yard.history().refusals) == 1
