@@ -1,6 +1,7 @@
 """What a request asks of a policy that cannot do it, said by the name that its wire has for it."""
 
 from holdfast.gateway.exchange import Ask, Refused
+from holdfast.gateway.ignoring import with_way_out
 from holdfast.records.errors import BadRequest, Unsupported
 from holdfast.records.redaction import redact
 
@@ -20,7 +21,9 @@ def refusal_of(error: Exception, ask: Ask, wire: str) -> Refused | None:
     if isinstance(error, Unsupported):
         param = names.get(error.what, error.what)
         said = f"Unsupported parameter: '{param}' is not supported with this model: {error}"
-        return Refused(400, said, param=param, code="unsupported_parameter")
+        refused = Refused(400, said, param=param, code="unsupported_parameter")
+        refused.is_unsupported = True
+        return with_way_out(refused)
     if isinstance(error, BadRequest) and (ask.json is not False or ask.reasoning_effort):
         # Engines know other schemas and other efforts than agents do.
         what = "json" if ask.json is not False else "reasoning_effort"

@@ -57,4 +57,5 @@ class Asked(Struct, frozen=True, eq=False):
             created=opening.created,
             model=ask.model,
             ignored=ask.ignored,
+            instructed=ask.instructed,
         )

@@ -53,7 +53,7 @@ async def call(
 
 def _read(visit: Visit, trajectory: AgentTrajectory, body: bytes, ignoring: Ignoring) -> Ask:
     assert visit.wire is not None, "a call's path is a wire's"
-    ask = ignoring.ask(visit.path, visit.wire, body, known=trajectory.remembered)
+    ask = ignoring.ask(visit.path, visit.wire, body, known=trajectory.past)
     visit.ignored = ask.ignored
     return ask
 

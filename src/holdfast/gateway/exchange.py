@@ -43,6 +43,10 @@ class Ask(Struct, frozen=True):
     """Several of either; each is answered by `n` choices, in order."""
     ignored: tuple[str, ...] = ()
     """What was taken out of the request before it was read (see `ignoring`)."""
+    instructed: bool = False
+    """Whether the first message is a response's instructions, which hold for that one alone."""
+    previous: str | None = None
+    """The response that it goes on from (`/v1/responses`), as the agent names it."""
 
 
 class Choice(Struct, frozen=True):
@@ -118,6 +122,10 @@ class Refused(Exception):
         """The provider's `type`, where it is not the usual one of the status."""
         self.param = None if param is None else quotable(param, LONGEST_NAME)
         self.code = code
+        self.is_unknown = False
+        """Whether it is about a member that the wire does not know."""
+        self.is_unsupported = False
+        """Whether it is about something that could be left out of the request."""
 
 
 class EventStream(Protocol):
@@ -138,13 +146,28 @@ class EventStream(Protocol):
         ...
 
 
+class Past(Struct, frozen=True):
+    """An answer that was told before."""
+
+    answer: Answer
+    conversation: tuple[Message, ...]
+    """Up to the reply, and with it."""
+    instructed: bool
+    """See `Ask`."""
+
+
 class Known(Protocol):
-    """What was read before, for those who read it again."""
+    """What is known of the trajectory whose call is read."""
 
     def messages(
         self, sent: Raw, read: Callable[[bytes], tuple[Message, ...]]
     ) -> tuple[Message, ...]:
-        """The messages of a JSON array; `read` is asked for those that are new, as an array."""
+        """The messages of a JSON array; `read` is asked for those that are new, as an array. It
+        only saves time."""
+        ...
+
+    def answered(self, answer: str) -> Past | None:
+        """The answer with this id; None if the trajectory has none."""
         ...
 
 
@@ -152,8 +175,8 @@ class Wire(Protocol):
     """One provider's way to say it. Pure: no I/O, no clock; only a stream has state."""
 
     def ask(self, body: bytes, known: Known | None = None) -> Ask:
-        """Raises `Refused` for what is malformed, unknown, or cannot be done. `known` only saves
-        time: without it, the same is read."""
+        """Raises `Refused` for what is malformed, unknown, or cannot be done. Without `known`, the
+        same is read, but for what is referred to."""
         ...
 
     def answer(self, ask: Ask, answer: Answer) -> bytes:

@@ -2,8 +2,8 @@
 gateway.
 
 What a policy cannot follow is refused, unless it is named here. Nothing is taken out in silence:
-the names of what was are in the call's record and in the log. The conversation itself is never
-touched.
+the names of what was are in the call's record and in the log. What a conversation
+says is never touched; members of its messages that say nothing can be named (`messages.foo`).
 """
 
 import re
@@ -13,7 +13,8 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Raw, structs
 
-from holdfast.gateway.exchange import Ask, Known, Wire
+from holdfast.gateway import lenient
+from holdfast.gateway.exchange import Ask, Known, Refused, Wire
 from holdfast.records.errors import UsageError
 
 MESSAGES = "/v1/messages"
@@ -22,6 +23,16 @@ _PARAMETER = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?-]+")
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SAID = ("messages", "input", "prompt", "suffix", "system", "instructions")
+_WORDS = frozenset(
+    (
+        *("role", "content", "text", "type", "id", "name", "input", "output", "refusal"),
+        *("tool_calls", "tool_call_id", "call_id", "tool_use_id", "function", "arguments"),
+        *("image_url", "input_audio", "file", "source", "reasoning", "reasoning_content"),
+        *("thinking", "summary", "item_reference"),
+    )
+)
+"""What a message says; anything else in it can be left out."""
+_PARTS = re.compile(r"[.\[\]]+")
 _BEFORE = ("previous_response_id", "conversation")
 """In place of what was said before. Without it, the rest would be sampled from as if it was all."""
 _ALWAYS = frozenset((*_SAID, *_BEFORE, "model", "tools", "functions", "stream"))
@@ -36,8 +47,9 @@ _TOOLS = msgspec.json.Decoder(list[dict[str, object]])
 
 
 class Ignoring:
-    """`names`: parameters, as refusals name them (`seed`, `text.verbosity`), and types of tools
-    (`tool:web_search`; `tool:*` for all that the client does not run itself)."""
+    """`names`: parameters, as refusals name them (`seed`, `text.verbosity`), members of messages
+    (`messages.foo`, `input.foo`), and types of tools (`tool:web_search`; `tool:*` for all that the
+    client does not run itself)."""
 
     def __init__(self, names: Iterable[str] = ()):
         if isinstance(names, str):
@@ -54,10 +66,11 @@ class Ignoring:
 
     def ask(self, path: str, wire: Wire, body: bytes, *, known: Known | None = None) -> Ask:
         """What the wire reads of the rest. Raises `Refused` as it does."""
-        if not self.names:
-            return wire.ask(body, known)
         rest, ignored = self.without(path, body)
-        ask = wire.ask(rest, known)
+        try:
+            ask = lenient.ask(wire, rest, known)
+        except Refused as refused:
+            raise with_way_out(refused) from None
         if _REQUIRED.get(path) in ignored:
             ask = structs.replace(ask, max_tokens=None)
         return structs.replace(ask, ignored=ignored) if ignored else ask
@@ -107,6 +120,20 @@ class Ignoring:
         return pattern and TOOL + (kind if _KIND.fullmatch(kind) else pattern)
 
 
+def with_way_out(refused: Refused) -> Refused:
+    """The refusal; where what it is about can be left out, it says how."""
+    name = ".".join(part for part in _PARTS.split(refused.param or "") if not part.isdigit())
+    if not refused.is_unsupported or not _PARAMETER.fullmatch(name):
+        return refused
+    name = TOOL + "*" if name == "tools.type" else name
+    try:
+        _check(name)
+    except UsageError:
+        return refused
+    words = f'{refused.message} The gateway can leave it out: ignore=["{name}"] (--ignore {name}).'
+    return Refused(refused.status, words, kind=refused.kind, param=refused.param, code=refused.code)
+
+
 def _check(name: str) -> None:
     if name == TOOL + "function":
         raise UsageError(f"{name!r} cannot be ignored: a function is run by the agent itself")
@@ -117,7 +144,9 @@ def _check(name: str) -> None:
             f"{name[:100]!r} cannot be ignored: name a parameter, like seed or text.verbosity, or "
             "a type of tools, like tool:web_search or tool:*"
         )
-    first, dot, _ = name.partition(".")
+    first, dot, rest = name.partition(".")
+    if first in _SAID and dot and rest.rpartition(".")[2] not in _WORDS:
+        return
     if first in _ALWAYS and not (first == "tools" and dot):
         hint = "; name types, like tool:web_search" if first == "tools" else ""
         raise UsageError(f"{name!r} cannot be ignored: a request is nothing without it{hint}")

@@ -13,6 +13,7 @@ from holdfast.gateway import canonical
 from holdfast.records.message import Message
 
 Messages = tuple[Message, ...]
+Read = Callable[[bytes], Messages]
 KEPT = 4
 """Conversations that go on side by side: an agent and its sub-agents."""
 LEAST = 16
@@ -25,7 +26,7 @@ class Remembered:
         """What was sent, without its closing bracket, and how it was read; the latest last."""
         self._digests: list[tuple[Messages, list[bytes]]] = []
 
-    def messages(self, sent: Raw, read: Callable[[bytes], Messages]) -> Messages:
+    def messages(self, sent: Raw, read: Read) -> Messages:
         """The messages of a JSON array. `read` reads one, each element by itself, and raises what
         it likes."""
         raw = bytes(sent)

@@ -22,6 +22,7 @@ from holdfast.gateway.bare import BarePrompts, prompts_of
 from holdfast.gateway.exchange import Answer, Ask, Opening, Refused
 from holdfast.gateway.hearing import Call, Hearing, Which
 from holdfast.gateway.live import Live, Pace, begun_in
+from holdfast.gateway.past import KnownPast
 from holdfast.gateway.refusals import Refusals
 from holdfast.gateway.remembered import Remembered
 from holdfast.gateway.shown_tools import ShownTools
@@ -73,6 +74,7 @@ class AgentTrajectory:
         self._shown = ShownTools(session.blobs, recorded)
         self._has_past = bool(session.history.calls or session.history.drafts)
         self.remembered = Remembered()
+        self.past = KnownPast(session, self.remembered)
         # No method of ours: two that hold each other outlive their end, with all that they hold.
         self.tools = AgentTools(session, number=self._next, on_accident=self.broken.set)
         """Those that the agent calls through the gateway; none, unless it is given some."""

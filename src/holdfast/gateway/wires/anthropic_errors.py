@@ -49,18 +49,27 @@ def bad(where: str, what: str) -> Refused:
 
 def unsupported(where: str, what: str = "") -> Refused:
     """A request for something that cannot be done here."""
-    return bad(where, f"not supported here{f'; {what}' if what else ''}")
+    found = bad(where, f"not supported here{f'; {what}' if what else ''}")
+    found.is_unsupported = True
+    return found
+
+
+def unknown(where: str) -> Refused:
+    """A member that nobody knows."""
+    found = bad(where, "Extra inputs are not permitted")
+    found.is_unknown = found.is_unsupported = True
+    return found
 
 
 def misshapen(error: Exception, *, under: str = "") -> Refused:
     """What a decoder complained about, with its place in the request."""
-    found = _FOUND.fullmatch(str(error))
-    assert found is not None, "the pattern matches any text"
-    what, place = found["what"], _place(found["path"] or "$", under)
+    said = _FOUND.fullmatch(str(error))
+    assert said is not None, "the pattern matches any text"
+    what, place = said["what"], _place(said["path"] or "$", under)
     if missing := _MISSING.fullmatch(what):
         return bad(_inside(place, missing[1]), "Field required")
-    if unknown := _UNKNOWN.fullmatch(what):
-        return bad(_inside(place, unknown[1]), "Extra inputs are not permitted")
+    if found := _UNKNOWN.fullmatch(what):
+        return unknown(_inside(place, found[1]))
     if (tag := _TAG.fullmatch(what)) and place.endswith(("type", "role")):
         return unsupported(place, f"it is {tag[1]}")
     if isinstance(error, msgspec.ValidationError):

@@ -20,7 +20,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from holdfast.gateway.wires.anthropic_errors import bad, misshapen, unsupported
+from holdfast.gateway.wires.anthropic_errors import bad, misshapen, unknown, unsupported
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import schema_text
 
@@ -81,16 +81,19 @@ Said = str | list[Text | ToolUse | Thinking | Redacted]
 
 class UserTurn(Struct, tag="user", tag_field="role", forbid_unknown_fields=True, frozen=True):
     content: str | list[Text | Result]
+    cache_control: object = None
 
 
 class AssistantTurn(
     Struct, tag="assistant", tag_field="role", forbid_unknown_fields=True, frozen=True
 ):
     content: Said
+    cache_control: object = None
 
 
 class SystemTurn(Struct, tag="system", tag_field="role", forbid_unknown_fields=True, frozen=True):
     content: str | list[Text]
+    cache_control: object = None
 
 
 Turn = UserTurn | AssistantTurn | SystemTurn
@@ -233,4 +236,4 @@ def _check_format(form: object) -> None:
 def _only(given: Choosing, known: tuple[str, ...], where: str) -> None:
     for name in given:
         if name not in known:
-            raise bad(f"{where}.{name}", "Extra inputs are not permitted")
+            raise unknown(f"{where}.{name}")

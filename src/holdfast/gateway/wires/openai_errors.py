@@ -41,19 +41,27 @@ def wrong(message: str, *, param: str | None = None, code: str = "invalid_value"
 
 def unknown(name: str) -> Refused:
     name = _short(name)
-    return wrong(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+    found = wrong(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+    found.is_unknown = found.is_unsupported = True
+    return found
 
 
 def unsupported(name: str, why: str) -> Refused:
     """A parameter that exists but cannot be followed here, whatever its value."""
     said = f"Unsupported parameter: '{name}' is not supported here: {why}"
-    return wrong(said, param=name, code="unsupported_parameter")
+    return _unsupported(said, name, "unsupported_parameter")
 
 
 def unsupported_value(name: str, value: object, why: str) -> Refused:
     """A parameter of which some values can be followed, and not this one."""
     said = f"Unsupported value: '{name}' does not support {shown(value)} here: {why}"
-    return wrong(said, param=name, code="unsupported_value")
+    return _unsupported(said, name, "unsupported_value")
+
+
+def _unsupported(said: str, name: str, code: str) -> Refused:
+    found = wrong(said, param=name, code=code)
+    found.is_unsupported = True
+    return found
 
 
 def shown(value: object) -> str:

@@ -17,11 +17,16 @@ _DEEPEST = 100
 """How deep a tool's schema may be: beyond it, whoever renders it runs out of stack."""
 
 
-class _TextPart(Struct, tag="text", tag_field="type", forbid_unknown_fields=True):
-    text: str
-    # Hints to a provider's cache.
-    prompt_cache_breakpoint: object = None
+class _Echoed(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What libraries put beside what they were told, and send back; nothing is sampled by it."""
+
     cache_control: object = None
+    provider_specific_fields: object = None
+
+
+class _TextPart(_Echoed, tag="text", tag_field="type", forbid_unknown_fields=True):
+    text: str
+    prompt_cache_breakpoint: object = None
 
 
 class _Image(Struct, tag="image_url", tag_field="type"):
@@ -48,27 +53,27 @@ _Part = _TextPart | _Image | _Audio | _Video | _File | _Refusal
 _Content = str | list[_Part]
 
 
-class _System(Struct, tag="system", tag_field="role", forbid_unknown_fields=True):
+class _System(_Echoed, tag="system", tag_field="role", forbid_unknown_fields=True):
     content: _Content
     name: str | None = None
 
 
-class _Developer(Struct, tag="developer", tag_field="role", forbid_unknown_fields=True):
+class _Developer(_Echoed, tag="developer", tag_field="role", forbid_unknown_fields=True):
     content: _Content
     name: str | None = None
 
 
-class _User(Struct, tag="user", tag_field="role", forbid_unknown_fields=True):
+class _User(_Echoed, tag="user", tag_field="role", forbid_unknown_fields=True):
     content: _Content
     name: str | None = None
 
 
-class _Called(Struct, forbid_unknown_fields=True):
+class _Called(_Echoed, forbid_unknown_fields=True):
     name: Text
     arguments: str
 
 
-class _Call(Struct, forbid_unknown_fields=True):
+class _Call(_Echoed, forbid_unknown_fields=True):
     id: Text
     function: _Called
     type: Literal["function"] = "function"
@@ -76,29 +81,33 @@ class _Call(Struct, forbid_unknown_fields=True):
     """Left over in libraries that put a call together from a stream."""
 
 
-class _Assistant(Struct, tag="assistant", tag_field="role", forbid_unknown_fields=True):
+class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fields=True):
     # An answer may be empty, and libraries tell that back as null.
     content: _Content | None = None
     name: str | None = None
     tool_calls: list[_Call] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    # The same as blocks of some provider, which only it can read.
+    reasoning_details: object = None
+    thinking_blocks: object = None
     # What an answer has, and a library tells back with it.
     refusal: object = None
     annotations: object = None
+    images: object = None
     audio: object = None
     function_call: object = None
 
 
 _EMPTY: dict[str, tuple[object, ...]] = {
     "refusal": (),
-    "annotations": ([],),
     "audio": (),
+    "images": ([],),
     "function_call": (),
 }
 
 
-class _Tool(Struct, tag="tool", tag_field="role", forbid_unknown_fields=True):
+class _Tool(_Echoed, tag="tool", tag_field="role", forbid_unknown_fields=True):
     content: _Content
     tool_call_id: Text
     name: str | None = None
@@ -158,19 +167,25 @@ def _part(part: _Part, at: str) -> str:
     )
 
 
+_HIDDEN = ("strict", "cache_control")
+
+
 class _Function(Struct, forbid_unknown_fields=True):
     name: Text
     description: str | None = None
     parameters: dict[str, object] | None = None
     strict: bool | None = None
+    cache_control: object = None
 
 
 class _FunctionTool(Struct, tag="function", tag_field="type", forbid_unknown_fields=True):
     function: _Function
+    cache_control: object = None
 
 
 def tools(told: Sequence[dict[str, object]]) -> tuple[dict[str, object], ...]:
-    """The tools as they were sent, in their order of members, without `strict`.
+    """The tools as they were sent, in their order of members, without `strict` and what is a hint
+    to a cache.
 
     `strict` is about constrained sampling, which does not exist here: arguments are what the model
     wrote. Libraries set it on every tool, and it is nothing that a model is to read.
@@ -178,14 +193,15 @@ def tools(told: Sequence[dict[str, object]]) -> tuple[dict[str, object], ...]:
     if not all(_shallow(one) for one in told):
         raise wrong(f"'tools' is nested deeper than {_DEEPEST} levels.", param="tools")
     converted(told, list[_FunctionTool], root="tools")
-    return tuple(_without_strict(one) for one in told)
+    return tuple(_as_shown(one) for one in told)
 
 
-def _without_strict(tool: dict[str, object]) -> dict[str, object]:
+def _as_shown(tool: dict[str, object]) -> dict[str, object]:
     function = tool["function"]
     assert isinstance(function, dict)
-    kept = {name: value for name, value in function.items() if name != "strict"}
-    return {name: kept if name == "function" else value for name, value in tool.items()}
+    kept = {name: value for name, value in function.items() if name not in _HIDDEN}
+    members = ((name, value) for name, value in tool.items() if name not in _HIDDEN)
+    return {name: kept if name == "function" else value for name, value in members}
 
 
 def _shallow(value: object) -> bool:

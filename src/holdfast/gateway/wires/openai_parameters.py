@@ -115,14 +115,14 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 
 _WHY = {
     "seed": "each sample's seed is derived from its trajectory, so that a run can be repeated; "
-    "leave it out, or have the gateway ignore it.",
+    "leave it out.",
     "functions": "it is deprecated; use 'tools'.",
     "function_call": "it is deprecated; use 'tools' and 'tool_choice'.",
     "structured_outputs": "ask for JSON with 'response_format'; nothing else constrains a sample.",
     "parallel_tool_calls": "nothing keeps the model from several calls in one turn.",
     "chat_template_kwargs": "how messages are rendered is the policy's setting.",
 }
-_USUAL = "it would change what is sampled; leave it out, or have the gateway ignore it."
+_USUAL = "it would change what is sampled; leave it out."
 
 
 def only_neutral(asked: Struct, neutral: Mapping[str, tuple[object, ...]], *, at: str = "") -> None:

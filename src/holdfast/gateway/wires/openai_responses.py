@@ -2,7 +2,8 @@
 
 An answer is told as one JSON object or as a stream of named events that ends with the same object;
 there is no `[DONE]`. Both are functions of the ask and the answer alone: told again, they have the
-same bytes. Nothing is kept under the ids that are told: a client sends its whole input each time.
+same bytes. The ids that are told are those of the record: whoever refers to a response, or to an
+item of one, is taken to have sent what was recorded.
 """
 
 import msgspec
@@ -18,7 +19,7 @@ class OpenAIResponses:
     """The wire."""
 
     def ask(self, body: bytes, known: Known | None = None) -> Ask:
-        return ask_of(body)
+        return ask_of(body, known)
 
     def answer(self, ask: Ask, answer: Answer) -> bytes:
         return msgspec.json.encode(closing(opening(ask, answer), answer, items_of(answer)))

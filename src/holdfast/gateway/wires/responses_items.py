@@ -14,13 +14,19 @@ from typing import Literal
 
 from msgspec import Struct
 
-from holdfast.gateway.wires.openai_errors import converted, unsupported_value, wrong
+from holdfast.gateway.exchange import Known
+from holdfast.gateway.wires.openai_errors import converted, shown, unsupported_value, wrong
 from holdfast.gateway.wires.openai_parameters import Text
+from holdfast.gateway.wires.responses_output import items_of
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, user
 
 WHOLE_INPUT = (
     "no conversation is kept on the server; send the whole conversation as 'input' with every "
-    "request, as with store=false."
+    "request, or refer to a response."
+)
+ONLY_OWN = (
+    "only what this trajectory was answered can be referred to; send the whole conversation as "
+    "'input'."
 )
 
 # --- what may be sent. Members of type `object` change nothing that is sampled.
@@ -111,12 +117,12 @@ _Item = _Said | _Called | _Result | _Reasoned
 _KINDS = ("message", "function_call", "function_call_output", "reasoning")
 
 
-def messages(told: str | list[dict[str, object]]) -> list[Message]:
-    """The conversation that `input` holds."""
+def messages(told: str | list[dict[str, object]], known: Known | None = None) -> list[Message]:
+    """The conversation that `input` holds, or refers to."""
     if isinstance(told, str):
         return [user(told)]
     items = converted(
-        [_named(one, f"input[{place}]") for place, one in enumerate(told)],
+        [_named(one, f"input[{place}]", known) for place, one in enumerate(told)],
         list[_Item],
         root="input",
     )
@@ -126,17 +132,27 @@ def messages(told: str | list[dict[str, object]]) -> list[Message]:
     return conversation.messages()
 
 
-def _named(item: dict[str, object], at: str) -> dict[str, object]:
+def _named(item: dict[str, object], at: str, known: Known | None) -> dict[str, object]:
     """The item with its type, which a message need not say."""
     kind = item.get("type")
     if kind is None and item.get("role") is not None:
         return {**item, "type": "message"}
     if kind is None or kind == "item_reference":
-        raise wrong(f"'{at}' only refers to an item: {WHOLE_INPUT}", param=at)
+        return _referred(str(item.get("id")), at, known)
     if kind not in _KINDS:
         why = f"items are of type {', '.join(_KINDS)}; tools other than functions do not run here."
         raise unsupported_value(f"{at}.type", kind, why)
     return item
+
+
+def _referred(name: str, at: str, known: Known | None) -> dict[str, object]:
+    """The item that was told under this id."""
+    past = known.answered(_found(_ours, name)) if known is not None else None
+    items = [] if past is None else items_of(past.answer)
+    found = next((one for one in items if one["id"] == name), None)
+    if found is None:
+        raise wrong(f"'{at}': Item with id {shown(name)} not found: {ONLY_OWN}", param=at)
+    return found
 
 
 # --- what it says

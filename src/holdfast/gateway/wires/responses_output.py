@@ -51,7 +51,7 @@ def opening(ask: Ask, answer: Answer | Opening) -> Json:
         "model": answer.model,
         "output": [],
         "parallel_tool_calls": True,
-        "previous_response_id": None,
+        "previous_response_id": ask.previous,
         "reasoning": {"effort": ask.reasoning_effort, "summary": None},
         "service_tier": "default",
         "store": False,

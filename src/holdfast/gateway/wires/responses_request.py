@@ -10,17 +10,18 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from holdfast.gateway.exchange import Ask
+from holdfast.gateway.exchange import Ask, Known
 from holdfast.gateway.wires import openai_errors, openai_messages, responses_items
 from holdfast.gateway.wires.openai_errors import (
     converted,
+    shown,
     unsupported,
     unsupported_value,
     wrong,
 )
 from holdfast.gateway.wires.openai_formats import Effort, TextFormat, json_of
 from holdfast.gateway.wires.openai_parameters import Count, Text
-from holdfast.gateway.wires.responses_items import WHOLE_INPUT
+from holdfast.gateway.wires.responses_items import ONLY_OWN, WHOLE_INPUT
 from holdfast.records.message import Message, system
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -60,6 +61,7 @@ class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
     model: Text
     input: str | list[dict[str, object]]
     instructions: str | None = None
+    previous_response_id: str | None = None
     max_output_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -81,7 +83,7 @@ class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
     safety_identifier: object = None
     service_tier: object = None
     store: object = None
-    """Whether or not, an answer is only found again by asking the same."""
+    """Whether or not, what was answered is in the record, and can be referred to."""
     stream_options: object = None
     user: object = None
 
@@ -93,7 +95,6 @@ class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
     image: object = None
     moderation: object = None
     parallel_tool_calls: object = None
-    previous_response_id: object = None
     prompt: object = None
     top_logprobs: object = None
     truncation: object = None
@@ -107,7 +108,6 @@ _NEUTRAL: dict[str, tuple[tuple[object, ...], str]] = {
     "image": ((), "the model reads text only."),
     "moderation": ((), "nothing is moderated."),
     "parallel_tool_calls": ((True,), "nothing keeps the model from several calls in one turn."),
-    "previous_response_id": ((), WHOLE_INPUT),
     "prompt": ((), "no templates are kept on the server; send 'instructions' and 'input'."),
     "top_logprobs": ((0,), "only sampled tokens have logprobs; leave it out."),
     "truncation": (("disabled",), "the input is never cut; cut it before it is sent."),
@@ -122,8 +122,8 @@ _NEUTRAL_REASONING: dict[str, tuple[tuple[object, ...], str]] = {
 _DECODER = msgspec.json.Decoder(_Body)
 
 
-def ask_of(body: bytes) -> Ask:
-    """Raises `Refused` for whatever cannot be answered."""
+def ask_of(body: bytes, known: Known | None = None) -> Ask:
+    """Raises `Refused` for whatever cannot be answered. `known`: for what it refers to."""
     told = openai_errors.decoded(_DECODER, body)
     _only_neutral(told, _NEUTRAL)
     _only_neutral(told.text, _NEUTRAL_TEXT, at="text.")
@@ -132,7 +132,7 @@ def ask_of(body: bytes) -> Ask:
         raise unsupported("prompt_cache_options.prewarm", "it asks for no answer.")
     return Ask(
         model=told.model,
-        messages=_messages(told),
+        messages=_messages(told, known),
         tools=_shown_tools(told),
         max_tokens=told.max_output_tokens,
         temperature=told.temperature,
@@ -141,6 +141,8 @@ def ask_of(body: bytes) -> Ask:
         reasoning_effort=told.reasoning.effort if told.reasoning else None,
         stream=bool(told.stream),
         logprobs=_LOGPROBS in (told.include or ()),
+        instructed=bool(told.instructions),
+        previous=told.previous_response_id,
     )
 
 
@@ -157,11 +159,27 @@ def _only_neutral(
         raise unsupported(f"{at}{name}", why)
 
 
-def _messages(told: _Body) -> tuple[Message, ...]:
-    found = responses_items.messages(told.input)
+def _messages(told: _Body, known: Known | None) -> tuple[Message, ...]:
+    found = responses_items.messages(told.input, known)
     if not found:
         raise wrong("Invalid 'input': it says nothing; send at least one message.", param="input")
-    return (system(told.instructions), *found) if told.instructions else tuple(found)
+    instructions = (system(told.instructions),) if told.instructions else ()
+    return (*instructions, *_said_before(told, known), *found)
+
+
+def _said_before(told: _Body, known: Known | None) -> tuple[Message, ...]:
+    """The conversation that a response ended; its instructions held for it alone."""
+    if told.previous_response_id is None:
+        return ()
+    answer = told.previous_response_id.removeprefix("resp_")
+    past = None if known is None else known.answered(answer)
+    if past is None:
+        raise wrong(
+            f"Previous response with id {shown(told.previous_response_id)} not found: {ONLY_OWN}",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return past.conversation[past.instructed :]
 
 
 class _Function(Struct, tag="function", tag_field="type", forbid_unknown_fields=True):
