@@ -39,10 +39,10 @@ bench-peers: $(VENV)/installed
 vllm: $(VENV)/installed
 	PYTHON=$(PYTHON) PYTEST_PYTHON=$(BIN)/python scripts/vllm.sh
 
-# Coding agents from npm (Claude Code, Codex, Qwen Code, opencode) behind the gateway; installed
-# into .agents/.
+# Agents from npm and PyPI behind the gateway (Claude Code, Codex, Qwen Code, opencode,
+# mini-swe-agent, smolagents, the Vercel AI SDK); installed into .agents/.
 agents: $(VENV)/installed
-	PYTEST_PYTHON=$(BIN)/python scripts/agents.sh
+	PYTHON=$(PYTHON) PYTEST_PYTHON=$(BIN)/python scripts/agents.sh
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -29,13 +29,13 @@ BODIES = {
 class Counter:
     """One gateway and one trajectory that is bound to it."""
 
-    def __init__(self, gateway: Gateway, play: Play):
-        self.gateway, self.play = gateway, play
+    def __init__(self, gateway: Gateway, play: Play, sample: int = 0):
+        self.gateway, self.play, self.sample = gateway, play, sample
 
     @asynccontextmanager
     async def attempt(self):
         """Bound, as each attempt is."""
-        session = await self.play.session()
+        session = await self.play.session(sample=self.sample)
         trajectory = AgentTrajectory(session)
         binding = self.gateway.bind(trajectory)
         try:
@@ -51,13 +51,24 @@ class Counter:
 
 
 @asynccontextmanager
-async def opened(answer=None, *, task: str = "t", **options):
+async def opened(
+    answer=None,
+    *,
+    task: str = "t",
+    samples: int = 1,
+    sample: int = 0,
+    seed: int | None = 1,
+    **options,
+):
     """A gateway with one trajectory: (counter, trajectory, binding)."""
     play = Play(
-        Oracle(answer) if answer else Oracle(), task=Task(id=task, messages=(user("do it"),))
+        Oracle(answer) if answer else Oracle(),
+        task=Task(id=task, messages=(user("do it"),)),
+        samples=samples,
+        seed=seed,
     )
     async with Gateway(WIRES, **options) as gateway:
-        counter = Counter(gateway, play)
+        counter = Counter(gateway, play, sample)
         async with counter.attempt() as (trajectory, binding):
             yield counter, trajectory, binding
 

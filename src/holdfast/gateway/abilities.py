@@ -7,7 +7,11 @@ from holdfast.records.redaction import redact
 
 _NAMES: dict[str, dict[str, str]] = {
     "/v1/responses": {"json": "text.format", "reasoning_effort": "reasoning.effort"},
-    "/v1/messages": {"json": "output_config.format", "reasoning_effort": "output_config.effort"},
+    "/v1/messages": {
+        "json": "output_config.format",
+        "reasoning_effort": "output_config.effort",
+        "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    },
 }
 _USUAL = {"json": "response_format"}
 
@@ -24,9 +28,22 @@ def refusal_of(error: Exception, ask: Ask, wire: str) -> Refused | None:
         refused = Refused(400, said, param=param, code="unsupported_parameter")
         refused.is_unsupported = True
         return with_way_out(refused)
-    if isinstance(error, BadRequest) and (ask.json is not False or ask.reasoning_effort):
+    if isinstance(error, BadRequest) and (what := _asked(ask)):
         # Engines know other schemas and other efforts than agents do.
-        what = "json" if ask.json is not False else "reasoning_effort"
         param = names.get(what, what)
-        return Refused(400, f"Invalid '{param}': {redact(error.said)}", param=param)
+        refused = Refused(400, f"Invalid '{param}': {redact(error.said)}", param=param)
+        refused.is_unsupported = True
+        return with_way_out(refused)
     return None
+
+
+def _asked(ask: Ask) -> str:
+    """What of it not every engine does; "" for nothing."""
+    asked = {
+        "json": ask.json is not False,
+        "tool_choice": bool(ask.tool_choice),
+        "parallel_tool_calls": not ask.parallel_tool_calls,
+        "top_k": bool(ask.top_k),
+        "reasoning_effort": bool(ask.reasoning_effort),
+    }
+    return next((name for name, is_asked in asked.items() if is_asked), "")

@@ -13,6 +13,7 @@ from holdfast.gateway.shown_tools import Shown
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
 from holdfast.rollout.generation import Turn
+from holdfast.rollout.session import Session
 
 
 class Asked(Struct, frozen=True, eq=False):
@@ -29,6 +30,14 @@ class Asked(Struct, frozen=True, eq=False):
     def seed_from(self) -> str:
         """What its samples are drawn from, and its ids made of: nothing that depends on timing."""
         return f"{self.which.key.hex()}.{self.which.occurrence}"
+
+    def seed(self, session: Session, choice: str) -> int | None:
+        """Where the agent wants one: asked again with it, the same is sampled in this trajectory.
+        Others have others: n copies of one sample are no group."""
+        if self.ask.seed is None:
+            return None
+        # The key is made of the agent's seed, too.
+        return session.seed_at(f"{self.which.key.hex()}.seed.{choice}", always=True)
 
     def opening(self, turns: Sequence[Turn], *, trajectory: str, created: int) -> Opening:
         each = self.ask.n

@@ -65,6 +65,8 @@ def _key(ask: Ask, conversation: bytes, sampling: Sampling, tools: object) -> by
     others: tuple[object, ...] = (tools, sampling, ask.n, ask.text, ask.prompt_ids)
     if ask.prompts:
         others = (*others, ask.prompts)
+    if ask.seed is not None:
+        others = (*others, "seed", ask.seed)
     return hashlib.blake2b(conversation + encode(others), digest_size=16).digest()
 
 

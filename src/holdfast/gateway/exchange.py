@@ -31,6 +31,12 @@ class Ask(Struct, frozen=True):
     json: bool | str = False
     """As `Sampling` has it: whether the answer is JSON, or the schema that it fits."""
     reasoning_effort: str | None = None
+    top_k: int | None = None
+    tool_choice: str = ""
+    """As `Sampling` has it."""
+    parallel_tool_calls: bool = True
+    seed: int | None = None
+    """Of its samples, within the trajectory."""
     logprobs: bool = False
     """Whether the answer tells the logprobs of its tokens."""
     include_usage: bool = False

@@ -266,6 +266,7 @@ class AgentTrajectory:
                 messages=one.added,
                 added=one.added,
                 seed_from=f"{asked.seed_from}.{choice}",
+                seed=asked.seed(self.session, str(choice)),
                 bare=True,
             )
             for choice, one in enumerate(one for one in prompts for _ in range(ask.n))
@@ -279,7 +280,7 @@ class AgentTrajectory:
         drafts = [one for one in map(self.session.history.drafts.get, paths) if one is not None]
         first: tuple[Place, list[Turn]] | None = None
         for place in self._tree.places(ask.messages, asked.digests, tools=ask.tools, equal=equal):
-            turns = await _turns(asked, place, paths, voice)
+            turns = await _turns(asked, place, paths, voice, self.session)
             if all(one.fingerprint == turns[0].prompt.fingerprint for one in drafts):
                 return place, turns
             first = first or (place, turns)
@@ -355,7 +356,9 @@ class AgentTrajectory:
         await self.tools.aclose()
 
 
-async def _turns(asked: Asked, place: Place, paths: Sequence[str], voice: Voice) -> list[Turn]:
+async def _turns(
+    asked: Asked, place: Place, paths: Sequence[str], voice: Voice, session: Session
+) -> list[Turn]:
     """One for each path, all from the same prompt."""
     tools, sampling = asked.ask.tools, asked.sampling
     prompt = await place.stream.prepare(
@@ -373,6 +376,7 @@ async def _turns(asked: Asked, place: Place, paths: Sequence[str], voice: Voice)
             messages=tuple(place.messages),
             added=tuple(added),
             seed_from=f"{asked.seed_from}.{path.split('.')[1]}",
+            seed=asked.seed(session, path.split(".")[1]),
         )
         for path in paths
     ]
@@ -386,6 +390,9 @@ def _sampling(run: Sampling, ask: Ask) -> Sampling:
         "stop": ask.stop or None,
         "json": ask.json or None,
         "reasoning_effort": ask.reasoning_effort,
+        "top_k": ask.top_k,
+        "tool_choice": ask.tool_choice or None,
+        "parallel_tool_calls": None if ask.parallel_tool_calls else False,
     }
     changes = {name: value for name, value in given.items() if value is not None}
     try:

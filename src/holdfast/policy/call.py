@@ -16,6 +16,7 @@ from holdfast.clock import Clock
 from holdfast.policy.dialect import Ask
 from holdfast.policy.endpoint import Endpoint
 from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
+from holdfast.policy.possible import check_possible
 from holdfast.policy.retry import RetryPolicy
 from holdfast.policy.sampled import ABORTED, FINISHED, Sampled
 from holdfast.policy.served_model import Seeds
@@ -26,7 +27,6 @@ from holdfast.records.errors import (
     EngineUnavailable,
     HoldfastError,
     PolicyError,
-    Unsupported,
 )
 from holdfast.records.redaction import redact
 
@@ -77,7 +77,7 @@ class Call:
         self._last_save = self._started
         self._version: str | None = None
         self._watch: StopWatch | None = None
-        self._is_constrained = request.sampling.json is not False
+        self._is_constrained = request.sampling.json is not False or bool(request.structure)
         self._renewals = 0
         """How often what was sampled was given up, to be sampled again under the same seed."""
         self._fresh = 0
@@ -191,12 +191,7 @@ class Call:
 
     async def _ask(self, endpoint: Endpoint) -> Ask:
         request, sampled = self._request, self._sampled
-        if self._is_constrained and not endpoint.takes_json:
-            raise Unsupported(
-                "json",
-                "the embedded engine cannot keep a reply to JSON; ask for JSON in the prompt, or "
-                "use vLLM, SGLang or another engine that can",
-            )
+        check_possible(request, endpoint)
         prompt: array[int] = request.prompt
         if len(sampled):
             prompt = prompt + sampled.ids

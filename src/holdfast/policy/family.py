@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.policy.conversation import as_dicts, decoded_arguments, verbatim_arguments
 from holdfast.policy.effort import MOST_LEVELS, unsupported
+from holdfast.policy.structure import Marks, hermes_marks
 from holdfast.policy.tokenizer import Tokenizer, extra
 from holdfast.policy.tool_calls import from_attempts, message
 from holdfast.records.errors import UsageError
@@ -36,6 +37,8 @@ _VERBATIM = frozenset(
         "gpt-oss",
     )
 )
+# Calls are JSON between tags, name first.
+_HERMES = frozenset(("qwen3", "qwen3-vl", "prime-qwen3"))
 _DEVELOPER = frozenset(("gpt-oss", "gemma4", "deepseek-v4"))
 # The last header is what this one reads; its turns may end with a token that stops nothing.
 _ANCHORS = {"gpt-oss": "<|start|>"}
@@ -202,6 +205,9 @@ class FamilyRenderer:
 
     def encode(self, text: str, *, whole: bool) -> list[int]:
         return self.tokenizer.encode_whole(text) if whole else self.tokenizer.encode(text)
+
+    def call_marks(self, name: str) -> Marks | None:
+        return hermes_marks(name) if self.family in _HERMES else None
 
     def tail(self, prompt: Sequence[int]) -> list[int]:
         """The prompt from its last end of a turn on: all that the package reads of it."""

@@ -59,6 +59,8 @@ class Request(Struct, frozen=True):
     messages: tuple[Message, ...] = ()
     """For engines that take no tokens."""
     tools: tuple[dict[str, object], ...] = ()
+    structure: str = ""
+    """The structural tag that it is kept to, JSON; "": it may be anything."""
     seconds: float | None = None
     """How long a completion that comes in parts may take, outages aside; then it is truncated."""
 

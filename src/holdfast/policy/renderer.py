@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
+from holdfast.policy.structure import Marks, hermes_marks
 from holdfast.policy.tool_calls import hermes
 from holdfast.records.message import Message, Role
 from holdfast.records.tokens import TYPE_IDS
@@ -117,6 +118,9 @@ class ByteRenderer:
 
     def encode(self, text: str, *, whole: bool) -> list[int]:
         return list(text.encode("utf-8", "surrogatepass"))
+
+    def call_marks(self, name: str) -> Marks:
+        return hermes_marks(name, space="")
 
     def _said(self, messages: Sequence[Message]) -> str:
         """Messages, and the opening of the assistant's next one."""

@@ -15,10 +15,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 from holdfast.policy.chat_template import ChatTemplate, errors
-from holdfast.policy.completion_parser import CompletionParser
+from holdfast.policy.completion_parser import HERMES, CompletionParser
 from holdfast.policy.conversation import as_dicts, decoded_arguments
 from holdfast.policy.effort import MOST_LEVELS, unsupported
 from holdfast.policy.stand_in import Shape, StandIn
+from holdfast.policy.structure import Marks, hermes_marks
 from holdfast.policy.tokenizer import Tokenizer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role
@@ -112,6 +113,9 @@ class TemplateRenderer:
 
     def encode(self, text: str, *, whole: bool) -> list[int]:
         return self.tokenizer.encode_whole(text) if whole else self.tokenizer.encode(text)
+
+    def call_marks(self, name: str) -> Marks | None:
+        return hermes_marks(name) if self._parser.name == HERMES else None
 
     def _closing(self, *, thinking: bool) -> list[int]:
         """What a completion that was cut by its length still lacks."""

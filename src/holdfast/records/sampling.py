@@ -11,6 +11,8 @@ from holdfast.records.bounds import check_number, check_whole
 from holdfast.records.errors import UsageError
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+REQUIRED, NAMED = "required", "tool:"
+"""Values of `tool_choice`: any call, and the beginning of that of a certain one."""
 _NO_SCHEMA = "a JSON schema is an object, or the text of one"
 
 
@@ -29,6 +31,12 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
     order of a schema's members is kept, since engines write properties in it."""
     reasoning_effort: str | None = None
     """How long the model is to think, as its template or its engine names it: low, high, …"""
+    top_k: int = 0
+    """Of how many of the likeliest tokens each is drawn; 0: of all."""
+    tool_choice: str = ""
+    """What the reply has to call: `required` for any tool, `tool:NAME` for this one; "": it may."""
+    parallel_tool_calls: bool = True
+    """False: it makes one call at most."""
 
     def __post_init__(self) -> None:
         # Each record that is read passes here: what is as it should be costs little.
@@ -43,6 +51,10 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
             _check_stop(self.stop)
         if self.reasoning_effort is not None:
             _check_effort(self.reasoning_effort)
+        if self.top_k != 0:
+            check_whole("top_k", self.top_k, least=0)
+        if self.tool_choice != "":
+            _check_choice(self.tool_choice)
 
     def _check_numbers(self) -> None:
         if type(self.max_tokens) is not int or not 0 < self.max_tokens < 2**63:
@@ -59,6 +71,11 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
             raise UsageError(f"top_p must be above 0 and at most 1, not {self.top_p}")
 
     @property
+    def forced_tool(self) -> str:
+        """The one tool that has to be called; "" where there is none."""
+        return self.tool_choice.removeprefix(NAMED) if self.tool_choice.startswith(NAMED) else ""
+
+    @property
     def schema(self) -> dict[str, object] | None:
         """What the reply has to fit; None where any JSON will do, or none is wanted."""
         if not isinstance(self.json, str):
@@ -70,6 +87,12 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
 def _check_stop(stop: object) -> None:
     if not isinstance(stop, tuple) or not all(isinstance(one, str) for one in stop):
         raise UsageError(f'stop is a tuple of texts, like ("END",), not {stop!r:.100}')
+
+
+def _check_choice(choice: object) -> None:
+    named = isinstance(choice, str) and choice.startswith(NAMED) and len(choice) > len(NAMED)
+    if choice != REQUIRED and not named:
+        raise UsageError(f"tool_choice is required, or {NAMED}NAME, not {choice!r:.100}")
 
 
 def _check_effort(effort: object) -> None:

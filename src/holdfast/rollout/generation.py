@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from holdfast.policy.messages_only import MessagesOnly
 from holdfast.policy.off_loop import off_loop
 from holdfast.policy.policy import DEADLINE, Completion, Draft, Partial, Request
+from holdfast.policy.structure import structure_of
 from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
@@ -39,6 +40,8 @@ class Turn(Struct, frozen=True):
     added: tuple[Message | str, ...]
     seed_from: str = ""
     """What its seed, and the ids of its calls, are derived from, where that is not its path."""
+    seed: int | None = None
+    """The one that whoever asks for it wants, instead of the derived one."""
     bare: bool = False
     """Whether its prompt is no conversation: whatever the reply looks like, it is text."""
 
@@ -77,7 +80,7 @@ async def sample(
     request = Request(
         prompt=turn.ids,
         sampling=turn.sampling,
-        seed=session.seed_at(turn.seed_from or turn.path),
+        seed=session.seed_at(turn.seed_from or turn.path) if turn.seed is None else turn.seed,
         id=f"{session.name}/{turn.path}",
         stop_token_ids=voice.renderer.stop_token_ids,
         home=session.name,
@@ -89,6 +92,8 @@ async def sample(
     )
     if isinstance(voice.renderer, MessagesOnly):
         request = structs.replace(request, messages=turn.messages, tools=turn.tools)
+    elif structure := structure_of(voice.renderer, turn.sampling, turn.tools):
+        request = structs.replace(request, structure=structure)
     return await voice.policy.sample(request)
 
 
@@ -191,6 +196,7 @@ async def generated(
 def _message(voice: Voice, turn: Turn, completion: Completion) -> Message:
     message = completion.message or _parsed(voice, turn, unpack_ids(completion.ids))
     _check_json(turn, completion, message)
+    _check_calls(turn, completion, message)
     return message
 
 
@@ -217,6 +223,22 @@ def _check_json(turn: Turn, completion: Completion, message: Message) -> None:
             "its reply began with reasoning that it was not told to set apart (vLLM: "
             f"--reasoning-parser). It begins: {message.text[:100]!r}",
         ) from error
+
+
+def _check_calls(turn: Turn, completion: Completion, message: Message) -> None:
+    """The same for a reply that has to call a tool."""
+    sampling = turn.sampling
+    if not sampling.tool_choice or completion.finish_reason != "stop" or sampling.stop:
+        return
+    called = {call.name for call in message.tool_calls}
+    if called and sampling.forced_tool in ("", *called):
+        return
+    raise Unsupported(
+        "tool_choice",
+        "the engine was asked for a tool call and answered something else: it does not know how, "
+        "or its reply began with reasoning that it was not told to set apart (vLLM: "
+        f"--reasoning-parser). It begins: {message.text[:100]!r}",
+    )
 
 
 def without_drafted(session: Session, step: Generated) -> Generated:

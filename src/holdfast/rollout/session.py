@@ -384,11 +384,11 @@ class Session:
         """Whether the attempt has recorded nothing yet."""
         return any(isinstance(one, AttemptStarted) for one in self._prelude)
 
-    def seed_at(self, path: str) -> int | None:
-        key = self.lease.key
-        return seed_for(
-            self._seed, task=key.task, sample=key.sample, life=self.history.life, path=path
-        )
+    def seed_at(self, path: str, *, always: bool = False) -> int | None:
+        """`always`: also in a run that has no seed."""
+        key, life = self.lease.key, self.history.life
+        seed = 0 if always and self._seed is None else self._seed
+        return seed_for(seed, task=key.task, sample=key.sample, life=life, path=path)
 
     @property
     def name(self) -> str:

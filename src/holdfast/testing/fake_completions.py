@@ -14,6 +14,7 @@ from holdfast.testing.fake_generation import Piece
 from holdfast.testing.fake_job import Job, StreamOptions, checked, decoded, limits, only_one
 from holdfast.testing.fake_json import ResponseFormat
 from holdfast.testing.fake_options import Options
+from holdfast.testing.fake_structured import StructuredOutputs
 from holdfast.testing.fake_tokens import TEXT
 
 FINGERPRINT = "holdfast-fake"
@@ -34,8 +35,15 @@ class Body(Struct):
     stop_token_ids: list[int] | None = None
     n: int = 1
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+
+
+def _schema(body: Body) -> dict[str, object] | None:
+    if body.structured_outputs is not None:
+        return body.structured_outputs.wanted()
+    return body.response_format.wanted() if body.response_format else None
 
 
 class Logprobs(Struct):
@@ -98,7 +106,7 @@ class CompletionsWire:
             seed=body.seed,
             temperature=body.temperature,
             top_p=body.top_p,
-            schema=body.response_format.wanted() if body.response_format else None,
+            schema=_schema(body),
             stream=bool(body.stream),
             usage=body.stream_options is not None and body.stream_options.include_usage,
             logprobs=body.logprobs is not None,

@@ -13,29 +13,8 @@ from holdfast.testing import fake_refusals as refusals
 from holdfast.testing.fake_completions import Usage, usage_of, whole_usage
 from holdfast.testing.fake_generation import Piece, Span
 from holdfast.testing.fake_job import Job, StreamOptions, checked, decoded, limits, only_one
-from holdfast.testing.fake_json import ANY
-from holdfast.testing.fake_json import checked as checked_schema
 from holdfast.testing.fake_options import Options
-
-
-class StructuredOutputs(Struct, frozen=True):
-    json: dict[str, object] | str | None = None
-    json_object: bool | None = None
-
-    def wanted(self) -> dict[str, object]:
-        if (self.json is None) == (self.json_object is None):
-            kinds = "one kind of structured outputs constraint"
-            many = "multiple" if self.json is not None else "none"
-            raise refusals.Refused(400, f"You must use {kinds} but {many} are specified")
-        if self.json is None:
-            return ANY
-        schema = self.json
-        if isinstance(schema, str):
-            schema = decoded(_schemas, schema.encode())
-        return checked_schema(schema)
-
-
-_schemas = msgspec.json.Decoder(dict[str, object])
+from holdfast.testing.fake_structured import StructuredOutputs
 
 
 class SamplingParams(Struct, frozen=True):

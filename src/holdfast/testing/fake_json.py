@@ -6,7 +6,7 @@ engines are mostly asked for; the rest is refused, with vLLM's words, when a req
 
 import json
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 from zlib import crc32
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ ANY: dict[str, object] = {
     "required": ["said", "number"],
 }
 """What is written where any object will do."""
+TAGS = "structural_tag"
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _DEEPEST = 32
 
@@ -57,8 +58,35 @@ def checked(schema: dict[str, object]) -> dict[str, object]:
 
 
 def written(schema: Mapping[str, object], state: int) -> str:
-    """JSON that fits the schema."""
+    """JSON that fits the schema; of a structural tag, one of its tags around such JSON."""
+    if schema.get("type") == TAGS:
+        return _tagged(schema, state)
     return json.dumps(_value(schema, schema, state, 0))
+
+
+def tags(text: str) -> dict[str, object]:
+    """A structural tag, as vLLM and SGLang take it."""
+    try:
+        found = json.loads(text)
+        written(found, 0)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _refused(f"Invalid structural tag: {error}") from error
+    if not isinstance(found, dict) or found.get("type") != TAGS:
+        raise _refused("Invalid structural tag")
+    return found
+
+
+def _tagged(schema: Mapping[str, Any], state: int) -> str:
+    form = schema["format"]
+    assert form["type"] in ("tags_with_separator", "triggered_tags"), "what Holdfast asks for"
+    calls = 1 if form["stop_after_first"] else 1 + mix(state) % 2
+    found = []
+    for number in range(calls):
+        drawn = crc32(b"%d" % number, state)
+        tag = form["tags"][mix(drawn) % len(form["tags"])]
+        inside = written(tag["content"]["json_schema"], drawn)
+        found.append(f"{tag['begin']}{inside}{tag['end']}")
+    return str(form.get("separator", "")).join(found)
 
 
 def _value(

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.testing import fake_refusals as refusals
 from holdfast.testing.fake_generation import Piece
 from holdfast.testing.fake_job import Job, checked, decoded, limits, only_one
-from holdfast.testing.fake_json import ANY
+from holdfast.testing.fake_json import ANY, tags
 from holdfast.testing.fake_json import checked as checked_schema
 from holdfast.testing.fake_options import Options
 from holdfast.testing.fake_tokens import END, TEXT
@@ -32,6 +32,7 @@ class SamplingParams(Struct, frozen=True):
     stop_token_ids: list[int] | None = None
     n: int = 1
     json_schema: str | None = None
+    structural_tag: str | None = None
 
 
 class Body(Struct):
@@ -50,8 +51,12 @@ class Body(Struct):
 _schemas = msgspec.json.Decoder(dict[str, object])
 
 
-def _schema(text: str) -> dict[str, object]:
-    schema = decoded(_schemas, text.encode())
+def _schema(params: SamplingParams) -> dict[str, object] | None:
+    if params.structural_tag is not None:
+        return tags(params.structural_tag)
+    if params.json_schema is None:
+        return None
+    schema = decoded(_schemas, params.json_schema.encode())
     return ANY if schema == {"type": "object"} else checked_schema(schema)
 
 
@@ -74,7 +79,7 @@ class SGLangWire:
             seed=params.sampling_seed,
             temperature=params.temperature,
             top_p=params.top_p,
-            schema=None if params.json_schema is None else _schema(params.json_schema),
+            schema=_schema(params),
             stream=body.stream,
             logprobs=body.return_logprob,
             logprob_texts=body.return_text_in_logprobs,

@@ -13,7 +13,7 @@ from holdfast.gateway.exchange import Answer, Ask, Known, Refused
 from holdfast.gateway.wires import anthropic_errors, anthropic_request, sse
 from holdfast.gateway.wires.anthropic_blocks import blocks, messages
 from holdfast.gateway.wires.anthropic_stream import MessageStream, message_of, stopped, usage
-from holdfast.gateway.wires.anthropic_tools import schemas
+from holdfast.gateway.wires.anthropic_tools import forced, is_parallel, schemas
 
 _PING = sse.event("ping", b'{"type":"ping"}')
 _encode = msgspec.json.Encoder().encode
@@ -34,6 +34,9 @@ class AnthropicMessages:
             stop=tuple(asked.stop_sequences or ()),
             json=asked.json,
             reasoning_effort=asked.effort,
+            top_k=asked.top_k or None,
+            tool_choice=forced(asked),
+            parallel_tool_calls=is_parallel(asked),
             stream=bool(asked.stream),
         )
 

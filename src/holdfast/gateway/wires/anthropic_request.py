@@ -2,7 +2,7 @@
 
 - Ignored, since nothing that is sampled depends on it: `metadata`, `service_tier`, `speed`,
   `diagnostics`, `cache_control` wherever it stands, `citations` that are off.
-- Refused by name: what would change the answer and cannot be done (`top_k`, `container`,
+- Refused by name: what would change the answer and cannot be done (`container`,
   `mcp_servers`, …), and every field that is not known.
 - `null`, an empty list or an empty object says nothing and is as good as absent.
 - `thinking`: `adaptive` means that the model decides, and it does; `disabled` is what a policy that
@@ -38,7 +38,6 @@ _UNSUPPORTED = (
     "inference_geo",
     "mcp_servers",
     "thread",
-    "top_k",
 )
 
 
@@ -120,7 +119,6 @@ class Counted(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     inference_geo: object = None
     mcp_servers: object = None
     thread: object = None
-    top_k: object = None
 
     @property
     def effort(self) -> str | None:
@@ -144,6 +142,7 @@ class Request(Counted, forbid_unknown_fields=True, frozen=True, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=1, lt=2**31)]
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     metadata: dict[str, object] | None = None

@@ -1,8 +1,8 @@
 """Tools: from Anthropic's definitions to the schemas that templates render.
 
 Only tools that the client runs itself. What the provider would run (web search, code execution),
-what it would define (computer, bash, text editor), and what it would hold the model to (`strict`, a
-forced choice) is refused by name.
+what it would define (computer, bash, text editor), and what it would hold the model to (`strict`)
+is refused by name.
 """
 
 from typing import Annotated
@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from holdfast.gateway.wires.anthropic_errors import bad, misshapen, unsupported
-from holdfast.gateway.wires.anthropic_request import Choosing, Counted
+from holdfast.gateway.wires.anthropic_request import Counted
+from holdfast.records.sampling import NAMED, REQUIRED
 
 _DEEPEST = 64
 _INTEGERS = range(-(2**63), 2**64)
@@ -36,18 +37,27 @@ def schemas(asked: Counted) -> tuple[dict[str, object], ...]:
     names = [tool["name"] for tool in asked.tools or ()]
     if len(set(names)) != len(names):
         raise bad("tools", "Tool names must be unique.")
-    return found if _may_call(asked.tool_choice or {}) else ()
+    return () if (asked.tool_choice or {}).get("type") == "none" else found
 
 
-def _may_call(choice: Choosing) -> bool:
-    kind = choice.get("type", "auto")
-    if kind == "none":
-        return False
-    if kind != "auto":
-        raise unsupported("tool_choice.type", 'use "auto" or "none"')
-    if choice.get("disable_parallel_tool_use") not in (None, False):
-        raise unsupported("tool_choice.disable_parallel_tool_use")
-    return True
+def forced(asked: Counted) -> str:
+    """What has to be called, as `Sampling` has it."""
+    choice = asked.tool_choice or {}
+    kind, name = choice.get("type", "auto"), choice.get("name")
+    if kind in ("auto", "none"):
+        return ""
+    if kind == "any" and asked.tools:
+        return REQUIRED
+    if kind == "tool" and name in [tool["name"] for tool in asked.tools or ()]:
+        return f"{NAMED}{name}"
+    if kind in ("any", "tool"):
+        raise bad("tool_choice", "there is no such tool in `tools`")
+    raise unsupported("tool_choice.type", 'use "auto", "any", "tool" or "none"')
+
+
+def is_parallel(asked: Counted) -> bool:
+    """Whether a reply may make several calls."""
+    return (asked.tool_choice or {}).get("disable_parallel_tool_use") in (None, False)
 
 
 def _schema(given: dict[str, object], where: str) -> dict[str, object]:

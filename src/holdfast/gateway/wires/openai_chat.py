@@ -24,6 +24,7 @@ from holdfast.gateway.wires.openai_parameters import (
 )
 from holdfast.gateway.wires.openai_stream import CompletionStream
 from holdfast.gateway.wires.spoken import Spoken
+from holdfast.gateway.wires.tool_choices import tool_choice
 from holdfast.records.message import Message, ToolCall
 
 _LEAST_LOGPROB = -9999.0
@@ -37,6 +38,7 @@ class _Body(Parameters, Generic[_Said], kw_only=True, forbid_unknown_fields=True
     messages: _Said
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
     max_completion_tokens: Count | None = None
     reasoning_effort: Effort | None = None
     logprobs: bool | None = None
@@ -48,7 +50,6 @@ class _Body(Parameters, Generic[_Said], kw_only=True, forbid_unknown_fields=True
     # Followed only where they ask for nothing: see _NEUTRAL.
     functions: object = None
     function_call: object = None
-    parallel_tool_calls: object = None
     modalities: object = None
     audio: object = None
     moderation: object = None
@@ -65,7 +66,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     **NEUTRAL,
     "functions": (),
     "function_call": (),
-    "parallel_tool_calls": (True,),
     "modalities": (["text"],),
     "audio": (),
     "moderation": (),
@@ -93,16 +93,22 @@ class OpenAIChat:
             raise unsupported_value(
                 "top_logprobs", told.top_logprobs, "only sampled tokens have logprobs; send 0."
             )
+        shown = tools(told.tools) if told.tools else ()
+        choice = tool_choice(told.tool_choice, shown)
         return Ask(
             model=told.model,
             messages=said or messages(told.messages),
-            tools=_shown_tools(told),
+            tools=() if choice is None else shown,
             max_tokens=_max_tokens(told),
             temperature=told.temperature,
             top_p=told.top_p,
             stop=told.stops,
             json=told.json,
             reasoning_effort=told.reasoning_effort,
+            top_k=told.likeliest,
+            tool_choice=choice or "",
+            parallel_tool_calls=told.parallel_tool_calls is not False,
+            seed=told.seed,
             n=told.n or 1,
             stream=bool(told.stream),
             logprobs=bool(told.logprobs),
@@ -153,15 +159,6 @@ def _max_tokens(told: _Body[Any]) -> int | None:
         said = "'max_tokens' and 'max_completion_tokens' differ; send one of them."
         raise wrong(said, param="max_tokens")
     return given.pop() if given else None
-
-
-def _shown_tools(told: _Body[Any]) -> tuple[dict[str, object], ...]:
-    if told.tool_choice not in (None, "auto", "none"):
-        raise unsupported_value(
-            "tool_choice", told.tool_choice, "no call can be forced; send 'auto' or 'none'."
-        )
-    found = tools(told.tools) if told.tools else ()
-    return () if told.tool_choice == "none" else found
 
 
 def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:

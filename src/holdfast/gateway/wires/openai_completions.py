@@ -72,6 +72,8 @@ class OpenAICompletions:
             top_p=told.top_p,
             stop=told.stops,
             json=told.json,
+            top_k=told.likeliest,
+            seed=told.seed,
             n=told.n or 1,
             stream=bool(told.stream),
             logprobs=told.logprobs is not None,

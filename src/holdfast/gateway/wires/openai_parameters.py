@@ -51,14 +51,15 @@ class Parameters(Struct, kw_only=True, forbid_unknown_fields=True):
     priority: object = None
     cache_salt: object = None
 
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MOST_TOKENS)] | None = None
+
     # Followed only where they ask for nothing: see NEUTRAL.
-    seed: object = None
     frequency_penalty: object = None
     presence_penalty: object = None
     repetition_penalty: object = None
     length_penalty: object = None
     logit_bias: object = None
-    top_k: object = None
     min_p: object = None
     min_tokens: object = None
     best_of: object = None
@@ -80,6 +81,11 @@ class Parameters(Struct, kw_only=True, forbid_unknown_fields=True):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
+    def likeliest(self) -> int | None:
+        """`top_k` as `Sampling` has it; None where it asks for nothing."""
+        return self.top_k if self.top_k is not None and self.top_k > 0 else None
+
+    @property
     def json(self) -> bool | str:
         return json_of(self.response_format, param="response_format")
 
@@ -89,13 +95,11 @@ class Parameters(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
-    "seed": (),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "length_penalty": (1,),
     "logit_bias": ({},),
-    "top_k": (-1, 0),
     "min_p": (0,),
     "min_tokens": (0,),
     "best_of": (1,),
@@ -114,12 +118,9 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 
 _WHY = {
-    "seed": "each sample's seed is derived from its trajectory, so that a run can be repeated; "
-    "leave it out.",
     "functions": "it is deprecated; use 'tools'.",
     "function_call": "it is deprecated; use 'tools' and 'tool_choice'.",
     "structured_outputs": "ask for JSON with 'response_format'; nothing else constrains a sample.",
-    "parallel_tool_calls": "nothing keeps the model from several calls in one turn.",
     "chat_template_kwargs": "how messages are rendered is the policy's setting.",
 }
 _USUAL = "it would change what is sampled; leave it out."

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.gateway.exchange import Answer, Ask, Choice, Opening
 from holdfast.gateway.wires.openai_chat import least_logprob
 from holdfast.records.message import Role, ToolCall
+from holdfast.records.sampling import NAMED
 
 Json = dict[str, object]
 
@@ -50,14 +51,14 @@ def opening(ask: Ask, answer: Answer | Opening) -> Json:
         "metadata": {},
         "model": answer.model,
         "output": [],
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": ask.parallel_tool_calls,
         "previous_response_id": ask.previous,
         "reasoning": {"effort": ask.reasoning_effort, "summary": None},
         "service_tier": "default",
         "store": False,
         "temperature": ask.temperature,
         "text": {"format": _format(ask)},
-        "tool_choice": "auto",
+        "tool_choice": _tool_choice(ask),
         "tools": msgspec.Raw(msgspec.json.encode([_tool(one) for one in ask.tools])),
         "top_logprobs": 0,
         "top_p": ask.top_p,
@@ -65,6 +66,12 @@ def opening(ask: Ask, answer: Answer | Opening) -> Json:
         "usage": None,
         "user": None,
     }
+
+
+def _tool_choice(ask: Ask) -> object:
+    if not ask.tool_choice.startswith(NAMED):
+        return ask.tool_choice or "auto"
+    return {"type": "function", "name": ask.tool_choice.removeprefix(NAMED)}
 
 
 def _format(ask: Ask) -> Json:

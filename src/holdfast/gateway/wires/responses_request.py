@@ -22,6 +22,7 @@ from holdfast.gateway.wires.openai_errors import (
 from holdfast.gateway.wires.openai_formats import Effort, TextFormat, json_of
 from holdfast.gateway.wires.openai_parameters import Count, Text
 from holdfast.gateway.wires.responses_items import ONLY_OWN, WHOLE_INPUT
+from holdfast.gateway.wires.tool_choices import tool_choice
 from holdfast.records.message import Message, system
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -68,6 +69,7 @@ class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
     include: list[Includable] | None = None
     text: _Text | None = None
     reasoning: _Reasoning | None = None
@@ -94,7 +96,6 @@ class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
     conversation: object = None
     image: object = None
     moderation: object = None
-    parallel_tool_calls: object = None
     prompt: object = None
     top_logprobs: object = None
     truncation: object = None
@@ -107,7 +108,6 @@ _NEUTRAL: dict[str, tuple[tuple[object, ...], str]] = {
     "conversation": ((), WHOLE_INPUT),
     "image": ((), "the model reads text only."),
     "moderation": ((), "nothing is moderated."),
-    "parallel_tool_calls": ((True,), "nothing keeps the model from several calls in one turn."),
     "prompt": ((), "no templates are kept on the server; send 'instructions' and 'input'."),
     "top_logprobs": ((0,), "only sampled tokens have logprobs; leave it out."),
     "truncation": (("disabled",), "the input is never cut; cut it before it is sent."),
@@ -130,10 +130,15 @@ def ask_of(body: bytes, known: Known | None = None) -> Ask:
     _only_neutral(told.reasoning, _NEUTRAL_REASONING, at="reasoning.")
     if told.prompt_cache_options is not None and told.prompt_cache_options.prewarm:
         raise unsupported("prompt_cache_options.prewarm", "it asks for no answer.")
+    tools = _tools(told)
+    choice = tool_choice(told.tool_choice, tools)
     return Ask(
         model=told.model,
         messages=_messages(told, known),
-        tools=_shown_tools(told),
+        # A model that is told of no tools calls none.
+        tools=() if choice is None else tools,
+        tool_choice=choice or "",
+        parallel_tool_calls=told.parallel_tool_calls is not False,
         max_tokens=told.max_output_tokens,
         temperature=told.temperature,
         top_p=told.top_p,
@@ -190,11 +195,7 @@ class _Function(Struct, tag="function", tag_field="type", forbid_unknown_fields=
     defer_loading: Literal[False] | None = None
 
 
-def _shown_tools(told: _Body) -> tuple[dict[str, object], ...]:
-    if told.tool_choice not in (None, "auto", "none"):
-        raise unsupported_value(
-            "tool_choice", told.tool_choice, "no call can be forced; send 'auto' or 'none'."
-        )
+def _tools(told: _Body) -> tuple[dict[str, object], ...]:
     for place, one in enumerate(told.tools or ()):
         if isinstance(one.get("type"), str) and one["type"] != "function":
             why = "built-in tools do not run here; send tools of type function."
@@ -202,8 +203,7 @@ def _shown_tools(told: _Body) -> tuple[dict[str, object], ...]:
     functions = converted(told.tools or [], list[_Function], root="tools")
     found = openai_messages.tools([_as_chat(one) for one in functions])
     _check_recordable(found)
-    # A model that is told of no tools calls none.
-    return () if told.tool_choice == "none" else found
+    return found
 
 
 def _as_chat(tool: _Function) -> dict[str, object]:

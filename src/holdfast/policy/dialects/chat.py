@@ -9,7 +9,7 @@ from msgspec import Struct
 from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
 from holdfast.policy.dialects.reading import decoded, ended, only
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
-from holdfast.records.sampling import response_format_of
+from holdfast.records.sampling import Sampling, response_format_of
 
 _REASONS = {"tool_calls": "stop", "function_call": "stop", "content_filter": "stop"}
 
@@ -69,6 +69,12 @@ class Chat:
             body["response_format"] = response_format_of(sampling)
         if sampling.reasoning_effort is not None:
             body["reasoning_effort"] = sampling.reasoning_effort
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
+        if sampling.tool_choice:
+            body["tool_choice"] = _tool_choice(sampling)
+        if not sampling.parallel_tool_calls:
+            body["parallel_tool_calls"] = False
         return body
 
     def whole(self, body: bytes) -> Piece:
@@ -84,6 +90,11 @@ class Chat:
 
     def reader(self) -> Reader:
         raise Unusable("chat has no tokens that could be kept, so it is never streamed")
+
+
+def _tool_choice(sampling: Sampling) -> object:
+    name = sampling.forced_tool
+    return {"type": "function", "function": {"name": name}} if name else sampling.tool_choice
 
 
 def _message(message: Message) -> dict[str, object]:

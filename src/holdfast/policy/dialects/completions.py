@@ -73,6 +73,10 @@ class Completions(Choices[_Answer]):
             body["seed"] = ask.seed
         if sampling.json is not False:
             body["response_format"] = response_format_of(sampling)
+        if request.structure:
+            body["structured_outputs"] = {"structural_tag": request.structure}
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
         if ask.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return body

@@ -76,6 +76,8 @@ class Fireworks(Choices[_Answer]):
             body["seed"] = ask.seed
         if sampling.json is not False:
             body["response_format"] = response_format_of(sampling)
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
         return body
 
 

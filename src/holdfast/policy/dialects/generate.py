@@ -74,6 +74,10 @@ class Generate(Choices[_Answer]):
         if sampling.json is not False:
             schema = sampling.schema
             params["structured_outputs"] = {"json": schema} if schema else {"json_object": True}
+        if request.structure:
+            params["structured_outputs"] = {"structural_tag": request.structure}
+        if sampling.top_k:
+            params["top_k"] = sampling.top_k
         body: dict[str, object] = {
             "model": ask.model,
             "token_ids": ask.spelled,

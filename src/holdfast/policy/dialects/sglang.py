@@ -65,6 +65,10 @@ class SGLang:
         if sampling.json is not False:
             # It has no word of its own for any object, only for schemas.
             params["json_schema"] = _ANY_OBJECT if sampling.json is True else sampling.json
+        if request.structure:
+            params["structural_tag"] = request.structure
+        if sampling.top_k:
+            params["top_k"] = sampling.top_k
         return {
             "input_ids": ask.spelled,
             "sampling_params": params,

@@ -1,0 +1,43 @@
+"""Which tool a request wants called, in any provider's words."""
+
+from collections.abc import Sequence
+
+from holdfast.gateway.wires.openai_errors import unsupported_value, wrong
+from holdfast.records.sampling import NAMED, REQUIRED
+
+Tools = Sequence[dict[str, object]]
+
+
+def tool_choice(given: str | dict[str, object] | None, tools: Tools) -> str | None:
+    """As `Sampling` has it; None where no tool is to be called: the model is told of none then.
+
+    OpenAI's, of chat completions and of responses."""
+    if given in (None, "auto"):
+        return ""
+    if given == "none":
+        return None
+    if given == REQUIRED:
+        if not tools:
+            raise wrong("'tool_choice' is 'required', and there are no tools.", param="tool_choice")
+        return REQUIRED
+    name = _function(given) if isinstance(given, dict) else None
+    if name is None:
+        why = "send 'auto', 'none', 'required' or a function."
+        raise unsupported_value("tool_choice", given, why)
+    if name not in names_of(tools):
+        said = f"Tool choice '{name[:200]}' not found in 'tools'."
+        raise wrong(said, param="tool_choice")
+    return NAMED + name
+
+
+def names_of(tools: Tools) -> list[object]:
+    functions = (tool["function"] for tool in tools)
+    return [one["name"] for one in functions if isinstance(one, dict)]
+
+
+def _function(given: dict[str, object]) -> str | None:
+    if given.get("type") != "function":
+        return None
+    inner = given.get("function", given)
+    name = inner.get("name") if isinstance(inner, dict) else None
+    return name if isinstance(name, str) and name else None

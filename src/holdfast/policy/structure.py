@@ -1,0 +1,84 @@
+"""Structure: a reply that is kept to tool calls in the markup of its model's family.
+
+As engines take it (vLLM, SGLang): a structural tag, JSON that says which texts may be sampled, with
+the schema of each tool's arguments in it. What is sampled is what the family calls tools with, and
+is parsed like any other reply.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from holdfast.records.errors import Unsupported
+from holdfast.records.sampling import NAMED, Sampling
+
+Tools = Sequence[dict[str, object]]
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """The markup of one call, around the JSON of its arguments."""
+
+    trigger: str
+    """What no reply holds that calls nothing."""
+    before: str
+    after: str
+    between: str = ""
+    """Two calls of one reply."""
+
+
+@runtime_checkable
+class MarksCalls(Protocol):
+    """A renderer whose calls can be forced."""
+
+    def call_marks(self, name: str) -> Marks | None:
+        """Of a call of this tool; None where the family writes arguments otherwise."""
+        ...
+
+
+def hermes_marks(name: str, *, space: str = "\n") -> Marks:
+    """JSON between `<tool_call>` and its end."""
+    opening = f'<tool_call>{space}{{"name": {msgspec.json.encode(name).decode()}, '
+    return Marks("<tool_call>", f'{opening}"arguments": ', f"}}{space}</tool_call>", space)
+
+
+def structure_of(renderer: object, sampling: Sampling, tools: Tools) -> str:
+    """What the reply is kept to; "" where it may be anything. Raises `Unsupported`."""
+    forced = bool(sampling.tool_choice)
+    if not forced and (sampling.parallel_tool_calls or not tools):
+        return ""
+    what = "tool_choice" if forced else "parallel_tool_calls"
+    functions = [_function(one) for one in tools]
+    chosen = [one for one in functions if sampling.forced_tool in ("", one["name"])]
+    if not chosen:
+        named = sampling.tool_choice.removeprefix(NAMED)
+        raise Unsupported(what, f"there is no tool {named!r} to be called" if tools else "no tools")
+    found = [
+        (renderer.call_marks(str(one["name"])) if isinstance(renderer, MarksCalls) else None, one)
+        for one in chosen
+    ]
+    tags = [_tag(marks, one) for marks, one in found if marks is not None]
+    if len(tags) < len(found):
+        name = getattr(renderer, "name", "this renderer")
+        raise Unsupported(what, f"calls as {name} writes them cannot be kept to a schema")
+    first = found[0][0]
+    assert first is not None, "each of them has marks"
+    kind: dict[str, object] = {"type": "triggered_tags", "triggers": [first.trigger]}
+    if forced:
+        kind = {"type": "tags_with_separator", "separator": first.between}
+    once = bool(sampling.forced_tool) or not sampling.parallel_tool_calls
+    limits = {"at_least_one": forced, "stop_after_first": once}
+    whole = {"type": "structural_tag", "format": {**kind, "tags": tags, **limits}}
+    return msgspec.json.encode(whole).decode()
+
+
+def _function(tool: dict[str, object]) -> dict[str, object]:
+    function = tool["function"]
+    assert isinstance(function, dict), "tools are as chat completions have them"
+    return function
+
+
+def _tag(marks: Marks, function: dict[str, object]) -> dict[str, object]:
+    schema = function.get("parameters") or {"type": "object"}
+    content = {"type": "json_schema", "json_schema": schema}
+    return {"type": "tag", "begin": marks.before, "content": content, "end": marks.after}

@@ -1,0 +1,235 @@
+"""Requests as published agents send them (recorded from mini-swe-agent 2.4 on LiteLLM 1.106, from
+smolagents 1.26 and from the Vercel AI SDK 6), and what libraries put beside what they were told."""
+
+import asyncio
+
+import pytest
+from counter import CHAT, MESSAGES, RESPONSES, Counter, exchange, opened, post
+from stage import Play
+
+from holdfast.gateway.exchange import Refused
+from holdfast.gateway.ignoring import Ignoring
+from holdfast.gateway.server import Gateway
+from holdfast.gateway.wires.all import WIRES
+from holdfast.records.errors import UsageError
+
+CALL = 'so <tool_call>{"name": "plus", "arguments": {"a": 1, "b": 2}}</tool_call>'
+PLUS = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+FLAT = {"type": "function", "name": "plus", "description": "Adds two numbers.", "parameters": PLUS}
+TOOL = {"type": "function", "function": {"name": "plus", "parameters": PLUS}}
+
+
+def perform(body):
+    return asyncio.run(body())
+
+
+def answers(*texts: str):
+    left = list(texts)
+    return lambda request: left.pop(0)
+
+
+async def told(counter: Counter, binding, path: str, body: dict) -> dict:
+    reply = await exchange(counter.port, post(path, body, binding))
+    assert reply.status == 200, reply.body
+    return reply.json
+
+
+def test_what_litellm_sends_back_goes_on_with_the_tokens_of_the_turn_before():
+    async def body():
+        async with opened(answers(CALL, "done")) as (counter, _, binding):
+            asked = {"model": "m", "messages": [{"role": "user", "content": "add"}]}
+            first = await told(counter, binding, CHAT, {**asked, "tools": [TOOL]})
+            said = first["choices"][0]["message"]
+            messages = [
+                *asked["messages"],
+                {
+                    "content": said["content"],
+                    "role": "assistant",
+                    "tool_calls": [
+                        {"function": one["function"], "id": one["id"], "type": "function"}
+                        for one in said["tool_calls"]
+                    ],
+                    "provider_specific_fields": {"refusal": None},
+                },
+                {"content": "3", "tool_call_id": said["tool_calls"][0]["id"], "role": "tool"},
+            ]
+            again = {"model": "m", "messages": messages, "tools": [TOOL]}
+            await told(counter, binding, CHAT, again)
+            assert (await counter.play.history()).prefix_breaks == 0
+
+    perform(body)
+
+
+BESIDE = {
+    "thinking blocks": {"thinking_blocks": [{"type": "thinking", "thinking": "hm"}]},
+    "reasoning details": {"reasoning_details": [{"type": "reasoning.text", "text": "hm"}]},
+    "a message's cache hint": {"cache_control": {"type": "ephemeral"}},
+    "annotations": {"annotations": [{"type": "url_citation", "url_citation": {}}]},
+    "an unknown null": {"never_heard_of": None},
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_what_changes_nothing_that_is_sampled_is_accepted_in_messages(beside):
+    more = BESIDE[beside]
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello", **more},
+        {"role": "user", "content": "and?"},
+    ]
+    found = WIRES[CHAT]
+    body = {"model": "m", "messages": messages}
+
+    async def asked():
+        async with opened() as (counter, trajectory, binding):
+            await told(counter, binding, CHAT, body)
+            plain = [{k: v for k, v in one.items() if k not in more} for one in messages]
+            await told(counter, binding, CHAT, {**body, "messages": plain})
+            # It is the same request.
+            assert [len(one) for one in trajectory._calls.values()] == [2]
+
+    assert found is not None
+    perform(asked)
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+def test_unknown_nulls_say_nothing_in_any_wire_and_arguments_keep_theirs(path):
+    async def body():
+        async with opened(answers("ok")) as (counter, _, binding):
+            call = {"type": "tool_use", "id": "c", "name": "plus", "input": {"a": None, "b": 1}}
+            result = {"type": "tool_result", "tool_use_id": "c", "content": "1", "unknown": None}
+            bodies = {
+                CHAT: {"messages": [{"role": "user", "content": "hi", "unknown": None}]},
+                RESPONSES: {"input": [{"role": "user", "content": "hi", "unknown": None}]},
+                MESSAGES: {
+                    "messages": [
+                        {"role": "user", "content": "hi"},
+                        {"role": "assistant", "content": [call]},
+                        {"role": "user", "content": [result]},
+                    ],
+                    "max_tokens": 9,
+                },
+            }
+            await told(counter, binding, path, {"model": "m", "other": None, **bodies[path]})
+            (request,) = counter.play.oracle.requests
+            text = bytes(one for one in request.prompt if one < 256).decode()
+            assert "unknown" not in text
+            assert path != MESSAGES or '{"a":null,"b":1}' in text
+
+    perform(body)
+
+
+def test_members_of_messages_are_left_out_by_name_and_what_is_said_never_is():
+    body = b'{"model":"m","messages":[{"role":"user","content":"hi","mood":{"x":1}}]}'
+    chat = WIRES[CHAT]
+    with pytest.raises(Refused, match=r'Unknown parameter.*ignore=\["messages.mood"\]'):
+        Ignoring().ask(CHAT, chat, body)
+    ask = Ignoring(["messages.mood"]).ask(CHAT, chat, body)
+    assert ask.ignored == ("messages.mood",)
+    assert [one.text for one in ask.messages] == ["hi"]
+    for said in ("messages", "messages.content", "input.content.text", "messages.tool_calls.id"):
+        with pytest.raises(UsageError, match="cannot be ignored"):
+            Ignoring([said])
+
+
+def responses(*input_items, **more) -> dict:
+    return {"model": "oracle", "input": list(input_items), "tools": [FLAT], **more}
+
+
+HELLO = {"role": "user", "content": [{"type": "input_text", "text": "do a"}]}
+
+
+def test_items_that_an_agent_only_refers_to_are_those_that_it_was_told():
+    """As the Vercel AI SDK does it with its default provider: text by its id, calls whole."""
+
+    async def body():
+        async with opened(answers(CALL, "it is 3")) as (counter, _, binding):
+            first = await told(counter, binding, RESPONSES, responses(HELLO, tool_choice="auto"))
+            words, call = first["output"]
+            again = responses(
+                HELLO,
+                {"type": "item_reference", "id": words["id"]},
+                {
+                    "type": "function_call",
+                    "call_id": call["call_id"],
+                    "name": "plus",
+                    "arguments": '{"a":1,"b":2}',
+                },
+                {"type": "function_call_output", "call_id": call["call_id"], "output": "3"},
+                tool_choice="auto",
+            )
+            await told(counter, binding, RESPONSES, again)
+            history = await counter.play.history()
+            assert len(history.generations) == 2
+            assert history.prefix_breaks == 0
+            assert history.generations[1].base == history.generations[0].path
+
+    perform(body)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["in one process", "across a kill"])
+def test_a_response_goes_on_from_the_one_that_it_names(killed):
+    play = Play()
+    play.oracle.answer = answers("first", "second", "third")
+
+    async def within(calls):
+        async with Gateway(WIRES) as gateway:
+            counter = Counter(gateway, play)
+            async with counter.attempt() as (trajectory, binding):
+                return await calls(counter, trajectory, binding)
+
+    async def begun(counter, _, binding):
+        asked = responses(HELLO, instructions="be kind", store=True)
+        return (await told(counter, binding, RESPONSES, asked))["id"]
+
+    async def gone_on(counter, trajectory, binding, name=""):
+        trajectory.go_on()
+        name = name or await begun(counter, trajectory, binding)
+        more = {"role": "user", "content": "and then?"}
+        same = responses(more, previous_response_id=name, instructions="be kind")
+        second = await told(counter, binding, RESPONSES, same)
+        assert second["previous_response_id"] == name
+        # Instructions hold for one response: without them, it is another conversation.
+        other = responses(more, previous_response_id=second["id"])
+        await told(counter, binding, RESPONSES, other)
+
+    async def body():
+        name = await within(begun) if killed else ""
+        await within(lambda *args: gone_on(*args, name=name))
+        first, second, third = (await play.history()).generations
+        assert (second.base, second.prefix_break) == (first.path, "")
+        assert third.base == ""
+        assert [one.text for one in third.added] == [
+            "do a",
+            "first",
+            "and then?",
+            "second",
+            "and then?",
+        ]
+
+    perform(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"previous_response_id": "resp_unknown"}, "previous_response_id"),
+        ({"input": [{"type": "item_reference", "id": "msg_1234_0"}]}, "input[0]"),
+        ({"conversation": "conv_1"}, "conversation"),
+    ],
+)
+def test_what_this_trajectory_was_never_told_cannot_be_referred_to(body, param):
+    async def asked():
+        async with opened() as (counter, _, binding):
+            raw = post(RESPONSES, {**responses(HELLO), **body}, binding)
+            reply = await exchange(counter.port, raw)
+            assert (reply.status, reply.json["error"]["param"]) == (400, param)
+            assert "send the whole conversation as 'input'" in reply.json["error"]["message"]
+
+    perform(asked)
