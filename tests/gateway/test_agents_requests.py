@@ -3,6 +3,7 @@ smolagents 1.26 and from the Vercel AI SDK 6), and what libraries put beside wha
 
 import asyncio
 
+import msgspec
 import pytest
 from counter import CHAT, MESSAGES, RESPONSES, Counter, exchange, opened, post
 from stage import Play
@@ -136,6 +137,29 @@ def test_members_of_messages_are_left_out_by_name_and_what_is_said_never_is():
     for said in ("messages", "messages.content", "input.content.text", "messages.tool_calls.id"):
         with pytest.raises(UsageError, match="cannot be ignored"):
             Ignoring([said])
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "way_out"),
+    [
+        (CHAT, {"logit_bias": {"1": 5}}, "logit_bias"),
+        (CHAT, {"tools": [{"type": "web_search"}]}, ""),
+        (RESPONSES, {"tools": [{"type": "web_search"}]}, "tool:*"),
+        (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
+        (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking"),
+        (MESSAGES, {"container": "x"}, "container"),
+        (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tool:*"),
+    ],
+)
+def test_a_refusal_names_a_way_out_and_it_is_one(path, more, way_out):
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+    asked = {"model": "m", "input": "hi"} if path == RESPONSES else asked
+    body = msgspec.json.encode({**asked, **more})
+    with pytest.raises(Refused) as refused:
+        Ignoring().ask(path, WIRES[path], body)
+    assert (f"--ignore {way_out})" in refused.value.message) == bool(way_out)
+    if way_out:
+        assert Ignoring([way_out]).ask(path, WIRES[path], body).ignored
 
 
 def responses(*input_items, **more) -> dict:

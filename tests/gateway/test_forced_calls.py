@@ -5,12 +5,13 @@ import json
 import anthropic
 import openai
 import pytest
-from counter import CHAT, exchange, opened, post
+from counter import BODIES, CHAT, COMPLETIONS, exchange, opened, post
 from test_json_mode import HI, anthropic_client, engine_behind, openai_client, perform
 
 from holdfast.policy.structure import structure_of
 from holdfast.records.errors import Unsupported
 from holdfast.records.sampling import Sampling
+from holdfast.records.tokens import unpack_ids
 
 ENGINES = ["vllm", "vllm-scale-out", "sglang"]
 
@@ -160,5 +161,37 @@ def test_top_k_reaches_the_engine_and_makes_another_request():
             assert drawn == [5, 0, 0, 0]
             keys = {called.key for called in (await counter.play.history()).calls.values()}
             assert len(keys) == 2
+
+    perform(body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_token_ids_are_told_where_they_are_asked_for(path, stream):
+    async def body():
+        async with opened() as (counter, _, binding):
+            body = {**BODIES[path], "max_tokens": 50, "return_token_ids": True, "stream": stream}
+            reply = await exchange(counter.port, post(path, body, binding))
+            assert reply.status == 200, reply.body
+            lines = reply.body.decode().splitlines() if stream else [f"data: {reply.body.decode()}"]
+            told = [json.loads(one[6:]) for one in lines if one.startswith("data: {")]
+            choices = [one for chunk in told for one in chunk["choices"]]
+            (choice,) = [one for one in choices if "token_ids" in one]
+            (request,) = counter.play.oracle.requests
+            assert choice["prompt_token_ids"] == list(request.prompt)
+            (step,) = (await counter.play.history()).generations
+            assert choice["token_ids"] == list(unpack_ids(step.ids))
+
+    perform(body)
+
+
+def test_token_ids_that_nobody_has_are_refused():
+    async def body():
+        async with engine_behind("chat") as (engine, _, binding), openai_client(binding) as client:
+            with pytest.raises(openai.BadRequestError, match="--ignore return_token_ids"):
+                await client.chat.completions.create(
+                    model="m", messages=HI, extra_body={"return_token_ids": True}
+                )
+            assert not engine.requests()
 
     perform(body)

@@ -2,6 +2,8 @@
 
 from holdfast.gateway.exchange import Ask, Refused
 from holdfast.gateway.ignoring import with_way_out
+from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import BadRequest, Unsupported
 from holdfast.records.redaction import redact
 
@@ -16,6 +18,12 @@ _NAMES: dict[str, dict[str, str]] = {
 _USUAL = {"json": "response_format"}
 
 
+def check_told(ask: Ask, renderer: Renderer) -> None:
+    """Raises `Refused` for an answer that could not be told as it is asked for."""
+    if ask.token_ids and isinstance(renderer, MessagesOnly):
+        raise _unsupported("return_token_ids", "its engine tells no token ids")
+
+
 def refusal_of(error: Exception, ask: Ask, wire: str) -> Refused | None:
     """What the agent is told of an error that its own request is the cause of; None for others.
 
@@ -23,11 +31,7 @@ def refusal_of(error: Exception, ask: Ask, wire: str) -> Refused | None:
     """
     names = _NAMES.get(wire, _USUAL)
     if isinstance(error, Unsupported):
-        param = names.get(error.what, error.what)
-        said = f"Unsupported parameter: '{param}' is not supported with this model: {error}"
-        refused = Refused(400, said, param=param, code="unsupported_parameter")
-        refused.is_unsupported = True
-        return with_way_out(refused)
+        return _unsupported(names.get(error.what, error.what), str(error))
     if isinstance(error, BadRequest) and (what := _asked(ask)):
         # Engines know other schemas and other efforts than agents do.
         param = names.get(what, what)
@@ -35,6 +39,13 @@ def refusal_of(error: Exception, ask: Ask, wire: str) -> Refused | None:
         refused.is_unsupported = True
         return with_way_out(refused)
     return None
+
+
+def _unsupported(param: str, why: str) -> Refused:
+    said = f"Unsupported parameter: '{param}' is not supported with this model: {why}"
+    refused = Refused(400, said, param=param, code="unsupported_parameter")
+    refused.is_unsupported = True
+    return with_way_out(refused)
 
 
 def _asked(ask: Ask) -> str:

@@ -39,6 +39,8 @@ class Ask(Struct, frozen=True):
     """Of its samples, within the trajectory."""
     logprobs: bool = False
     """Whether the answer tells the logprobs of its tokens."""
+    token_ids: bool = False
+    """Whether the answer tells the ids of prompt and completion, as vLLM does."""
     include_usage: bool = False
     """Of a chat stream: whether its last event tells the usage."""
     text: str | None = None
@@ -67,6 +69,9 @@ class Choice(Struct, frozen=True):
     tokens: tuple[str, ...] = ()
     """The text of each sampled token, where logprobs were asked for."""
     logprobs: tuple[float, ...] = ()
+    ids: tuple[int, ...] = ()
+    """Of the sampled tokens, where they were asked for, and of the prompt."""
+    prompt_ids: tuple[int, ...] = ()
 
 
 class Answer(Struct, frozen=True):

@@ -125,7 +125,8 @@ def with_way_out(refused: Refused) -> Refused:
     name = ".".join(part for part in _PARTS.split(refused.param or "") if not part.isdigit())
     if not refused.is_unsupported or not _PARAMETER.fullmatch(name):
         return refused
-    name = TOOL + "*" if name == "tools.type" else name
+    # An object without its type is none.
+    name = TOOL + "*" if name == "tools.type" else name.removesuffix(".type")
     try:
         _check(name)
     except UsageError:

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from holdfast.gateway.exchange import Answer, Ask, Choice
 from holdfast.policy.policy import DEADLINE
+from holdfast.records.history import stream_of
 from holdfast.records.message import Message, Role
 from holdfast.records.step import Called, Generated
 from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
@@ -44,6 +45,8 @@ def _choice(session: Session, step: Generated, ask: Ask, *, bare: bool) -> Choic
     if bare:
         message = Message(Role.ASSISTANT, message.text)
     choice = Choice(message, reason, stop)
+    if ask.token_ids:
+        choice = structs.replace(choice, **_ids(session, step))
     if not ask.logprobs:
         return choice
     decode = session.voice.renderer.decode
@@ -53,6 +56,11 @@ def _choice(session: Session, step: Generated, ask: Ask, *, bare: bool) -> Choic
         tokens=tuple(decode([token]) for token in ids),
         logprobs=tuple(unpack_logprobs(step.logprobs).tolist()),
     )
+
+
+def _ids(session: Session, step: Generated) -> dict[str, tuple[int, ...]]:
+    ids, stream = unpack_ids(step.ids), stream_of(session.history, step.path)
+    return {"ids": tuple(ids), "prompt_ids": tuple(stream[: len(stream) - len(ids)])}
 
 
 def _cut(step: Generated) -> tuple[Message, str | None]:

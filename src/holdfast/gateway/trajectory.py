@@ -103,6 +103,7 @@ class AgentTrajectory:
         if self._closed:
             raise Refused(409, "this attempt is over; a newer one goes on", code="attempt_over")
         self.last_heard = self.session.clock.elapsed()
+        abilities.check_told(ask, self.session.voice.renderer)
         messages = ask.messages
         digests = self.remembered.digests(messages)
         conversation = digests[-1] if digests else canonical.START

@@ -112,6 +112,7 @@ class OpenAIChat:
             n=told.n or 1,
             stream=bool(told.stream),
             logprobs=bool(told.logprobs),
+            token_ids=bool(told.return_token_ids),
             include_usage=told.include_usage,
         )
 
@@ -122,6 +123,7 @@ class OpenAIChat:
                 "choices": [_choice(i, one, ask=ask) for i, one in enumerate(answer.choices)],
                 "usage": usage(answer),
                 "system_fingerprint": None,
+                **({"prompt_token_ids": answer.choices[0].prompt_ids} if ask.token_ids else {}),
             }
         )
 
@@ -170,6 +172,12 @@ def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
     }
 
 
+def token_ids(ask: Ask, choice: Choice) -> dict[str, object]:
+    """Of a choice, as vLLM tells them where they are asked for."""
+    found = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
+    return dict(found) if ask.token_ids else {}
+
+
 def usage(answer: Answer) -> dict[str, object]:
     """As all of OpenAI's completions have it. Tokens of reasoning are not counted apart, which is
     said as null and not as 0 where there are some."""
@@ -200,6 +208,7 @@ def _choice(index: int, choice: Choice, *, ask: Ask) -> dict[str, object]:
         "message": message,
         "logprobs": _logprobs(choice, range(len(choice.tokens))) if ask.logprobs else None,
         "finish_reason": choice.finish_reason,
+        **token_ids(ask, choice),
     }
 
 
@@ -266,7 +275,8 @@ class ChatStream(CompletionStream):
         for delta in _call_deltas(choice.message.tool_calls):
             yield _chunk(index, {"tool_calls": [delta]})
         logprobs = _logprobs_at(choice, apart)
-        yield _chunk(index, {}, logprobs=logprobs, finish_reason=choice.finish_reason)
+        ended = _chunk(index, {}, logprobs=logprobs, finish_reason=choice.finish_reason)
+        yield {**ended, **token_ids(self._ask, choice)}
 
 
 def _logprobs_at(choice: Choice, places: range | None) -> dict[str, object] | None:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from holdfast.gateway.exchange import Answer, Ask, Choice, Delta, Known, Opening, Refused
 from holdfast.gateway.wires import openai_errors, sse
-from holdfast.gateway.wires.openai_chat import least_logprob, usage
+from holdfast.gateway.wires.openai_chat import least_logprob, token_ids, usage
 from holdfast.gateway.wires.openai_errors import unsupported_value, wrong
 from holdfast.gateway.wires.openai_parameters import (
     MOST_TOKENS,
@@ -77,6 +77,7 @@ class OpenAICompletions:
             n=told.n or 1,
             stream=bool(told.stream),
             logprobs=told.logprobs is not None,
+            token_ids=bool(told.return_token_ids),
             include_usage=told.include_usage,
             text=only if isinstance(only, str) else None,
             prompt_ids=only if isinstance(only, tuple) else None,
@@ -91,6 +92,7 @@ class OpenAICompletions:
                 logprobs=_logprobs(one, range(len(one.tokens))) if ask.logprobs else None,
                 finish_reason=_finish_reason(one),
             )
+            | token_ids(ask, one)
             for i, one in enumerate(answer.choices)
         ]
         return msgspec.json.encode({**_head(answer), "choices": choices, "usage": usage(answer)})
@@ -185,7 +187,8 @@ class TextStream(CompletionStream):
         for piece, places in pieces:
             yield _choice(index, piece, logprobs=_logprobs_at(choice, places))
         end, reason = _logprobs_at(choice, apart), _finish_reason(choice)
-        yield _choice(index, "", logprobs=end, finish_reason=reason)
+        ended = _choice(index, "", logprobs=end, finish_reason=reason)
+        yield ended | token_ids(self._ask, choice)
 
 
 def _logprobs_at(choice: Choice, places: range | None) -> dict[str, object] | None:

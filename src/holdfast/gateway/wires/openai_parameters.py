@@ -37,6 +37,7 @@ class Parameters(Struct, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
+    return_token_ids: bool | None = None
 
     # About the books.
     user: object = None
@@ -72,7 +73,6 @@ class Parameters(Struct, kw_only=True, forbid_unknown_fields=True):
     skip_special_tokens: object = None
     spaces_between_special_tokens: object = None
     prompt_logprobs: object = None
-    return_token_ids: object = None
     return_tokens_as_token_ids: object = None
     structured_outputs: object = None
 
@@ -112,7 +112,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "prompt_logprobs": (),
-    "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "structured_outputs": (),
 }
