@@ -15,7 +15,8 @@ def check_possible(request: Request, endpoint: Endpoint) -> None:
     if sampling.json is not False and is_embedded:
         raise Unsupported(
             "json",
-            f"the embedded engine cannot keep a reply to JSON; ask for JSON in the prompt, or {_OTHERS}",
+            "the embedded engine cannot keep a reply to JSON; ask for JSON in the prompt, or "
+            f"{_OTHERS}",
         )
     if request.structure and (is_embedded or endpoint.dialect.kind is Kind.FIREWORKS):
         what = "tool_choice" if sampling.tool_choice else "parallel_tool_calls"
