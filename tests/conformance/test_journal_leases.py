@@ -5,14 +5,16 @@ import time
 
 import pytest
 from journals import Check, every_journal  # noqa: F401 - the fixture
+from msgspec import structs
 
 from builders import joined, make_tasks, me, ready, someone_else, spec, values
-from holdfast.journal.journal import Journal, WorkerIdentity
+from holdfast.journal.journal import Journal
 from holdfast.records.errors import LeaseLost, RunHeld
 from holdfast.records.trajectory import Status
 
 FOR_EVER = 600.0
 SOON = 0.05
+UNUSED_PID = 2**22 - 1
 
 
 async def until_expired(journal: Journal) -> None:
@@ -154,12 +156,33 @@ def test_a_dead_process_holds_nothing(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run = await journal.create_run(spec(samples=1), make_tasks("a"))
         here = me()
-        dead = WorkerIdentity(here.host, here.pid, "another process with the same number")
+        dead = structs.replace(here, born="another process with the same number")
         worker = await journal.join(run, dead, lease_seconds=FOR_EVER, share=False)
         (old,) = await journal.claim(worker, groups=1)
         worker = await journal.join(run, here, lease_seconds=FOR_EVER, share=False)
         assert len(await journal.claim(worker, groups=1)) == 1
         with pytest.raises(LeaseLost):
             await journal.append(old.open[0], values(1))
+
+    check(body)
+
+
+def test_a_worker_of_another_namespace_is_never_looked_up_by_its_number(check: Check) -> None:
+    """Its pid is no process here, or another one, and it lives: its lease alone decides."""
+
+    async def body(journal: Journal) -> None:
+        run = await journal.create_run(spec(samples=1), make_tasks("a", "b"))
+        here = me()
+        there = structs.replace(here, pid=UNUSED_PID, namespace="another container's")
+        other = await journal.join(run, there, lease_seconds=FOR_EVER, share=False)
+        (held,) = await journal.claim(other, groups=1)
+        with pytest.raises(RunHeld, match=f"process {UNUSED_PID}"):
+            await journal.join(run, here, lease_seconds=FOR_EVER, share=False)
+        worker = await journal.join(run, here, lease_seconds=FOR_EVER, share=True)
+        assert [claim.task.id for claim in await journal.claim(worker, groups=9)] == ["b"]
+        assert await journal.claim(worker, groups=9) == []
+        (row,) = await journal.runs()
+        assert str(there) in row.live_workers
+        await journal.append(held.open[0], values(1))
 
     check(body)

@@ -12,9 +12,12 @@ from holdfast.testing import FakeEngine
 HERE = Path(__file__).parent
 
 
-def holdfast(*words: object, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+def holdfast(
+    *words: object, env: dict[str, str] | None = None, around: tuple[str, ...] = ()
+) -> "subprocess.Popen[str]":
+    """`around`: a command that runs it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *(str(word) for word in words)],
+        [*around, sys.executable, "-m", "holdfast", *(str(word) for word in words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

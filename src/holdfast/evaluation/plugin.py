@@ -6,7 +6,7 @@ what they found travels in pytest's own reports.
 """
 
 import json
-import os
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -312,7 +312,7 @@ def _write_summary(path: Path, outcomes: list[dict[str, Any]]) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")  # A pipe, say.
         return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)  # Whole, or as it was.
 

@@ -5,7 +5,7 @@ and once only. Policies and the open journal belong to one evaluation and its ev
 """
 
 import asyncio
-import os
+import secrets
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -109,6 +109,6 @@ def _ignored_by_git(folder: Path) -> None:
     """A journal is no part of a repository. Several workers may come here at once."""
     own = folder / ".gitignore"
     if not own.exists():
-        beside = folder / f".gitignore.{os.getpid()}"
+        beside = folder / f".gitignore.{secrets.token_hex(8)}"
         beside.write_text("# Made by holdfast.\n*\n")
         beside.replace(own)

@@ -19,13 +19,14 @@ from msgspec import Struct, field
 from holdfast.journal import table_check
 from holdfast.journal.chain import COLUMNS, rows
 from holdfast.journal.journal import Cut, WorkerIdentity, digest_of
+from holdfast.journal.lease_clock import IS_LEASED, BootClock
 from holdfast.journal.log_check import Finding, TrajectoryState, check_log
 from holdfast.journal.log_repair import accept, copy_to_mend, remove_copy, take_mended
 from holdfast.journal.losses import Loss, find_loss
 from holdfast.journal.names import refuse_second_name
 from holdfast.journal.process import is_gone
 from holdfast.journal.repair import mend
-from holdfast.journal.runs import NOW, shown
+from holdfast.journal.runs import shown
 from holdfast.journal.schema import SALVAGE, JournalDamaged, explain, log_size, prepare
 from holdfast.journal.sqlite import connect_to_read, plain_connect
 from holdfast.journal.table_repair import damage_of, is_beyond_repair, mend_tables
@@ -324,11 +325,12 @@ def _mend_cut(path: Path, loss: Loss) -> str:
 
 
 def _refuse_if_held(connection: sqlite3.Connection) -> None:
-    for run, host, pid, born in connection.execute(
-        "SELECT r.name, w.host, w.pid, w.born FROM workers w JOIN runs r ON r.id = w.run "  # noqa: S608 - NOW is ours
-        f"WHERE w.lease_until > {NOW}"
+    for run, *identity in connection.execute(
+        "SELECT r.name, w.host, w.pid, w.born, w.namespace "  # noqa: S608 - IS_LEASED is ours
+        f"FROM workers w JOIN runs r ON r.id = w.run WHERE {IS_LEASED}",
+        BootClock().read().parameters,
     ):
-        worker = WorkerIdentity(host, pid, born)
+        worker = WorkerIdentity(*identity)
         if not is_gone(worker):
             raise RunHeld(f"run {run!r} is being worked on by {worker}; stop it, then repair")
 

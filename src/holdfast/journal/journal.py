@@ -28,6 +28,8 @@ class WorkerIdentity(Struct, frozen=True):
     pid: int
     born: str
     """When the process started, in the machine's own terms: a pid alone may be used again."""
+    namespace: str = ""
+    """Where its pid means something: the boot and the PID namespace. "" where that is unknown."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"

@@ -7,6 +7,8 @@ taken for dead; they never decide whether a write is right.
 
 import sqlite3
 
+from msgspec import structs
+
 from holdfast.journal import chain
 from holdfast.journal.journal import (
     Claim,
@@ -15,11 +17,17 @@ from holdfast.journal.journal import (
     Worker,
     WorkerIdentity,
 )
+from holdfast.journal.lease_clock import IS_LEASED, Instant
 from holdfast.journal.process import is_gone
-from holdfast.journal.runs import NOW, TASK, status_of, task_of, trajectory_rows
+from holdfast.journal.runs import TASK, status_of, task_of, trajectory_rows
 from holdfast.records.errors import LeaseLost, RunHeld
 from holdfast.records.run import Run
 from holdfast.records.trajectory import TrajectoryKey
+
+_JOIN = """INSERT INTO workers(
+        run, host, pid, born, namespace, lease_until, clock, clock_until, lease_seconds)
+    VALUES (:run, :host, :pid, :born, :namespace, :wall + :lease, :clock, :ticks + :lease, :lease)
+    RETURNING id"""
 
 
 def join(
@@ -29,31 +37,29 @@ def join(
     *,
     lease_seconds: float,
     share: bool,
+    now: Instant,
 ) -> Worker:
-    live = _bury_the_dead(connection, run.id)
+    live = _bury_the_dead(connection, run.id, now)
     if live and not share:
         raise RunHeld(
             f"run {run.spec.name!r} is being worked on by {', '.join(live)}; wait for it, stop "
             "it, or add --join to share the work"
         )
-    (worker,) = connection.execute(
-        f"INSERT INTO workers(run, host, pid, born, lease_until) VALUES (?, ?, ?, ?, {NOW} + ?) "  # noqa: S608 - NOW is ours
-        "RETURNING id",
-        (run.id, identity.host, identity.pid, identity.born, lease_seconds),
-    ).fetchone()
+    who = structs.asdict(identity) | {"run": run.id, "lease": lease_seconds}
+    (worker,) = connection.execute(_JOIN, now.parameters | who).fetchone()
     return Worker(worker, identity, run.id, lease_seconds)
 
 
-def _bury_the_dead(connection: sqlite3.Connection, run: int) -> list[str]:
+def _bury_the_dead(connection: sqlite3.Connection, run: int, now: Instant) -> list[str]:
     """Fences workers whose lease ran out or whose process is gone; names those that live."""
     living = []
     found = connection.execute(
-        f"SELECT id, host, pid, born, lease_until > {NOW} FROM workers WHERE run = ?",  # noqa: S608 - NOW is ours
-        (run,),
+        f"SELECT id, {IS_LEASED}, host, pid, born, namespace FROM workers w WHERE run = :run",  # noqa: S608 - IS_LEASED is ours
+        now.parameters | {"run": run},
     ).fetchall()
-    for worker, host, pid, born, in_time in found:
-        identity = WorkerIdentity(host, pid, born)
-        if in_time and not is_gone(identity):
+    for worker, is_leased, *row in found:
+        identity = WorkerIdentity(*row)
+        if is_leased and not is_gone(identity):
             living.append(str(identity))
         else:
             _release(connection, worker)
@@ -67,10 +73,11 @@ def _release(connection: sqlite3.Connection, worker: int) -> None:
     connection.execute("DELETE FROM workers WHERE id = ?", (worker,))
 
 
-def heartbeat(connection: sqlite3.Connection, worker: Worker) -> None:
+def heartbeat(connection: sqlite3.Connection, worker: Worker, now: Instant) -> None:
     known = connection.execute(
-        f"UPDATE workers SET lease_until = {NOW} + ? WHERE id = ?",  # noqa: S608 - NOW is ours
-        (worker.lease_seconds, worker.id),
+        "UPDATE workers SET lease_until = :wall + :lease, clock = :clock, "
+        "clock_until = :ticks + :lease WHERE id = :worker",
+        now.parameters | {"lease": worker.lease_seconds, "worker": worker.id},
     ).rowcount
     if not known:
         raise LeaseLost(
@@ -85,25 +92,26 @@ def leave(connection: sqlite3.Connection, worker: Worker) -> None:
 
 _CLAIMABLE = f"""SELECT t.task FROM trajectories t
     JOIN tasks k ON k.run = t.run AND k.ordinal = t.task
-    WHERE t.run = ? AND t.settled IS NULL AND t.task > ? AND k.current
+    WHERE t.run = :run AND t.settled IS NULL AND t.task > :after AND k.current
     GROUP BY t.task
     HAVING sum(t.owner IS NOT NULL AND EXISTS (
-        SELECT 1 FROM workers w WHERE w.id = t.owner AND w.lease_until > {NOW})) = 0
-    ORDER BY t.task LIMIT ?"""  # noqa: S608 - NOW is ours
+        SELECT 1 FROM workers w WHERE w.id = t.owner AND {IS_LEASED})) = 0
+    ORDER BY t.task LIMIT :groups"""  # noqa: S608 - IS_LEASED is ours
 
 
 def claim(
-    connection: sqlite3.Connection, worker: Worker, *, groups: int, after: int
+    connection: sqlite3.Connection, worker: Worker, *, groups: int, after: int, now: Instant
 ) -> list[Claim]:
     """Groups behind task `after`, in order. An expired worker's groups are taken over."""
     # Whoever claims is alive; without this a worker that overslept would claim its own groups anew.
-    heartbeat(connection, worker)
+    heartbeat(connection, worker, now)
     (run,) = connection.execute("SELECT name FROM runs WHERE id = ?", (worker.run,)).fetchone()
-    ordinals = connection.execute(_CLAIMABLE, (worker.run, after, groups)).fetchall()
+    wanted = now.parameters | {"run": worker.run, "after": after, "groups": groups}
+    ordinals = connection.execute(_CLAIMABLE, wanted).fetchall()
     if not ordinals and after < 0:
         # Nothing is left but what others hold: those that were killed hold nothing any more.
-        _bury_the_dead(connection, worker.run)
-        ordinals = connection.execute(_CLAIMABLE, (worker.run, after, groups)).fetchall()
+        _bury_the_dead(connection, worker.run, now)
+        ordinals = connection.execute(_CLAIMABLE, wanted).fetchall()
     return [_claim_group(connection, run, worker, ordinal) for (ordinal,) in ordinals]
 
 

@@ -9,13 +9,14 @@ import msgspec
 
 from holdfast.journal import chain
 from holdfast.journal.journal import RunRow, TrajectoryRow, WorkerIdentity
+from holdfast.journal.lease_clock import IS_LEASED, BootClock
 from holdfast.journal.process import is_gone
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.run import Run, RunChange, RunSpec
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
 
-# The database's own clock, in seconds: every worker of a run reads the same one.
+# The database's own clock, in seconds since the epoch.
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
 _encode = msgspec.msgpack.encode
@@ -240,11 +241,13 @@ def _run_row(connection: sqlite3.Connection, run: Run) -> RunRow:
     (tasks_count,) = connection.execute(
         "SELECT count(*) FROM tasks WHERE run = ? AND current", (run.id,)
     ).fetchone()
+    now = BootClock().read()
     leased = connection.execute(
-        f"SELECT host, pid, born FROM workers WHERE run = ? AND lease_until > {NOW}",  # noqa: S608 - NOW is ours
-        (run.id,),
+        "SELECT host, pid, born, namespace FROM workers w "  # noqa: S608 - IS_LEASED is ours
+        f"WHERE run = :run AND {IS_LEASED}",
+        now.parameters | {"run": run.id},
     ).fetchall()
-    workers = [WorkerIdentity(host, pid, born) for host, pid, born in leased]
+    workers = [WorkerIdentity(*row) for row in leased]
     return RunRow(
         name=run.spec.name,
         created=run.created,

@@ -18,7 +18,7 @@ from holdfast.journal.wal import PAGE_SIZE, beside, log_of
 from holdfast.records.errors import JournalError, JournalFull, JournalNewer, NotAJournal
 
 APPLICATION_ID = 0x484F4C44
-VERSION = 2
+VERSION = 3
 
 # How long to wait for another process that is creating the same journal.
 CREATE_SECONDS = 30.0
@@ -95,6 +95,13 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
         # writes its batch number with every transaction: now it finds no table for it, and fails.
         """ALTER TABLE writers RENAME TO batches""",
     ),
+    # Where a worker's pid means something, and its lease on a clock that nobody sets.
+    3: (
+        """ALTER TABLE workers ADD COLUMN namespace TEXT NOT NULL DEFAULT ''""",
+        """ALTER TABLE workers ADD COLUMN clock TEXT NOT NULL DEFAULT ''""",
+        """ALTER TABLE workers ADD COLUMN clock_until REAL NOT NULL DEFAULT 0""",
+        """ALTER TABLE workers ADD COLUMN lease_seconds REAL NOT NULL DEFAULT 0""",
+    ),
 }
 
 # What readers of an older file see of the tables that it does not have: they may not migrate it.
@@ -105,6 +112,10 @@ _VIEWS: dict[int, tuple[str, ...]] = {
             ON p.trajectory = r.trajectory AND p.seq = r.seq - 1""",
         """CREATE TEMP VIEW heads AS SELECT trajectory, max(position) AS position,
             max(seq) + 1 AS length FROM records GROUP BY trajectory""",
+    ),
+    2: (
+        """CREATE TEMP VIEW workers AS SELECT *, '' AS namespace, '' AS clock, 0 AS clock_until,
+            0 AS lease_seconds FROM main.workers""",
     ),
 }
 

@@ -29,6 +29,7 @@ from holdfast.journal.journal import (
     WorkerIdentity,
     digest_of,
 )
+from holdfast.journal.lease_clock import BootClock, JumpWatch, LeaseClock
 from holdfast.journal.losses import refuse_losses
 from holdfast.journal.names import refuse_second_name
 from holdfast.journal.repair import cut_to_last_good, decode_rows, reopen_failed
@@ -83,8 +84,17 @@ def connect_to_read(
 class SqliteJournal:
     """See `Journal` for what it promises. Use `open_journal`, or close it yourself."""
 
-    def __init__(self, path: Path, *, read_only: bool = False, connect: Connect = plain_connect):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        connect: Connect = plain_connect,
+        lease_clock: LeaseClock | None = None,
+    ):
         self.path = path
+        self._lease_clock = lease_clock or BootClock()
+        self._jumps = JumpWatch()
         # Whoever changes the working directory later does not mean another journal.
         self._file = path.absolute()
         self._read_only = read_only
@@ -208,12 +218,20 @@ class SqliteJournal:
     ) -> Worker:
         return await self._write(
             lambda connection: leases.join(
-                connection, run, identity, lease_seconds=lease_seconds, share=share
+                connection,
+                run,
+                identity,
+                lease_seconds=lease_seconds,
+                share=share,
+                now=self._lease_clock.read(),
             )
         )
 
     async def heartbeat(self, worker: Worker) -> None:
-        await self._write(lambda connection: leases.heartbeat(connection, worker))
+        self._jumps.look(self._lease_clock.read())
+        await self._write(
+            lambda connection: leases.heartbeat(connection, worker, self._lease_clock.read())
+        )
 
     async def leave(self, worker: Worker) -> None:
         await self._write(lambda connection: leases.leave(connection, worker))
@@ -232,7 +250,9 @@ class SqliteJournal:
 
     async def _claim(self, worker: Worker, *, groups: int, after: int) -> list[Claim]:
         return await self._write(
-            lambda connection: leases.claim(connection, worker, groups=groups, after=after)
+            lambda connection: leases.claim(
+                connection, worker, groups=groups, after=after, now=self._lease_clock.read()
+            )
         )
 
     # --- the log

@@ -1,0 +1,81 @@
+"""The clock of leases: the time since boot, which nobody can set.
+
+All processes of one machine share it, whatever container they are in, so that setting the wall
+clock ends no lease. Only a worker of another boot is judged by the wall clock: the two have no
+other in common. Clocks decide when a worker may be taken for dead; they never decide whether a
+write is right.
+"""
+
+import logging
+import time
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.journal.process import boot_id, time_namespace
+
+JUMP_SECONDS = 5.0
+"""By how much the wall clock may leave the other one between two looks: it is corrected all the
+time, by far less."""
+_log = logging.getLogger("holdfast.journal")
+
+IS_LEASED = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until > :ticks
+    ELSE w.lease_until > :wall
+        AND (w.lease_seconds = 0 OR w.lease_until <= :wall + 2 * w.lease_seconds) END)"""
+"""Of a worker `w`, at an `Instant`. A lease that would last longer than leases do was written
+before the wall clock was set back: after a reboot, nobody waits until that time comes again."""
+
+
+class Instant(Struct, frozen=True):
+    """One moment, as a lease's two clocks show it."""
+
+    clock: str
+    """Whose ticks these are: they can be compared with those of the same clock only. "" if none."""
+    ticks: float
+    wall: float
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """By name, for SQL."""
+        return {"clock": self.clock, "ticks": self.ticks, "wall": self.wall}
+
+
+class LeaseClock(Protocol):
+    def read(self) -> Instant: ...
+
+
+class BootClock:
+    """The machine's own. Without such a clock, leases go by the wall clock alone."""
+
+    def __init__(self) -> None:
+        boot = boot_id() if hasattr(time, "CLOCK_BOOTTIME") else ""
+        self._name = f"{boot} {time_namespace()}" if boot else ""
+
+    def read(self) -> Instant:
+        ticks = time.clock_gettime(time.CLOCK_BOOTTIME) if self._name else time.monotonic()
+        return Instant(self._name, ticks, time.time())
+
+
+class JumpWatch:
+    """Logs that the wall clock was set, since what else goes by it may be wrong then."""
+
+    def __init__(self) -> None:
+        self._before: Instant | None = None
+
+    def look(self, now: Instant) -> None:
+        before, self._before = self._before, now
+        if before is None:
+            return
+        jump = (now.wall - before.wall) - (now.ticks - before.ticks)
+        if abs(jump) > JUMP_SECONDS:
+            _log.warning("the clock was set %s; %s", _in_words(jump), _consequence(now))
+
+
+def _in_words(jump: float) -> str:
+    return f"{abs(jump):.0f} s {'forward' if jump > 0 else 'back'}"
+
+
+def _consequence(now: Instant) -> str:
+    if now.clock:
+        return "leases go by the time since boot, and are as they were"
+    return "leases go by it here: workers may take each other's work over (--lease sets how soon)"
