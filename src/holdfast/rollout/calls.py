@@ -1,5 +1,8 @@
 """A tool call's durable life: intent first, result after, and its contract in between.
 
+The intent is written when the call has all that it needs, and only that is missing: whatever has
+an intent has begun, or is about to. A call that waits for a thread or a process leaves no trace.
+
 What the policy did wrong (unknown tool, invalid arguments, a tool that says no) is a result that
 the model is shown. What broke in the tool is no result at all: the attempt fails, and the next one
 finds the intent. A bug in the tool is a bug: nobody is told that the call was interrupted.
@@ -7,7 +10,8 @@ finds the intent. A bug in the tool is a bug: nobody is told that the call was i
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 
 from msgspec import structs
 
@@ -26,6 +30,7 @@ from holdfast.rollout.containment import as_exception, end
 from holdfast.rollout.deaths import check_alive
 from holdfast.rollout.environment import Observation, checked
 from holdfast.rollout.episode import BoundTool
+from holdfast.rollout.gate import Begin
 from holdfast.rollout.inside import Inside
 from holdfast.rollout.live_world import EPISODE_OVER
 from holdfast.rollout.prompt import fingerprint
@@ -133,9 +138,8 @@ async def _first_call(
         result = ToolResult(path, words, error=type(refused).__name__)
         await session.append(intent, result)
         return result
-    await session.append(intent)
     assert tool is not None, "an unknown tool is refused above"
-    return await _run(session, intent, tool)
+    return await _run(session, intent, tool, intent)
 
 
 async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | None) -> ToolResult:
@@ -144,57 +148,93 @@ async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | N
     if intent.contract is Contract.IDEMPOTENT and tool is not None:
         check_alive(session, intent.path, f"tool {tool.name}")
         await session.go_live()
-        # Durable before it runs: should it kill this process again, that is counted.
-        await session.append()
         return await _run(session, intent, tool)
     result = ToolResult(intent.path, INTERRUPTED, error=INTERRUPTED_CALL)
     await session.append(result)
     return result
 
 
-async def _run(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
+async def _run(session: Session, intent: ToolIntent, tool: Tool, *first: ToolIntent) -> ToolResult:
+    """`first` is what has to be durable before the call begins, and not before that."""
     if not isinstance(tool, BoundTool):
-        return await _run_once(session, intent, tool)
+        return await _run_once(session, intent, tool, *first)
     try:
         async with tool.episode.acting(intent.path):
-            return await _run_once(session, intent, tool)
+            return await _run_once(session, intent, tool, *first)
     except ToolSaysNo as no:
         # It waited for its turn, and the call before it ended the episode.
         result = ToolResult(intent.path, str(no), error=type(no).__name__)
-        await session.append(result)
+        await session.append(*first, result)
         return result
 
 
-async def _run_once(session: Session, intent: ToolIntent, tool: Tool) -> ToolResult:
-    started, seen = session.clock.elapsed(), None
+async def _run_once(
+    session: Session, intent: ToolIntent, tool: Tool, *first: ToolIntent
+) -> ToolResult:
     try:
         arguments = tool.bind(intent.arguments)
+    except ToolSaysNo as no:  # The tool is another than when the call was interrupted.
+        result = ToolResult(intent.path, tool.shown(str(no)), error=type(no).__name__)
+    else:
         if tool.wants_key:
             arguments[KEY_PARAMETER] = intent.idempotency_key
-        await tool.ready()
-        async with (
-            asyncio.timeout(tool.caller_timeout) as deadline,
-            Inside(session, intent.path, is_world=isinstance(tool, BoundTool)),
-        ):
-            found = await tool.invoke(arguments)
-        seen = checked(found) if isinstance(found, Observation) else None
-        content, error = tool.shown(found if seen is None else seen.text), ""
+        result = await _run_in_slot(session, intent, tool, arguments, *first)
+    await session.append(result)
+    return result
+
+
+async def _run_in_slot(
+    session: Session,
+    intent: ToolIntent,
+    tool: Tool,
+    arguments: dict[str, object],
+    *first: ToolIntent,
+) -> ToolResult:
+    async with AsyncExitStack() as slot:
+        with _accidents(session, intent, tool):
+            begin = await slot.enter_async_context(tool.slot(arguments))
+        session.check_usable()  # It may have waited for long.
+        # Also without an intent: should the call kill this process again, that is counted.
+        await session.append(*first)
+        return await _begun(session, intent, tool, begin)
+
+
+async def _begun(
+    session: Session, intent: ToolIntent, tool: Tool, begin: "Begin[object]"
+) -> ToolResult:
+    started, seen = session.clock.elapsed(), None
+    deadline = asyncio.timeout(tool.caller_timeout)
+    inside = Inside(session, intent.path, is_world=isinstance(tool, BoundTool))
+    try:
+        with _accidents(session, intent, tool, deadline):
+            async with deadline, inside:
+                found = await begin()
+            seen = checked(found) if isinstance(found, Observation) else None
+            content, error = tool.shown(found if seen is None else seen.text), ""
     except ToolSaysNo as refusal:
         content, error = tool.shown(str(refusal)), type(refusal).__name__
+    result = ToolResult(intent.path, content, error, session.clock.elapsed() - started)
+    if seen is None:
+        return result
+    return structs.replace(result, reward=seen.reward, done=seen.done, truncated=seen.truncated)
+
+
+@contextmanager
+def _accidents(
+    session: Session, intent: ToolIntent, tool: Tool, deadline: asyncio.Timeout | None = None
+) -> Iterator[None]:
+    """What breaks a call, or keeps it from being made, fails the attempt."""
+    try:
+        yield
+    except ToolSaysNo:
+        raise
+    except ThreadsHang as hang:  # It was not called at all.
+        raise session.failed(hang, intent.path) from None
     except Exception as broken:
         if not is_accident(broken):
             raise  # A limit that the policy met inside it.
-        if isinstance(broken, ThreadsHang):  # It was not called at all.
-            raise session.failed(broken, intent.path) from None
-        late = isinstance(broken, TimeoutError) and deadline.expired()
+        late = isinstance(broken, TimeoutError) and deadline is not None and deadline.expired()
         raise session.failed(_broken(tool, broken, late=late), intent.path) from broken
-    result = ToolResult(intent.path, content, error, session.clock.elapsed() - started)
-    if seen is not None:
-        result = structs.replace(
-            result, reward=seen.reward, done=seen.done, truncated=seen.truncated
-        )
-    await session.append(result)
-    return result
 
 
 def _fingerprint(call: ToolCall) -> bytes:

@@ -7,16 +7,17 @@ environment is called: it is brought back, by its recovery level, when the rollo
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.records.failure import failure_of
 from holdfast.records.step import CloseFailed, Contract, EnvironmentStepped, ToolResult
 from holdfast.rollout import difference
-from holdfast.rollout.containment import as_exception, contained
+from holdfast.rollout.containment import as_exception
 from holdfast.rollout.environment import Environment, Observation, Recovery
+from holdfast.rollout.gate import Begin
 from holdfast.rollout.guarded import check_usable, identity_of, recovery_of
 from holdfast.rollout.live_world import EPISODE_OVER, LiveWorld
 from holdfast.rollout.own_thread import OwnThread
@@ -24,10 +25,7 @@ from holdfast.rollout.prompt import fingerprint
 from holdfast.rollout.recorded import answer_of, observation_of, step_of
 from holdfast.rollout.reply import Reply
 from holdfast.rollout.session import Session
-from holdfast.rollout.tool import Tool, result_text, tools_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from holdfast.rollout.tool import Tool, in_the_end, result_text, tools_of
 
 MAX_SEED = 2**31
 
@@ -40,14 +38,19 @@ class BoundTool(Tool):
         self.episode = episode
         self.contract = episode.contract_of(tool)
 
-    async def invoke(self, arguments: dict[str, object]) -> object:
+    @asynccontextmanager
+    async def slot(self, arguments: dict[str, object]) -> "AsyncIterator[Begin[object]]":
         if self.is_async or self.isolated:
-            return await super().invoke(arguments)
+            async with super().slot(arguments) as begin:
+                yield begin
+        else:  # The environment's thread is free: its calls are made one by one.
+            yield lambda: self._in_its_thread(arguments)
+
+    async def _in_its_thread(self, arguments: dict[str, object]) -> object:
         if self.episode.environment.inline:
-            found = self.function(**arguments)
-        else:
-            found = await self.episode.thread.run(lambda: self.function(**arguments))
-        return await contained(found) if isinstance(found, Awaitable) else found
+            return await in_the_end(self.function(**arguments))
+        found = await self.episode.thread.run(lambda: self.function(**arguments))
+        return await in_the_end(found)
 
 
 class Episode:

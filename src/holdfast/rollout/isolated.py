@@ -9,15 +9,17 @@ import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
 from holdfast.records.errors import ToolSaysNo, UsageError
+from holdfast.rollout.gate import Begin, Gate, at_gate
 from holdfast.rollout.isolated_pool import Call
 from holdfast.rollout.isolated_process import RemoteTraceback
-from holdfast.rollout.isolated_wire import Broken, Home, Refusal, Request, Result
+from holdfast.rollout.isolated_wire import Answer, Broken, Home, Refusal, Request, Result
 from holdfast.rollout.threads import DaemonThreads
 from holdfast.rollout.tool_bug import RaisedElsewhere
 
@@ -31,8 +33,12 @@ class Isolated:
     def __init__(self, function: Callable[..., object], tool: str):
         self._name, self._home = _place(function, tool)
 
-    async def run(self, arguments: dict[str, object], *, key: str | None, timeout: float) -> str:
-        """The text of the result. `timeout` counts from when the process is there and ready."""
+    @asynccontextmanager
+    async def slot(
+        self, arguments: dict[str, object], *, key: str | None, timeout: float
+    ) -> "AsyncIterator[Begin[str]]":
+        """A process that is there and ready. The text of the result; `timeout` counts from when it
+        begins."""
         if _imports:
             raise UsageError(
                 f"{_imports[-1]} calls an isolated tool while it is imported: what it runs has to "
@@ -41,17 +47,30 @@ class Isolated:
         written = msgspec.json.encode(arguments).decode()
         call = Call(Request(self._name, written, key), timeout)
         await _threads.room()
+        gate = Gate()
+        async with at_gate(gate, self._answer(call, gate)) as running:
+
+            async def begin() -> str:
+                gate.open()
+                return _text(await running)
+
+            yield begin
+
+    async def _answer(self, call: Call, gate: Gate) -> Answer:
         try:
-            answer = await _threads.run(lambda: call.run(self._home))
+            return await _threads.run(lambda: call.run(self._home, gate))
         except asyncio.CancelledError:
             call.cancel()
             raise
-        if isinstance(answer, Result):
-            return answer.text
-        if isinstance(answer, Refusal):
-            raise _refusal(answer)
-        assert isinstance(answer, Broken), "a process says once that it is ready"
-        raise RaisedElsewhere(answer.kind, answer.message) from RemoteTraceback(answer.traceback)
+
+
+def _text(answer: Answer) -> str:
+    if isinstance(answer, Result):
+        return answer.text
+    if isinstance(answer, Refusal):
+        raise _refusal(answer)
+    assert isinstance(answer, Broken), "a process says once that it is ready"
+    raise RaisedElsewhere(answer.kind, answer.message) from RemoteTraceback(answer.traceback)
 
 
 @contextlib.contextmanager

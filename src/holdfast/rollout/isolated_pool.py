@@ -13,6 +13,7 @@ import time
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 
+from holdfast.rollout.gate import Gate, NotBegun
 from holdfast.rollout.isolated_process import Process
 from holdfast.rollout.isolated_wire import Answer, Home, Request
 
@@ -38,15 +39,21 @@ class Call:
         self._pool: Pool | None = None
         self._process: Process | None = None
 
-    def run(self, home: Home) -> Answer:
+    def run(self, home: Home, gate: Gate) -> Answer:
+        """Waits for a process, then at the gate, then for the answer."""
         pool = self._pool = _offices[-1].pool(home)
         process = pool.take(self)
         is_fit = False
         try:
             self._attach(process)
+            process.get_ready()
+            gate.wait()
             answer = process.ask(self._request, self._timeout)
             is_fit = self._detach()
             return answer
+        except NotBegun:
+            is_fit = self._detach()
+            raise
         finally:
             pool.give_back(process, is_fit=is_fit)
 

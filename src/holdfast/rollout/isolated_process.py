@@ -67,10 +67,13 @@ class Process:
     def pid(self) -> int:
         return self._child.pid
 
-    def ask(self, request: Request, timeout: float) -> Answer:
-        """The answer. `timeout` begins when the module is imported."""
+    def get_ready(self) -> None:
+        """Returns when the module is imported."""
         if not self._is_ready:
             self._wait_for_import()
+
+    def ask(self, request: Request, timeout: float) -> Answer:
+        """The answer of a process that is ready."""
         self.calls += 1
         try:
             return self._exchange(frame(request), timeout)

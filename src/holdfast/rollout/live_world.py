@@ -182,10 +182,11 @@ class LiveWorld:
             if tool.wants_key:
                 arguments[KEY_PARAMETER] = intent.idempotency_key
             async with (
+                tool.slot(arguments) as begin,
                 asyncio.timeout(tool.caller_timeout),
                 Inside(self._session, intent.path, is_world=True),
             ):
-                found = await tool.invoke(arguments)
+                found = await begin()
             if isinstance(found, Observation):
                 return structs.replace(checked(found), text=tool.shown(found.text))
             return Observation(tool.shown(found))

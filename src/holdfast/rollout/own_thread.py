@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from holdfast.records.errors import EnvironmentBroken
-from holdfast.rollout.threads import mailbox_of, set_exception, set_result
+from holdfast.rollout.mailbox import mailbox_of, set_exception, set_result
 
 Result = TypeVar("Result")
 Work = Callable[[], None]

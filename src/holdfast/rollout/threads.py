@@ -5,7 +5,6 @@ end), is counted, and is bounded: with too many left behind, new work is refused
 """
 
 import asyncio
-import contextlib
 import contextvars
 import os
 import queue
@@ -13,11 +12,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from holdfast.records.errors import ThreadsHang
-from holdfast.rollout.containment import as_exception
+from holdfast.rollout.gate import Begin, Gate, NotBegun, at_gate
+from holdfast.rollout.mailbox import Mailbox, mailbox_of, set_exception, set_result
 
 MAX_ABANDONED = 64
 HANGING_SECONDS = 60.0
@@ -26,6 +27,9 @@ LOOK_AGAIN = 0.1
 IDLE_SECONDS = 1.0
 PATIENCE = 0.01
 """Seconds that calls wait for a thread that is at work, before there are more."""
+MAX_ADMITTED = 16
+"""Calls of one loop that are about to begin at once: enough for a commit to be shared, and few
+enough that no kill finds many which are recorded and have not begun."""
 MOST_PATIENCE = 0.1
 """The same while the event loop is so busy that no thread gets far."""
 Result = TypeVar("Result")
@@ -75,13 +79,35 @@ class DaemonThreads:
             "made; give what they wait for a timeout (`requests.get(…, timeout=30)`), and go on"
         )
 
-    async def run(self, function: Callable[[], Result], *, seconds: float | None = None) -> Result:
-        """What the function returns or raises; after so many seconds, `StillRunning`."""
+    @asynccontextmanager
+    async def slot(self, function: Callable[[], Result]) -> "AsyncIterator[Begin[Result]]":
+        """A thread that is there for the function, which runs when the block begins it."""
+        await self.room()
+        async with _Admission() as admission:
+            gate = Gate()
+            async with at_gate(gate, self.run(function, gate=gate)) as running:
+
+                async def begin() -> Result:
+                    gate.open()
+                    admission.end()
+                    return await running
+
+                yield begin
+
+    async def run(
+        self,
+        function: Callable[[], Result],
+        *,
+        seconds: float | None = None,
+        gate: Gate | None = None,
+    ) -> Result:
+        """What the function returns or raises; after so many seconds, `StillRunning`. With a
+        `gate`, its thread waits there first."""
         if self._hanging() >= MAX_ABANDONED:
             raise self._refusal()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        call = _Call(function, future, mailbox_of(loop))
+        call = _Call(function, future, mailbox_of(loop), gate)
         timer = None if seconds is None else loop.call_later(seconds, _give_up, future)
         self._line.join(call, loop, hanging=len(self._abandoned))
         try:
@@ -95,6 +121,33 @@ class DaemonThreads:
                 timer.cancel()
 
 
+class _Admission:
+    """A place among the few calls that are about to begin. Those that have begun need none."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._places = _admitted.setdefault(loop, asyncio.Semaphore(MAX_ADMITTED))
+        self._is_held = False
+
+    async def __aenter__(self) -> "_Admission":
+        await self._places.acquire()
+        self._is_held = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._places.release()
+
+
+_admitted: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
 def _give_up(future: "asyncio.Future[Result]") -> None:
     if not future.done():
         future.set_exception(StillRunning())
@@ -103,19 +156,36 @@ def _give_up(future: "asyncio.Future[Result]") -> None:
 class _Call:
     """One call: who waits for it, and how far it is."""
 
-    __slots__ = ("_context", "_function", "_future", "_mailbox", "is_running", "is_wanted", "since")
+    __slots__ = (
+        "_context", "_function", "_future", "_mailbox",
+        "gate", "is_running", "is_wanted", "since",
+    )  # fmt: skip
 
     def __init__(
-        self, function: Callable[[], Result], future: "asyncio.Future[Result]", mailbox: "_Mailbox"
+        self,
+        function: Callable[[], Result],
+        future: "asyncio.Future[Result]",
+        mailbox: Mailbox,
+        gate: Gate | None,
     ):
         self._function = function
         self._future = future
         self._mailbox = mailbox
         self._context = contextvars.copy_context()
+        self.gate = gate
         self.since = time.monotonic()
         self.is_wanted = True
         self.is_running = True
         """Until it has ended, or was passed over because nobody waits for it any more."""
+
+    def pass_gate(self) -> None:
+        """Waits until it may begin, if it has to."""
+        if self.gate is None or not self.is_wanted:
+            return
+        try:
+            self._context = self.gate.wait()
+        except NotBegun:
+            self.is_wanted = False
 
     def do(self) -> None:
         if self.is_wanted:
@@ -144,7 +214,8 @@ class _Line:
 
     def join(self, call: _Call, loop: asyncio.AbstractEventLoop, *, hanging: int) -> None:
         self._waiting.append(call)
-        if len(self._free) + hanging >= self._threads:
+        # What comes to a gate waits there for more than a thread: it has one of its own.
+        if call.gate is not None or len(self._free) + hanging >= self._threads:
             self._more(1)
         self._watch(loop)
 
@@ -189,6 +260,7 @@ class _Line:
                 call = self._waiting.popleft()
             except IndexError:
                 continue  # Another was faster.
+            call.pass_gate()
             call.do()
             del call  # It holds what the user's function and its result hold.
             self._ended += 1
@@ -214,54 +286,3 @@ class _Line:
         except ValueError:
             return False
         return True
-
-
-class _Mailbox:
-    """What threads have to tell one loop. However many tell it something before it looks, it is
-    woken once."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop):
-        self._loop = loop
-        self._letters: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
-        self._is_called = False
-
-    def post(self, callback: Callable[..., None], *args: object) -> None:
-        self._letters.append((callback, args))
-        if not self._is_called:
-            self._is_called = True
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-                self._loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        self._is_called = False  # First: what is posted from now on calls again.
-        while self._letters:
-            callback, args = self._letters.popleft()
-            callback(*args)
-
-
-_mailboxes: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox]" = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def mailbox_of(loop: asyncio.AbstractEventLoop) -> _Mailbox:
-    """Asked for on the loop itself; posted to from anywhere."""
-    try:
-        return _mailboxes[loop]
-    except KeyError:
-        made = _mailboxes[loop] = _Mailbox(loop)
-        return made
-
-
-def set_result(future: "asyncio.Future[Result]", result: Result) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def set_exception(future: "asyncio.Future[Result]", error: BaseException) -> None:
-    if future.done():
-        return
-    if isinstance(error, StopIteration):
-        # Refused by futures, since a coroutine could not tell it from its own end.
-        error = RuntimeError(f"user code raised {error!r}").with_traceback(error.__traceback__)
-    future.set_exception(error if isinstance(error, Exception) else as_exception(error))

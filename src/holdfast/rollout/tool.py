@@ -9,7 +9,8 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import overload
 
 import msgspec
@@ -18,6 +19,7 @@ from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.step import Contract
 from holdfast.rollout.containment import contained
+from holdfast.rollout.gate import Begin
 from holdfast.rollout.isolated import Isolated
 from holdfast.rollout.threads import DaemonThreads
 from holdfast.rollout.tool_result import MAX_RESULT, cut, result_text
@@ -163,37 +165,50 @@ class Tool:
 
     @property
     def caller_timeout(self) -> float | None:
-        """The deadline that the caller of `invoke` holds; None where `invoke` holds it itself.
+        """The deadline that whoever begins a call holds; None where the call holds it itself.
 
         An isolated call's time does not count before its process is there and ready.
         """
         return None if self.isolated else self.timeout
 
-    async def ready(self) -> None:
-        """Before its time counts: while very many calls hang, others wait for a while."""
-        if not self.is_async and not self.isolated:
-            await self._threads.room()
-
-    async def invoke(self, arguments: dict[str, object]) -> object:
-        """Runs the function: plain ones in a thread, so that they never block the loop.
+    @asynccontextmanager
+    async def slot(self, arguments: dict[str, object]) -> "AsyncIterator[Begin[object]]":
+        """All that a call needs to begin at once: for plain functions a thread, so that they never
+        block the loop, for isolated ones a process that is ready. Waiting for it costs no time of
+        the call.
 
         Cancelling ends the wait; an isolated function is also ended itself.
         """
         if self._isolated is not None:
             given = {name: one for name, one in arguments.items() if name != KEY_PARAMETER}
             key = arguments.get(KEY_PARAMETER) if self.wants_key else None
-            return await self._isolated.run(
+            async with self._isolated.slot(
                 given, key=None if key is None else str(key), timeout=self.timeout
-            )
-        if self.is_async:
-            found = self.function(**arguments)
+            ) as begin:
+                yield begin
+        elif self.is_async:
+            yield lambda: in_the_end(self.function(**arguments))
         else:
-            found = await self._threads.run(lambda: self.function(**arguments))
-        return await contained(found) if isinstance(found, Awaitable) else found
+            async with self._threads.slot(lambda: self.function(**arguments)) as begin_thread:
+
+                async def begin_in_thread() -> object:
+                    return await in_the_end(await begin_thread())
+
+                yield begin_in_thread
+
+    async def invoke(self, arguments: dict[str, object]) -> object:
+        """Waits for a slot, and runs the function in it."""
+        async with self.slot(arguments) as begin:
+            return await begin()
 
     def shown(self, value: object) -> str:
         """What the model is shown of a result, and what is recorded."""
         return cut(result_text(value), self.max_result)
+
+
+async def in_the_end(found: object) -> object:
+    """What a function has given, which may have to be awaited."""
+    return await contained(found) if isinstance(found, Awaitable) else found
 
 
 @overload
