@@ -1,8 +1,12 @@
 """The same command goes on; another one is refused with what differs, unless it is accepted."""
 
+import contextlib
+import hashlib
 import json
 import shutil
+import sqlite3
 
+import msgspec
 import pytest
 from shell import AGENT, Lab
 
@@ -78,14 +82,65 @@ def test_one_setting_that_differs_is_enough(ran, option):
 
 
 def test_other_code_is_refused(ran):
-    ran.write("agent.py", AGENT + "\n# another thought\n")
+    ran.write("agent.py", AGENT + "\nANOTHER = 'thought'\n")
     done = ran.run(samples=2)
     assert done.code == Exit.CHANGED
     rollout, scorer = (line.strip() for line in done.err.splitlines()[1:-1])
     assert rollout.startswith("rollout: recorded 'solve@")
     assert scorer.startswith("scorer: recorded 'score@")
     for line in (rollout, scorer):
-        assert "(another version of its code: any change to its file counts" in line
+        assert line.endswith("(changed: agent.py)")
+
+
+def test_a_comment_is_no_other_code(ran):
+    ran.write("agent.py", AGENT + "\n# another thought\n")
+    done = ran.finished_run("--samples", 2)
+    assert "differ" not in done.err
+    assert ran.engine.stats().requests == 0
+
+
+def test_a_changed_prompt_in_a_helper_is_refused_by_the_name_of_its_file(lab):
+    lab.write("texts.py", "PROMPT = 'be brief'\n")
+    lab.write("agent.py", "from texts import PROMPT\n" + AGENT)
+    lab.finished_run()
+    lab.write("texts.py", "# Shorter.\nPROMPT = 'be brief'\n")
+    lab.finished_run()
+    lab.write("texts.py", "PROMPT = 'be verbose'\n")
+    done = lab.run()
+    assert done.code == Exit.CHANGED
+    rollout, scorer = (line.strip() for line in done.err.splitlines()[1:-1])
+    assert rollout.startswith("rollout: recorded 'solve@")
+    for line in (rollout, scorer):
+        assert line.endswith("(changed: texts.py)")
+    lab.finished_run("--accept-changes")
+    assert shown(lab)["changes"]
+    lab.finished_run()
+
+
+def test_a_run_of_an_older_version_goes_by_its_own_file_as_it_did(lab):
+    """Its fingerprints were digests of the bytes of the file, and nothing else was recorded."""
+    lab.write("texts.py", "PROMPT = 'be brief'\n")
+    text = "from texts import PROMPT\n" + AGENT
+    lab.write("agent.py", text)
+    lab.finished_run()
+    _record_as_before(lab.journal, hashlib.sha256(text.encode()).hexdigest()[:12])
+    lab.write("texts.py", "PROMPT = 'be verbose'\n")
+    lab.finished_run()
+    lab.write("agent.py", text + "\n# another thought\n")
+    done = lab.run()
+    assert done.code == Exit.CHANGED
+    assert "any change to its file counts" in done.err
+
+
+def _record_as_before(journal, digest: str) -> None:
+    with contextlib.closing(sqlite3.connect(journal)) as connection:
+        ((spec,),) = connection.execute("SELECT spec FROM runs").fetchall()
+        recorded = msgspec.msgpack.decode(spec)
+        assert recorded.pop("rollout_code")
+        assert recorded.pop("scorer_code")
+        recorded |= {"rollout": f"solve@{digest}", "scorer": f"score@{digest}"}
+        connection.execute("UPDATE runs SET spec = ?", (msgspec.msgpack.encode(recorded),))
+        connection.commit()
 
 
 def test_a_scorer_where_there_was_none_is_told_so_and_is_no_version_of_another(lab):

@@ -1,8 +1,10 @@
 """Processors in a run: set up once, cleaned up once, and nothing recorded after the end."""
 
 import asyncio
+import inspect
 
 import pytest
+from stage import call
 from yard import Yard, turn
 
 from holdfast.journal.memory import MemoryJournal
@@ -10,7 +12,9 @@ from holdfast.records.errors import (
     PolicyRefused,
     RunStopped,
 )
+from holdfast.rollout.environment import Environment, Observation
 from holdfast.rollout.processor import RolloutProcessor
+from holdfast.rollout.tool import tool
 from holdfast.testing.faulty import FaultyJournal
 
 
@@ -148,3 +152,87 @@ def test_a_step_that_became_durable_after_it_was_given_up_is_no_part_of_the_traj
     yard = Yard(journal=Slow(MemoryJournal()))
     yard.run(rollout, lambda view: seen.append(len(view.turns)) or 1.0)
     assert seen == [len(yard.history().generations)] == [0]
+
+
+class Still(Environment):
+    """Nothing happens in it."""
+
+    name = "Still"
+    recovery = "stateless"
+
+    @property
+    def tools(self):
+        return [tool(self.look)]
+
+    async def reset(self, *, seed):
+        return Observation("quiet")
+
+    async def step(self, action):
+        return Observation(action)
+
+    async def look(self) -> str:
+        """Looks."""
+        return "quiet"
+
+
+async def _nothing(t):
+    return None
+
+
+FOREIGN = {
+    "add": lambda t, other, episode: other.add("from elsewhere"),
+    "limit": lambda t, other, episode: other.limit(turns=1),
+    "truncate": lambda t, other, episode: other.truncate("enough"),
+    "generate": lambda t, other, episode: other.generate(tools=[ask]),
+    "tool": lambda t, other, episode: other.tool(call("ask"), ask),
+    "tools": lambda t, other, episode: other.tools([], ask),
+    "value": lambda t, other, episode: other.value(lambda: 1, name="one"),
+    "env": lambda t, other, episode: other.env(Still()),
+    "act": lambda t, other, episode: other.act(episode, "on"),
+    "branch": lambda t, other, episode: other.branch(_nothing),
+    "sub": lambda t, other, episode: other.sub(_nothing),
+    "beside": lambda t, other, episode: other.beside(),
+    "episode.step": lambda t, other, episode: episode.step("on"),
+    "episode.close": lambda t, other, episode: episode.close(),
+    "an episode of another": lambda t, other, episode: t.act(episode, "on"),
+    "tools of another's episode": lambda t, other, episode: t.tool(call("look"), *episode.tools),
+}
+
+
+def ask() -> str:
+    """Asks."""
+    return "yes"
+
+
+@pytest.mark.parametrize("use", FOREIGN.values(), ids=FOREIGN)
+def test_nothing_of_another_trajectory_can_be_changed_or_recorded_in(use):
+    kept, used = asyncio.Event(), asyncio.Event()
+
+    class Keeps(RolloutProcessor):
+        async def rollout(self, t):
+            if t.task.id == "owner":
+                self.kept = (t, await t.env(Still()))
+                kept.set()
+                await used.wait()
+                await turn(t, "mine")
+                assert not self.kept[1]._closed
+                return 1.0
+            await kept.wait()
+            try:
+                found = use(t, *self.kept)
+                if inspect.isawaitable(found):
+                    await found
+            finally:
+                used.set()
+            return 1.0
+
+    yard = Yard("owner", "other")
+    yard.run(Keeps(), max_retry=0)
+    assert [status for status, _ in yard.statuses().values()] == ["COMPLETED", "FAILED"]
+    (failure,) = yard.history("other/0").failures
+    assert failure.line.startswith("UsageError")
+    assert "run/owner/0" in failure.message
+    owner = yard.history("owner/0")
+    assert list(owner.steps) == ["0", "1"]
+    (said,) = owner.generations
+    assert [one.content for one in said.added] == ["mine"]

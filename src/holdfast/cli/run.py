@@ -37,10 +37,10 @@ from holdfast.policy.effort import at_effort
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.redaction import redact
-from holdfast.records.run import Run, RunSpec
+from holdfast.records.run import Code, Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, read_tasks, tasks_digest
-from holdfast.rollout.processor import RolloutProcessor, fingerprint_of
+from holdfast.rollout.processor import RolloutProcessor, fingerprinted
 from holdfast.rollout.session import OnDivergence
 from holdfast.rollout.training import samples_for
 
@@ -90,9 +90,9 @@ def _read(args: argparse.Namespace) -> Work:
         args,
         tasks=tasks,
         processor=processor,
-        rollout=fingerprint_of(rollout),
+        rollout=fingerprinted(rollout),
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
-        scorer_name="" if scorer is None else fingerprint_of(scorer),
+        scorer_name=("", None) if scorer is None else fingerprinted(scorer),
     )
 
 
@@ -106,11 +106,11 @@ def work_of(
     *,
     tasks: list[Task],
     processor: RolloutProcessor,
-    rollout: str,
+    rollout: tuple[str, Code | None],
     scorer: Scorer | None,
-    scorer_name: str,
+    scorer_name: tuple[str, Code | None],
 ) -> Work:
-    """What the options of a run say, with what it is about."""
+    """What the options of a run say, with what it is about; code by its fingerprint."""
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
@@ -126,11 +126,13 @@ def work_of(
             reasoning_effort=args.reasoning_effort,
         ),
         seed=args.seed,
-        rollout=rollout,
-        scorer=scorer_name,
+        rollout=rollout[0],
+        scorer=scorer_name[0],
         renderer="",
         tasks=tasks_digest(tasks),
         group=GroupPolicy(args.group_refill, Shortfall(args.group_shortfall), args.group_at_least),
+        rollout_code=rollout[1],
+        scorer_code=scorer_name[1],
     )
     spec.check(tasks=len(tasks))
     return Work(

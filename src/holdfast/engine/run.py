@@ -20,7 +20,7 @@ from holdfast.records.group import GroupPolicy
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, as_tasks, tasks_digest
-from holdfast.rollout.processor import as_processor, fingerprint_of
+from holdfast.rollout.processor import as_processor, fingerprinted
 from holdfast.rollout.training import samples_for
 
 
@@ -51,17 +51,21 @@ async def run(
         raise UsageError(f"run {name!r} has no tasks; give one or more")
     processor = as_processor(rollout)
     # All that can be wrong with it is said before the endpoint is asked anything.
+    code, rollout_code = fingerprinted(rollout)
+    judge, scorer_code = ("", None) if scorer is None else fingerprinted(scorer)
     spec = RunSpec(
         name=name,
         samples=samples_for(processor, samples),
         model=policy.model,
         sampling=Sampling() if sampling is None else sampling,
         seed=seed,
-        rollout=fingerprint_of(rollout),
-        scorer="" if scorer is None else fingerprint_of(scorer),
+        rollout=code,
+        scorer=judge,
         renderer="",
         tasks=tasks_digest(rows),
         group=GroupPolicy() if group is None else group,
+        rollout_code=rollout_code,
+        scorer_code=scorer_code,
     )
     spec.check(tasks=len(rows))
     await policy.check()

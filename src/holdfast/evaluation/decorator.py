@@ -14,7 +14,7 @@ from holdfast.evaluation.calling import Evaluation
 from holdfast.evaluation.dataset import Adapter, Preprocess
 from holdfast.evaluation.definition import Definition, check_function
 from holdfast.evaluation.retrying import retrying_of
-from holdfast.rollout.processor import fingerprint_of
+from holdfast.rollout.processor import fingerprinted
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Params = Mapping[str, object]
@@ -74,6 +74,8 @@ def evaluation_test(
         rollout_processor_kwargs=rollout_processor_kwargs,
     )
 
+    code, rollout_code = fingerprinted(processor)
+
     def decorate(function: Function) -> Function:
         check_function(function, judged)
         definition = Definition(
@@ -95,7 +97,8 @@ def evaluation_test(
             completion_params=settings,
             keywords=arguments.keywords(evaluation_test_kwargs, function, judged),
             processor=processor,
-            rollout=fingerprint_of(processor),
+            rollout=code,
+            rollout_code=rollout_code,
             aggregation=arguments.aggregation(aggregation_method),
             threshold=arguments.threshold(passed_threshold),
             num_runs=arguments.whole("num_runs", num_runs) or 1,

@@ -19,6 +19,7 @@ from holdfast.evaluation.retrying import Retrying
 from holdfast.evaluation.setting import Setting, ids_of, setting_of
 from holdfast.evaluation.verdict import Aggregation, Threshold
 from holdfast.records.errors import UsageError
+from holdfast.records.run import Code
 from holdfast.rollout.processor import RolloutProcessor
 
 
@@ -58,6 +59,8 @@ class Definition(Struct, frozen=True):
     retrying: Retrying = Retrying()
     policy: tuple[str, ...] | None = None
     """The addresses of the replicas."""
+    rollout_code: Code | None = None
+    """What `rollout` stands for."""
 
     @property
     def name(self) -> str:

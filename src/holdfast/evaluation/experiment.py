@@ -54,7 +54,7 @@ from holdfast.records.errors import RunHeld
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, tasks_digest
-from holdfast.rollout.processor import RolloutProcessor, fingerprint_of
+from holdfast.rollout.processor import RolloutProcessor, fingerprinted
 from holdfast.rollout.training import samples_for
 
 TELL_SECONDS = 30.0
@@ -193,21 +193,26 @@ async def _rolled_out(work: _Work, setting: Setting, name: str) -> Run:
 def _spec(work: _Work, setting: Setting, name: str) -> RunSpec:
     definition, options = work.experiment.definition, work.experiment.session.options
     num_runs = options.num_runs or definition.num_runs
-    changed = isinstance(work.processor, NoOpRolloutProcessor)
     base, tasks = work.experiment.name, tasks_digest(work.tasks)
+    code, rollout_code = definition.rollout, definition.rollout_code
+    if isinstance(work.processor, NoOpRolloutProcessor):
+        code, rollout_code = fingerprinted(work.processor)
+    judge, scorer_code = scorer_fingerprint(
+        definition, work.experiment.variant, work.experiment.parameters, tasks=tasks
+    )
     return RunSpec(
         name=limited(f"{base}[{name}]" if name else base),
         samples=num_runs * (definition.samples or setting.samples or _drawn(work.processor)),
         model="",
         sampling=setting.sampling,
         seed=definition.seed,
-        rollout=fingerprint_of(work.processor) if changed else definition.rollout,
-        scorer=scorer_fingerprint(
-            definition, work.experiment.variant, work.experiment.parameters, tasks=tasks
-        ),
+        rollout=code,
+        scorer=judge,
         renderer="",
         tasks=tasks,
         group=RETRIES_ONLY,
+        rollout_code=rollout_code,
+        scorer_code=scorer_code,
     )
 
 

@@ -3,10 +3,12 @@
 import hashlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
 from holdfast.evaluation.definition import Definition, Mode, Variant
+from holdfast.records.run import Code
+from holdfast.rollout.code_fingerprint import files_noted, files_taken_down
 from holdfast.rollout.source import without_evaluations
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -19,17 +21,33 @@ def scorer_fingerprint(
     given: Mapping[str, object] | None = None,
     *,
     tasks: str = "",
+) -> tuple[str, Code]:
+    """`name@digest`, and what it stands for. Other evaluations in the file, and decorators, are no
+    part of it; everything else in the file is, and the modules of the user's own that it imports,
+    since a scorer may call it. `given` are the values that its parameters have beside the variant's
+    own, and `self`; `tasks` the digest of all rows."""
+    with files_taken_down() as files:
+        now = _digest(definition, variant, given, tasks=tasks, code=_files)
+    before = _digest(definition, variant, given, tasks=tasks, code=_file)
+    name = definition.function.__name__
+    return f"{name}@{now}", Code(files, f"{name}@{before}")
+
+
+def _digest(
+    definition: Definition,
+    variant: Variant,
+    given: Mapping[str, object] | None,
+    *,
+    tasks: str,
+    code: "Callable[[object, str], bytes]",
 ) -> str:
-    """`name@digest`. Other evaluations in the file, and decorators, are no part of it; everything
-    else in the file is, since a scorer may call it. `given` are the values that its parameters
-    have beside the variant's own, and `self`; `tasks` the digest of all rows."""
     function = definition.function
-    digest = hashlib.sha256(_source(definition))
+    digest = hashlib.sha256(_source(definition, code))
     digest.update(definition.mode.encode())
     digest.update(_text(variant.keywords).encode("utf-8", "surrogatepass"))
     for name, value in sorted((given or {}).items()):
         if name == "self":
-            for text in _inherited(value, definition):
+            for text in _inherited(value, definition, code):
                 digest.update(text)
         else:
             digest.update(f"{name}\0{_text(value)}".encode("utf-8", "surrogatepass"))
@@ -40,7 +58,16 @@ def scorer_fingerprint(
         digest.update(_company(variant).encode("utf-8", "surrogatepass"))
     elif definition.mode is Mode.ALL:
         digest.update(tasks.encode())
-    return f"{function.__name__}@{digest.hexdigest()[:12]}"
+    return digest.hexdigest()[:12]
+
+
+def _files(subject: object, keep: str) -> bytes:
+    return files_noted(subject, keep=keep)
+
+
+def _file(subject: object, keep: str) -> bytes:
+    """As it was when the evaluation's own file alone counted."""
+    return without_evaluations(Path(inspect.getfile(subject)).read_bytes(), keep=keep)  # type: ignore[arg-type]
 
 
 def _company(variant: Variant) -> str:
@@ -74,22 +101,22 @@ def _held(cell: object) -> object:
     return getattr(found, "__qualname__", found)
 
 
-def _inherited(instance: object, definition: Definition) -> Iterator[bytes]:
+def _inherited(
+    instance: object, definition: Definition, code: "Callable[[object, str], bytes]"
+) -> Iterator[bytes]:
     """An evaluation in a base class is judged with what its heirs say, wherever they stand."""
     yield type(instance).__qualname__.encode("utf-8", "surrogatepass")
     own = inspect.getfile(definition.function)
     for one in type(instance).__mro__:
         try:
-            file = inspect.getfile(one)
+            if inspect.getfile(one) != own:
+                yield code(one, "")
         except (TypeError, OSError):
             continue
-        if file != own:
-            yield without_evaluations(Path(file).read_bytes())
 
 
-def _source(definition: Definition) -> bytes:
+def _source(definition: Definition, code: "Callable[[object, str], bytes]") -> bytes:
     try:
-        text = Path(inspect.getfile(definition.function)).read_bytes()
+        return code(definition.function, definition.function.__qualname__)
     except (TypeError, OSError):
         return definition.function.__code__.co_code
-    return without_evaluations(text, keep=definition.function.__qualname__)

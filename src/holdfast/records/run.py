@@ -15,8 +15,20 @@ MAX_TRAJECTORIES = 10_000_000
 """Of one run: all are planned in the journal when it begins, and listed in memory later on."""
 MAX_SAMPLES = 1_000_000
 """Of one task: a group is claimed whole, and takes some 2.5 kB of memory for each."""
+MAX_NAMED = 5
+"""Files that are named as changed."""
 _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Characters that end a line, steer a terminal, or cannot be written."""
+
+
+class Code(Struct, frozen=True):
+    """What the fingerprint of some code stands for."""
+
+    files: dict[str, str]
+    """The digest of each file, by its name: so that a change can be named."""
+    before: str
+    """The fingerprint as it was taken when only the file that defines the code counted: runs that
+    were begun then go on by it."""
 
 
 class RunSpec(Struct, frozen=True):
@@ -34,6 +46,8 @@ class RunSpec(Struct, frozen=True):
     tasks: str
     """The digest of ids and contents, in order."""
     group: GroupPolicy = GroupPolicy()
+    rollout_code: Code | None = None
+    scorer_code: Code | None = None
 
     def __post_init__(self) -> None:
         check_whole("samples", self.samples, least=1)
@@ -73,9 +87,9 @@ class RunSpec(Struct, frozen=True):
         """One line for each thing in which `other` is not this run."""
         mine, theirs = _flat(self), _flat(other)
         return [
-            _difference(field, mine.get(field), theirs.get(field))
+            _difference(field, mine.get(field), theirs.get(field)) + _about_code(self, other, field)
             for field in mine
-            if mine.get(field) != theirs.get(field)
+            if mine.get(field) != theirs.get(field) and not _is_same_code(self, other, field)
         ]
 
 
@@ -117,30 +131,53 @@ def _check_kind(name: str, value: object, kind: type) -> None:
 
 
 def _difference(field: str, recorded: object, now: object) -> str:
-    return (
-        f"{field}: recorded {_told(recorded)}, now {_told(now)}{_about_code(field, recorded, now)}"
-    )
+    return f"{field}: recorded {_told(recorded)}, now {_told(now)}"
 
 
 def _told(value: object) -> str:
     return "none" if value in (None, "", (), []) else repr(value)
 
 
-def _about_code(field: str, recorded: object, now: object) -> str:
-    """Code is recorded as its name and a digest of the file around it."""
+def _code(spec: RunSpec, field: str) -> Code | None:
+    return {"rollout": spec.rollout_code, "scorer": spec.scorer_code}.get(field)
+
+
+def _is_same_code(recorded: RunSpec, now: RunSpec, field: str) -> bool:
+    """A run of an older version goes by what that version looked at."""
+    code = _code(now, field)
+    if code is None or _code(recorded, field) is not None:
+        return False
+    return bool(code.before == getattr(recorded, field))
+
+
+def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:
+    """Code is recorded as its name and a digest of the files that it is in."""
     if field not in ("rollout", "scorer"):
         return ""
-    names = {str(one).rpartition("@")[0] for one in (recorded, now)}
+    names = {str(getattr(spec, field)).rpartition("@")[0] for spec in (recorded, now)}
     if len(names) > 1 or "" in names:
         return ""
+    then, code = _code(recorded, field), _code(now, field)
+    changed = [] if then is None or code is None else _changed(then.files, code.files)
+    if changed:
+        return f" (changed: {', '.join(changed)})"
     return (
         " (another version of its code: any change to its file counts, or to what it was made with)"
     )
 
 
+def _changed(then: dict[str, str], now: dict[str, str]) -> list[str]:
+    names = [name for name in (*now, *then) if then.get(name) != now.get(name)]
+    shown = list(dict.fromkeys(names))
+    more = [f"{len(shown) - MAX_NAMED} more"] if len(shown) > MAX_NAMED else []
+    return shown[:MAX_NAMED] + more
+
+
 def _flat(spec: RunSpec) -> dict[str, object]:
     flat: dict[str, object] = {}
     for field, value in msgspec.to_builtins(spec).items():
+        if field in ("rollout_code", "scorer_code"):
+            continue  # What `rollout` and `scorer` stand for.
         if isinstance(value, dict):
             defaults = msgspec.structs.asdict(getattr(spec, field))
             flat |= {

@@ -24,7 +24,7 @@ from holdfast.rollout.budget import Budget, Limits, Spent
 from holdfast.rollout.calls import run_calls
 from holdfast.rollout.containment import contained
 from holdfast.rollout.environment import Environment, Observation
-from holdfast.rollout.episode import Episode
+from holdfast.rollout.episode import BoundTool, Episode
 from holdfast.rollout.generation import Turn
 from holdfast.rollout.inside import Inside, around, check_no_world, check_outside, check_own
 from holdfast.rollout.pending import awaited
@@ -75,6 +75,7 @@ class Rollout:
 
     def add(self, *messages: Message | str | Observation) -> None:
         """Adds messages to the conversation; a string, or an observation, is what the user says."""
+        self._check_own()
         check_outside(self._session, self._scope, "t.add")
         for one in messages:
             if isinstance(one, Observation):
@@ -84,6 +85,7 @@ class Rollout:
 
     def truncate(self, reason: str) -> NoReturn:
         """Ends the trajectory at a limit: an outcome, kept and scored."""
+        self._check_own()
         raise Truncated(str(reason))
 
     def limit(
@@ -97,6 +99,7 @@ class Rollout:
 
         Counted are recorded steps: a resumed rollout has spent what it had before, no more.
         """
+        self._check_own()
         check_outside(self._session, self._scope, "t.limit")
         self.budget.limits = Limits(turns, tokens, seconds)
 
@@ -125,6 +128,7 @@ class Rollout:
         `json`: True for any JSON object, or the JSON schema that the reply has to fit.
         Another `voice` than the run's own speaks through another policy.
         """
+        self._check_own()
         session = self._session
         check_outside(session, self._scope, "t.generate")
         if self._sampling:
@@ -188,7 +192,8 @@ class Rollout:
 
     @awaited("t.tool")
     async def tool(self, call: ToolCall, *tools: "Tool | Function") -> ToolReply:
-        """Runs the tool that `call` names, and adds its result to the conversation.
+        """Runs the tool that `call` names, and adds its result to the conversation if the model
+        made the call: one of the rollout's own (`search.call(…)`) is answered to the rollout alone.
 
         The intent is durable before the tool runs, the result before anyone sees it.
         """
@@ -202,6 +207,7 @@ class Rollout:
         Those of one environment run one by one. If one breaks, the others are let finish first.
         """
         known = [as_tool(one) for one in tools]
+        self._check_own(*(one.episode for one in known if isinstance(one, BoundTool)))
         given.check_calls(calls, known, self._shown)
         if any(call.id for call in calls):
             check_outside(self._session, self._scope, "t.tool with a call of the model's")
@@ -229,6 +235,7 @@ class Rollout:
     @awaited("episode.step")
     async def act(self, episode: Episode, action: str) -> Observation:
         """What `episode.step` does, from another branch than the one that opened the episode."""
+        self._check_own(episode)
         path = self._next_path()
         seen = await episode.act(path, action)
         self._spend(episode.seconds, path)
@@ -316,6 +323,12 @@ class Rollout:
         return child
 
     # --- how steps run
+
+    def _check_own(self, *episodes: Episode) -> None:
+        """Whatever is used here belongs to the trajectory that is worked on."""
+        check_own(self._session)
+        for episode in episodes:
+            episode.check_of(self._session)
 
     def _next_path(self) -> str:
         check_own(self._session)

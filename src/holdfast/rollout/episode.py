@@ -19,6 +19,7 @@ from holdfast.rollout.containment import as_exception
 from holdfast.rollout.environment import Environment, Observation, Recovery
 from holdfast.rollout.gate import Begin
 from holdfast.rollout.guarded import check_usable, identity_of, recovery_of
+from holdfast.rollout.inside import check_own
 from holdfast.rollout.live_world import EPISODE_OVER, LiveWorld
 from holdfast.rollout.own_thread import OwnThread
 from holdfast.rollout.prompt import fingerprint
@@ -107,6 +108,16 @@ class Episode:
                 return Contract.RESTART
             case _:
                 return Contract.IDEMPOTENT
+
+    def check_of(self, session: Session) -> None:
+        """Refuses the episode of another trajectory, or of an earlier attempt: what is done in it
+        would be recorded where it did not happen."""
+        if self._session is not session:
+            owner = "an earlier attempt" if self._session.name == session.name else None
+            raise UsageError(
+                f"the episode of {self.environment.name} that is used in the rollout of "
+                f"{session.name} is one of {owner or self._session.name}; open one with t.env"
+            )
 
     # --- what a rollout does
 
@@ -228,6 +239,7 @@ class Episode:
 
     async def close(self) -> None:
         """Lets go of the environment; what its closing raises is recorded, and harms nothing."""
+        check_own(self._session)
         if self._closed:
             return
         self._closed = True

@@ -5,21 +5,33 @@ between. A processor may own long-lived things (a browser, a session, a client) 
 """
 
 import asyncio
-import functools
-import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeGuard
 
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling, response_format_of
 from holdfast.records.task import Task
+from holdfast.rollout.code_fingerprint import code_of, fingerprint_of, fingerprinted
 from holdfast.rollout.containment import contained
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.pending import Pending
-from holdfast.rollout.source import compiled, without_evaluations
+
+__all__ = [
+    "FunctionProcessor",
+    "Returned",
+    "Reward",
+    "RolloutConfig",
+    "RolloutFunction",
+    "RolloutProcessor",
+    "SingleTurnRolloutProcessor",
+    "as_processor",
+    "code_of",
+    "completion_params_of",
+    "fingerprint_of",
+    "fingerprinted",
+]
 
 Reward = float | None
 Returned = Reward | tuple[int, Reward]
@@ -162,43 +174,3 @@ def _check_takes(candidate: Callable[..., object], *arguments: object, wants: st
     except TypeError as error:
         name = getattr(candidate, "__name__", type(candidate).__name__)
         raise UsageError(f"{name}{signature}: {error}; {wants}") from error
-
-
-def fingerprint_of(candidate: object) -> str:
-    """`name@digest`, where the digest covers the whole file that defines the rollout, and of a
-    processor also its `identity`."""
-    if isinstance(candidate, FunctionProcessor):
-        candidate = candidate.function
-    subject = _subject(candidate)
-    name = getattr(subject, "__name__", type(candidate).__name__)
-    source = _source(subject)
-    if isinstance(candidate, RolloutProcessor):
-        source += candidate.identity.encode()
-    return f"{name}@{hashlib.sha256(source).hexdigest()[:12]}"
-
-
-def code_of(*candidates: object) -> str:
-    """A digest of the files that define them: for the `identity` of a processor that is given
-    functions of the user's."""
-    digest = hashlib.sha256()
-    for candidate in candidates:
-        digest.update(_source(_subject(candidate)))
-    return digest.hexdigest()[:12]
-
-
-def _subject(candidate: object) -> object:
-    """What of it has a file: the function under partials and wrappers, or the class."""
-    candidate = getattr(candidate, "function", candidate)
-    while isinstance(candidate, functools.partial):
-        candidate = candidate.func
-    if callable(candidate):
-        candidate = inspect.unwrap(candidate)
-    named = callable(candidate) and hasattr(candidate, "__name__")
-    return candidate if named else type(candidate)
-
-
-def _source(subject: object) -> bytes:
-    try:
-        return without_evaluations(Path(inspect.getfile(subject)).read_bytes())  # type: ignore[arg-type]
-    except (TypeError, OSError):
-        return compiled(subject)

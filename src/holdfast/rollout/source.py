@@ -6,6 +6,7 @@ compared by their meaning; a comment or a blank line changes nothing.
 """
 
 import ast
+from collections.abc import Callable
 from types import CodeType
 
 MARK = "evaluation_test"
@@ -32,9 +33,76 @@ def _digestible(value: object) -> bytes:
     return repr(value).encode("utf-8", "surrogatepass")
 
 
+def simple_text(value: object) -> str:
+    """Texts and numbers, and what is made of them, the same in every process; of anything else its
+    type alone."""
+    if value is None or isinstance(value, str | bytes | int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(simple_text, value))}]"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(simple_text, value)))}}}"
+    if isinstance(value, dict):
+        items = (f"{simple_text(key)}: {simple_text(one)}" for key, one in value.items())
+        return f"{{{', '.join(sorted(items))}}}"
+    return type(value).__qualname__
+
+
+def parsed(text: bytes, *, keep: str = "") -> ast.AST:
+    """The file without functions that are decorated as evaluations, and without what is imported
+    for these alone; `keep` is the qualified name of one that stays, but for its decorators."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ast.Constant(text)  # It cannot be imported either, and its owner is told so.
+    if MARK.encode() in text:
+        removed = _strip(tree, "", keep)
+        _drop_imports(tree, _used(*removed) - _used(tree))
+    return tree
+
+
+def canonical(tree: object) -> bytes:
+    """The same in every version of Python, as `ast.dump` is not: what is empty is left out."""
+    parts: list[str] = []
+    _write(tree, parts.append)
+    return "\0".join(parts).encode("utf-8", "surrogatepass")
+
+
+def _write(value: object, write: Callable[[str], None]) -> None:
+    if isinstance(value, list):
+        for one in value:
+            _write(one, write)
+        write("]")
+    elif isinstance(value, ast.AST):
+        write(type(value).__name__)
+        for field in value._fields:
+            found = getattr(value, field, None)
+            if found is not None and found != []:
+                write(field)
+                _write(found, write)
+        write(")")
+    else:
+        write(repr(value))
+
+
+def _used(*nodes: ast.AST) -> set[str]:
+    """The names that are read or called."""
+    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _drop_imports(tree: ast.Module, names: set[str]) -> None:
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            node.names = [
+                one for one in node.names if (one.asname or one.name.partition(".")[0]) not in names
+            ]
+    tree.body = [node for node in tree.body if getattr(node, "names", True)]
+
+
 def without_evaluations(text: bytes, *, keep: str = "") -> bytes:
-    """The file without functions that are decorated as evaluations; `keep` is the qualified name
-    of one that stays, but for its decorators."""
+    """As runs were compared when a file alone was their code: the file without functions that are
+    decorated as evaluations; `keep` is the qualified name of one that stays, but for its
+    decorators."""
     if MARK.encode() not in text:
         return text
     try:
@@ -45,17 +113,22 @@ def without_evaluations(text: bytes, *, keep: str = "") -> bytes:
     return ast.dump(tree).encode("utf-8", "surrogatepass")
 
 
-def _strip(scope: ast.Module | ast.ClassDef, prefix: str, keep: str) -> None:
+def _strip(scope: ast.Module | ast.ClassDef, prefix: str, keep: str) -> list[ast.AST]:
+    """What was taken out."""
     kept: list[ast.stmt] = []
+    removed: list[ast.AST] = []
     for node in scope.body:
         if isinstance(node, ast.ClassDef):
-            _strip(node, f"{prefix}{node.name}.", keep)
+            removed += _strip(node, f"{prefix}{node.name}.", keep)
         elif isinstance(node, _Function) and _is_evaluation(node):
             if prefix + node.name != keep:
+                removed.append(node)
                 continue
+            removed += node.decorator_list
             node.decorator_list = []
         kept.append(node)
     scope.body = kept
+    return removed
 
 
 def _is_evaluation(node: _Function) -> bool:
