@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -16,6 +17,12 @@ from holdfast.journal.check import repair
 from holdfast.journal.lease_clock import BootClock, Instant
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.records.errors import LeaseLost, RunHeld
+from namespaces import (
+    IN_A_PID_NAMESPACE,
+    IN_A_TIME_NAMESPACE,
+    needs_namespaces,
+    needs_time_namespaces,
+)
 
 LEASE = 30.0
 YEAR = 365 * 86400.0
@@ -133,17 +140,30 @@ def test_a_jump_is_logged_once(
     assert words in record.getMessage()
 
 
-def test_all_processes_of_a_boot_read_one_clock() -> None:
+def _read_by_another(*around: str) -> Instant:
     script = (
-        "from holdfast.journal.lease_clock import BootClock; i = BootClock().read();"
-        "print(i.clock, i.ticks, sep='|')"
+        "import msgspec; from holdfast.journal.lease_clock import BootClock;"
+        "print(msgspec.json.encode(BootClock().read()).decode())"
     )
+    command = [*around, sys.executable, "-c", script]
+    told = subprocess.run(command, capture_output=True, check=True).stdout
+    return msgspec.json.decode(told, type=Instant)
+
+
+@pytest.mark.parametrize("around", [(), pytest.param(IN_A_PID_NAMESPACE, marks=needs_namespaces)])
+def test_all_processes_of_a_boot_read_one_clock_in_containers_too(around: tuple[str, ...]) -> None:
     before = BootClock().read()
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
+    found = _read_by_another(*around)
     after = BootClock().read()
-    clock, ticks = told.decode().split("|")
-    assert clock == before.clock != ""
-    assert before.ticks <= float(ticks) <= after.ticks
+    assert found.clock == before.clock != ""
+    assert before.ticks <= found.ticks <= after.ticks
+
+
+@needs_time_namespaces
+def test_clocks_that_were_moved_by_a_time_namespace_are_not_compared() -> None:
+    found = _read_by_another(*IN_A_TIME_NAMESPACE)
+    assert found.ticks > BootClock().read().ticks + 900_000
+    assert found.clock != BootClock().read().clock
 
 
 def test_whoever_lists_or_repairs_goes_by_the_same_clock(tmp_path: Path) -> None:
@@ -177,3 +197,49 @@ def test_whoever_lists_or_repairs_goes_by_the_same_clock(tmp_path: Path) -> None
     change(f"UPDATE workers SET lease_until = lease_until + {6 * YEAR}, clock_until = 0")
     assert asyncio.run(live()) == ()
     repair(tmp_path / "journal.db")
+
+
+def test_the_worker_of_an_older_version_is_judged_by_its_lease_on_the_wall_clock(
+    tmp_path: Path,
+) -> None:
+    """Also if it ran here: where its pid means something is not recorded."""
+    path, now = tmp_path / "journal.db", SetClock()
+
+    async def create() -> None:
+        journal = SqliteJournal(path)
+        await journal.create_run(spec(), make_tasks("a"))
+        await journal.close()
+
+    def as_version_2(until: float) -> None:
+        connection = sqlite3.connect(path)
+        for column in ("namespace", "clock", "clock_until", "lease_seconds"):
+            connection.execute(f"ALTER TABLE workers DROP COLUMN {column}")
+        connection.execute("DELETE FROM workers")
+        connection.execute(
+            "INSERT INTO workers(run, host, pid, born, lease_until) VALUES (1, ?, ?, '', ?)",
+            (me().host, 2**22 - 1, until),
+        )
+        connection.execute("PRAGMA user_version=2")
+        connection.commit()
+        connection.close()
+
+    async def listed() -> tuple[str, ...]:
+        journal = SqliteJournal(path, read_only=True)
+        try:
+            (row,) = await journal.runs()
+            return row.live_workers
+        finally:
+            await journal.close()
+
+    async def join(journal: SqliteJournal, clock: SetClock) -> None:
+        run = await journal.find_run("run")
+        assert run is not None
+        await journal.join(run, me(), lease_seconds=LEASE, share=False)
+
+    asyncio.run(create())
+    as_version_2(until=YEAR * 100)
+    assert len(asyncio.run(listed())) == 1
+    with pytest.raises(RunHeld):
+        check(tmp_path, join, now)
+    as_version_2(until=now.read().wall - 1)
+    check(tmp_path, join, now)
