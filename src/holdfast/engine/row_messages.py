@@ -7,18 +7,34 @@ back. A message that answers a step in an environment has the step's reward as
 
 from collections.abc import Mapping
 
+import msgspec
+
 from holdfast.engine.row_status import termination
 from holdfast.engine.row_tokens import Fields
 from holdfast.records.conversation import Said, referenced
 from holdfast.records.history import History
 from holdfast.records.message import Message
-from holdfast.records.step import EnvironmentStepped, Generated, ToolIntent
+from holdfast.records.step import EnvironmentStepped, Generated, ToolIntent, ValueRecorded
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 
 HELD = "evaluation_row"
 """In a task's metadata: `messages` (by their index, whole), and `columns` whose names clash."""
+
+RETURNED = "returned_row"
+"""The name of the value that a processor of rows recorded: the row that it gave back."""
+
+
+def returned_of(view: TrajectoryView, *, but: str = "") -> Fields:
+    """What such a processor says about the row, except for one field; {} where the rollout was of
+    another kind."""
+    step = view.history.steps.get("0")
+    if not isinstance(step, ValueRecorded) or step.name != RETURNED:
+        return {}
+    found = msgspec.msgpack.decode(step.value)
+    row = found.get("row") if isinstance(found, dict) else None
+    return {name: value for name, value in row.items() if name != but} if row else {}
 
 
 def messages_of(view: TrajectoryView, last: Generated | None = None) -> list[Fields]:

@@ -9,7 +9,13 @@ did nothing at all, the row is what it was: its recorded status, tokens and usag
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.engine.row_messages import HELD, held_of, messages_of, messages_of_task
+from holdfast.engine.row_messages import (
+    HELD,
+    held_of,
+    messages_of,
+    messages_of_task,
+    returned_of,
+)
 from holdfast.engine.row_status import FINISHED, internal, last_failure, status_fields
 from holdfast.engine.row_tokens import (
     NAMES,
@@ -90,6 +96,7 @@ def row_fields(spec: RunSpec, view: TrajectoryView) -> Fields:
         params=completion_params_of(steps[0].model, steps[0].sampling) if steps else {},
         execution=_execution(steps, _usage_of(steps)),
         extra={},
+        returned=returned_of(view),
     )
 
 
@@ -109,7 +116,8 @@ def extra_fields(view: TrajectoryView) -> Fields:
         branches = branches_of(view)
         ending = (one for one in branches if one.turns[-1].step.path == last.path)
         branch = next(ending, branches[0] if branches else None)
-    return _inherited(view) | flat_fields(view, branch, turn_traces=False)
+    told = _mapping(_mapping(returned_of(view), "execution_metadata"), "extra")
+    return _inherited(view) | dict(told) | flat_fields(view, branch, turn_traces=False)
 
 
 def _main_turns(history: History) -> list[Generated]:
@@ -182,6 +190,8 @@ def _flat_row(
         params=completion_params_of(steps[0].model, steps[0].sampling) if steps else {},
         execution=_execution(steps, usage),
         extra={} if is_untouched(view) else flat_fields(view, branch, turn_traces=turn_traces),
+        # Tokens belong to the conversation that was sampled, whatever a processor made of it.
+        returned=returned_of(view, but="messages" if branch else ""),
     )
 
 
@@ -221,10 +231,11 @@ def _row(
     name: str | None = None,
     params: Mapping[str, object] | None = None,
     execution: Fields | None = None,
+    returned: Fields | None = None,
 ) -> Fields:
     task, untouched = view.task, is_untouched(view)
     is_judged = untouched or status["code"] == FINISHED
-    return _present(
+    fields = _present(
         **_columns(task),
         messages=messages,
         tools=list(task.tools) or None,
@@ -240,6 +251,20 @@ def _row(
             "extra": _inherited(view) | extra,
         },
     )
+    return _replaced(fields, returned) if returned and view.status.is_outcome else fields
+
+
+def _replaced(fields: Fields, returned: Fields) -> Fields:
+    """The row that a processor of rows gave back, with what the records know beyond it."""
+    asked, ran = _mapping(fields, "input_metadata"), _mapping(fields, "execution_metadata")
+    told = _mapping(returned, "execution_metadata")
+    extra = {**_mapping(told, "extra"), **_mapping(ran, "extra")}
+    return {
+        **returned,
+        **{name: value for name, value in fields.items() if name not in returned},
+        "input_metadata": {**_mapping(returned, "input_metadata"), "row_id": asked["row_id"]},
+        "execution_metadata": {**ran, **told, "extra": extra},
+    }
 
 
 def _present(**fields: object) -> Fields:

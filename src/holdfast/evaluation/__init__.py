@@ -13,9 +13,20 @@ if TYPE_CHECKING:
     from holdfast.evaluation.comparison import compare as compare
     from holdfast.evaluation.dataset import Dataset as Dataset
     from holdfast.evaluation.dataset import default_dataset_adapter as default_dataset_adapter
+    from holdfast.evaluation.dataset_logger import DatasetLogger as DatasetLogger
+    from holdfast.evaluation.dataset_logger import JournalDatasetLogger as JournalDatasetLogger
+    from holdfast.evaluation.dataset_logger import default_logger as default_logger
     from holdfast.evaluation.decorator import evaluation_test as evaluation_test
+    from holdfast.evaluation.exceptions import EvalProtocolError as EvalProtocolError
+    from holdfast.evaluation.exceptions import ResponseQualityError as ResponseQualityError
+    from holdfast.evaluation.exceptions import (
+        exception_for_status_code as exception_for_status_code,
+    )
     from holdfast.evaluation.gym_processor import MCPGymRolloutProcessor as MCPGymRolloutProcessor
     from holdfast.evaluation.importing import results_from as results_from
+    from holdfast.evaluation.langgraph_processor import (
+        LangGraphRolloutProcessor as LangGraphRolloutProcessor,
+    )
     from holdfast.evaluation.loaders import DataLoaderResult as DataLoaderResult
     from holdfast.evaluation.loaders import DynamicDataLoader as DynamicDataLoader
     from holdfast.evaluation.loaders import EvaluationDataLoader as EvaluationDataLoader
@@ -27,9 +38,25 @@ if TYPE_CHECKING:
     from holdfast.evaluation.options import Options as Options
     from holdfast.evaluation.outcome import EvaluationFailed as EvaluationFailed
     from holdfast.evaluation.outcome import Outcome as Outcome
+    from holdfast.evaluation.parameters import EPParameters as EPParameters
+    from holdfast.evaluation.post_processor import (
+        NoOpRolloutResultPostProcessor as NoOpRolloutResultPostProcessor,
+    )
+    from holdfast.evaluation.post_processor import (
+        RolloutResultPostProcessor as RolloutResultPostProcessor,
+    )
     from holdfast.evaluation.processors import NoOpRolloutProcessor as NoOpRolloutProcessor
     from holdfast.evaluation.processors import (
         SingleTurnRolloutProcessor as SingleTurnRolloutProcessor,
+    )
+    from holdfast.evaluation.pydantic_ai_processor import (
+        PydanticAgentRolloutProcessor as PydanticAgentRolloutProcessor,
+    )
+    from holdfast.evaluation.remote_messages import InitRequest as InitRequest
+    from holdfast.evaluation.remote_messages import RolloutMetadata as RolloutMetadata
+    from holdfast.evaluation.remote_messages import StatusResponse as StatusResponse
+    from holdfast.evaluation.remote_processor import (
+        RemoteRolloutProcessor as RemoteRolloutProcessor,
     )
     from holdfast.evaluation.result import EvaluateResult as EvaluateResult
     from holdfast.evaluation.result import MetricResult as MetricResult
@@ -59,6 +86,8 @@ if TYPE_CHECKING:
     from holdfast.evaluation.row import ExecutionMetadata as ExecutionMetadata
     from holdfast.evaluation.row import InputMetadata as InputMetadata
     from holdfast.evaluation.row import Message as Message
+    from holdfast.evaluation.row_processor import RolloutProcessor as RolloutProcessor
+    from holdfast.evaluation.row_processor import RolloutProcessorConfig as RolloutProcessorConfig
     from holdfast.evaluation.status import ErrorInfo as ErrorInfo
     from holdfast.evaluation.status import Status as Status
     from holdfast.evaluation.status import TerminationReason as TerminationReason
@@ -70,10 +99,7 @@ if TYPE_CHECKING:
     )
     from holdfast.evaluation.verdict import verdict_of as verdict_of
     from holdfast.gateway.black_box import BlackBoxRolloutProcessor as BlackBoxRolloutProcessor
-    from holdfast.gateway.remote import RemoteRolloutProcessor as RemoteRolloutProcessor
     from holdfast.rollout.agent import EnvironmentRolloutProcessor as EnvironmentRolloutProcessor
-    from holdfast.rollout.processor import RolloutConfig as RolloutProcessorConfig
-    from holdfast.rollout.processor import RolloutProcessor as RolloutProcessor
 
 _WHERE = {
     "AgentRolloutProcessor": "holdfast.evaluation.agent_processor",
@@ -87,10 +113,13 @@ _WHERE = {
     "CostMetrics": "holdfast.evaluation.row",
     "DataLoaderResult": "holdfast.evaluation.loaders",
     "Dataset": "holdfast.evaluation.dataset",
+    "DatasetLogger": "holdfast.evaluation.dataset_logger",
     "DynamicDataLoader": "holdfast.evaluation.loaders",
+    "EPParameters": "holdfast.evaluation.parameters",
     "EnvironmentRolloutProcessor": "holdfast.rollout.agent",
     "ErrorInfo": "holdfast.evaluation.status",
     "EvalMetadata": "holdfast.evaluation.row",
+    "EvalProtocolError": "holdfast.evaluation.exceptions",
     "EvaluateResult": "holdfast.evaluation.result",
     "EvaluationDataLoader": "holdfast.evaluation.loaders",
     "EvaluationFailed": "holdfast.evaluation.outcome",
@@ -98,29 +127,40 @@ _WHERE = {
     "EvaluationThreshold": "holdfast.evaluation.row",
     "ExceptionHandlerConfig": "holdfast.evaluation.retrying",
     "ExecutionMetadata": "holdfast.evaluation.row",
+    "InitRequest": "holdfast.evaluation.remote_messages",
     "InlineDataLoader": "holdfast.evaluation.loaders",
     "InputMetadata": "holdfast.evaluation.row",
+    "JournalDatasetLogger": "holdfast.evaluation.dataset_logger",
+    "LangGraphRolloutProcessor": "holdfast.evaluation.langgraph_processor",
     "MCPGymRolloutProcessor": "holdfast.evaluation.gym_processor",
     "Message": "holdfast.evaluation.row",
     "MetricResult": "holdfast.evaluation.result",
     "NoOpRolloutProcessor": "holdfast.evaluation.processors",
+    "NoOpRolloutResultPostProcessor": "holdfast.evaluation.post_processor",
     "OpenEnvRolloutProcessor": "holdfast.evaluation.openenv_processor",
     "Options": "holdfast.evaluation.options",
     "Outcome": "holdfast.evaluation.outcome",
-    "RemoteRolloutProcessor": "holdfast.gateway.remote",
+    "PydanticAgentRolloutProcessor": "holdfast.evaluation.pydantic_ai_processor",
+    "RemoteRolloutProcessor": "holdfast.evaluation.remote_processor",
+    "ResponseQualityError": "holdfast.evaluation.exceptions",
     "Results": "holdfast.evaluation.results",
-    "RolloutProcessor": "holdfast.rollout.processor",
-    "RolloutProcessorConfig": "holdfast.rollout.processor",
+    "RolloutMetadata": "holdfast.evaluation.remote_messages",
+    "RolloutProcessor": "holdfast.evaluation.row_processor",
+    "RolloutProcessorConfig": "holdfast.evaluation.row_processor",
+    "RolloutResultPostProcessor": "holdfast.evaluation.post_processor",
     "Score": "holdfast.engine.scorer",
     "SingleTurnRolloutProcessor": "holdfast.evaluation.processors",
     "Status": "holdfast.evaluation.status",
+    "StatusResponse": "holdfast.evaluation.remote_messages",
     "StepOutput": "holdfast.evaluation.result",
     "TerminationReason": "holdfast.evaluation.status",
     "assistant_to_ground_truth": "holdfast.evaluation.turns",
     "compare": "holdfast.evaluation.comparison",
     "create_rows_from_indices": "holdfast.evaluation.turns",
     "default_dataset_adapter": "holdfast.evaluation.dataset",
+    "default_logger": "holdfast.evaluation.dataset_logger",
     "evaluation_test": "holdfast.evaluation.decorator",
+    "exception_for_status_code": "holdfast.evaluation.exceptions",
     "filter_longest_conversation": "holdfast.evaluation.turns",
     "generate_id": "holdfast.evaluation.names",
     "get_default_exception_handler_config": "holdfast.evaluation.retrying",
@@ -129,8 +169,6 @@ _WHERE = {
     "results_of": "holdfast.evaluation.results",
     "verdict_of": "holdfast.evaluation.verdict",
 }
-_NAMED = {"RolloutProcessorConfig": "RolloutConfig"}
-"""Names that are other ones where they come from."""
 __all__ = [
     "AgentRolloutProcessor",
     "BackoffConfig",
@@ -143,10 +181,13 @@ __all__ = [
     "CostMetrics",
     "DataLoaderResult",
     "Dataset",
+    "DatasetLogger",
     "DynamicDataLoader",
+    "EPParameters",
     "EnvironmentRolloutProcessor",
     "ErrorInfo",
     "EvalMetadata",
+    "EvalProtocolError",
     "EvaluateResult",
     "EvaluationDataLoader",
     "EvaluationFailed",
@@ -154,29 +195,40 @@ __all__ = [
     "EvaluationThreshold",
     "ExceptionHandlerConfig",
     "ExecutionMetadata",
+    "InitRequest",
     "InlineDataLoader",
     "InputMetadata",
+    "JournalDatasetLogger",
+    "LangGraphRolloutProcessor",
     "MCPGymRolloutProcessor",
     "Message",
     "MetricResult",
     "NoOpRolloutProcessor",
+    "NoOpRolloutResultPostProcessor",
     "OpenEnvRolloutProcessor",
     "Options",
     "Outcome",
+    "PydanticAgentRolloutProcessor",
     "RemoteRolloutProcessor",
+    "ResponseQualityError",
     "Results",
+    "RolloutMetadata",
     "RolloutProcessor",
     "RolloutProcessorConfig",
+    "RolloutResultPostProcessor",
     "Score",
     "SingleTurnRolloutProcessor",
     "Status",
+    "StatusResponse",
     "StepOutput",
     "TerminationReason",
     "assistant_to_ground_truth",
     "compare",
     "create_rows_from_indices",
     "default_dataset_adapter",
+    "default_logger",
     "evaluation_test",
+    "exception_for_status_code",
     "filter_longest_conversation",
     "generate_id",
     "get_default_exception_handler_config",
@@ -196,7 +248,7 @@ def __getattr__(name: str) -> object:
 
     with needed_by(f"holdfast.evaluation.{name}"):
         module = import_module(_WHERE[name])
-    found: object = getattr(module, _NAMED.get(name, name))
+    found: object = getattr(module, name)
     globals()[name] = found
     return found
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from holdfast.environments.mcp.server import McpServer
 from holdfast.evaluation.mcp_config import servers_of
+from holdfast.evaluation.row_processor import TakesRows
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 from holdfast.rollout import agent
@@ -15,7 +16,7 @@ from holdfast.rollout.episode import Episode
 from holdfast.rollout.tool import Function, Tool
 
 
-class AgentRolloutProcessor(agent.AgentRolloutProcessor):
+class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
     """Turns until the model calls no more tools.
 
     Every trajectory has sessions of its own with the servers; what they hold does not come back

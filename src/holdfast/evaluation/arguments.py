@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.evaluation.dataset import Dataset, datasets_of
+from holdfast.evaluation.dataset_logger import DatasetLogger, JournalDatasetLogger
 from holdfast.evaluation.definition import Mode
 from holdfast.evaluation.processors import SingleTurnRolloutProcessor
+from holdfast.evaluation.row_processor import row_processor
 from holdfast.evaluation.setting import setting_of
 from holdfast.evaluation.verdict import Aggregation, Threshold
 from holdfast.records.errors import UsageError
@@ -110,9 +112,20 @@ def processor(given: object) -> RolloutProcessor:
     if given is None:
         return SingleTurnRolloutProcessor()
     try:
-        return as_processor(given)
+        found = row_processor(given) or as_processor(given)
     except UsageError as error:
         raise UsageError(f"rollout_processor: {error}") from None
+    return row_processor(found) or found
+
+
+def logger(given: Any) -> DatasetLogger | None:
+    """One of the user's own; the default one writes where rows are anyway."""
+    if given is None or isinstance(given, JournalDatasetLogger):
+        return None
+    if not callable(getattr(given, "log", None)):
+        raise UsageError(f"logger wants a DatasetLogger, with `log(row)`, not {given!r:.200}")
+    found: DatasetLogger = given
+    return found
 
 
 def configured(processor: RolloutProcessor, **given: object) -> RolloutProcessor:

@@ -6,14 +6,16 @@ Found, asked what it serves, and checked before anything is recorded; closed aft
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from holdfast.evaluation.processors import NoPolicy
 from holdfast.evaluation.providers import PROVIDERS, Address, address_of, names_of
 from holdfast.evaluation.session import Session
 from holdfast.evaluation.setting import Setting
+from holdfast.policy.messages_only import MessagesOnly
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
 from holdfast.records.errors import UsageError
@@ -38,8 +40,31 @@ async def connected(
     *,
     policy: "Policy | str | Sequence[str] | None" = None,
     renderer: Renderer | None = None,
+    needed: bool = True,
 ) -> AsyncIterator[Connection]:
-    """`policy`: an address, several, or a policy of the caller's own, which stays open."""
+    """`policy`: an address, several, or a policy of the caller's own, which stays open. Where it is
+    not `needed`, since the processor may ask somebody else, that there is none is said by the
+    first row that asks."""
+    async with AsyncExitStack() as stack:
+        try:
+            found = await stack.enter_async_context(
+                _connected(setting, session, policy=policy, renderer=renderer)
+            )
+        except UsageError as error:
+            if needed:
+                raise
+            found = Connection(NoPolicy(setting.model or "", error), MessagesOnly())
+        yield found
+
+
+@asynccontextmanager
+async def _connected(
+    setting: Setting,
+    session: Session,
+    *,
+    policy: "Policy | str | Sequence[str] | None",
+    renderer: Renderer | None,
+) -> AsyncIterator[Connection]:
     urls = addresses(policy)
     if policy is not None and urls is None:
         assert not isinstance(policy, str | Sequence), "it is no address"

@@ -8,10 +8,12 @@ the same data set would be another one each time it is read.
 from typing import Any, cast
 
 import msgspec
+from pydantic_core import PydanticSerializationError
 
 from holdfast.engine.row_messages import HELD, message_fields
 from holdfast.engine.rows import extra_fields, is_untouched, row_fields
 from holdfast.engine.scorer import Score
+from holdfast.evaluation.names import invocation_id
 from holdfast.evaluation.result import EvaluateResult
 from holdfast.evaluation.row import EvaluationRow, InputMetadata
 from holdfast.evaluation.status import Open
@@ -214,7 +216,7 @@ def _execution(view: TrajectoryView, ran: Fields) -> Fields:
     """What is recorded, over what came with the data set."""
     given = view.task.metadata.get("execution_metadata")
     told = given if isinstance(given, dict) else {}
-    names = {"invocation_id": None, "experiment_id": view.key.run}
+    names = {"invocation_id": invocation_id(), "experiment_id": view.key.run}
     return names | told | ran | _duration(view) | {"extra": None}
 
 
@@ -231,6 +233,33 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copied(one) for key, one in value.items()}
     return [_copied(one) for one in value] if isinstance(value, list) else value
+
+
+# --- a row that a processor of rows gave back
+
+_OF_THE_RECORDS: Any = {
+    "created_at": True,
+    "pid": True,
+    "eval_metadata": True,
+    "rollout_status": True,
+    "input_metadata": {"row_id"},
+    "execution_metadata": {
+        *("invocation_id", "experiment_id", "rollout_id", "run_id", "duration_seconds"),
+        *("rollout_duration_seconds", "eval_duration_seconds", "experiment_duration_seconds"),
+    },
+}
+"""What the records know better, and clocks."""
+
+
+def returned_fields(row: EvaluationRow) -> Fields:
+    """All that such a row says, as it is recorded."""
+    try:
+        fields: Fields = row.model_dump(mode="json", exclude_none=True, exclude=_OF_THE_RECORDS)
+    except PydanticSerializationError as error:
+        raise UsageError(f"the row that was given back is no JSON: {error}") from error
+    if row.rollout_status.is_finished() and row.rollout_status.details:
+        fields["rollout_status"] = row.rollout_status.model_dump(mode="json")
+    return fields
 
 
 # --- what a scorer said

@@ -5,6 +5,7 @@ row gets an id that is the same each time, and no two rows have the same: equal 
 by their order.
 """
 
+import asyncio
 import inspect
 from collections import Counter
 from collections.abc import (
@@ -26,6 +27,7 @@ from pydantic import BaseModel, ValidationError
 
 from holdfast.evaluation.conversion import ROLES, row_from, task_of
 from holdfast.evaluation.data_files import Found, read
+from holdfast.evaluation.data_urls import fetched, is_url
 from holdfast.evaluation.row import EvaluationRow, Message
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task, content_digest
@@ -89,22 +91,25 @@ class Dataset:
 
     async def _opened(self, source: Source) -> "Iterable[object] | AsyncIterable[object]":
         if isinstance(source, str | Path):
-            return read(self._path(source))
+            return await self._read(source)
         if callable(source) and not isinstance(source, type):
             source = await _awaited(source())
         if callable(load := getattr(source, "load", None)):
             return [row for part in await _awaited(load()) for row in part.rows]
         if isinstance(source, str | Path):
-            return read(self._path(source))
+            return await self._read(source)
         if isinstance(source, Mapping | EvaluationRow | Task) or _is_conversation(source):
             return [source]
         if isinstance(source, Iterable | AsyncIterable):
             return source
         raise UsageError(f"{source!r:.200} is no data set: give a path, a list, or a function")
 
+    async def _read(self, source: str | Path) -> Iterable[Found]:
+        if is_url(source):
+            return await asyncio.to_thread(fetched, str(source))
+        return read(self._path(source))
+
     def _path(self, source: str | Path) -> Path:
-        if str(source).startswith(("http://", "https://")):
-            raise UsageError(f"data set {source} is not on this machine: download it first")
         path = Path(source).expanduser()
         if self.beside is not None and not path.is_absolute() and not path.exists():
             return self.beside / path

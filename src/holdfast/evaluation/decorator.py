@@ -13,6 +13,7 @@ from holdfast.evaluation import arguments
 from holdfast.evaluation.calling import Evaluation
 from holdfast.evaluation.dataset import Adapter, Preprocess
 from holdfast.evaluation.definition import Definition, check_function
+from holdfast.evaluation.parameters import parameters_of
 from holdfast.evaluation.retrying import retrying_of
 from holdfast.rollout.processor import fingerprinted
 
@@ -59,9 +60,10 @@ def evaluation_test(
 ) -> Callable[[Function], Function]:
     """The parameters of eval-protocol under their names, and a few of ours (docs/evaluations.md).
 
-    `logger` and `disable_browser_open` are accepted and change nothing: every row is in the
-    journal, and no browser is ever opened.
+    `logger` is given every row that was judged, beside the journal. `disable_browser_open` is
+    accepted and changes nothing: no browser is ever opened.
     """
+    parameters = parameters_of(locals())
     arguments.check_names(evaluation_test, bare, unknown)
     judged = arguments.mode(mode)
     settings = arguments.listed(completion_params)
@@ -116,8 +118,11 @@ def evaluation_test(
             scorer_tries=arguments.whole("scorer_tries", scorer_tries) or 1,
             retrying=retrying_of(exception_handler_config),
             policy=arguments.addresses(policy),
+            logger=arguments.logger(logger),
         )
-        return _wrapped(function, definition)  # type: ignore[return-value]
+        test = _wrapped(function, definition)
+        test.__ep_params__ = parameters  # type: ignore[attr-defined]
+        return test  # type: ignore[return-value]
 
     return decorate
 

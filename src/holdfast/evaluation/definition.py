@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from holdfast.evaluation.dataset import Dataset
+from holdfast.evaluation.dataset_logger import DatasetLogger
 from holdfast.evaluation.options import Options
 from holdfast.evaluation.retrying import Retrying
 from holdfast.evaluation.setting import Setting, ids_of, setting_of
@@ -61,6 +62,8 @@ class Definition(Struct, frozen=True):
     """The addresses of the replicas."""
     rollout_code: Code | None = None
     """What `rollout` stands for."""
+    logger: DatasetLogger | None = None
+    """Given every row that was judged."""
 
     @property
     def name(self) -> str:

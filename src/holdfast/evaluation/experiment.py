@@ -37,6 +37,7 @@ from holdfast.evaluation.recorded import (
     settled_already,
 )
 from holdfast.evaluation.results import Settled, results_of
+from holdfast.evaluation.row_processor import RowsRolloutProcessor
 from holdfast.evaluation.scorer import scorer_of
 from holdfast.evaluation.session import Session
 from holdfast.evaluation.setting import Setting, ids_of
@@ -174,20 +175,24 @@ async def _rolled_out(work: _Work, setting: Setting, name: str) -> Run:
     spec.check(tasks=len(work.tasks))
     if isinstance(work.processor, NoOpRolloutProcessor):
         own = Connection(NoPolicy(), MessagesOnly())
-        return await _driven(work, structs.replace(spec, renderer=own.renderer.name), own)
+        return await _driven(work, structs.replace(spec, renderer=own.renderer.name), own, setting)
     finished = await _finished_already(work, setting, spec)
     if finished is not None:
         work.told.append(_told_finished(finished))
         return finished
     async with connected(
-        setting, experiment.session, policy=experiment.policy, renderer=experiment.renderer
+        setting,
+        experiment.session,
+        policy=experiment.policy,
+        renderer=experiment.renderer,
+        needed=not isinstance(work.processor, RowsRolloutProcessor),
     ) as connection:
         renderer = connection.renderer
         # Refused here, and not by each row.
         at_effort(renderer, setting.sampling.reasoning_effort)
         work.decode = None if isinstance(renderer, MessagesOnly) else renderer.decode
         spec = structs.replace(spec, model=connection.policy.model, renderer=renderer.name)
-        return await _driven(work, spec, connection)
+        return await _driven(work, spec, connection, setting)
 
 
 def _spec(work: _Work, setting: Setting, name: str) -> RunSpec:
@@ -237,7 +242,7 @@ async def _finished_already(work: _Work, setting: Setting, spec: RunSpec) -> Run
     )
 
 
-async def _driven(work: _Work, spec: RunSpec, connection: Connection) -> Run:
+async def _driven(work: _Work, spec: RunSpec, connection: Connection, setting: Setting) -> Run:
     options = work.experiment.session.options
     opened = await open_recorded(
         work.journal, spec, work.tasks, new=options.new, resume=options.resume
@@ -249,7 +254,7 @@ async def _driven(work: _Work, spec: RunSpec, connection: Connection) -> Run:
         journal=work.journal,
         policy=connection.policy,
         renderer=connection.renderer,
-        processor=work.processor,
+        processor=_under(work.processor, setting),
         scorer=None if late else _scorer(work, [opened.run]),
         settles=not late,
         settings=work.settings,
@@ -330,6 +335,13 @@ def _processor(experiment: Experiment) -> RolloutProcessor:
     return experiment.definition.processor
 
 
+def _under(processor: RolloutProcessor, setting: Setting) -> RolloutProcessor:
+    """One that takes rows is told the completion params that they are rolled out with."""
+    if isinstance(processor, RowsRolloutProcessor):
+        return processor.under(setting.params)
+    return processor
+
+
 def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
     experiment = work.experiment
     definition, variant = experiment.definition, experiment.variant
@@ -344,6 +356,7 @@ def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
         row_of=maker.row,
         arguments={**experiment.arguments, **variant.keywords},
         several=definition.mode is not Mode.POINTWISE,
+        log=None if definition.logger is None else definition.logger.log,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.evaluation.gym_environment import TIMEOUT, Gym, McpGymEnvironment
 from holdfast.evaluation.gym_server import GymServer, options_of
+from holdfast.evaluation.row_processor import RolloutProcessor
 from holdfast.evaluation.simulated_user import SimulatedUser, Speaker, simulation_of
 from holdfast.policy.policy import Policy
 from holdfast.policy.renderer import Renderer
@@ -18,7 +19,7 @@ from holdfast.records.task import Task
 from holdfast.records.trajectory import Truncation
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.episode import Episode
-from holdfast.rollout.processor import Returned, RolloutProcessor
+from holdfast.rollout.processor import Returned
 
 DEFAULT_STEPS = 30
 

@@ -1,5 +1,6 @@
 """Names that people can say: `quiet-harbor-402913`."""
 
+import os
 import random
 
 _FIRST = (
@@ -38,3 +39,8 @@ def generate_id(separator: str = "-", seed: int | None = None, index: int | None
 
 _RANDOM = random.Random()
 """One of its own: a program that seeds `random` for its rollouts gets new names all the same."""
+
+
+def invocation_id() -> str | None:
+    """What eval-protocol's users call the session that they run, where they say so."""
+    return os.environ.get("EP_INVOCATION_ID") or None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.evaluation.row_processor import TakesRows
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
 from holdfast.rollout.agent import EnvironmentRolloutProcessor
@@ -18,7 +19,7 @@ DEFAULT_STEPS = 30
 DEFAULT_PATIENCE = 60.0
 
 
-class OpenEnvRolloutProcessor(EnvironmentRolloutProcessor):
+class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
     """Observation, reply, action, until the episode is over; the reward is the sum of its steps'.
 
     - `env_factory` makes a client; or `env_client_cls` does, from `env_base_url`.

@@ -1,10 +1,15 @@
 """Processors that evaluations have beside those of `holdfast`."""
 
+from collections.abc import Mapping
+
+from holdfast.evaluation.row_processor import RolloutProcessor
+from holdfast.evaluation.setting import setting_of
 from holdfast.policy.policy import Completion, Request
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Role
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processor import Returned, RolloutProcessor
+from holdfast.rollout.processor import Returned
+from holdfast.rollout.training import read_params
 
 
 class SingleTurnRolloutProcessor(RolloutProcessor):
@@ -13,12 +18,31 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
     What an assistant said at the end of them is the answer of an earlier run, and is left out.
     """
 
-    def __init__(self, *, drop_trailing_assistant_messages: bool = True):
+    def __init__(
+        self,
+        *,
+        drop_trailing_assistant_messages: bool = True,
+        completion_params: Mapping[str, object] | None = None,
+    ):
+        """`completion_params` go before those of the evaluation; they name no model."""
         self.drop_trailing_assistant_messages = drop_trailing_assistant_messages
+        self._params = dict(setting_of(completion_params).params)
+        if elsewhere := sorted(self._params.keys() & {"model", "base_url", "api_base", "n"}):
+            raise UsageError(f"{elsewhere[0]!r} is said in the evaluation's completion_params")
+
+    def configured(
+        self, *, rollout_processor_kwargs: Mapping[str, object]
+    ) -> "SingleTurnRolloutProcessor":
+        """The same, with the decorator's word about it: completion params, also in `extra_body`."""
+        return type(self)(
+            drop_trailing_assistant_messages=self.drop_trailing_assistant_messages,
+            completion_params={**self._params, **rollout_processor_kwargs},
+        )
 
     @property
     def identity(self) -> str:
-        return str(self.drop_trailing_assistant_messages)
+        kept = str(self.drop_trailing_assistant_messages)
+        return f"{kept} {sorted(self._params.items())}" if self._params else kept
 
     async def rollout(self, t: Rollout) -> Returned:
         messages = t.task.messages
@@ -31,7 +55,16 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
         if not messages:
             raise UsageError(f"row {t.task.id!r} has no message to answer")
         t.add(*messages)
-        await t.generate(tools=t.task.tools)
+        read = read_params(self._params)
+        await t.generate(
+            tools=t.task.tools,
+            max_tokens=read.max_tokens,
+            temperature=read.temperature,
+            top_p=read.top_p,
+            stop=read.stop,
+            json=read.json,
+            reasoning_effort=read.reasoning_effort,
+        )
         return None
 
 
@@ -45,7 +78,12 @@ class NoOpRolloutProcessor(RolloutProcessor):
 class NoPolicy:
     """Where nothing is generated, nothing is asked."""
 
-    model = ""
+    def __init__(self, model: str = "", why: UsageError | None = None):
+        """`why`: the reason for which there is none."""
+        self.model = model
+        self._why = why or UsageError(
+            "this evaluation has no policy: its processor was to generate nothing"
+        )
 
     async def check(self) -> None:
         return None
@@ -58,7 +96,7 @@ class NoPolicy:
         return 0.0
 
     async def sample(self, request: Request) -> Completion:
-        raise UsageError("this evaluation has no policy: its processor was to generate nothing")
+        raise self._why
 
     async def aclose(self) -> None:
         return None

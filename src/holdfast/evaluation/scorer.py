@@ -6,6 +6,7 @@ whole. What it raises fails its own rows only, with the traceback; the engine se
 what speaks of the whole test, such as `pytest.skip()`, goes up to pytest.
 """
 
+import functools
 import inspect
 import sys
 import unittest
@@ -24,6 +25,7 @@ from holdfast.records.view import TrajectoryView
 from holdfast.rollout.environment import as_number
 
 RowOf = Callable[[TrajectoryView], EvaluationRow]
+Log = Callable[[EvaluationRow], object]
 WANTED = (
     "a row with its evaluation_result, an EvaluateResult, a number, a bool, a Score, or a dict "
     "with a 'score'"
@@ -36,13 +38,50 @@ def scorer_of(
     row_of: RowOf,
     arguments: Mapping[str, object],
     several: bool,
+    log: Log | None = None,
 ) -> Scorer:
-    """`arguments` are handed to the function beside `row` or, where it takes several, `rows`."""
+    """`arguments` are handed to the function beside `row` or, where it takes several, `rows`. `log`
+    is called with every row as the function left it."""
+    if log is not None:
+        function = logging(function, log, several=several)
     name = getattr(function, "__name__", type(function).__name__)
     make = _group if several else _point
     scorer: Callable[..., Any] = make(function, row_of, dict(arguments), name)
     scorer.__name__ = name
     return Scorer(group_scorer(scorer) if several else scorer)
+
+
+def logging(function: Callable[..., Any], log: Log, *, several: bool) -> Callable[..., Any]:
+    """The function, and then the log, with what was judged."""
+
+    def judged(found: object, rows: Sequence[EvaluationRow]) -> object:
+        listed = found if several and isinstance(found, Sequence) else [found]
+        for row, result in zip(rows, listed, strict=False):
+            log(_with_result(row, result, getattr(function, "__name__", "the evaluation")))
+        return found
+
+    def rows_of(arguments: Mapping[str, Any]) -> Sequence[EvaluationRow]:
+        return arguments["rows"] if several else [arguments["row"]]
+
+    if inspect.iscoroutinefunction(function):
+
+        async def later(**arguments: Any) -> object:
+            return judged(await function(**arguments), rows_of(arguments))
+
+        return functools.wraps(function)(later)
+
+    def at_once(**arguments: Any) -> object:
+        return judged(function(**arguments), rows_of(arguments))
+
+    return functools.wraps(function)(at_once)
+
+
+def _with_result(row: EvaluationRow, found: object, name: str) -> EvaluationRow:
+    if isinstance(found, EvaluationRow):
+        return found
+    score = score_of(found, name)
+    row.evaluation_result = _result_in(found, name) or EvaluateResult(score=score.reward or 0.0)
+    return row
 
 
 def _point(

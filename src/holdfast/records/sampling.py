@@ -115,6 +115,8 @@ def json_of(response_format: object) -> bool | str:
     if not isinstance(response_format, Mapping):
         raise UsageError("response_format is an object with a type")
     kind = response_format.get("type")
+    if kind == "json_object" and isinstance(schema := response_format.get("schema"), Mapping):
+        return schema_text(schema)  # As Fireworks has it.
     if kind in ("text", "json_object"):
         return bool(kind == "json_object")
     if kind != "json_schema":

@@ -31,6 +31,7 @@ IGNORED = frozenset(
         *("stream", "stream_options", "timeout", "num_retries", "max_retries", "cache", "caching"),
         # Asks for what is always recorded.
         *("logprobs", "top_logprobs", "return_token_ids", "raw_output"),
+        "return_reasoning_with_separate_field",
         # For the provider's books.
         *("user", "metadata", "provider", "custom_llm_provider", "drop_params"),
     }
