@@ -14,6 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
+from holdfast.environments.mcp import first
+from holdfast.environments.mcp.first import is_first
 from holdfast.environments.mcp.words import Words
 from holdfast.records.errors import UsageError
 from holdfast.records.redaction import REDACTED, hide, hide_credentials, hide_variables, redact
@@ -103,14 +105,21 @@ class Http(Struct, frozen=True):
     def transport(
         self, words: Words, lost: Callable[[], None], *, seed: int | None, timeout: float
     ) -> "Transport":
-        return _http(self, words, timeout)
+        connect, read = min(_CONNECT_SECONDS, timeout), timeout + _READ_MARGIN
+        if is_first():
+            return first.http(
+                self.url, headers=self.headers, timeout=(connect, read), words=words, lost=lost
+            )
+        return _http(self, words, connect=connect, read=read)
 
 
 Connection = Stdio | Http
 
 
 @asynccontextmanager
-async def _http(server: Http, words: Words, timeout: float) -> "AsyncIterator[TransportStreams]":
+async def _http(
+    server: Http, words: Words, *, connect: float, read: float
+) -> "AsyncIterator[TransportStreams]":
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
@@ -120,7 +129,7 @@ async def _http(server: Http, words: Words, timeout: float) -> "AsyncIterator[Tr
         if response.is_error and response.request.method == "POST":
             words.say(f"HTTP {response.status_code} {response.reason_phrase}")
 
-    limits = httpx2.Timeout(min(_CONNECT_SECONDS, timeout), read=timeout + _READ_MARGIN)
+    limits = httpx2.Timeout(connect, read=read)
     async with (
         httpx2.AsyncClient(
             headers=server.headers, timeout=limits, event_hooks={"response": [note]}

@@ -7,10 +7,9 @@ same. It is put into the handshake on its way out.
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest
 
 if TYPE_CHECKING:
     from mcp.client import Transport
@@ -33,8 +32,9 @@ class _Introducing:
         self._words = words
 
     async def send(self, item: SessionMessage, /) -> None:
-        said = item.message
-        if isinstance(said, JSONRPCRequest) and said.method == "initialize":
+        # In version 1 of the package, a message wraps what it is.
+        said: Any = getattr(item.message, "root", item.message)
+        if getattr(said, "method", None) == "initialize":
             params = said.params or {}
             client = {**params.get("clientInfo", {}), **self._words}
             said.params = {**params, "clientInfo": client}

@@ -20,15 +20,17 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
-import mcp_types
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from msgspec import Struct
 
+from holdfast.environments.mcp import first
+from holdfast.environments.mcp.first import is_first
 from holdfast.environments.mcp.words import Words
 from holdfast.records.errors import UsageError
 
 if TYPE_CHECKING:
+    import mcp_types
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     Inbound = MemoryObjectSendStream[SessionMessage | Exception]
@@ -191,15 +193,23 @@ def parsed(line: bytes) -> "mcp_types.JSONRPCMessage | None":
     """The message; None if it is none. Characters that are none are replaced: a tool's odd answer
     is an answer."""
     try:
-        return mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return _message(line)
     except ValueError:
         pass
     try:
         found = json.loads(line.decode("utf-8", "replace"))
         text = json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")
-        return mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+        return _message(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _message(line: bytes) -> "mcp_types.JSONRPCMessage":
+    if is_first():
+        return first.parsed(line)  # type: ignore[no-any-return]
+    import mcp_types
+
+    return mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
 
 
 def _found(command: Command) -> tuple[str, ...]:

@@ -13,12 +13,18 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 
 from holdfast.environments.mcp.connection import Connection, Http
 from holdfast.environments.mcp.content import text_of
+from holdfast.environments.mcp.first import (
+    CONNECTION_CLOSED,
+    FirstClient,
+    FirstError,
+    is_first,
+)
 from holdfast.environments.mcp.listing import listed
 from holdfast.environments.mcp.words import Words
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo, UsageError
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
     from mcp.client import Client
     from mcp.shared.exceptions import MCPError
 
+NAME = "holdfast"
+INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32600, -32601, -32602
 GOODBYE = 10.0
 """Seconds that a session has to end by itself: more than a process needs to be killed."""
 _FORCED = 5.0
@@ -167,9 +175,6 @@ class Session:
             self._settled.set()
 
     def _made_client(self) -> "Client":
-        from mcp.client import Client
-        from mcp_types import Implementation
-
         _quiet()
         transport = self._connection.transport(
             self._words, self._leaving.set, seed=self._seed, timeout=self._timeout
@@ -178,19 +183,22 @@ class Session:
             from holdfast.environments.mcp.introduction import introduced
 
             transport = introduced(transport, self._introduction)
+        if is_first():
+            return FirstClient(transport, name=NAME)  # type: ignore[return-value]
+        from mcp.client import Client
+        from mcp_types import Implementation
+
         return Client(
             transport,
             mode="legacy" if self._handshake else "auto",
             cache=None,
-            client_info=Implementation(name="holdfast", version="1"),
+            client_info=Implementation(name=NAME, version="1"),
         )
 
     # --- what went wrong
 
     async def _judged(self, name: str, error: Exception) -> HoldfastError:
-        from mcp.shared.exceptions import MCPError
-
-        if not isinstance(error, MCPError):
+        if not _is_answer(error):
             return self._broken(f"broke while it ran {name}: {type(error).__name__}: {error}")
         if _is_refusal(error):
             self._note_answer()
@@ -245,6 +253,15 @@ def _new_scope() -> "anyio.CancelScope":
     return anyio.CancelScope()
 
 
+def _is_answer(error: Exception) -> "TypeGuard[MCPError]":
+    """Whether the server, or the connection, answered with it."""
+    if is_first():
+        return isinstance(error, FirstError)
+    from mcp.shared.exceptions import MCPError
+
+    return isinstance(error, MCPError)
+
+
 def _wrong_package(error: ImportError) -> UsageError:
     """The server did nothing wrong: what is installed here is not what this is written for."""
     from importlib.metadata import version
@@ -257,16 +274,12 @@ def _wrong_package(error: ImportError) -> UsageError:
 
 def _is_refusal(error: "MCPError") -> bool:
     """The server's answer to a call that it does not take."""
-    from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
-
     # The client makes "Not Found" of any HTTP 404, which says nothing about the call.
     unknown = error.code == METHOD_NOT_FOUND and error.message != "Not Found"
     return error.code == INVALID_PARAMS or unknown or bool(_NOBODY_TO_ASK.search(error.message))
 
 
 def _ends_session(error: "MCPError", *, is_http: bool) -> bool:
-    from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, METHOD_NOT_FOUND
-
     # By HTTP, a server that was restarted does not know the session any more.
     codes = {CONNECTION_CLOSED, *({INVALID_REQUEST, METHOD_NOT_FOUND} if is_http else ())}
     return error.code in codes
