@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Many tests wait for processes that they started: one more than there are cores.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: demo test check crash bench docs bench-peers vllm agents clean
+.PHONY: demo test check crash bench docs bench-peers vllm agents interop clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -43,6 +43,10 @@ vllm: $(VENV)/installed
 # mini-swe-agent, smolagents, the Vercel AI SDK); installed into .agents/.
 agents: $(VENV)/installed
 	PYTHON=$(PYTHON) PYTEST_PYTHON=$(BIN)/python scripts/agents.sh
+
+# eval-protocol's own examples with nothing changed but their imports; it is installed into .interop/.
+interop:
+	PYTHON=$(PYTHON) scripts/interop.sh
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -7,6 +7,7 @@ own test of it wants; whether its score is high enough is the model's affair. Ex
 run than `WANTED` of all.
 """
 
+import ast
 import json
 import os
 import shutil
@@ -19,8 +20,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
-from examples import EXAMPLES, Example
 from rewrite import rewritten
+
+from examples import EXAMPLES, Example
 
 HERE = Path(__file__).parent
 WANTED = 0.9
@@ -64,7 +66,7 @@ def main(folder: Path, names: list[str]) -> int:
             for name, why in told.items():
                 print(f"{'runs' if not why else 'FAILS':5}  {example.file}::{name}", flush=True)
                 if why:
-                    print(f"       {why}", flush=True)
+                    print(f"       {example.wrong or why}", flush=True)
     return summary(found)
 
 
@@ -164,9 +166,19 @@ def perform(
         )
     told = _outcomes(file.parent)
     tests = _tests(file.parent)
-    return {
-        name: _why(name, example, told, tests, log, done.returncode) for name in example.functions
-    }
+    names = _evaluations(file)
+    assert len(names) == example.evaluations, f"{example.file} has {len(names)} evaluations"
+    return {name: _why(name, example, told, tests, log, done.returncode) for name in names}
+
+
+def _evaluations(file: Path) -> list[str]:
+    """The functions that are decorated with `evaluation_test`."""
+    return [
+        node.name
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and any("evaluation_test" in ast.unparse(one)[:16] for one in node.decorator_list)
+    ]
 
 
 def _outcomes(folder: Path) -> dict[str, list[dict[str, object]]]:
@@ -199,8 +211,7 @@ def _why(
     log: Path,
     status: int,
 ) -> str:
-    if name in example.verified:
-        companion = example.verified[name]
+    if companion := dict(example.verified).get(name):
         return "" if tests.get(companion) else f"{companion} does not pass; see {log}"
     runs = told.get(name)
     if not runs:

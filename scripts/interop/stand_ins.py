@@ -212,15 +212,27 @@ ANSWERS: dict[str, Any] = {
     "domains/airline/db.json": body({"flights": {}, "users": {}, "reservations": {}}),
     "domains/retail/db.json": body({"products": {}, "users": {}, "orders": {}}),
     "/input_items": body(
-        {"object": "list", "data": [ITEM], "first_id": "msg_0", "last_id": "msg_0", "has_more": False}
+        {
+            "object": "list",
+            "data": [ITEM],
+            "first_id": "msg_0",
+            "last_id": "msg_0",
+            "has_more": False,
+        }
     ),
     "/v1/responses/": body(RESPONSE),
     "/v1/models": models,
     "/chat/completions": chat,
     "/runs/query": body({"runs": [RUN], "cursors": {"next": None}}),
     "/sessions": body(
-        [{"id": RUN["session_id"], "name": "interop", "start_time": RUN["start_time"],
-          "tenant_id": RUN["session_id"]}]
+        [
+            {
+                "id": RUN["session_id"],
+                "name": "interop",
+                "start_time": RUN["start_time"],
+                "tenant_id": RUN["session_id"],
+            }
+        ]
     ),
     "smith.langchain.com/info": body({"version": "0"}),
     "api.braintrust.dev": body(

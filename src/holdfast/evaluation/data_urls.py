@@ -29,8 +29,16 @@ def fetched(url: str) -> list[Found]:
     with tempfile.TemporaryDirectory(prefix="holdfast-data-") as folder:
         file = Path(folder) / (name if Path(name).suffix else f"{name}.jsonl")
         _download(url, file)
-        # Told by its address, not by where it lay for a moment.
-        return [Found(one.where.replace(str(file), redact(url)), one.fields) for one in read(file)]
+        try:
+            records = list(read(file))
+        except UsageError as error:
+            raise UsageError(_told(str(error), file, url)) from error
+        return [Found(_told(one.where, file, url), one.fields) for one in records]
+
+
+def _told(text: str, file: Path, url: str) -> str:
+    """With its address, not with where it lay for a moment."""
+    return text.replace(str(file), redact(url))
 
 
 def _download(url: str, file: Path) -> None:

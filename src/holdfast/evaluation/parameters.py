@@ -30,8 +30,8 @@ class EPParameters(BaseModel):
     filtered_row_ids: Sequence[str] | None = None
     max_dataset_rows: int | None = None
     mcp_config_path: str | None = None
-    max_concurrent_rollouts: int = 64
-    max_concurrent_evaluations: int = 32
+    max_concurrent_rollouts: int = 8
+    max_concurrent_evaluations: int = 64
     server_script_path: str | None = None
     steps: int = 30
     mode: Any = "pointwise"
