@@ -80,7 +80,8 @@ EXAMPLES = [
         f"{QUICKSTART}/svg_agent/evaluator/test_svgagent.py",
         1,
         "its own remote server, which asks the engine through the gateway; its data set, written "
-        "anew; its mark that skips it is taken away",
+        "anew; its mark that skips it is taken away; there is no browser to draw with, so that its "
+        "function gives a score that is not valid",
         beside=(f"{QUICKSTART}/svg_agent/evaluator/utils.py",),
     ),
     Example(

@@ -48,6 +48,7 @@ def _download(url: str, file: Path) -> None:
                 shutil.copyfileobj(body, whole)
             return
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code < 500 or not left:
                 raise _unreachable(url, f"it answers {error.code} {error.reason}") from error
         except (OSError, ValueError) as error:
