@@ -9,19 +9,20 @@ eval-protocol, which has to be installed for them.
 
 import ast
 import importlib
+from collections.abc import Collection
 
 THEIRS, OURS = "eval_protocol", "holdfast.evaluation"
 SAME_MODULES = ("models", "exceptions")
 """Modules that are called the same here."""
 
 
-def rewritten(source: str) -> str:
-    """The source with its imports changed, line by line where they stood."""
+def rewritten(source: str, *, but: Collection[str] = ()) -> str:
+    """The source with its imports changed, line by line where they stood; `but` for some names."""
     lines = source.splitlines(keepends=True)
     found = [one for one in ast.walk(ast.parse(source)) if _is_theirs(one)]
     for node in sorted(found, key=lambda one: one.lineno, reverse=True):
         first, last = node.lineno - 1, node.end_lineno or node.lineno
-        lines[first:last] = [" " * node.col_offset + one + "\n" for one in _imports(node)]
+        lines[first:last] = [" " * node.col_offset + one + "\n" for one in _imports(node, but)]
     return "".join(lines)
 
 
@@ -29,11 +30,12 @@ def _is_theirs(node: ast.AST) -> bool:
     return isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == THEIRS
 
 
-def _imports(node: ast.ImportFrom) -> list[str]:
+def _imports(node: ast.ImportFrom, but: Collection[str]) -> list[str]:
     by_module: dict[str, list[str]] = {}
     for alias in node.names:
         written = alias.name if alias.asname is None else f"{alias.name} as {alias.asname}"
-        by_module.setdefault(_home(str(node.module), alias.name), []).append(written)
+        module = str(node.module) if alias.name in but else _home(str(node.module), alias.name)
+        by_module.setdefault(module, []).append(written)
     return [f"from {module} import {', '.join(names)}" for module, names in by_module.items()]
 
 

@@ -2,9 +2,10 @@
 
     python scripts/interop/run.py .interop [NAME …]
 
-An evaluation *runs* if every row was rolled out and judged by its function, or failed as the file's
-own test of it wants; whether its score is high enough is the model's affair. Exit status 1 if fewer
-run than `WANTED` of all.
+An evaluation *runs* if every row was rolled out and judged by its function (or failed where it is
+meant to); whether its score is high enough is the model's affair. Then eval-protocol's unit tests
+of what Holdfast has under the same names are run. Exit status 1 if fewer evaluations run than
+`WANTED` of all, or a unit test fails that is not known to differ.
 """
 
 import ast
@@ -21,6 +22,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from rewrite import rewritten
+from units import DIFFERENT, FILES, RESULTS, REWARDS
 
 from examples import EXAMPLES, Example
 
@@ -32,6 +34,7 @@ KEYS = (
     *("OPENAI_API_KEY", "FIREWORKS_API_KEY", "LANGSMITH_API_KEY", "BRAINTRUST_API_KEY"),
     *("BRAINTRUST_PROJECT_ID", "LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY", "GEMINI_API_KEY"),
 )
+INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 LAKE = {
     "id": "lake_0",
     "system_prompt": "You walk over a frozen lake. Use the tool lake_move.",
@@ -67,7 +70,8 @@ def main(folder: Path, names: list[str]) -> int:
                 print(f"{'runs' if not why else 'FAILS':5}  {example.file}::{name}", flush=True)
                 if why:
                     print(f"       {example.wrong or why}", flush=True)
-    return summary(found)
+    status = summary(found)
+    return status if names else mcp_tests() or unit_tests(folder) or status
 
 
 def summary(found: list[tuple[str, str, str]]) -> int:
@@ -103,7 +107,7 @@ def prepare(source: Path, work: Path, example: Example) -> Path:
             target.mkdir(exist_ok=True)
             shutil.copy(source / name, target)
     # Its own: that of this repository has nothing to do with it.
-    (own / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    (own / "pytest.ini").write_text(INI)
     _data(source, own)
     return file
 
@@ -142,7 +146,7 @@ def environment(places: dict[str, str]) -> dict[str, str]:
         "REQUESTS_CA_BUNDLE": places["certificate"],
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "EP_DISABLE_AUTO_BROWSER": "1",
-        "PYTHONPATH": str(HERE / "plugins"),
+        "PYTHONPATH": f"{HERE / 'plugins'}:{HERE.parent.parent / 'src'}",
     }
 
 
@@ -155,8 +159,6 @@ def perform(
         *("-p", "unskipped", "--timeout", str(SECONDS), "--junitxml", "junit.xml"),
         *("--holdfast-policy", places["engine"], "--holdfast-summary", "summary.json"),
     ]
-    if example.verified:
-        words.append("--holdfast-no-fail-on-permanent-failure")
     if example.rows is not None:
         words += ["--holdfast-max-rows", str(example.rows)]
     log = file.parent / "log.txt"
@@ -165,10 +167,9 @@ def perform(
             words, cwd=file.parent, env=env, stdout=output, stderr=output, check=False
         )
     told = _outcomes(file.parent)
-    tests = _tests(file.parent)
     names = _evaluations(file)
     assert len(names) == example.evaluations, f"{example.file} has {len(names)} evaluations"
-    return {name: _why(name, example, told, tests, log, done.returncode) for name in names}
+    return {name: _why(name, example, told.get(name), log, done.returncode) for name in names}
 
 
 def _evaluations(file: Path) -> list[str]:
@@ -192,34 +193,77 @@ def _outcomes(folder: Path) -> dict[str, list[dict[str, object]]]:
     return found
 
 
+def _why(
+    name: str,
+    example: Example,
+    runs: list[dict[str, object]] | None,
+    log: Path,
+    status: int,
+) -> str:
+    if not runs:
+        return f"it did not come to its end (pytest's exit status {status}); see {log}"
+    for run in runs:
+        if (run["failed"] and name not in example.fails) or not run["rows"]:
+            return f"{run['failed']} of {run['rows']} rows failed; see {log}"
+    return ""
+
+
+# --- unit tests
+
+
+def mcp_tests() -> int:
+    """Holdfast's own, with the version 1 of mcp that eval-protocol needs."""
+    file = HERE.parent.parent / "tests" / "environments" / "test_mcp_versions.py"
+    words = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-c", os.devnull, str(file)]
+    env = {**unit_environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(words, env=env, check=False).returncode
+
+
+def unit_tests(folder: Path) -> int:
+    own = folder / "work" / "units"
+    own.mkdir()
+    (own / "pytest.ini").write_text(INI)
+    for name in (*FILES, *REWARDS):
+        source = (folder / "source" / "tests" / name).read_text()
+        # What its reward functions return is its own; what they are given is ours.
+        (own / name).write_text(rewritten(source, but=RESULTS if name in REWARDS else ()))
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    words += ["--timeout", str(SECONDS), "--junitxml", "junit.xml"]
+    with (own / "log.txt").open("w") as output:
+        subprocess.run(words, cwd=own, env=unit_environment(), stdout=output, check=False)
+    failed = [case for case, passed in _tests(own).items() if not passed]
+    known = {case: why for case in failed for one, why in DIFFERENT.items() if case.startswith(one)}
+    unknown = [case for case in failed if case not in known]
+    print("\n| unit test that differs | why |\n|---|---|")
+    for case, why in known.items():
+        print(f"| {case} | {why} |")
+    for case in unknown:
+        print(f"| **{case}** | **not known to differ**; see {own / 'log.txt'} |")
+    total = len(_tests(own))
+    print(f"\n{total - len(failed)} of {total} unit tests pass; {len(known)} differ on purpose")
+    return 1 if unknown or not total else 0
+
+
+def unit_environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {
+        **kept,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "PYTHONPATH": str(HERE.parent.parent / "src"),
+    }
+
+
 def _tests(folder: Path) -> dict[str, bool]:
-    """Whether each test passed, by its function."""
+    """Whether each test passed, by `module.Class::function`."""
     if not (folder / "junit.xml").exists():
         return {}
     cases = ElementTree.parse(folder / "junit.xml").iter("testcase")
     return {
-        case.attrib["name"]: not any(one.tag in ("failure", "error", "skipped") for one in case)
+        f"{case.attrib['classname']}::{case.attrib['name']}": not any(
+            one.tag in ("failure", "error") for one in case
+        )
         for case in cases
     }
-
-
-def _why(
-    name: str,
-    example: Example,
-    told: dict[str, list[dict[str, object]]],
-    tests: dict[str, bool],
-    log: Path,
-    status: int,
-) -> str:
-    if companion := dict(example.verified).get(name):
-        return "" if tests.get(companion) else f"{companion} does not pass; see {log}"
-    runs = told.get(name)
-    if not runs:
-        return f"it did not come to its end (pytest's exit status {status}); see {log}"
-    for run in runs:
-        if run["failed"] or not run["rows"]:
-            return f"{run['failed']} of {run['rows']} rows failed; see {log}"
-    return ""
 
 
 # --- what runs beside it
