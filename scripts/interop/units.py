@@ -55,9 +55,6 @@ DIFFERENT = {
     "test_retry_mechanism::test_fail_fast": (
         "an error of the code is tried once more, to tell a flake from a bug"
     ),
-    "test_retry_mechanism::test_": (
-        "a row that failed for good fails the test, and is not judged; without an engine, nobody "
-        "serves a model"
-    ),
+    "test_retry_mechanism::test_": ("a row that failed for good fails the test, and is not judged"),
 }
 """By the beginning of a test's name: why it does not hold here."""

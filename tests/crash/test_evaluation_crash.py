@@ -16,7 +16,7 @@ from lab import settle
 from holdfast.journal import open_journal
 from holdfast.journal.check import check
 from holdfast.records.history import History
-from holdfast.records.step import Generated
+from holdfast.records.step import Generated, ValueRecorded
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.testing import FakeEngine
 
@@ -288,3 +288,77 @@ def test_a_comparison_of_settings_survives_death_after_every_few_commits(tmp_pat
     ]
     assert scores[0] == scores[1]
     assert not check(place / ".holdfast" / "evaluations.db").findings
+
+
+OF_ROWS = f"""
+import asyncio
+from holdfast.evaluation import (
+    EvaluationRow, Message, RolloutProcessor, SingleTurnRolloutProcessor, evaluation_test
+)
+
+class Own(RolloutProcessor):
+    def __init__(self):
+        self.single = SingleTurnRolloutProcessor()
+
+    def __call__(self, rows, config):
+        with open("calls.txt", "a") as file:
+            file.writelines(f"{{row.input_metadata.row_id}}\\n" for row in rows)
+        return [asyncio.create_task(self.after(task)) for task in self.single(rows, config)]
+
+    async def after(self, task):
+        row = await task
+        await asyncio.sleep(0.01)
+        length = len(row.messages[-1].content)
+        row.messages.append(Message(role="user", content=f"length {{length}}"))
+        return row
+
+@evaluation_test(
+    dataset=[{{"id": f"row{{n}}", "prompt": f"Talk about {{n}}."}} for n in range({ROWS})],
+    rollout_processor=Own(),
+    seed=5,
+    max_concurrent_rollouts=8,
+)
+def test_own(row):
+    assert row.messages[-1].content == f"length {{len(row.messages[-2].content)}}"
+    return len(row.messages[-2].content) / 100
+"""
+
+
+def given_back(place: Path) -> set[str]:
+    """The rows that their processor gave back, durably."""
+    return {
+        key.task
+        for key, history in histories(place)
+        if any(isinstance(step, ValueRecorded) for step in history.steps.values())
+    }
+
+
+def called(place: Path) -> list[str]:
+    file = place / "calls.txt"
+    return file.read_text().split() if file.exists() else []
+
+
+def test_a_row_that_a_processor_of_rows_gave_back_is_never_asked_of_it_again(tmp_path, engine):
+    place, quiet = tmp_path / "disturbed", tmp_path / "undisturbed"
+    for folder in (place, quiet):
+        folder.mkdir()
+        (folder / "test_eval.py").write_text(OF_ROWS)
+    completed(command(quiet, engine))
+    for goal in (20, 60, 120):
+        before, asked = given_back(place) if called(place) else set(), len(called(place))
+        turns = durable_turns(place) if asked else set()
+        settle(engine)
+        engine.reset()
+        process = command(place, engine)
+        while process.poll() is None and len(called(place)) < asked + goal:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert not before & set(called(place)[asked:]), "a row was rolled out again"
+        assert not turns & {name for name, _ in engine.requests()}, "a turn was sampled again"
+    before, asked = given_back(place), len(called(place))
+    completed(command(place, engine))
+    assert before, "it was killed in the middle"
+    assert not before & set(called(place)[asked:])
+    expected, found = only_run(quiet), only_run(place)
+    assert (found["agg_score"], found["rows"]) == (expected["agg_score"], ROWS)

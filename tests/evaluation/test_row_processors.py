@@ -3,16 +3,21 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 from course import Course
+from kills import check_every_kill
 
 from holdfast.evaluation import (
     EvaluationRow,
     Message,
+    RolloutProcessor,
     RolloutProcessorConfig,
     SingleTurnRolloutProcessor,
 )
+from holdfast.evaluation.row_processor import RowsRolloutProcessor
 from holdfast.records.errors import UsageError
+from holdfast.records.step import ValueRecorded
 
 HEAD = """
 import asyncio
@@ -167,6 +172,31 @@ def test_completion_params_hold_for_the_whole_run(course: Course) -> None:
     result = course.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*'temperature'*completion_params*"])
+
+
+class Twice(RolloutProcessor):
+    """Two conversations of ours for one row, one after the other."""
+
+    def __init__(self) -> None:
+        self.single = SingleTurnRolloutProcessor()
+
+    def __call__(self, rows, config):
+        return [asyncio.create_task(self.twice(row, config)) for row in rows]
+
+    async def twice(self, row, config):
+        for _ in range(2):
+            row.messages.append(Message(role="user", content="and?"))
+            (task,) = self.single([row], config)
+            row = await task
+        return row
+
+
+def test_a_kill_at_every_record_boundary_changes_nothing() -> None:
+    whole = asyncio.run(check_every_kill(RowsRolloutProcessor(Twice()).rollout))
+    assert whole.generated == 2
+    (returned,) = [one for one in whole.history.steps.values() if isinstance(one, ValueRecorded)]
+    row = msgspec.msgpack.decode(returned.value)["row"]
+    assert [one["role"] for one in row["messages"]][-4:] == ["user", "assistant"] * 2
 
 
 def test_ours_take_rows_within_an_evaluation_only() -> None:
