@@ -22,7 +22,7 @@ from holdfast.journal.schema import (
     log_size,
     mode_to_read,
 )
-from holdfast.journal.wal import beside, log_of, scan
+from holdfast.journal.wal import LogScan, beside, log_of, scan
 from holdfast.journal.witness import Note, notes
 
 # As long as whoever opens it afterwards would wait.
@@ -77,6 +77,7 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
     note = None if state.identity is None else noted.get(state.identity)
     if note is not None and note.number > state.number:
         return Loss(_told_by(note, state, path), _put_back(path))
+    found = None
     if thoroughly or not _is_vouched_for(path, state, note):
         found = scan(log_of(path))
         if found.is_damaged:
@@ -85,7 +86,7 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
                 f"{found.bad:,}, and the {found.size - found.bad:,} bytes from there on are lost"
             )
             return Loss(what, _put_back(path))
-    return _cut(path, state)
+    return _cut(path, state, found)
 
 
 def _read(path: Path, mode: str) -> _State | None:
@@ -164,13 +165,18 @@ def _put_back(path: Path) -> str:
     )
 
 
-def _cut(path: Path, state: _State) -> Loss | None:
-    """Whether the file ends within its last page, which the log does not have, either."""
+def _cut(path: Path, state: _State, log: LogScan | None) -> Loss | None:
+    """Whether the file ends too early, with pages missing that the log does not have, either.
+
+    Where nobody has read the log, only an end inside a page is a reason to do so: while it is not
+    copied into the file, the file is always shorter.
+    """
     whole = state.pages * state.page_size
-    if beside(path, "").stat().st_size >= whole:
-        return None
-    in_log = scan(log_of(path)).pages
     size = beside(path, "").stat().st_size
+    if size >= whole or (log is None and size % state.page_size == 0):
+        return None
+    in_log = (log or scan(log_of(path))).pages
+    size = beside(path, "").stat().st_size  # After the log, which others may copy meanwhile.
     missing = range(size // state.page_size + 1, state.pages + 1)
     if size >= whole or in_log.issuperset(missing):
         return None
