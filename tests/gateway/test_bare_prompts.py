@@ -302,5 +302,6 @@ def test_many_calls_are_told_apart_in_one_pass_over_the_text():
     bare = BarePrompts(history)
     for step in history.generations:
         text = step.added[0].text + step.message.text
-        asked = bare.ask(f"{text}…", renderer=ByteRenderer(), sampling=Sampling())
+        asking = bare.ask(f"{text}…", renderer=ByteRenderer(), sampling=Sampling())
+        asked = asyncio.run(asking)
         assert asked.prompt.base == step.path
