@@ -252,10 +252,11 @@ def test_a_refusal_is_raised_as_the_librarys_own_error(
 
 
 def test_a_parameter_that_cannot_be_done_is_a_bad_request() -> None:
-    with pytest.raises(anthropic.BadRequestError, match=r"tool_choice\.type: not supported"):
-        created(always(assistant("")), tools=TOOLS, tool_choice={"type": "any"})
-    with pytest.raises(anthropic.BadRequestError, match="top_k: not supported"):
-        created(always(assistant("")), extra_body={"top_k": 3})
+    thinking = {"type": "enabled", "budget_tokens": 2000}
+    with pytest.raises(anthropic.BadRequestError, match=r"thinking\.type: not supported"):
+        created(always(assistant("")), extra_body={"thinking": thinking})
+    with pytest.raises(anthropic.BadRequestError, match="container: not supported"):
+        created(always(assistant("")), extra_body={"container": "c"})
 
 
 def test_sampling_parameters_outside_of_the_librarys_types_arrive() -> None:

@@ -30,7 +30,10 @@ class Siege:
             "alpha", "bravo", "bystander", samples=SAMPLES, journal=SqliteJournal(place / "j.db")
         )
         limits = Limits(body=LARGEST, body_seconds=0.2, idle_seconds=0.2)
-        self.processor = ExternalRolloutProcessor(Address(token=TOKEN), limits=limits)
+        # Those who fire have keys of trajectories, too.
+        self.processor = ExternalRolloutProcessor(
+            Address(token=TOKEN), limits=limits, on_refused="accept"
+        )
         self.keys: dict[str, list[str]] = {}
         self.found: list = []
         self._random = random.Random(seed)
@@ -57,7 +60,8 @@ class Siege:
         await converse(http, taken["bystander"][0])
         before = await self._records("bystander")
         self.keys = {name: [one["key"] for one in every] for name, every in taken.items()}
-        fuzz = Fuzz(self._random.randrange(2**32), {**self.keys, "nobody": self._nobodys()})
+        keys = {**self.keys, "nobody": self._nobodys()}
+        fuzz = Fuzz(self._random.randrange(2**32), keys, early=REQUESTS * 3 // 4)
         port = int(self.processor.url.rpartition(":")[2])
         share = REQUESTS // AT_ONCE
         found = await asyncio.gather(*(sent(port, fuzz, share) for _ in range(AT_ONCE)))

@@ -26,16 +26,14 @@ BUILT_IN = [
     {"type": "image_generation"},
 ]
 UNFOLLOWED = [
-    (CHAT, {"seed": 7}, "seed"),
-    (CHAT, {"top_k": 40}, "top_k"),
+    (CHAT, {"logit_bias": {"1": 5}}, "logit_bias"),
+    (CHAT, {"min_p": 0.5}, "min_p"),
     (CHAT, {"frequency_penalty": 0.5}, "frequency_penalty"),
-    (CHAT, {"parallel_tool_calls": False}, "parallel_tool_calls"),
     (CHAT, {"tool_choice": "required"}, "tool_choice"),
     (CHAT, {"wholly_unknown": {"a": [1]}}, "wholly_unknown"),
     (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
     (RESPONSES, {"truncation": "auto"}, "truncation"),
     (RESPONSES, {"tools": [FUNCTION, *BUILT_IN[:1]]}, "tool:web_search"),
-    (MESSAGES, {"top_k": 5}, "top_k"),
     (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking"),
     (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "s"}]}, "tool:web_search_*"),
 ]

@@ -190,8 +190,8 @@ def test_logprobs_are_read() -> None:
 @pytest.mark.parametrize(
     ("more", "param", "code"),
     [
-        ({"seed": 3}, "seed", "unsupported_parameter"),
-        ({"tool_choice": "required", "tools": [TOOL]}, "tool_choice", "unsupported_value"),
+        ({"functions": []}, "functions", "unsupported_parameter"),
+        ({"tool_choice": "often", "tools": [TOOL]}, "tool_choice", "unsupported_value"),
         ({"extra_body": {"nonsense": 1}}, "nonsense", "unknown_parameter"),
         ({"temperature": 9}, "temperature", "invalid_value"),
         ({"stream": True, "top_logprobs": 2}, "top_logprobs", "unsupported_value"),

@@ -66,7 +66,8 @@ def test_too_large_a_request_is_refused_by_a_processors_limits():
     yard = Yard()
     yard.run(BlackBoxRolloutProcessor(agent, limits=Limits(body=len(str(HELLO)) // 2)))
     assert [status for status, _ in told] == [413, 200]
-    assert yard.history().reward == 1.0
+    (failure,) = yard.history().failures
+    assert "a body holds at most" in failure.line
 
 
 def test_a_service_elsewhere_is_told_of_the_address_that_is_given():

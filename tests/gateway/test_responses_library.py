@@ -214,7 +214,7 @@ def test_refusals_are_the_librarys_exceptions() -> None:
         return caught.value
 
     error, host = with_client(use)
-    assert (error.param, error.code) == ("previous_response_id", "unsupported_parameter")
+    assert (error.param, error.code) == ("previous_response_id", "previous_response_not_found")
     assert error.type == "invalid_request_error"
     assert "whole conversation" in str(error)
     assert not host.asks

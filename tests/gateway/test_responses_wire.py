@@ -59,7 +59,12 @@ def events(ask: Ask, answer: Answer) -> list[dict]:
 def test_a_string_is_what_the_user_says_after_the_instructions() -> None:
     ask = asked(instructions="Be brief.", temperature=0.5, top_p=0.9, max_output_tokens=7)
     assert ask == Ask(
-        "m", (system("Be brief."), user("hi")), max_tokens=7, temperature=0.5, top_p=0.9
+        "m",
+        (system("Be brief."), user("hi")),
+        max_tokens=7,
+        temperature=0.5,
+        top_p=0.9,
+        instructed=True,
     )
     assert asked(stream=True).stream
 
@@ -122,7 +127,6 @@ def test_what_changes_no_sample_is_accepted(name: str, value: object) -> None:
         ("background", True, "background"),
         ("background", 0, "background"),
         ("truncation", "auto", "truncation"),
-        ("parallel_tool_calls", False, "parallel_tool_calls"),
         ("tool_choice", "required", "tool_choice"),
         ("tool_choice", {"type": "function", "name": "weather"}, "tool_choice"),
         ("text", {"format": {"type": "xml"}}, "text.format.type"),

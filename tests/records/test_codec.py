@@ -125,6 +125,7 @@ def test_the_numbers_of_the_kinds_never_change() -> None:
         16: "CloseFailed",
         17: "Called",
         18: "Entered",
+        20: "CallRefused",
     }
 
 
