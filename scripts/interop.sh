@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 VERSION=0.3.33
 # openai: what its litellm takes. The rest: what single examples import.
-NEEDS=("openai<3" gymnasium pandas flask langsmith trustme lxml pytest-timeout
+NEEDS=("openai<3" gymnasium pandas "flask[async]" langsmith "langfuse<4" trustme lxml pytest-timeout
     "pydantic-ai-slim[openai]" langgraph langchain-openai)
 folder=${HOLDFAST_INTEROP_DIR:-.interop}
 

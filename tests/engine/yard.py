@@ -39,6 +39,7 @@ class Yard:
         sampling: Sampling | None = None,
     ):
         self.policy = policy or Oracle()
+        self.renderer = ByteRenderer()
         self.journal = journal or MemoryJournal()
         self.tasks = [Task(id=name, messages=(user(f"do {name}"),)) for name in names or ("a",)]
         self.spec = RunSpec(
@@ -65,7 +66,7 @@ class Yard:
             run=run,
             journal=self.journal,
             policy=self.policy,
-            renderer=ByteRenderer(),
+            renderer=self.renderer,
             processor=as_processor(rollout),
             scorer=None if scorer is None else Scorer(scorer),
             settings=Settings(**settings),

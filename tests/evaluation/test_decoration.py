@@ -13,6 +13,7 @@ from holdfast.evaluation import (
     ExceptionHandlerConfig,
     evaluation_test,
 )
+from holdfast.evaluation.dataset_logger import default_logger
 from holdfast.evaluation.definition import Definition, variants_of
 from holdfast.evaluation.fingerprint import scorer_fingerprint
 from holdfast.evaluation.recorded import MAX_NAME, run_name
@@ -55,7 +56,8 @@ def defined(**arguments: Any) -> Definition:
         ({"completion_params": [{"extra_body": 3}]}, "extra_body is an object"),
         ({"rollout_processor": 3}, "rollout_processor: 3 is no rollout"),
         ({"mcp_config_path": "x.json"}, "mcp_config_path means nothing to SingleTurn"),
-        ({"rollout_processor_kwargs": {"a": 1}}, "rollout_processor_kwargs means nothing"),
+        ({"rollout_processor_kwargs": {"a": 1}}, "unknown completion parameter 'a'"),
+        ({"logger": object()}, "logger wants a DatasetLogger"),
         ({"input_rows": [[]]}, "rows come from one place; given are dataset and input_rows"),
         ({"evaluation_test_kwargs": [{"malus": 1}]}, "judge takes no 'malus'"),
         ({"evaluation_test_kwargs": [{"row": 1}]}, "judge takes no 'row'"),
@@ -94,7 +96,7 @@ def test_thresholds_come_in_eval_protocols_shapes() -> None:
 
 
 def test_what_changes_nothing_is_accepted() -> None:
-    definition = defined(logger=object(), disable_browser_open=True)
+    definition = defined(logger=default_logger, disable_browser_open=True)
     assert definition.max_concurrent_rollouts == 64
     setting = setting_of({"model": "m", "stream": True, "user": "me", "logprobs": True})
     assert setting.model == "m"

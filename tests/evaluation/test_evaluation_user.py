@@ -162,7 +162,7 @@ def test_empty_kwargs_of_a_processor_say_nothing() -> None:
     def judge(row: object) -> float:
         return 1.0
 
-    with pytest.raises(UsageError, match="rollout_processor_kwargs means nothing to"):
+    with pytest.raises(UsageError, match="unknown completion parameter 'x'"):
         evaluation_test(dataset=[{"prompt": "?"}], rollout_processor_kwargs={"x": 1})
 
 

@@ -1,11 +1,17 @@
 """The user of a gym's row is played by a model, or the row is refused: never left out."""
 
+import asyncio
+
+import pytest
+from aiohttp import web
 from stage import ByteRenderer, Oracle, text_of
 from test_processors_gym import SCRIPT, rows_of, say, yard_of
 from yard import Yard
 
 from holdfast.evaluation.gym_processor import MCPGymRolloutProcessor
 from holdfast.evaluation.simulated_user import SAME
+from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.pool import EnginePolicy
 from holdfast.records.errors import EngineUnavailable
 
 USER = "You are a customer"
@@ -112,3 +118,64 @@ def test_a_user_that_is_not_enabled_is_none():
     yard = yard_of(user_simulation={"enabled": False, "llm": "gpt-4.1"})
     yard.run(MCPGymRolloutProcessor(SCRIPT))
     assert yard.statuses() == {"a/0": ("COMPLETED", True)}
+
+
+async def chat(request: web.Request) -> web.Response:
+    """An engine of messages that serves two models."""
+    asked = await request.json()
+    text = "Please count." if asked["model"] == "the-user" else "I said 0. ###STOP###"
+    asks = sum(one["role"] == "user" for one in asked["messages"])
+    if asked["model"] == "the-user" and asks > 1:
+        text = "###STOP###"
+    message = {"role": "assistant", "content": text}
+    return web.json_response(
+        {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": asked["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        }
+    )
+
+
+KEYS = web.AppKey("keys", list)
+
+
+async def models(request: web.Request) -> web.Response:
+    request.app[KEYS].append(request.headers.get("authorization"))
+    listed = [{"id": name, "object": "model"} for name in ("evaluated", "the-user")]
+    return web.json_response({"object": "list", "data": listed})
+
+
+@pytest.mark.parametrize(
+    ("named", "status", "told"),
+    [("the-user", "COMPLETED", ""), ("nobody", "FAILED", "user_policy=")],
+)
+def test_a_model_that_the_row_names_speaks_where_the_runs_engine_serves_it(named, status, told):
+    async def body() -> Yard:
+        app = web.Application()
+        app[KEYS] = []
+        app.router.add_post("/v1/chat/completions", chat)
+        app.router.add_get("/v1/models", models)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+        policy = EnginePolicy(url, "evaluated", api_key="a-key")
+        try:
+            await policy.check()
+            yard = simulated(llm=named)
+            yard.policy, yard.renderer = policy, MessagesOnly()
+            await yard.work(MCPGymRolloutProcessor(SCRIPT), max_retry=0)
+        finally:
+            await policy.aclose()
+            await runner.cleanup()
+        assert set(app[KEYS]) == {"Bearer a-key"}
+        return yard
+
+    yard = asyncio.run(body())
+    history = yard.history()
+    assert history.status.name == status, history.failures
+    assert told in "".join(one.message for one in history.failures)

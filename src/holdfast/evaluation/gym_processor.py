@@ -98,6 +98,7 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         self._gym = Gym(GymServer(self.server_script_path, **options), timeout=self.timeout)
 
     async def acleanup(self) -> None:
+        await self._speaker.clients.aclose()
         gym, self._gym = self._gym, None
         if gym is not None:
             await gym.server.aclose()

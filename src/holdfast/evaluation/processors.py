@@ -31,12 +31,14 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
             raise UsageError(f"{elsewhere[0]!r} is said in the evaluation's completion_params")
 
     def configured(
-        self, *, rollout_processor_kwargs: Mapping[str, object]
+        self, *, rollout_processor_kwargs: Mapping[str, object] | None = None, **others: object
     ) -> "SingleTurnRolloutProcessor":
         """The same, with the decorator's word about it: completion params, also in `extra_body`."""
+        if others:
+            raise UsageError(f"{min(others)} means nothing to SingleTurnRolloutProcessor")
         return type(self)(
             drop_trailing_assistant_messages=self.drop_trailing_assistant_messages,
-            completion_params={**self._params, **rollout_processor_kwargs},
+            completion_params={**self._params, **(rollout_processor_kwargs or {})},
         )
 
     @property

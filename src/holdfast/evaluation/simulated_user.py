@@ -1,20 +1,23 @@
 """SimulatedUser: the user of a gym's row, played by a model (`user_simulation` in its data).
 
 It has a conversation of its own beside the policy's: what one says is what the other is told. Both
-are durable; only the policy's is trained. Who plays it is never guessed: a row that names another
-model than the evaluated one is refused until somebody says who speaks.
+are durable; only the policy's is trained. Who plays it is never guessed: where a row names another
+model than the evaluated one, that model speaks, if the run's own engine serves it and takes
+messages; else the row is refused until somebody says who speaks.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from holdfast.evaluation.providers import names_of
-from holdfast.policy.policy import Policy
+from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.policy import Completion, Policy, Request
 from holdfast.policy.renderer import Renderer
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import BadRequest, UsageError
 from holdfast.records.message import system
+from holdfast.rollout.clients import Client, Clients, RowClient
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.dialogue import BEGIN, STOP
 from holdfast.rollout.training import read_params
@@ -37,6 +40,8 @@ class Speaker(Struct, frozen=True):
 
     policy: "Policy | str | None" = None
     renderer: Renderer | None = None
+    clients: Clients = field(default_factory=Clients)
+    """Of models that rows name; whoever has the speaker closes them."""
 
     def __post_init__(self) -> None:
         if isinstance(self.policy, str) and self.policy != SAME:
@@ -55,13 +60,40 @@ class Speaker(Struct, frozen=True):
         if self.policy is not None and not isinstance(self.policy, str):
             return Voice(self.policy, self.renderer or _renderer(self.policy), trained=False)
         own = t.voice.policy.model
-        if self.policy != SAME and model is not None and own not in names_of(str(model)):
-            raise UsageError(
-                f"row {t.task.id!r} wants a user that {model!r} plays, and {own!r} is evaluated: "
-                "give MCPGymRolloutProcessor user_policy=…, a policy for the user, or "
-                f"user_policy={SAME!r} to let {own!r} speak for the user, too"
-            )
-        return Voice(t.voice.policy, t.voice.renderer, trained=False)
+        if self.policy == SAME or model is None or own in names_of(str(model)):
+            return Voice(t.voice.policy, t.voice.renderer, trained=False)
+        refusal = UsageError(
+            f"row {t.task.id!r} wants a user that {model!r} plays, and {own!r} is evaluated: "
+            "give MCPGymRolloutProcessor user_policy=…, a policy for the user, or "
+            f"user_policy={SAME!r} to let {own!r} speak for the user, too"
+        )
+        if not isinstance(t.voice.renderer, MessagesOnly):
+            raise refusal
+        return Voice(self._named(t.voice.policy, str(model), refusal), t.voice.renderer, False)
+
+    def _named(self, own: Policy, model: str, refusal: UsageError) -> Policy:
+        """That model, where the run's engine is. Nothing is asked before it is to speak, so that
+        what is recorded replays although the engine is gone."""
+        try:
+            client = self.clients.other_than(own, None, model)
+        except ValueError as error:
+            raise refusal from error
+        assert client is not None, "it is another model"
+        return _Named(client, refusal)
+
+
+class _Named(RowClient):
+    """A model that a row names: that the engine does not serve it is told with the way out."""
+
+    def __init__(self, client: Client, refusal: UsageError):
+        super().__init__(client)
+        self._refusal = refusal
+
+    async def sample(self, request: Request) -> Completion:
+        try:
+            return await super().sample(request)
+        except BadRequest as error:
+            raise self._refusal from error
 
 
 class SimulatedUser:

@@ -18,7 +18,7 @@ from holdfast.policy.dialect import Kind
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.discovery import discover, logprobs_mode_of, served_models
 from holdfast.policy.downtime import Downtime
-from holdfast.policy.endpoint import PROBE_SECONDS, Endpoint
+from holdfast.policy.endpoint import PROBE_SECONDS, Endpoint, base_url
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.policy.served_model import Model, Seeds
@@ -59,6 +59,7 @@ class EnginePolicy:
         if not addresses:
             raise UsageError("a policy needs at least one address")
         self.endpoints = [self._endpoint(url, api_key, patience, connections) for url in addresses]
+        self._api_key = api_key
         if len({endpoint.url for endpoint in self.endpoints}) < len(self.endpoints):
             raise UsageError("the policy names the same address twice")
         self._homes: OrderedDict[str, Endpoint] = OrderedDict()
@@ -90,7 +91,10 @@ class EnginePolicy:
         retry: RetryPolicy | None = None,
         patience: float | None = None,
     ) -> "EnginePolicy":
-        """A policy for another model or other replicas, as patient as this one."""
+        """A policy for another model or other replicas, as patient as this one. At this one's own
+        addresses it has this one's key; a key goes nowhere else."""
+        if {one.url for one in self.endpoints} >= {base_url(url) for url in urls}:
+            api_key = api_key or self._api_key
         return EnginePolicy(
             urls,
             model,
