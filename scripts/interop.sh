@@ -5,7 +5,6 @@
 # judges are stand-ins at 127.0.0.1 (scripts/interop/stand_ins.py). Arguments: the names of examples.
 #
 #   HOLDFAST_INTEROP_DIR       where it is installed (.interop)
-#   HOLDFAST_INTEROP_CHECKOUT  a checkout of its repository, whose tests/pytest are run as well
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

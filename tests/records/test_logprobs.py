@@ -5,7 +5,7 @@ from msgspec import structs
 
 from builders import finished, generated, started
 from holdfast.records.history import History
-from holdfast.records.logprobs import LogprobsMode, mode_with, worst
+from holdfast.records.logprobs import LogprobsMode, distribution_of, mode_with, worst
 from holdfast.records.sample import placeholder, samples_of
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
@@ -29,6 +29,14 @@ def test_what_an_engine_gives_depends_on_how_it_samples(
 ) -> None:
     sampling = Sampling(8, temperature, top_p)
     assert [mode_with(mode, sampling) for mode in LogprobsMode] == found
+
+
+def test_a_cut_to_the_likeliest_tokens_counts_like_any_other() -> None:
+    found = [mode_with(mode, Sampling(8, top_k=20)) for mode in LogprobsMode]
+    assert found == [RAW, TEMPERED, UNKNOWN, PROCESSED]
+    assert distribution_of(Sampling(8, 0.8, top_k=20)) == (
+        "temperature 0.8 and top_p 1 and top_k 20"
+    )
 
 
 def test_of_several_the_one_that_is_least_fit_counts() -> None:

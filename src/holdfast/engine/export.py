@@ -16,7 +16,13 @@ from holdfast.journal.journal import Journal, TrajectoryRow
 from holdfast.records.errors import JournalCorrupt, NotTrainable
 from holdfast.records.group import valid_members
 from holdfast.records.history import History, added_messages
-from holdfast.records.logprobs import PROCESSING, Accepted, LogprobsMode, mode_with
+from holdfast.records.logprobs import (
+    PROCESSING,
+    Accepted,
+    LogprobsMode,
+    distribution_of,
+    mode_with,
+)
 from holdfast.records.run import Run
 from holdfast.records.sample import Sample, placeholder, samples_of
 from holdfast.records.step import Generated
@@ -114,15 +120,12 @@ async def group_samples(
 def _why_refused(sample: Sample, history: History) -> str:
     step = next(one for one in history.generations if one.trainable and _is_to_blame(one))
     sampling, mode = step.sampling, step.logprobs_mode
-    what = (
-        f"its logprobs are {mode}, and it was sampled at temperature {sampling.temperature:g} and "
-        f"top_p {sampling.top_p:g}"
-    )
+    what = f"its logprobs are {mode}, and it was sampled at {distribution_of(sampling)}"
     remedy = f"sample from an engine that gives processed ones ({PROCESSING})"
     if not sampling.temperature:
         what, remedy = "greedy replies have logprobs of temperature 1", "sample at temperature 1"
     elif mode is LogprobsMode.TEMPERED:
-        remedy = "sample at top_p 1"
+        remedy = "sample uncut (top_p 1, no top_k)"
     return (
         f"task {sample.task!r}, sample {sample.sample}: {what}: they are not of the distribution "
         f"that was sampled from; {remedy}, or ask for them as they are (--logprobs raw)"

@@ -2,7 +2,7 @@
 
 from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.served_model import Seeds
-from holdfast.records.logprobs import PROCESSING, LogprobsMode, mode_with
+from holdfast.records.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
 from holdfast.records.sampling import Sampling
 
 
@@ -25,13 +25,13 @@ def _about_logprobs(name: str, engine: LogprobsMode, sampling: Sampling) -> str:
     mode = mode_with(engine, sampling)
     if mode is LogprobsMode.PROCESSED or not sampling.temperature:
         return ""
-    at = f"at temperature {sampling.temperature:g} and top_p {sampling.top_p:g}"
+    at = f"at {distribution_of(sampling)}"
     if mode is LogprobsMode.UNKNOWN:
         return (
             f"of which distribution the logprobs of {name} are could not be measured; {at} they "
             "may not be of the one that is sampled from: samples will say unknown"
         )
-    remedy = "sample at top_p 1" if mode is LogprobsMode.TEMPERED else f"start it so ({PROCESSING})"
+    remedy = "sample uncut" if mode is LogprobsMode.TEMPERED else f"start it so ({PROCESSING})"
     return (
         f"the logprobs of {name} are {mode}: {at} they are not of the distribution that is sampled "
         f"from. Good for evaluation; `export --what samples` refuses them: to train, {remedy}"

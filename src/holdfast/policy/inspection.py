@@ -67,7 +67,7 @@ async def inspect(policy: EnginePolicy) -> Inspection:
 _LOGPROBS = {
     LogprobsMode.PROCESSED: Finding("logprobs", True, "of the distribution that was sampled from"),
     LogprobsMode.TEMPERED: Finding(
-        "logprobs", True, "with temperature, but not with top_p: sample at top_p 1"
+        "logprobs", True, "with temperature, but not with cuts: sample uncut (top_p 1, no top_k)"
     ),
     LogprobsMode.RAW: Finding(
         "logprobs",

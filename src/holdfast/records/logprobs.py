@@ -1,8 +1,8 @@
 """Logprobs: of which distribution they are.
 
-A trainer compares the logprobs of a sample with its own. Temperature and cuts (top_p) change the
-distribution that tokens are sampled from; whether they change the logprobs that an engine gives is
-a matter of the engine, and cannot be made good afterwards: that takes the logits of all tokens.
+A trainer compares the logprobs of a sample with its own. Temperature and cuts (top_p, top_k) change
+the distribution that tokens are sampled from; whether they change the logprobs that an engine gives
+is a matter of the engine, and cannot be made good afterwards: that takes the logits of all tokens.
 """
 
 from collections.abc import Iterable
@@ -53,9 +53,16 @@ def mode_with(engine: LogprobsMode, sampling: Sampling) -> LogprobsMode:
     """
     if not sampling.temperature:
         return LogprobsMode.RAW
-    if sampling.top_p == 1 and (sampling.temperature == 1 or engine is LogprobsMode.TEMPERED):
+    is_plain = sampling.temperature == 1 or engine is LogprobsMode.TEMPERED
+    if is_plain and not sampling.is_cut:
         return LogprobsMode.PROCESSED
     return engine
+
+
+def distribution_of(sampling: Sampling) -> str:
+    """What of it decides how far logprobs can be off, as text."""
+    likeliest = f" and top_k {sampling.top_k}" if sampling.top_k else ""
+    return f"temperature {sampling.temperature:g} and top_p {sampling.top_p:g}{likeliest}"
 
 
 def worst(modes: Iterable[LogprobsMode]) -> LogprobsMode:

@@ -38,6 +38,11 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
     parallel_tool_calls: bool = True
     """False: it makes one call at most."""
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether some tokens could not be drawn, since others were likelier."""
+        return self.top_p != 1 or self.top_k != 0
+
     def __post_init__(self) -> None:
         # Each record that is read passes here: what is as it should be costs little.
         self._check_numbers()
