@@ -14,7 +14,8 @@ import stat
 import threading
 import time
 
-_STOP_SECONDS = 15.0
+_STOP_SECONDS = 60.0
+"""For what is in flight to be answered, on a machine that has other things to do as well."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

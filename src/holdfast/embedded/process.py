@@ -25,7 +25,7 @@ IDLE_SECONDS = 120.0
 """For which a child may neither compute nor read before it is ready."""
 REPORT_SECONDS = 15.0
 _LOOK_SECONDS = 0.2
-_STOP_SECONDS = 20.0
+_STOP_SECONDS = 70.0
 _TAIL = 2000
 
 
