@@ -163,7 +163,7 @@ def test_a_trajectory_as_json_has_stable_keys(ran):
         *("trajectory", "task", "sample", "status", "reason", "reward", "metrics", "reasons"),
         *("messages", "turns", "tools", "sampled_tokens", "attempts", "failures", "refills"),
         *("forks", "prefix_breaks", "attempt_records", "failure_records", "environment_steps"),
-        "ignored",
+        *("ignored", "refused_calls"),
     }
     assert told["status"] == "FAILED"
     assert told["reward"] is None

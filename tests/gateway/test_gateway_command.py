@@ -104,6 +104,11 @@ def test_a_token_that_is_none_is_refused(refused, monkeypatch):
     assert "at least 16 characters" in refused("--token-env", "SHORT_TOKEN")
 
 
+def test_fewer_trajectories_at_once_than_workers_are_refused(refused):
+    line = refused("--workers", 3, "--concurrency", 2)
+    assert "--workers 3 with --concurrency 2" in line
+
+
 @pytest.mark.parametrize(
     "given", ["", "a b", "ftp://x", "http://", "http://x?y", "http://x/a b", "x/y", "u@h"]
 )

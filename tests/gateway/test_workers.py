@@ -99,6 +99,19 @@ def test_as_many_trajectories_are_open_as_all_workers_together_may_have(tmp_path
         outpost.close()
 
 
+def test_no_more_trajectories_are_open_than_all_workers_together_may_have(tmp_path, engine):
+    outpost = Outpost(tmp_path, engine, "--workers", 2, "--concurrency", 5, tasks=TASKS)
+    try:
+        outpost.start()
+        until(lambda: both_serve(outpost))
+        found = [posted(f"{outpost.url}/trajectories", {"wait": 20}) for _ in range(5)]
+        assert len({taken["trajectory"] for taken in found}) == 5
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            posted(f"{outpost.url}/trajectories", {"wait": 0})
+    finally:
+        outpost.close()
+
+
 def test_whoever_is_asked_the_owner_answers_and_the_data_is_that_of_one_process(
     tmp_path, outpost, engine
 ):

@@ -108,6 +108,11 @@ def _check(args: argparse.Namespace) -> None:
         address.check_advertised(args.advertise)
     elif args.as_worker is None:
         address.reachable_name(args.host)  # Or else it is refused, before the run is opened.
+    if args.concurrency < args.workers:
+        raise UsageError(
+            f"--workers {args.workers} with --concurrency {args.concurrency}: each worker has at "
+            "least one trajectory open; give fewer workers or more concurrency"
+        )
     if not args.silence > 0:
         raise UsageError("--silence must be more than 0 seconds")
 

@@ -162,9 +162,10 @@ class _Supervision:
     def _command(self, run: Run, folder: str, index: int, changed: dict[str, object]) -> list[str]:
         args, sock = self._args, self._at.sock
         assert sock is not None, "it listens already"
-        # Of few trajectories, the first worker is not to take all.
+        # Of few trajectories, the first worker is not to take all; of many, none is open beyond the
+        # concurrency of all together.
         at_once = min(args.concurrency, len(self._work.tasks) * run.spec.samples)
-        share = -(-at_once // args.workers)
+        share = max(1, at_once // args.workers + (index < at_once % args.workers))
         options = {**vars(args), **_DONE_ONCE, **changed, "run": run.spec.name}
         told = {
             "options": {**options, "concurrency": share},

@@ -10,6 +10,8 @@ from holdfast.records.errors import UsageError
 
 
 class Options(Struct, frozen=True):
+    """What the command line, or the variables of the environment, say of all evaluations."""
+
     max_rows: int | None = None
     """-1: all."""
     num_runs: int | None = None

@@ -13,5 +13,7 @@ class RolloutResultPostProcessor(ABC):
 
 
 class NoOpRolloutResultPostProcessor(RolloutResultPostProcessor):
+    """Checks nothing."""
+
     def process(self, result: EvaluationRow) -> None:
         """Every row is good enough."""

@@ -54,6 +54,7 @@ def get_default_retryable_exceptions() -> set[type[Exception]]:
 
 
 def get_default_exception_handler_config() -> ExceptionHandlerConfig:
+    """The one that an evaluation has which names none."""
     return ExceptionHandlerConfig()
 
 

@@ -180,6 +180,8 @@ class CostMetrics(Open):
 
 
 class CompletionUsage(Open):
+    """How many tokens a row took, as an engine counts them."""
+
     completion_tokens: int
     prompt_tokens: int
     total_tokens: int

@@ -76,12 +76,15 @@ def size_of(message: Message) -> int:
 
 
 def user(text: str) -> Message:
+    """A message of the user's."""
     return Message(Role.USER, text)
 
 
 def system(text: str) -> Message:
+    """A message of the system's: how the model is to behave."""
     return Message(Role.SYSTEM, text)
 
 
 def assistant(text: str) -> Message:
+    """A message of the assistant's that nobody sampled: an example, say. It is not trained on."""
     return Message(Role.ASSISTANT, text)

@@ -26,7 +26,7 @@ from holdfast.records.errors import (
 from holdfast.records.message import ToolCall
 from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent, ToolResult
 from holdfast.rollout import difference
-from holdfast.rollout.containment import as_exception, end
+from holdfast.rollout.containment import as_exception, end_all
 from holdfast.rollout.deaths import check_alive
 from holdfast.rollout.environment import Observation, checked
 from holdfast.rollout.episode import BoundTool
@@ -90,8 +90,7 @@ async def _all(works: "Sequence[Coroutine[object, object, float]]") -> list[floa
         if tasks:
             await asyncio.wait(tasks)
     finally:
-        for task in tasks:
-            await end(task)
+        await end_all(tasks)
     return [task.result() for task in tasks]
 
 

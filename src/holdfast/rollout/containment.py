@@ -1,7 +1,7 @@
 """Keeps user code from ending the process: `sys.exit()` in a rollout is one failure, no more."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from holdfast.records.failure import root_of
@@ -28,7 +28,10 @@ def as_exception(error: BaseException) -> Exception:
         return _caused(Unprintable(f"{type(root).__name__}, whose message cannot be read"), root)
     if isinstance(root, Exception):
         return root
-    return _caused(ExitCalled(f"user code raised {root!r}"), error)
+    name, shown = type(root).__name__, repr(root)
+    if not shown.startswith(name):  # pytest's outcomes show their text alone.
+        shown = f"{name}: {shown}"
+    return _caused(ExitCalled(f"user code raised {shown}"), error)
 
 
 def _caused(error: Exception, cause: BaseException) -> Exception:
@@ -36,25 +39,39 @@ def _caused(error: Exception, cause: BaseException) -> Exception:
     return error
 
 
-async def end(job: "asyncio.Task[object]") -> None:
+async def end(job: "asyncio.Task[Result]") -> None:
     """Cancels a task of user code and waits for its end, but not for ever.
 
     One that swallows its cancellation is told again, and is then left behind: it holds nothing that
     anybody waits for.
     """
+    _look_at_its_end(job)
     for _ in range(CANCELLATIONS):
         if job.done():
             break
         job.cancel()
         await asyncio.wait({job}, timeout=CANCEL_AGAIN)
-    # Looked at, now or later, so that asyncio does not report it as lost.
+
+
+async def end_all(jobs: "Sequence[asyncio.Task[Result]]") -> None:
+    """`end` of each. All of them are cancelled before any is waited for."""
+    for job in jobs:
+        _look_at_its_end(job)
+        job.cancel()
+    for job in jobs:
+        await end(job)
+
+
+def _look_at_its_end(job: "asyncio.Task[Result]") -> None:
+    """Now or later, so that asyncio does not report it as lost; later also where whoever ends it is
+    cancelled meanwhile."""
     if job.done():
         _look_at(job)
     else:
         job.add_done_callback(_look_at)
 
 
-def _look_at(job: "asyncio.Task[object]") -> None:
+def _look_at(job: "asyncio.Task[Result]") -> None:
     if not job.cancelled():
         job.exception()
 
