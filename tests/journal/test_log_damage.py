@@ -196,9 +196,9 @@ def test_an_accepted_loss_goes_back_to_the_last_commit_that_is_there(
     said = accept_loss(path)
     assert said is not None
     assert "has lost 4 commits" in said
-    (kept,) = path.parent.glob("*.kept-*")
-    assert kept.name in said
-    assert kept.read_bytes() == log
+    for suffix, content in (("", files.main), ("-wal", log)):
+        assert f"{path.name}{suffix}.kept-1" in said
+        assert Path(f"{path}{suffix}.kept-1").read_bytes() == content
     assert check(path).findings == []
     assert accept_loss(path) is None
     assert asyncio.run(records(path)) == 12 - 4

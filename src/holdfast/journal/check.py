@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from holdfast.journal import table_check
 from holdfast.journal.chain import COLUMNS, rows
@@ -67,14 +67,15 @@ def check(path: Path) -> Report:
     loss = find_loss(path, thoroughly=True)
     if loss is not None:
         report.add("file" if loss.is_cut else "log", loss.what, loss.remedy)
-    connection = connect_to_read(path, without_log=loss is not None and loss.is_foreign)
-    try:
+    _check_content(path, report, without_log=loss is not None and loss.without_log)
+    return report
+
+
+def _check_content(path: Path, report: Report, *, without_log: bool) -> None:
+    with closing(connect_to_read(path, without_log=without_log)) as connection:
         connection.execute("BEGIN")  # One snapshot: a live worker may go on writing meanwhile.
         for part in _PARTS:
             _guarded(part, connection, report)
-    finally:
-        connection.close()
-    return report
 
 
 def _size(path: Path) -> int:
@@ -302,9 +303,43 @@ def accept_loss(path: Path) -> str | None:
     loss = find_loss(path, thoroughly=True)
     if loss is None:
         return None
-    with closing(connect_to_read(path, without_log=loss.is_foreign)) as connection:
+    with closing(connect_to_read(path, without_log=loss.without_log)) as connection:
         _refuse_if_held(connection)
-    return _mend_cut(path, loss) if loss.is_cut else accept(path, loss)
+    if loss.is_cut:
+        return _mend_cut(path, loss)
+    return accept(path, _whole_one(path, loss))
+
+
+def _whole_one(path: Path, loss: Loss) -> Loss:
+    """With or without the log: what is left must be a state that the journal was in once.
+
+    The file alone may be one whose log was being copied, half of it. With the good part of its log
+    it is whole unless more than that was copied; what else is torn in it is mended afterwards.
+    """
+    findings = _findings(path, without_log=loss.without_log)
+    if not findings or (not loss.without_log and _is_repairable(path)):
+        return loss
+    if not loss.is_foreign and not _findings(path, without_log=not loss.without_log):
+        return structs.replace(loss, without_log=not loss.without_log)
+    what = f"{findings[0].where}: {findings[0].what.splitlines()[0]}"
+    raise JournalDamaged(
+        f"journal {path} {loss.what}; neither the file alone nor with the good part of its log is "
+        f"whole ({what}), and nothing was touched: put the right log back, or {SALVAGE}"
+    )
+
+
+def _findings(path: Path, *, without_log: bool) -> list[Finding]:
+    report = Report(str(path))
+    try:
+        _check_content(path, report, without_log=without_log)
+    except JournalError as error:
+        report.add("file", str(error), SALVAGE)
+    return report.findings
+
+
+def _is_repairable(path: Path) -> bool:
+    with closing(connect_to_read(path)) as connection:
+        return not is_beyond_repair(connection)
 
 
 def _mend_cut(path: Path, loss: Loss) -> str:

@@ -10,7 +10,7 @@ import secrets
 import sqlite3
 from pathlib import Path
 
-from holdfast.journal.witness import Witness
+from holdfast.journal.witness import Witness, witness_of
 from holdfast.records.errors import JournalError
 
 # Of so many writers the last number is kept. A writer needs its own right after an error.
@@ -57,6 +57,13 @@ def has_foreign_writers(connection: sqlite3.Connection, identity: int) -> bool:
     return bool(count)
 
 
+def _remedy(error: OSError, journal: Path) -> str:
+    witness = witness_of(journal)
+    if isinstance(error, PermissionError) and witness.exists():
+        return f"it belongs to somebody else: chown {witness} to the journal's owner, or remove it"
+    return "check the folder"
+
+
 class Commits:
     """One writer's commits: their numbers, and the witness of them."""
 
@@ -80,7 +87,7 @@ class Commits:
         except OSError as error:
             raise JournalError(
                 f"journal {self._file} cannot be written: no witness of its commits can be kept "
-                f"beside it ({error.strerror}); check the folder"
+                f"beside it ({error.strerror}); {_remedy(error, self._file)}"
             ) from error
         connection.execute(_OLD, (KEPT,))
 

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from holdfast import crashpoint
-from holdfast.journal.folders import make_folders, sync_file, sync_folder
+from holdfast.journal.folders import make_alike, make_folders, sync_file, sync_folder
 from holdfast.journal.schema import make
 from holdfast.journal.wal import beside
 
@@ -49,7 +49,9 @@ def _alone(folder: Path) -> Iterator[None]:
 def _create(file: Path, connect: Callable[[str], sqlite3.Connection]) -> None:
     new = beside(file, _NEW)
     _remove(new, *(beside(new, side) for side in _SIDES))  # Left by one who was killed here.
-    new.touch(mode=_mode_for(file))
+    new.touch(mode=0o600)
+    if file.exists():
+        make_alike(new, file)
     with closing(connect(f"{new.as_uri()}?mode=rw")) as connection:
         make(connection, file)
     sync_file(new)
@@ -61,10 +63,6 @@ def _create(file: Path, connect: Callable[[str], sqlite3.Connection]) -> None:
     new.replace(file)
     crashpoint.reach("journal.creating")
     sync_folder(file.parent)
-
-
-def _mode_for(file: Path) -> int:
-    return file.stat().st_mode & 0o777 if file.exists() else 0o600
 
 
 def _remove(*files: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.journal import witness
 from holdfast.journal.commits import identity_of, last_number
 from holdfast.journal.creation import aside_of, set_aside
-from holdfast.journal.folders import sync_file, sync_folder
+from holdfast.journal.folders import make_alike, sync_file, sync_folder
 from holdfast.journal.losses import Loss
 from holdfast.journal.schema import prepare
 from holdfast.journal.wal import beside, log_of
@@ -21,28 +21,32 @@ from holdfast.records.errors import JournalError
 
 
 def accept(path: Path, loss: Loss) -> str:
-    """Of a log that is damaged, gone, or another's. Nobody may have the journal open. Says what was
-    done."""
-    log = log_of(path)
-    kept = _keep(log, move=loss.is_foreign) if log.exists() and log.stat().st_size else None
-    make_last(path)
-    where = f"; the log as it was is kept in {kept.name}" if kept else ""
-    return f"{loss.what}; went back to the last commit that is there{where}"
+    """Of a log that is damaged, gone, older, or another's. Nobody may have the journal open. Says
+    what was done."""
+    log, file = log_of(path), beside(path, "")
+    kept: list[Path] = []
+    if log.exists() and log.stat().st_size:
+        kept = [set_aside(log)] if loss.without_log else [_copied(log), _copied(file)]
+        sync_folder(log.parent)
+    number = make_last(path)
+    names = " and ".join(each.name for each in kept)
+    where = f"; what was there is kept in {names}" if kept else ""
+    return f"{loss.what}; went back to commit {number:,}, the last one that is there{where}"
 
 
-def _keep(log: Path, *, move: bool) -> Path:
-    if move:
-        kept = set_aside(log)
-    else:
-        kept = aside_of(log)
-        shutil.copyfile(log, kept)
-        sync_file(kept)
-    sync_folder(log.parent)
+def _copied(file: Path) -> Path:
+    kept = aside_of(file)
+    shutil.copyfile(file, kept)
+    make_alike(kept, file)
+    sync_file(kept)
     return kept
 
 
-def make_last(path: Path) -> None:
-    """What the journal holds is all that there was, for the witness, too; no log is left."""
+def make_last(path: Path) -> int:
+    """What the journal holds is all that there was, for the witness, too; no log is left.
+
+    The number of its last commit.
+    """
     uri = f"{beside(path, '').as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         prepare(connection, path)
@@ -52,6 +56,7 @@ def make_last(path: Path) -> None:
             raise JournalError(f"journal {path} is in use; stop whoever uses it, then repair")
         identity, number = identity_of(connection), last_number(connection)
     witness.begin_anew(path, identity or 0, number)
+    return number
 
 
 def copy_to_mend(path: Path) -> Path:
@@ -60,7 +65,7 @@ def copy_to_mend(path: Path) -> Path:
     for side in ("-wal", "-shm", witness.SUFFIX):
         beside(copy, side).unlink(missing_ok=True)
     shutil.copyfile(beside(path, ""), copy)
-    shutil.copymode(beside(path, ""), copy)
+    make_alike(copy, beside(path, ""))
     if log_of(path).exists():
         shutil.copyfile(log_of(path), log_of(copy))
     page_size = _page_size(copy)

@@ -1,14 +1,17 @@
 """Has the journal lost commits? Looked at before anything is written, and before anyone reads.
 
-Three things are held against each other: what SQLite will read, what the witness knows, and what
-lies in the log behind the point where SQLite stops. See `wal` and `witness` for what each can tell.
+Four things are held against each other: what SQLite will read, what the file is without its log,
+what the witness knows, and what lies in the log behind the point where SQLite stops. See `wal` and
+`witness` for what each can tell. The log may have been copied into the file already, beyond the
+point where it is damaged: then SQLite would put old pages over newer ones, and the file alone is
+what is left.
 Nothing here writes, and a live writer gives no false alarm: the witness is read before the
 database, which then knows at least as much.
 """
 
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,8 +39,11 @@ class Loss(Struct, frozen=True):
 
     what: str
     remedy: str
+    without_log: bool = False
+    """What is left is the file alone: nothing of the log may be read, or written into the file. It
+    is another journal's, or older than the file, or SQLite sees no commit in it."""
     is_foreign: bool = False
-    """The log is one of another journal: nothing of it may be read, or written into the file."""
+    """The log is another journal's."""
     is_cut: bool = False
     """It is the file that ends too early, not the log."""
 
@@ -67,26 +73,66 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
     noted = notes(path)
     try:
         state = _read(path, mode_to_read(path))
-    except (sqlite3.Error, UnicodeDecodeError):
-        return None  # Whoever opens it is told what is the matter with it.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        # Whoever opens it is told what is the matter with it, unless the log is.
+        return _unreadable_with_log(path, noted) if _is_of_content(error) else None
     if log_size(path) and _is_foreign(path, state):
         what = "has the log (-wal) of another journal beside it"
-        return Loss(what, _put_back(path), is_foreign=True)
+        return Loss(what, _put_back(path, _alone(path)), without_log=True, is_foreign=True)
     if state is None:
         return None
     note = None if state.identity is None else noted.get(state.identity)
+    newer = _newer_without_log(path, state)
+    if newer is not None:
+        return _left_alone(path, newer, note)
     if note is not None and note.number > state.number:
-        return Loss(_told_by(note, state, path), _put_back(path))
+        log = scan(log_of(path))
+        return _lost(path, state, log, _told_by(note, state, _why(log)))
     found = None
     if thoroughly or not _is_vouched_for(path, state, note):
         found = scan(log_of(path))
+        if found.is_damaged and not found.commits and _is_vouched_for(path, state, note):
+            return _left_alone(path, state, note)
         if found.is_damaged:
-            what = (
-                f"has lost {_commits(found.beyond)} at least: its log (-wal) is damaged at byte "
-                f"{found.bad:,}, and the {found.size - found.bad:,} bytes from there on are lost"
-            )
-            return Loss(what, _put_back(path))
+            what = f"has lost {_commits(found.beyond)} at least: {_why(found)}"
+            return _lost(path, state, found, what)
     return _cut(path, state, found)
+
+
+def _is_of_content(error: Exception) -> bool:
+    """Whether it says that what was read makes no sense; not that nothing could be read."""
+    content = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in content
+
+
+def _unreadable_with_log(path: Path, noted: dict[int, Note]) -> Loss | None:
+    """None where the file makes no sense without its log, either."""
+    alone = _alone(path) if log_size(path) else None
+    if alone is None or alone.identity is None:
+        return None
+    return _left_alone(path, alone, noted.get(alone.identity))
+
+
+def _left_alone(path: Path, alone: _State, note: Note | None) -> Loss:
+    """The log was copied into the file further than it can be read now."""
+    why = f"{_why(scan(log_of(path)))}, and the file has newer pages already"
+    if note is None:
+        what = f"has a log that must not be read, and may have lost commits: {why}"
+    elif note.number > alone.number:
+        what = _told_by(note, alone, why)
+    else:
+        what = f"has lost no commit, but has a log that must not be read: {why}"
+    return Loss(what, _put_back(path, alone), without_log=True)
+
+
+def _lost(path: Path, state: _State, log: LogScan, what: str) -> Loss:
+    if not log.commits:
+        return Loss(what, _put_back(path, state), without_log=True)
+    left = (
+        f"keeps the file with the good part of its log, up to commit {state.number:,}, and both as "
+        "they were under other names"
+    )
+    return Loss(what, _remedy(path, left))
 
 
 def _read(path: Path, mode: str) -> _State | None:
@@ -115,20 +161,34 @@ def _is_foreign(path: Path, state: _State | None) -> bool:
     if state is not None and state.has_foreign_writers:
         return True
     for _ in range(_TRIES):
-        alone = _identity_without_log(path)
-        if alone is None or (state is not None and state.identity == alone):
+        alone = _alone(path)
+        if alone is None or alone.identity is None:
+            return False
+        if state is not None and state.identity == alone.identity:
             return False
         time.sleep(_PAUSE)
     return True
 
 
-def _identity_without_log(path: Path) -> int | None:
+def _newer_without_log(path: Path, state: _State) -> _State | None:
+    """The file alone, where it knows of more commits than with its log."""
+    for _ in range(_TRIES):
+        alone = _alone(path) if log_size(path) else None
+        if alone is None or alone.number <= state.number:
+            return None
+        time.sleep(_PAUSE)
+        with suppress(sqlite3.Error, UnicodeDecodeError):  # Then what was read before counts.
+            # After the file: a live writer may have gone on meanwhile.
+            state = _read(path, mode_to_read(path)) or state
+    return alone
+
+
+def _alone(path: Path) -> _State | None:
     """None where it cannot be read: after a power loss, a page may be half of what the log has."""
     try:
-        alone = _read(path, WITHOUT_LOG)
+        return _read(path, WITHOUT_LOG)
     except (sqlite3.Error, UnicodeDecodeError):
         return None
-    return None if alone is None else alone.identity
 
 
 def _is_vouched_for(path: Path, state: _State, note: Note | None) -> bool:
@@ -139,29 +199,36 @@ def _is_vouched_for(path: Path, state: _State, note: Note | None) -> bool:
     return now is not None and state.number <= now.number
 
 
-def _told_by(note: Note, state: _State, path: Path) -> str:
+def _told_by(note: Note, left: _State, why: str) -> str:
     when = datetime.fromtimestamp(note.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    found = scan(log_of(path))
-    if not log_size(path):
-        why = "its log (-wal) is gone, or the file is an older one"
-    elif found.beyond:
-        why = (
-            f"its log (-wal) is damaged at byte {found.bad:,}, and the "
-            f"{found.size - found.bad:,} bytes from there on are lost"
+    return f"has lost {_commits(note.number - left.number)}, the last one of {when}: {why}"
+
+
+def _why(log: LogScan) -> str:
+    if not log.size:
+        return "its log (-wal) is gone, or the file is an older one"
+    if log.beyond:
+        return (
+            f"its log (-wal) is damaged at byte {log.bad:,}, and the {log.size - log.bad:,} bytes "
+            "from there on are lost"
         )
-    else:
-        why = f"its log (-wal) ends at byte {found.end:,}, before them, or is an older one"
-    return f"has lost {_commits(note.number - state.number)}, the last one of {when}: {why}"
+    return f"its log (-wal) ends at byte {log.end:,}, too early, or is an older one"
 
 
 def _commits(number: int) -> str:
     return "1 commit" if number == 1 else f"{number:,} commits"
 
 
-def _put_back(path: Path) -> str:
+def _put_back(path: Path, alone: _State | None) -> str:
+    """Where the file alone is what is left."""
+    upto = "" if alone is None else f", up to commit {alone.number:,}"
+    return _remedy(path, f"keeps the file without its log{upto}, and the log under another name")
+
+
+def _remedy(path: Path, left: str) -> str:
     return (
         f"put the right log back beside it, or go back to a copy of all; `holdfast journal check "
-        f"{path} --repair` accepts the loss and goes back to the last commit that is there"
+        f"{path} --repair` accepts the loss: it {left}"
     )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.journal.folders import sync_folder
+from holdfast.journal.folders import make_alike, sync_folder
 from holdfast.journal.wal import beside
 
 SUFFIX = "-witness"
@@ -105,12 +105,10 @@ def begin_anew(journal: Path, identity: int, number: int) -> None:
 
 def _open(path: Path, journal: Path) -> int:
     """With room for all slots, and for those to read and write who may do so with the journal."""
-    is_new = not path.exists()
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if is_new:
-            os.fchmod(file, journal.stat().st_mode & 0o777)
         if os.fstat(file).st_size < SLOTS * SLOT_BYTES:
+            make_alike(file, journal)
             os.pwrite(file, bytes(SLOTS * SLOT_BYTES), 0)
             os.fsync(file)
             sync_folder(path.parent)
