@@ -13,10 +13,12 @@ from stage import Oracle
 from yard import Yard
 
 from holdfast.cli.main import main
+from holdfast.gateway.abilities import refusal_of
 from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.exchange import Ask
 from holdfast.gateway.ignoring import Ignoring
 from holdfast.gateway.remote import RemoteRolloutProcessor
-from holdfast.records.errors import UsageError
+from holdfast.records.errors import Unsupported, UsageError
 from holdfast.testing import FakeEngine
 
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
@@ -271,3 +273,22 @@ def until_taken(outpost: Outpost) -> dict:
 
     until(take)
     return found[0]
+
+
+def test_the_way_out_is_a_sentence_of_its_own():
+    async def body():
+        reply, _, _ = await asked([], MESSAGES, {"foo": 1})
+        assert b"foo: Extra inputs are not permitted. The gateway can leave it out: " in reply.body
+
+    perform(body)
+
+
+def test_an_effort_that_cannot_be_followed_is_refused_once_and_without_a_path_of_the_driver():
+    local = "reasoning_effort cannot be followed: the chat template of /home/me/m never reads it"
+    why = "its chat template never reads it"
+    refused = refusal_of(Unsupported("reasoning_effort", local, why=why), Ask("m", ()), CHAT)
+    assert refused.message == (
+        "Unsupported parameter: 'reasoning_effort' is not supported with this model: its chat "
+        'template never reads it. The gateway can leave it out: ignore=["reasoning_effort"] '
+        "(--ignore reasoning_effort)."
+    )

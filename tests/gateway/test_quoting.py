@@ -9,6 +9,7 @@ from counter import BODIES, CHAT, COUNT, HELLO, exchange, opened, post
 from holdfast.gateway.exchange import Refused
 from holdfast.gateway.keys import Bearer, Keys
 from holdfast.gateway.quoting import LONGEST, LONGEST_NAME, quotable
+from holdfast.records.redaction import hide
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,34 @@ def test_a_key_is_never_told_wherever_it_stands():
         told = quotable(text)
         assert key not in told
         assert key[3:12] not in told
+
+
+@pytest.mark.parametrize("length", [40, 3000])
+@pytest.mark.parametrize("most", [LONGEST, LONGEST_NAME])
+def test_no_half_of_a_known_secret_is_told_where_a_text_is_cut(most, length):
+    secret = "Zebra" * (length // 5)
+    hide(secret)
+    for before in (0, most - 20, most - 1, 4 * most - 20):
+        told = quotable("x" * before + secret, most)
+        assert "Zeb" not in told
+
+
+@pytest.mark.parametrize("path", [*BODIES, COUNT])
+def test_no_half_of_a_known_secret_is_in_a_refusal_that_quotes_a_value(path):
+    secret = "Quagga" * 20
+    hide(secret)
+
+    async def body():
+        async with opened() as (counter, _, binding):
+            for before in (0, 100, 150, 190, 400, 480, 590):
+                value = "x" * before + secret
+                for more in ({"tool_choice": value}, {value: 1}, {"tools": [{"type": value}]}):
+                    asked = {**BODIES.get(path, HELLO), **more}
+                    reply = await exchange(counter.port, post(path, asked, binding))
+                    assert reply.status == 400
+                    assert b"Quag" not in reply.body
+
+    asyncio.run(body())
 
 
 @pytest.mark.parametrize("path", [*BODIES, COUNT, "/complete"])

@@ -121,6 +121,62 @@ def test_one_that_asks_again_and_is_answered_has_its_outcome_and_the_refusal_is_
     assert report.clean.count == 1
 
 
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+HI = {"messages": said("hi")}
+ORDERED = {"messages": [{"role": "system", "content": "be brief"}, *said("hi")]}
+WRONG_ROLE = [*said("hi", "yes?"), {"role": "usr", "content": "go on"}]
+PUT_RIGHT = [
+    (CHAT, {}, CHAT, HI),
+    (CHAT, {"messages": []}, CHAT, HI),
+    (CHAT, {"messages": "hi"}, CHAT, HI),
+    (CHAT, {"messages": [{"role": "alien", "content": "hi"}]}, CHAT, HI),
+    (CHAT, {"messages": [{"role": "user"}]}, CHAT, HI),
+    (CHAT, {"messages": [{"role": "user", "content": 5}]}, CHAT, HI),
+    (CHAT, {"messages": WRONG_ROLE}, CHAT, {"messages": said("hi", "yes?", "go on")}),
+    (MESSAGES, {"messages": WRONG_ROLE}, MESSAGES, {"messages": said("hi", "yes?", "go on")}),
+    (RESPONSES, {"input": WRONG_ROLE}, RESPONSES, {"input": said("hi", "yes?", "go on")}),
+    (RESPONSES, {"input": "hi", "foo": 1}, RESPONSES, {"input": said("hi")}),
+    (RESPONSES, {"input": "hi", "foo": 1}, CHAT, HI),
+    (MESSAGES, {"system": "be brief", **HI, "foo": 1}, CHAT, ORDERED),
+    (RESPONSES, {"instructions": "be brief", "input": said("hi"), "foo": 1}, CHAT, ORDERED),
+]
+
+
+@pytest.mark.parametrize(("path", "wrong", "again", "right"), PUT_RIGHT)
+def test_a_call_that_is_put_right_is_asked_again_whatever_was_wrong_with_it(
+    path, wrong, again, right
+):
+    async def calls(client: Client) -> None:
+        for one, body in ((path, wrong), (again, right)):
+            needed = {"model": "m"} | ({"max_tokens": 50} if one == MESSAGES else {})
+            answers.append((await client.post(one, needed | body))[0])
+
+    answers: list[int] = []
+    history = run(calls).history()
+    assert answers == [400, 200]
+    assert history.status.name == "COMPLETED", history.failures
+
+
+def test_what_follows_a_wrong_message_goes_on_from_what_was_before_it():
+    async def calls(client: Client) -> None:
+        assert (await client.chat(WRONG_ROLE))[0] == 400
+        assert (await client.chat(said("another matter")))[0] == 200
+
+    assert run(calls).history().failures[0].type == "RefusedCall"
+
+
+def test_an_agent_of_which_every_call_was_refused_is_said_to_be_refused_not_to_have_asked_nothing():
+    async def agent(binding, task):
+        async with aiohttp.ClientSession() as http:
+            await only_refused(Client(binding, http))
+
+    yard = Yard()
+    yard.run(BlackBoxRolloutProcessor(agent, on_refused="accept"))
+    (failure,) = yard.history().failures
+    assert failure.type == "RefusedCall"
+    assert "logit_bias" in failure.line
+
+
 def test_refused_calls_are_accepted_where_that_is_asked_for_and_counted_as_a_disturbance():
     yard = run(refused_and_gone_on, on_refused="accept")
     assert yard.history().status.name == "COMPLETED"

@@ -68,6 +68,7 @@ def test_a_template_that_does_not_read_it_is_told_apart(tmp_path: Path, template
     with pytest.raises(Unsupported, match="never reads reasoning_effort") as refused:
         at_effort(renderer_of(tmp_path, template), "low")
     assert refused.value.what == "reasoning_effort"
+    assert refused.value.why == "its chat template never reads it"
 
 
 def test_bytes_have_no_word_for_it_and_messages_need_none() -> None:

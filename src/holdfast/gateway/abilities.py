@@ -31,7 +31,7 @@ def refusal_of(error: Exception, ask: Ask, wire: str) -> Refused | None:
     """
     names = _NAMES.get(wire, _USUAL)
     if isinstance(error, Unsupported):
-        return _unsupported(names.get(error.what, error.what), str(error))
+        return _unsupported(names.get(error.what, error.what), error.why)
     if isinstance(error, BadRequest) and (what := _asked(ask)):
         # Engines know other schemas and other efforts than agents do.
         param = names.get(what, what)

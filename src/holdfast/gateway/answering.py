@@ -9,6 +9,7 @@ import msgspec
 from holdfast.gateway.errors import AgentFailed
 from holdfast.gateway.exchange import Answer, Refused
 from holdfast.gateway.hearing import Hearing
+from holdfast.gateway.quoting import shortened
 from holdfast.records.errors import (
     BadRequest,
     ContextOverflow,
@@ -108,6 +109,8 @@ def reward_of(body: bytes) -> float | None:
     except (ValueError, RecursionError) as error:
         raise Refused(400, f'it wants {{"reward": 0.5}}, or nothing: {error}') from error
     if unknown := sorted(found.keys() - {"reward"}):
-        words = f'unknown field {unknown[0][:200]!r}; it wants {{"reward": number}}, or nothing'
-        raise Refused(400, words, param=unknown[0][:200])
+        words = (
+            f'unknown field {shortened(unknown[0])!r}; it wants {{"reward": number}}, or nothing'
+        )
+        raise Refused(400, words, param=unknown[0])
     return found.get("reward")

@@ -123,7 +123,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             else:
                 process = await self._run_in_workspace(home, t, binding, logs, folder)
             if self.is_mute(trajectory, trajectory.reward):
-                raise self.never_asked(process.last_words)
+                raise self.never_answered(trajectory, process.last_words)
         return None
 
     async def _run_process(

@@ -131,7 +131,8 @@ def with_way_out(refused: Refused) -> Refused:
         _check(name)
     except UsageError:
         return refused
-    words = f'{refused.message} The gateway can leave it out: ignore=["{name}"] (--ignore {name}).'
+    said = refused.message if refused.message.endswith((".", "…")) else f"{refused.message}."
+    words = f'{said} The gateway can leave it out: ignore=["{name}"] (--ignore {name}).'
     return Refused(refused.status, words, kind=refused.kind, param=refused.param, code=refused.code)
 
 

@@ -7,6 +7,8 @@ sent the request.
 
 import re
 
+from holdfast.records.redaction import without_hidden
+
 LONGEST = 500
 """Characters of a whole message; a value that it quotes has less."""
 LONGEST_NAME = 200
@@ -14,12 +16,19 @@ _KEY = re.compile(r"hf-[A-Za-z0-9_-]{8,}")
 
 
 def quotable(text: str, most: int = LONGEST) -> str:
-    """`text` on one line, without keys, and no longer than `most`."""
-    # A key may lie across the end, and what is printed of a character may be longer than it.
-    text = _KEY.sub("hf-…", text[: 4 * most])
+    """`text` on one line, without keys and other secrets, and no longer than `most`."""
+    # A secret may lie across the end, and what is printed of a character may be longer than it.
+    text = _KEY.sub("hf-…", without_hidden(text)[: 4 * most])
     if not text.isprintable():
         text = "".join(one if one.isprintable() else _escaped(one) for one in text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def shortened(text: str, most: int = LONGEST_NAME) -> str:
+    """The beginning of `text`, for a message that is made `quotable`: half a secret in it would be
+    recognized by nobody."""
+    text = without_hidden(text)
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _escaped(one: str) -> str:

@@ -7,6 +7,7 @@ a call is made good only by a later answer to the same conversation, or to one t
 
 import contextlib
 import hashlib
+import re
 from enum import StrEnum
 
 import msgspec
@@ -43,6 +44,8 @@ _WORDS = (
 _THOUGHTS = ("reasoning", "thinking", "redacted_thinking")
 _ELSEWHERE = ("previous_response_id", "conversation")
 """In place of what was said before: then nobody knows the conversation."""
+_AT_MESSAGE = re.compile(r"(?:messages|input)[.\[](\d+)")
+"""How wires name one message of a request."""
 
 
 class OnRefused(StrEnum):
@@ -70,7 +73,9 @@ class Refusals:
     async def add(self, refused: Refused, *, wire: str, body: bytes) -> None:
         """Makes a refusal durable; the agent is told afterwards. `body`: that of the call."""
         session = self._session
-        said = (_conversation(body) or [_START])[-1]
+        # Put right, a message that was refused is another: what is asked again begins before it.
+        at = _AT_MESSAGE.match(refused.param or "")
+        said = (_conversation(body, before=int(at[1]) if at else None) or [_START])[-1]
         key = _digest(said, f"{wire} {refused.status} {refused.message}".encode())
         attempt = self._attempt
         known = session.history.refusals.get((attempt, key))
@@ -117,20 +122,19 @@ class Refusals:
         return max(1, len(self._session.history.attempts) + self._session.has_prelude)
 
 
-def _conversation(body: bytes) -> list[bytes]:
+def _conversation(body: bytes, *, before: int | None = None) -> list[bytes]:
     """The digest after each message of a request, read as far as it can be, whatever was wrong with
-    it. None of what cannot be read: any conversation goes on from that."""
+    it; `before`: only of the messages before that one. None of what cannot be read: any
+    conversation goes on from that."""
     try:
         sent = msgspec.json.decode(body)
-        return _digests(sent) if isinstance(sent, dict) else []
+        return _digests(sent, before) if isinstance(sent, dict) else []
     except (ValueError, RecursionError):
         return []
 
 
-def _digests(sent: dict[str, object]) -> list[bytes]:
-    first = sent.get("system") or sent.get("instructions")
-    said = sent.get("messages") or sent.get("input") or sent.get("prompt")
-    messages = [*([first] if first else ()), *(said if isinstance(said, list) else [said])]
+def _digests(sent: dict[str, object], before: int | None) -> list[bytes]:
+    messages = _messages(sent, before)
     if any(sent.get(name) for name in _ELSEWHERE) or any(map(_refers, messages)):
         return []
     found, last = [], _START
@@ -139,6 +143,19 @@ def _digests(sent: dict[str, object]) -> list[bytes]:
             last = _digest(last, msgspec.json.encode(_words(one)))
             found.append(last)
     return found
+
+
+def _messages(sent: dict[str, object], before: int | None) -> list[object]:
+    """All that was said, whichever wire says it: the same text is the same message on each."""
+    said, text, prompt = (sent.get(name) for name in ("messages", "input", "prompt"))
+    if not said:
+        said = [{"role": "user", "content": text}] if text and isinstance(text, str) else text
+    if not said:
+        said = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(said, list) or not said:
+        return []
+    first = sent.get("system") or sent.get("instructions")
+    return [*([{"role": "system", "content": first}] if first else ()), *said[:before]]
 
 
 def _words(value: object) -> list[object]:

@@ -186,7 +186,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
         end = End(trajectory.reward, limit=limit).judged(found)
         if self.is_mute(trajectory, end.returned):
-            raise t.session.failed(self.never_asked())
+            raise t.session.failed(self.never_answered(trajectory))
         return end
 
     async def _let_finish(self, trajectory: AgentTrajectory, gone: HoldfastError) -> None:
@@ -203,7 +203,10 @@ class GatewayRolloutProcessor(RolloutProcessor):
             return False  # It says more that it was refused.
         return told is None and self.finish is None and not trajectory.was_asked
 
-    def never_asked(self, wrote: str = "") -> AgentFailed:
+    def never_answered(self, trajectory: AgentTrajectory, wrote: str = "") -> AgentFailed:
+        """Why a mute agent has failed: it asked nothing, or all that it asked was refused."""
+        if (refused := trajectory.refusals.failure()) is not None:
+            return refused
         words = NEVER_ASKED.format(self.where_told)
         return AgentFailed(f"{words}\nIt wrote:\n{wrote}" if wrote else words)
 

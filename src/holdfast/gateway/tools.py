@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from holdfast.gateway import canonical
 from holdfast.gateway.exchange import Refused
+from holdfast.gateway.quoting import shortened
 from holdfast.records.errors import HoldfastError, RunStopped, ToolSaysNo
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.redaction import redact
@@ -123,7 +124,8 @@ class AgentTools:
             raise Refused(400, f"an id has at most {LONGEST_ID} characters, all of them ASCII")
         tool = self.tools.get(name)
         if tool is None:
-            words = f"there is no tool {name[:100]!r}; there are: {', '.join(self.tools) or 'none'}"
+            known = ", ".join(self.tools) or "none"
+            words = f"there is no tool {shortened(name, 100)!r}; there are: {known}"
             raise Refused(404, words, code="unknown_tool")
         # As it is compared: an agent that is started again may write the same arguments otherwise.
         written = canonical.arguments_of(arguments)

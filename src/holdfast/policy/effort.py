@@ -32,7 +32,10 @@ def at_effort(renderer: Renderer, effort: str | None) -> Renderer:
     return renderer.with_effort(effort)
 
 
-def unsupported(why: str) -> Unsupported:
+def unsupported(why: str, *, told: str = "") -> Unsupported:
+    """`told`: the same without paths, for agents."""
     return Unsupported(
-        "reasoning_effort", f"reasoning_effort cannot be followed: {why}; leave it out"
+        "reasoning_effort",
+        f"reasoning_effort cannot be followed: {why}; leave it out",
+        why=told or why,
     )

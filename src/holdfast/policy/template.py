@@ -62,7 +62,8 @@ class TemplateRenderer:
             return found
         if not self._template.reads("reasoning_effort"):
             raise unsupported(
-                f"the chat template of {self.tokenizer.name_or_path} never reads reasoning_effort"
+                f"the chat template of {self.tokenizer.name_or_path} never reads reasoning_effort",
+                told="its chat template never reads it",
             )
         template = self._template.given(reasoning_effort=effort)
         other = copy.copy(self)

@@ -74,6 +74,13 @@ def from_attempts(
     return message(content, reasoning=reasoning, calls=calls)
 
 
+def without_calls(found: Message, text: str) -> Message:
+    """The message whose calls are none, but text like the rest. `text`: all that was sampled."""
+    if found.reasoning:
+        text = text.partition(found.reasoning)[2].lstrip().removeprefix("</think>") or text
+    return message(text.strip(), reasoning=found.reasoning)
+
+
 def message(
     content: str, *, reasoning: str | None = None, calls: Sequence[ToolCall] = ()
 ) -> Message:

@@ -40,12 +40,14 @@ class UsageError(HoldfastError):
 class Unsupported(UsageError):
     """The policy cannot sample as it was asked to. Raised before anything is recorded.
 
-    `what` is the field of `Sampling` (or `prompt`) that asks for it.
+    `what` is the field of `Sampling` (or `prompt`) that asks for it; `why`, what an agent that
+    asked for it is told: it holds no path and no address.
     """
 
-    def __init__(self, what: str, message: str):
+    def __init__(self, what: str, message: str, *, why: str = ""):
         super().__init__(message)
         self.what = what
+        self.why = why or message
 
 
 # --- the journal -------------------------------------------------------------------------------

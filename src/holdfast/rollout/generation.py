@@ -6,6 +6,7 @@ record then holds only the tokens that no draft holds.
 """
 
 import hashlib
+import itertools
 import json
 from array import array
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from holdfast.policy.messages_only import MessagesOnly
 from holdfast.policy.off_loop import off_loop
 from holdfast.policy.policy import DEADLINE, Completion, Draft, Partial, Request
 from holdfast.policy.structure import structure_of
+from holdfast.policy.tool_calls import without_calls
 from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
@@ -203,7 +205,13 @@ def _message(voice: Voice, turn: Turn, completion: Completion) -> Message:
 def _parsed(voice: Voice, turn: Turn, ids: "array[int]") -> Message:
     if turn.bare:
         return Message(Role.ASSISTANT, voice.renderer.decode(ids, special=False))
-    return voice.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
+    found = voice.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
+    if turn.tools or not found.tool_calls:
+        return found
+    # Who was shown no tools calls none: what looks like a call is text, as the policy wrote it.
+    stops = voice.renderer.stop_token_ids
+    said = itertools.takewhile(lambda token: token not in stops, ids)
+    return without_calls(found, voice.renderer.decode(array("i", said)))
 
 
 def _check_json(turn: Turn, completion: Completion, message: Message) -> None:

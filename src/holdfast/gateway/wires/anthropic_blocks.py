@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import structs
 
+from holdfast.gateway.quoting import shortened
 from holdfast.gateway.wires.anthropic_errors import bad, unsupported
 from holdfast.gateway.wires.anthropic_request import (
     AssistantTurn,
@@ -123,9 +124,10 @@ def _outside(turn: UserTurn | SystemTurn, names: dict[str, str], where: str) -> 
 def _result(block: Result, names: dict[str, str], where: str) -> Message:
     name = names.get(block.tool_use_id)
     if name is None:
+        called = shortened(block.tool_use_id)
         raise bad(
             f"{where}.content",
-            f"unexpected `tool_use_id` found in `tool_result` blocks: {block.tool_use_id[:200]}. "
+            f"unexpected `tool_use_id` found in `tool_result` blocks: {called}. "
             "Each `tool_result` block must have a corresponding `tool_use` block before it.",
         )
     text = _text(block.content or "", where)

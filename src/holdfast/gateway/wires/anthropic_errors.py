@@ -9,6 +9,7 @@ import re
 import msgspec
 
 from holdfast.gateway.exchange import Refused
+from holdfast.gateway.quoting import shortened
 
 _TYPES = {
     400: "invalid_request_error",
@@ -104,4 +105,4 @@ def _inside(place: str, name: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return shortened(text, _LONGEST)

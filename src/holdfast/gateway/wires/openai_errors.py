@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.gateway.exchange import Refused
+from holdfast.gateway.quoting import shortened
 
 T = TypeVar("T")
 
@@ -117,4 +118,4 @@ def invalid(complaint: str, *, root: str = "") -> Refused:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return shortened(text, _LONGEST)

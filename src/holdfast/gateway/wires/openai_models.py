@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.gateway.exchange import Refused
+from holdfast.gateway.quoting import shortened
 
 
 def every(names: Sequence[str], *, created: int) -> bytes:
@@ -16,7 +17,7 @@ def every(names: Sequence[str], *, created: int) -> bytes:
 def one(name: str, names: Sequence[str], *, created: int) -> bytes:
     """The body of `GET /v1/models/NAME`. Raises `Refused` (404) for a name not among `names`."""
     if name not in names:
-        said = f"The model '{name[:200]}' does not exist. There are: {', '.join(names)}."
+        said = f"The model '{shortened(name)}' does not exist. There are: {', '.join(names)}."
         raise Refused(404, said, param="model", code="model_not_found")
     return msgspec.json.encode(_model(name, created=created))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from holdfast.gateway.quoting import shortened
 from holdfast.gateway.wires.openai_errors import unsupported_value, wrong
 from holdfast.records.sampling import NAMED, REQUIRED
 
@@ -25,7 +26,7 @@ def tool_choice(given: str | dict[str, object] | None, tools: Tools) -> str | No
         why = "send 'auto', 'none', 'required' or a function."
         raise unsupported_value("tool_choice", given, why)
     if name not in names_of(tools):
-        said = f"Tool choice '{name[:200]}' not found in 'tools'."
+        said = f"Tool choice '{shortened(name)}' not found in 'tools'."
         raise wrong(said, param="tool_choice")
     return NAMED + name
 

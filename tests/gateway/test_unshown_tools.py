@@ -1,0 +1,114 @@
+"""A policy that was shown no tools calls none: what looks like a call is text."""
+
+import asyncio
+
+import pytest
+from counter import CHAT, HELLO, MESSAGES, RESPONSES, exchange, opened, post
+from live_stage import ThinkingBytes
+from stage import Oracle, Play
+
+from holdfast.policy.live_message import Channel, LiveMessage
+from holdfast.policy.tool_calls import hermes, without_calls
+from holdfast.records.message import Message, Role, user
+
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+SAID = f"So: {CALL}"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
+FLAT = [{"type": "function", "name": "add", "parameters": SCHEMA}]
+ANTHROPIC = [{"name": "add", "input_schema": SCHEMA}]
+ASKED = {"model": "m", "input": "hello"}
+UNSHOWN = [
+    (CHAT, HELLO),
+    (CHAT, {**HELLO, "tools": TOOLS, "tool_choice": "none"}),
+    (RESPONSES, ASKED),
+    (RESPONSES, {**ASKED, "tools": FLAT, "tool_choice": "none"}),
+    (MESSAGES, {**HELLO, "max_tokens": 500}),
+    (MESSAGES, {**HELLO, "max_tokens": 500, "tools": ANTHROPIC, "tool_choice": {"type": "none"}}),
+]
+KINDS = {
+    CHAT: lambda found: [
+        found["choices"][0]["finish_reason"],
+        found["choices"][0]["message"]["content"],
+        found["choices"][0]["message"].get("tool_calls") or [],
+    ],
+    RESPONSES: lambda found: [
+        "stop" if found["status"] == "completed" else found["status"],
+        found["output"][0]["content"][0]["text"],
+        found["output"][1:],
+    ],
+    MESSAGES: lambda found: [
+        "stop" if found["stop_reason"] == "end_turn" else found["stop_reason"],
+        found["content"][0]["text"],
+        found["content"][1:],
+    ],
+}
+
+
+@pytest.mark.parametrize(("path", "asked"), UNSHOWN)
+def test_an_agent_that_shows_no_tools_is_told_text(path, asked):
+    async def body():
+        async with opened(lambda request: SAID) as (counter, _, binding):
+            reply = await exchange(counter.port, post(path, asked, binding))
+            assert KINDS[path](reply.json) == ["stop", SAID, []]
+
+    asyncio.run(body())
+
+
+def test_one_that_shows_them_is_told_the_call():
+    async def body():
+        async with opened(lambda request: SAID) as (counter, _, binding):
+            reply = await exchange(counter.port, post(CHAT, {**HELLO, "tools": TOOLS}, binding))
+            reason, text, (call,) = KINDS[CHAT](reply.json)
+            assert (reason, text, call["function"]["name"]) == ("tool_calls", "So:", "add")
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_asked_next_goes_on_from_the_sampled_tokens(stream):
+    async def body():
+        async with opened(lambda request: SAID) as (counter, _, binding):
+            await exchange(counter.port, post(CHAT, {**HELLO, "stream": stream}, binding))
+            said = [{"role": "assistant", "content": SAID}, {"role": "user", "content": "and?"}]
+            more = {**HELLO, "messages": [*HELLO["messages"], *said]}
+            assert (await exchange(counter.port, post(CHAT, more, binding))).status == 200
+        first, second = (await counter.play.history()).generations
+        assert second.base == first.path
+        assert not second.prefix_break
+
+    asyncio.run(body())
+
+
+def test_a_rollout_that_shows_no_tools_is_given_text_and_goes_on_from_its_tokens():
+    async def rollout(t):
+        replies = [await t.generate()]
+        t.add(user("and?"))
+        return [*replies, await t.generate()]
+
+    play = Play(Oracle(lambda request: SAID))
+    for reply in asyncio.run(play.perform(rollout)):
+        assert (reply.text, reply.tool_calls) == (SAID, ())
+    first, second = asyncio.run(play.history()).generations
+    assert (second.base, second.prefix_break) == (first.path, "")
+
+
+def test_reasoning_stays_apart_from_a_text_that_looks_like_a_call():
+    found = Message(Role.ASSISTANT, "So:", tool_calls=hermes(CALL)[1], reasoning="Hm.")
+    for text in (f"<think>\nHm.\n</think>\n\n{SAID}", f"Hm.\n</think>\n\n{SAID}"):
+        assert without_calls(found, text) == Message(Role.ASSISTANT, SAID, reasoning="Hm.")
+
+
+def test_what_is_told_of_it_while_it_is_sampled_is_its_beginning():
+    whole = f"<think>\nHm.\n</think>\n\nWell, so: {CALL} and more"
+    live = LiveMessage(ThinkingBytes(), prompt=())
+    told = "".join(
+        text
+        for token in whole.encode()
+        for channel, text in live.take([token])
+        if channel is Channel.CONTENT
+    )
+    found = without_calls(ThinkingBytes().parse(whole.encode()), whole)
+    assert told
+    assert found.text.startswith(told)
+    assert CALL in found.text
