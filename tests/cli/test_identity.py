@@ -117,6 +117,37 @@ def test_a_changed_prompt_in_a_helper_is_refused_by_the_name_of_its_file(lab):
     lab.finished_run()
 
 
+def test_the_file_that_was_named_counts_also_where_another_one_defines_the_code(lab):
+    """What a processor, or a scorer, of a library is made with stands there."""
+    library = (
+        "from agent import solve as inner\n"
+        "from holdfast.rollout.processor import RolloutProcessor, as_processor\n"
+        "class Solver(RolloutProcessor):\n"
+        "    def __init__(self, prompt):\n        self.prompt = prompt\n"
+        "    def __call__(self, tasks, config):\n"
+        "        return as_processor(inner)(tasks, config)\n"
+        "class Judge:\n"
+        "    def __init__(self, words):\n        self.words = words\n"
+        "    def __call__(self, trajectory):\n        return 1.0\n"
+    )
+    text = (
+        "from library import Solver, Judge\nsolve = Solver('Be terse.')\nscore = Judge('Good?')\n"
+    )
+    lab.write("library.py", library)
+    lab.write("made.py", text)
+    lab.finished_run(rollout="made.py:solve")
+    lab.write("made.py", f"# The same.\n{text}")
+    lab.finished_run(rollout="made.py:solve")
+    lab.write("made.py", text.replace("terse", "verbose"))
+    done = lab.run(rollout="made.py:solve")
+    assert done.code == Exit.CHANGED
+    rollout, scorer = (line.strip() for line in done.err.splitlines()[1:-1])
+    assert rollout.startswith("rollout: recorded 'Solver@")
+    assert scorer.startswith("scorer: recorded 'Judge@")
+    for line in (rollout, scorer):
+        assert line.endswith("(changed: made.py)")
+
+
 def test_a_run_of_an_older_version_goes_by_its_own_file_as_it_did(lab):
     """Its fingerprints were digests of the bytes of the file, and nothing else was recorded."""
     lab.write("texts.py", "PROMPT = 'be brief'\n")

@@ -2,15 +2,21 @@
 modules that it imports."""
 
 import functools
+import hashlib
 import importlib
 import itertools
+import os
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from holdfast.rollout import code_files
 from holdfast.rollout.agent import AgentRolloutProcessor
 from holdfast.rollout.processor import fingerprint_of, fingerprinted
+from holdfast.rollout.source import canonical, parsed
 from holdfast.rollout.tool import Tool
 
 _numbers = itertools.count()
@@ -211,3 +217,179 @@ def test_simple_arguments_of_a_partial_and_closed_over_texts_are_part_of_it() ->
 
 def test_a_file_that_is_no_python_has_a_fingerprint_all_the_same(project: Project, solve) -> None:
     assert project.changed(solve, helper="PROMPT = \n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if A: B = 0\n" + "".join(f"elif A == {n}: B = {n}\n" for n in range(500)),
+        f"B = {' + '.join(['A'] * 1_500)}\n",
+        f"B = {' + '.join(['A'] * 50_000)}\n",
+        f"B = {'-' * 50_000}A\n",
+    ],
+)
+def test_code_with_a_deep_syntax_tree_has_a_fingerprint(project: Project, solve, text: str) -> None:
+    evaluation = "@evaluation_test()\ndef test_it(row): ...\n"
+    assert project.changed(solve, helper=text)
+    assert project.changed(solve, helper=f"{text}C = 1\n")
+    assert project.changed(solve, solve=f"async def solve(t): ...\n{evaluation}{text}")
+
+
+def test_the_digests_that_are_recorded_stay_the_same() -> None:
+    text = (
+        "import a.b as c\nclass A(B, k=1):\n    'Says.'\n    x: int = {**y, 'k': [1, 2.5, None]}\n"
+        "async def f(a, /, *b, c=b'x', **d):\n    global g, h\n"
+        "    return f'{a!r:>{b}}' if c else ...\n"
+    )
+    assert hashlib.sha256(canonical(parsed(text.encode()))).hexdigest()[:12] == "d0286ec08a34"
+    assert hashlib.sha256(canonical(parsed(b"a = \n"))).hexdigest()[:12] == "1c8e5a28eb46"
+
+
+def test_a_module_without_a_file_leaves_the_others_in(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
+        archive.writestr(f"{project.mark}_zipped.py", "A = 1\n")
+        archive.writestr(f"{project.mark}_packed/__init__.py", "A = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "z.zip"))
+    text = "import §zipped, §packed, §made, §helper\nasync def solve(t): ...\n"
+    project.write(solve=text, made="", helper="A = 1\n")
+    solve = project.load("solve").solve
+    (tmp_path / f"{project.mark}_made.py").unlink()
+    assert list(fingerprinted(solve)[1].files) == [
+        *(f"{project.mark}_solve.py", f"{project.mark}_helper.py")
+    ]
+    assert project.changed(solve, solve=f"{text}CONST = 5\n")
+    assert project.changed(solve, helper="A = 2\n")
+
+
+def test_a_module_that_cannot_be_read_leaves_the_others_in(
+    project: Project, solve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(helper="import §other\n", other="A = 1\n")
+    read = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path.name.endswith("_other.py"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)  # Who runs this may be root.
+    assert project.changed(solve, helper="import §other\nA = 1\n")
+    assert len(fingerprinted(solve)[1].files) == 2
+
+
+def test_a_file_is_not_taken_for_a_module_of_the_same_name(project: Project) -> None:
+    text = "import §rollout\nasync def solve(t): ...\n"
+    project.write(rollout="A = 1\n")
+    inner = project.folder / "evals" / f"{project.mark}_rollout.py"
+    inner.parent.mkdir()
+    inner.write_text(text.replace("§", f"{project.mark}_"))
+    namespace: dict[str, object] = {"__name__": "elsewhere"}
+    exec(compile("async def solve(t): ...", str(inner), "exec"), namespace)
+    solve = namespace["solve"]
+    name, code = fingerprinted(solve)
+    assert set(code.files) == {f"evals/{inner.name}", inner.name}
+    inner.write_text(inner.read_text() + "CONST = 5\n")
+    assert fingerprint_of(solve) != name
+    assert project.changed(solve, rollout="A = 2\n")
+
+
+def test_a_module_under_two_names_is_the_same_in_every_process(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(package__in____init__="")
+    for name in "abcdefgh":
+        (project.folder / f"{project.mark}_package" / f"{project.mark}_{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(project.folder / f"{project.mark}_package"))
+    both = ", ".join(f"§{name}, §package.§{name}" for name in "abcdefgh")
+    project.write(solve=f"import {both}\nasync def solve(t): ...\n")
+    program = f"import {project.mark}_solve as it\nfrom holdfast.rollout.processor import *\n"
+    found = {
+        _python(project, "-c", f"{program}print(fingerprint_of(it.solve))", PYTHONHASHSEED=seed)
+        for seed in "123"
+    }
+    assert len(found) == 1
+
+
+def test_relative_imports_of_the_main_module_are_followed(project: Project) -> None:
+    main = (
+        "from . import helper\nfrom holdfast.rollout.processor import fingerprint_of\n"
+        "async def solve(t): ...\nif __name__ == '__main__': print(fingerprint_of(solve))\n"
+    )
+    project.write(package__in____init__="", package__in__main=main, package__in__helper="A = 1\n")
+    name = f"{project.mark}_package.main"
+    before = _python(project, "-m", name)
+    imported = f"from {name} import *; print(fingerprint_of(solve))"
+    assert _python(project, "-c", imported) == before
+    project.write(package__in__helper="A = 2\n")
+    assert _python(project, "-m", name) != before
+
+
+def _python(project: Project, *words: str, **env: str) -> str:
+    path = [str(project.folder), str(project.folder / f"{project.mark}_package")]
+    path += filter(None, [os.environ.get("PYTHONPATH")])
+    done = subprocess.run(
+        [sys.executable, *words],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path)} | env,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
+
+
+def test_what_an_installer_put_into_a_folder_is_no_part_of_it(
+    project: Project, tmp_path: Path
+) -> None:
+    """As `pip install --target` does; what the user has beside it counts."""
+    library = f"{project.mark}_library"
+    project.write(
+        solve="import §library.deep, §single, §helper\nasync def solve(t): ...\n",
+        library__in____init__="",
+        library__in__deep="A = 1\n",
+        single="A = 1\n",
+        helper="A = 1\n",
+    )
+    record = tmp_path / "thing-1.0.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text(
+        f"{library}/__init__.py,sha256=x,0\n{library}/deep.py,,\n{project.mark}_single.py,,\n\n"
+    )
+    (tmp_path / "bare-1.0.dist-info").mkdir()
+    candidate = project.unloaded("solve")
+    assert not project.changed(candidate, library__in__deep="A = 2\n", single="A = 2\n")
+    assert project.changed(candidate, helper="A = 2\n")
+    assert len(fingerprinted(candidate)[1].files) == 2
+
+
+def test_a_large_file_counts_by_its_bytes_and_is_not_parsed(
+    project: Project, solve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = f"A = '{'x' * 1_000_000}'\n"
+    read: list[bytes] = []
+    monkeypatch.setattr(
+        code_files, "parsed", lambda text, *, keep: read.append(text) or parsed(text, keep=keep)
+    )
+    assert project.changed(solve, helper=large)
+    assert project.changed(solve, helper=large.replace("x'", "y'"))
+    assert max(map(len, read), default=0) < 1_000_000
+
+
+def test_the_file_that_the_user_named_is_part_of_it(project: Project) -> None:
+    project.write(
+        named="from §solver import Solver\nimport §texts\nsolve = Solver(§texts.PROMPT)\n",
+        texts="PROMPT = 'be brief'\n",
+        solver="class Solver:\n    def __init__(self, prompt): self.prompt = prompt\n",
+    )
+    named, solver = project.load("named"), project.load("solver")
+
+    def now() -> str:
+        return fingerprinted(named.solve, module=named)[0]
+
+    before = now()
+    assert fingerprinted(solver.Solver, module=solver) == fingerprinted(solver.Solver)
+    project.write(texts="PROMPT = 'be verbose'\n")
+    between = now()
+    project.write(named="from §solver import Solver\nsolve = Solver('You are terse.')\n")
+    assert len({before, between, now()}) == 3

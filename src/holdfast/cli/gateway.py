@@ -85,7 +85,9 @@ def _work(args: argparse.Namespace, processor: ExternalRolloutProcessor) -> runn
         processor=processor,
         rollout=(_rollout(args), None),
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
-        scorer_name=("", None) if scorer is None else fingerprinted(scorer),
+        scorer_name=("", None)
+        if scorer is None
+        else fingerprinted(scorer, module=load_module(file)),
     )
     work.on_open = lambda journal, run: processor.attach(journal, run, secret=_secret(args))
     return work

@@ -144,7 +144,7 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
     """The scorer that was named, or `score` of the rollout's file if there is one."""
     if reference is None:
         return getattr(module, "score", None)
-    file, name = split(reference) if ".py" in reference else (path, reference)
+    file, name = _scorer_place(path, reference)
     where, name = load_module(file), name or "score"
     if not hasattr(where, name):
         functions = ", ".join(_functions(where)) or "none"
@@ -155,6 +155,15 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
     if not callable(found) or not _takes_one(found):
         raise UsageError(f"{file}:{name} is no scorer: it wants a function of one argument")
     return found
+
+
+def scorer_module(path: Path, reference: str | None) -> ModuleType:
+    """The file that has the scorer: the rollout's, `path`, unless another one was named."""
+    return load_module(path if reference is None else _scorer_place(path, reference)[0])
+
+
+def _scorer_place(path: Path, reference: str) -> tuple[Path, str | None]:
+    return split(reference) if ".py" in reference else (path, reference)
 
 
 def _rollouts(module: ModuleType) -> dict[str, object]:

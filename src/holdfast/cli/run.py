@@ -17,7 +17,14 @@ from holdfast.cli.display import displayed
 from holdfast.cli.errors import advice, code_of, say
 from holdfast.cli.exit import Exit
 from holdfast.cli.leaving import Leaving
-from holdfast.cli.loading import load_module, processor_of, rollout_in, scorer_in, split
+from holdfast.cli.loading import (
+    load_module,
+    processor_of,
+    rollout_in,
+    scorer_in,
+    scorer_module,
+    split,
+)
 from holdfast.cli.opening import opened
 from holdfast.cli.printing import name as shown
 from holdfast.cli.printing import one_line, print_json, visible
@@ -90,9 +97,11 @@ def _read(args: argparse.Namespace) -> Work:
         args,
         tasks=tasks,
         processor=processor,
-        rollout=fingerprinted(rollout),
+        rollout=fingerprinted(rollout, module=module),
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
-        scorer_name=("", None) if scorer is None else fingerprinted(scorer),
+        scorer_name=("", None)
+        if scorer is None
+        else fingerprinted(scorer, module=scorer_module(path, args.scorer)),
     )
 
 

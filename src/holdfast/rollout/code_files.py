@@ -5,11 +5,14 @@ that also what is imported when a function runs is found. Files are compared by 
 say: comments and blank lines change nothing; texts do, docstrings among them, since models are
 shown them.
 
-Not looked into: the standard library, installed packages, Holdfast itself, what is no Python
-source, modules that are named only when the code runs, and data files.
+Not looked into: the standard library, installed packages (in site-packages, or in any folder with
+a record of their installation), Holdfast itself, what is no Python source in a file, modules that
+are named only when the code runs, and data files. A file over a megabyte is data: its bytes count,
+and its imports are not followed.
 """
 
 import ast
+import csv
 import functools
 import hashlib
 import importlib.machinery
@@ -21,7 +24,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.rollout.source import canonical, parsed
+from holdfast.rollout.source import canonical, parsed, unparsed
 
 _INSTALLED = ("site-packages", "dist-packages")
 _HOLDFAST = Path(__file__).resolve().parents[1]
@@ -30,6 +33,10 @@ _PYTHON = tuple(
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 _BY_NAME = ("import_module", "__import__")
+_LARGEST = 1_000_000
+"""Bytes of a file that is parsed: some seconds go by for each ten million."""
+_REMEMBERED = 32_768
+"""Files, of some 1 kB each: more than a project has, or a scorer would read all of them again."""
 
 
 class _Module(Struct, frozen=True):
@@ -50,22 +57,25 @@ class _Module(Struct, frozen=True):
         return f"{path}/__init__.py" if self.inside else f"{path}.py"
 
 
-def files_of(file: Path, *, module: str, keep: str = "") -> dict[str, str]:
-    """The digest of each file, by its name; that of the code's own comes first. `keep` is the
-    evaluation that the code is."""
+def files_of(file: Path, *, module: str, keep: str = "") -> tuple[str, dict[str, str]]:
+    """The digest of the code's own file, and those of what it imports, by their names. `keep` is
+    the evaluation that the code is. OSError where its own file cannot be read."""
     own = file.resolve()
     digest, names = _read(_known(module, own), _stamp(own), keep)
-    found, seen = {own.name: digest}, {own}
+    found: dict[str, str] = {}
+    seen = {own}
     waiting = list(_located_all(names))
     while waiting:
         one = waiting.pop()
         if one.file is None or one.file in seen:
             continue
         seen.add(one.file)
-        found[one.label], names = _read(one, _stamp(one.file), "")
+        try:
+            found[one.label], names = _read(one, _stamp(one.file), "")
+        except OSError:  # The others count all the same.
+            continue
         waiting += _located_all(names)
-    first, *others = found
-    return {name: found[name] for name in (first, *sorted(others))}
+    return digest, dict(sorted(found.items()))
 
 
 def _stamp(file: Path) -> tuple[int, int]:
@@ -73,14 +83,16 @@ def _stamp(file: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-@functools.lru_cache(maxsize=4096)
-def _read(module: _Module, stamp: tuple[int, int], keep: str) -> tuple[str, frozenset[str]]:
-    """The digest of a module, and the names that it imports. Evaluations share most files."""
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _read(module: _Module, stamp: tuple[int, int], keep: str) -> tuple[str, tuple[str, ...]]:
+    """The digest of a module, and the names that it imports, in an order that is the same in every
+    process. Evaluations share most files."""
     del stamp  # It is what the answer holds for.
     assert module.file is not None, "only what has a file is read"
-    tree = parsed(module.file.read_bytes(), keep=keep)
-    names = (name for node in ast.walk(tree) for name in _names(node, module))
-    return hashlib.sha256(canonical(tree)).hexdigest()[:12], frozenset(names)
+    text = module.file.read_bytes()
+    tree = parsed(text, keep=keep) if len(text) <= _LARGEST else unparsed(text)
+    names = {name for node in ast.walk(tree) for name in _names(node, module)}
+    return hashlib.sha256(canonical(tree)).hexdigest()[:12], tuple(sorted(names))
 
 
 # --- which modules a file imports
@@ -139,7 +151,10 @@ def _located(name: str) -> _Module:
     if not spec.has_location or not spec.origin:
         return _Module(name, None, inside)  # A package without a file of its own.
     file = Path(spec.origin).resolve()
-    return _Module(name, file, inside) if _is_own(file) else _Module(name, None)
+    if not file.is_file():
+        return _Module(name, None, inside)  # In an archive, or made and deleted.
+    own = _is_own(file) and not _is_installed(name, file, is_package=bool(inside))
+    return _Module(name, file, inside) if own else _Module(name, None)
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
@@ -154,12 +169,42 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _known(name: str, file: Path) -> _Module:
-    """The code's own module, which may be known under no name."""
+    """The code's own module, which may be known under no name, or as `__main__`."""
     loaded = sys.modules.get(name)
-    return _Module(name if loaded else "", file, tuple(getattr(loaded, "__path__", ())))
+    if loaded is None:
+        return _Module("", file)
+    spec, package = getattr(loaded, "__spec__", None), getattr(loaded, "__package__", None)
+    if spec is not None:
+        name = spec.name
+    elif package:
+        name = f"{package}.{name}"
+    return _Module(name, file, tuple(getattr(loaded, "__path__", ())))
 
 
 def _is_own(file: Path) -> bool:
     if file.suffix != ".py" or any(part in _INSTALLED for part in file.parts):
         return False
     return not any(file.is_relative_to(folder) for folder in (_HOLDFAST, *_PYTHON))
+
+
+def _is_installed(name: str, file: Path, *, is_package: bool) -> bool:
+    """Whether an installer put it there (`pip install --target`), and not the user."""
+    above = name.count(".") + is_package
+    if above >= len(file.parents):  # Linked from elsewhere.
+        return False
+    root = file.parents[above]
+    return file.relative_to(root).as_posix() in _installed(root, root.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _installed(root: Path, changed: int) -> frozenset[str]:
+    """The files that packages in this folder are recorded to have brought."""
+    del changed  # It is what the answer holds for: an installation adds a folder.
+    found: set[str] = set()
+    for record in root.glob("*.dist-info/RECORD"):
+        try:
+            lines = record.read_text("utf-8", errors="replace").splitlines()
+        except OSError:  # Nothing is known of it, and so it counts.
+            continue
+        found |= {row[0] for row in csv.reader(lines) if row}
+    return frozenset(found)

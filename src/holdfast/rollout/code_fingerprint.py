@@ -1,17 +1,18 @@
 """Fingerprints of code: what makes a rollout, or a scorer, the same when its run goes on.
 
-A fingerprint covers the file that defines the code, the user's own modules that it imports (see
-`code_files`), the `identity` of a processor, the simple arguments of a `functools.partial`, and the
-texts that a function has from the one around it.
+A fingerprint covers the file that defines the code, the file that it was taken from, the user's own
+modules that these import (see `code_files`), the `identity` of a processor, the simple arguments of
+a `functools.partial`, and the texts that a function has from the one around it.
 """
 
 import functools
 import hashlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import ModuleType
 
 from holdfast.records.run import Code
 from holdfast.rollout.code_files import files_of
@@ -34,13 +35,15 @@ def fingerprint_of(candidate: object) -> str:
     return fingerprinted(candidate)[0]
 
 
-def fingerprinted(candidate: object) -> tuple[str, Code]:
-    """`name@digest`, and what it stands for."""
+def fingerprinted(candidate: object, *, module: ModuleType | None = None) -> tuple[str, Code]:
+    """`name@digest`, and what it stands for. `module` is what the user named as having it: what it
+    is made with may stand there, whichever file defines it."""
     function = getattr(candidate, "function", candidate)
     subject = _subject(function)
     name = getattr(subject, "__name__", type(candidate).__name__)
     with _taken_down() as reading:
-        now = _digest(_code(subject), _arguments(function, subject), _identity(candidate))
+        code, named = _code(subject), b"" if module is None else _named(module, subject)
+        now = _digest(code, _arguments(function, subject), _identity(candidate), named)
     with _taken_down(as_before=True):
         before = _digest(_file(subject) + _identity(candidate))
     return f"{name}@{now}", Code(reading.files, f"{name}@{before}")
@@ -60,12 +63,26 @@ def code_of(*candidates: object) -> str:
 def files_noted(subject: object, *, keep: str = "") -> bytes:
     """What stands for code in a file, which is noted; OSError or TypeError where it is in none."""
     own = Path(inspect.getfile(subject))  # type: ignore[arg-type]
-    files = files_of(own, module=str(getattr(subject, "__module__", "")), keep=keep)
+    name = subject.__name__ if isinstance(subject, ModuleType) else _module_of(subject)
+    digest, imported = files_of(own, module=name, keep=keep)
     if (reading := _reading.get()) is not None:
-        reading.files |= files
-    first, *others = files.items()
+        reading.files |= {_label(own, digest, reading.files | imported): digest} | imported
     # Its own file may be renamed; where the others are imported from is code.
-    return repr((first[1], others)).encode("utf-8", "surrogatepass")
+    return repr((digest, list(imported.items()))).encode("utf-8", "surrogatepass")
+
+
+def _module_of(subject: object) -> str:
+    return str(getattr(subject, "__module__", ""))
+
+
+def _label(file: Path, digest: str, taken: Mapping[str, str]) -> str:
+    """Its name, with as many folders as it takes to be no other file's."""
+    label = file.name
+    for folder in file.resolve().parents:
+        if taken.get(label, digest) == digest:
+            break
+        label = f"{folder.name}/{label}"
+    return label
 
 
 @contextmanager
@@ -106,6 +123,18 @@ def _code(subject: object) -> bytes:
         return files_noted(subject)
     except (TypeError, OSError):
         return compiled(subject)
+
+
+def _named(module: ModuleType, subject: object) -> bytes:
+    """The file of `module`, where it is another one than that which defines the code."""
+    try:
+        own = Path(inspect.getfile(subject)).resolve()  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        own = None
+    try:
+        return b"" if own == Path(inspect.getfile(module)).resolve() else files_noted(module)
+    except (TypeError, OSError):
+        return b""
 
 
 def _file(subject: object) -> bytes:

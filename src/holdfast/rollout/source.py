@@ -6,11 +6,15 @@ compared by their meaning; a comment or a blank line changes nothing.
 """
 
 import ast
-from collections.abc import Callable
 from types import CodeType
 
 MARK = "evaluation_test"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_WHOLE = (ast.AST, list)
+_Part = str | ast.AST | list[object]
+"""What is to be written: a text as it is, or what has parts itself."""
+_UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What `ast` says of a text that is no Python, or is nested too deeply for it."""
 
 
 def compiled(subject: object) -> bytes:
@@ -50,39 +54,51 @@ def simple_text(value: object) -> str:
 
 def parsed(text: bytes, *, keep: str = "") -> ast.AST:
     """The file without functions that are decorated as evaluations, and without what is imported
-    for these alone; `keep` is the qualified name of one that stays, but for its decorators."""
+    for these alone; `keep` is the qualified name of one that stays, but for its decorators. One
+    that cannot be parsed is its bytes."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return ast.Constant(text)  # It cannot be imported either, and its owner is told so.
+    except _UNPARSED:
+        return unparsed(text)
     if MARK.encode() in text:
         removed = _strip(tree, "", keep)
         _drop_imports(tree, _used(*removed) - _used(tree))
     return tree
 
 
-def canonical(tree: object) -> bytes:
-    """The same in every version of Python, as `ast.dump` is not: what is empty is left out."""
+def unparsed(text: bytes) -> ast.AST:
+    """The file as its bytes, comments and all."""
+    return ast.Constant(text)
+
+
+def canonical(tree: ast.AST) -> bytes:
+    """The same in every version of Python, as `ast.dump` is not: what is empty is left out. A long
+    chain of `elif` or `+` is a deep tree, and no reason to recurse as deeply."""
     parts: list[str] = []
-    _write(tree, parts.append)
+    waiting: list[_Part] = [tree]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            parts.append(one)
+        else:
+            waiting += reversed(_parts(one))
     return "\0".join(parts).encode("utf-8", "surrogatepass")
 
 
-def _write(value: object, write: Callable[[str], None]) -> None:
-    if isinstance(value, list):
-        for one in value:
-            _write(one, write)
-        write("]")
-    elif isinstance(value, ast.AST):
-        write(type(value).__name__)
-        for field in value._fields:
-            found = getattr(value, field, None)
-            if found is not None and found != []:
-                write(field)
-                _write(found, write)
-        write(")")
-    else:
-        write(repr(value))
+def _parts(whole: ast.AST | list[object]) -> "list[_Part]":
+    if isinstance(whole, list):
+        return [*map(_part, whole), "]"]
+    parts: list[_Part] = [type(whole).__name__]
+    for field in whole._fields:
+        found = getattr(whole, field, None)
+        if found is not None and found != []:
+            parts += (field, _part(found))
+    parts.append(")")
+    return parts
+
+
+def _part(value: object) -> "_Part":
+    return value if isinstance(value, _WHOLE) else repr(value)
 
 
 def _used(*nodes: ast.AST) -> set[str]:
@@ -107,10 +123,10 @@ def without_evaluations(text: bytes, *, keep: str = "") -> bytes:
         return text
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+        _strip(tree, "", keep)
+        return ast.dump(tree).encode("utf-8", "surrogatepass")
+    except _UNPARSED:
         return text
-    _strip(tree, "", keep)
-    return ast.dump(tree).encode("utf-8", "surrogatepass")
 
 
 def _strip(scope: ast.Module | ast.ClassDef, prefix: str, keep: str) -> list[ast.AST]:
