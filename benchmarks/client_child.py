@@ -12,7 +12,7 @@ import msgspec
 
 # Imported before the clock starts: what is measured is the work.
 import holdfast.engine.run
-import holdfast.policy.pool
+import holdfast.policy.client.replicas
 from holdfast.policy.policy import Request
 from holdfast.records.sampling import Sampling
 

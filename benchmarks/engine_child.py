@@ -11,8 +11,8 @@ import msgspec
 
 # Imported before the clock starts: what is measured is the work.
 import holdfast.engine.run
-import holdfast.policy.pool
-from holdfast.policy.renderer import ByteRenderer
+import holdfast.policy.client.replicas
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import user
 
 TURNS = 4

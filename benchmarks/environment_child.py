@@ -10,10 +10,10 @@ from pathlib import Path
 
 # Imported before the clock starts: what is measured is the work.
 import holdfast.engine.run
-import holdfast.policy.pool
-import holdfast.rollout.agent
+import holdfast.policy.client.replicas
+import holdfast.rollout.processors.agent
 from holdfast.policy.policy import Request
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.codec import encode
 from holdfast.records.message import user
 from holdfast.records.step import Step

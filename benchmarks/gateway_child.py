@@ -19,7 +19,7 @@ from aiohttp import web
 
 import holdfast
 import holdfast.engine.run
-from holdfast.gateway.external import ExternalRolloutProcessor
+from holdfast.gateway.agents.external import ExternalRolloutProcessor
 
 
 async def proxy(url: str, folder: str, *, tokens: bool) -> None:

@@ -13,7 +13,7 @@ from gateway_service import Agent, Service, client, service
 from result import Result
 
 from holdfast.testing import FakeEngine
-from holdfast.testing.faults import Fault, FaultKind
+from holdfast.testing.fake_engine.faults import Fault, FaultKind
 
 AGENTS = 16
 CALLS, EACH = 3_000, 10

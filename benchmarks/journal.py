@@ -20,9 +20,9 @@ from queue import Empty, SimpleQueue
 
 from result import Result
 
-from holdfast.journal import writer
 from holdfast.journal.process import this_process
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import writer
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import ValueRecorded

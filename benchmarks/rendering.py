@@ -38,7 +38,7 @@ TOOLS: tuple[dict[str, object], ...] = (
 
 
 def measure() -> list[Result]:
-    from holdfast.policy.choice import renderer_for
+    from holdfast.policy.rendering.select import renderer_for
 
     with model_folder() as folder:
         return [
@@ -69,13 +69,13 @@ def _ratio(renderer: object) -> tuple[float, str]:
 
 
 def _conversation(renderer: object, turns: int) -> tuple[float, int]:
-    from holdfast.policy.family import FamilyRenderer
-    from holdfast.policy.template import TemplateRenderer
+    from holdfast.policy.rendering.family import FamilyRenderer
+    from holdfast.policy.rendering.template import TemplateRenderer
     from holdfast.records.message import Message, Role, user
     from holdfast.records.sampling import Sampling
     from holdfast.records.step import Generated
     from holdfast.records.tokens import pack_ids, unpack_ids
-    from holdfast.rollout.prompt import Stream
+    from holdfast.rollout.replay.prompt import Stream
 
     assert isinstance(renderer, FamilyRenderer | TemplateRenderer)
     said = (

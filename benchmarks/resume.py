@@ -47,12 +47,12 @@ def measure() -> list[Result]:
 async def _prepare(engine: FakeEngine, folder: Path, tasks: Path) -> None:
     """A journal as a kill leaves it: the last 1,000 have one turn each."""
     from holdfast.engine.engine import Engine
-    from holdfast.engine.opening import open_run
+    from holdfast.engine.open_run import open_run
     from holdfast.engine.stop import Stop
-    from holdfast.policy.renderer import ByteRenderer
+    from holdfast.policy.rendering.renderer import ByteRenderer
     from holdfast.records.run import RunSpec
     from holdfast.records.task import read_tasks, tasks_digest
-    from holdfast.rollout.processor import as_processor, fingerprint_of
+    from holdfast.rollout.processors.processor import as_processor, fingerprint_of
 
     file = folder / "agent.py"
     file.write_text(ROLLOUT)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import holdfast
 import holdfast.engine.run
-import holdfast.policy.pool
+import holdfast.policy.client.replicas
 
 TOKENS = 16
 

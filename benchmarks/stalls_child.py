@@ -11,9 +11,9 @@ import stalls
 
 import holdfast
 import holdfast.engine.run
-import holdfast.policy.pool
-from holdfast.gateway.external import ExternalRolloutProcessor
-from holdfast.policy.choice import renderer_for
+import holdfast.policy.client.replicas
+from holdfast.gateway.agents.external import ExternalRolloutProcessor
+from holdfast.policy.rendering.select import renderer_for
 
 BEAT = 0.005
 LATE = 0.05

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import holdfast
-from holdfast.embedded.process import EmbeddedEngine
+from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.records.history import History
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ from typing import cast
 
 import holdfast
 from holdfast.environments import Workspace
-from holdfast.rollout.episode import Episode
+from holdfast.rollout.episodes.episode import Episode
 
 SYSTEM = (
     "You are a programmer. Work in the current folder with the tools, and stop when it is done."

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.journal.journal import Claim, Journal, Lease, Worker, WorkerIdentity
 from holdfast.journal.process import this_process
-from holdfast.journal.sqlite import plain_connect
+from holdfast.journal.sqlite.journal import plain_connect
 from holdfast.records.group import GroupPolicy
 from holdfast.records.message import Message, assistant, user
 from holdfast.records.run import Run, RunSpec

@@ -7,21 +7,25 @@ holdfast` costs milliseconds.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.engine.reading import samples as samples
-    from holdfast.engine.reading import trajectories as trajectories
+    from holdfast.engine.export.read import samples as samples
+    from holdfast.engine.export.read import trajectories as trajectories
     from holdfast.engine.run import run as run
-    from holdfast.engine.scorer import Score as Score
-    from holdfast.engine.scorer import group_scorer as group_scorer
+    from holdfast.engine.scoring.scorer import Score as Score
+    from holdfast.engine.scoring.scorer import group_scorer as group_scorer
     from holdfast.engine.settings import ScoringPolicy as ScoringPolicy
     from holdfast.engine.settings import Settings as Settings
-    from holdfast.gateway.black_box import BlackBoxRolloutProcessor as BlackBoxRolloutProcessor
-    from holdfast.gateway.external import ExternalRolloutProcessor as ExternalRolloutProcessor
-    from holdfast.gateway.remote import RemoteRolloutProcessor as RemoteRolloutProcessor
-    from holdfast.gateway.worlds import FreshWorld as FreshWorld
-    from holdfast.gateway.worlds import WorkspaceWorld as WorkspaceWorld
+    from holdfast.gateway.agents.external import (
+        ExternalRolloutProcessor as ExternalRolloutProcessor,
+    )
+    from holdfast.gateway.agents.remote import RemoteRolloutProcessor as RemoteRolloutProcessor
+    from holdfast.gateway.agents.subprocess import (
+        BlackBoxRolloutProcessor as BlackBoxRolloutProcessor,
+    )
+    from holdfast.gateway.agents.workspace_policy import FreshWorld as FreshWorld
+    from holdfast.gateway.agents.workspace_policy import WorkspaceWorld as WorkspaceWorld
     from holdfast.journal import open_journal as open_journal
-    from holdfast.policy.choice import renderer_for as renderer_for
-    from holdfast.policy.pool import EnginePolicy as EnginePolicy
+    from holdfast.policy.client.replicas import EnginePolicy as EnginePolicy
+    from holdfast.policy.rendering.select import renderer_for as renderer_for
     from holdfast.records.errors import EnvironmentBroken as EnvironmentBroken
     from holdfast.records.errors import HoldfastError as HoldfastError
     from holdfast.records.errors import ToolSaysNo as ToolSaysNo
@@ -40,78 +44,86 @@ if TYPE_CHECKING:
     from holdfast.records.task import Task as Task
     from holdfast.records.trajectory import Status as Status
     from holdfast.records.view import TrajectoryView as TrajectoryView
-    from holdfast.rollout.agent import AgentRolloutProcessor as AgentRolloutProcessor
-    from holdfast.rollout.agent import EnvironmentRolloutProcessor as EnvironmentRolloutProcessor
-    from holdfast.rollout.budget import Limits as Limits
     from holdfast.rollout.context import Reply as Reply
     from holdfast.rollout.context import Rollout as Rollout
-    from holdfast.rollout.dialogue import DialogueRolloutProcessor as DialogueRolloutProcessor
-    from holdfast.rollout.environment import Environment as Environment
-    from holdfast.rollout.environment import Observation as Observation
-    from holdfast.rollout.environment import Recovery as Recovery
-    from holdfast.rollout.episode import Episode as Episode
-    from holdfast.rollout.processor import RolloutConfig as RolloutConfig
-    from holdfast.rollout.processor import RolloutProcessor as RolloutProcessor
-    from holdfast.rollout.processor import SingleTurnRolloutProcessor as SingleTurnRolloutProcessor
-    from holdfast.rollout.session import OnDivergence as OnDivergence
-    from holdfast.rollout.tool import Tool as Tool
-    from holdfast.rollout.tool import tool as tool
-    from holdfast.rollout.training import TrainingRolloutProcessor as TrainingRolloutProcessor
-    from holdfast.rollout.voice import Voice as Voice
+    from holdfast.rollout.episodes.environment import Environment as Environment
+    from holdfast.rollout.episodes.environment import Observation as Observation
+    from holdfast.rollout.episodes.environment import Recovery as Recovery
+    from holdfast.rollout.episodes.episode import Episode as Episode
+    from holdfast.rollout.processors.agent import AgentRolloutProcessor as AgentRolloutProcessor
+    from holdfast.rollout.processors.agent import (
+        EnvironmentRolloutProcessor as EnvironmentRolloutProcessor,
+    )
+    from holdfast.rollout.processors.dialogue import (
+        DialogueRolloutProcessor as DialogueRolloutProcessor,
+    )
+    from holdfast.rollout.processors.processor import RolloutConfig as RolloutConfig
+    from holdfast.rollout.processors.processor import RolloutProcessor as RolloutProcessor
+    from holdfast.rollout.processors.processor import (
+        SingleTurnRolloutProcessor as SingleTurnRolloutProcessor,
+    )
+    from holdfast.rollout.processors.training import (
+        TrainingRolloutProcessor as TrainingRolloutProcessor,
+    )
+    from holdfast.rollout.replay.budget import Limits as Limits
+    from holdfast.rollout.replay.session import OnDivergence as OnDivergence
+    from holdfast.rollout.replay.speaker import Voice as Voice
+    from holdfast.rollout.tools.tool import Tool as Tool
+    from holdfast.rollout.tools.tool import tool as tool
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "AgentRolloutProcessor": "holdfast.rollout.agent",
-    "BlackBoxRolloutProcessor": "holdfast.gateway.black_box",
+    "AgentRolloutProcessor": "holdfast.rollout.processors.agent",
+    "BlackBoxRolloutProcessor": "holdfast.gateway.agents.subprocess",
     "Contract": "holdfast.records.step",
-    "DialogueRolloutProcessor": "holdfast.rollout.dialogue",
-    "EnginePolicy": "holdfast.policy.pool",
-    "Environment": "holdfast.rollout.environment",
+    "DialogueRolloutProcessor": "holdfast.rollout.processors.dialogue",
+    "EnginePolicy": "holdfast.policy.client.replicas",
+    "Environment": "holdfast.rollout.episodes.environment",
     "EnvironmentBroken": "holdfast.records.errors",
-    "EnvironmentRolloutProcessor": "holdfast.rollout.agent",
-    "Episode": "holdfast.rollout.episode",
-    "ExternalRolloutProcessor": "holdfast.gateway.external",
-    "FreshWorld": "holdfast.gateway.worlds",
+    "EnvironmentRolloutProcessor": "holdfast.rollout.processors.agent",
+    "Episode": "holdfast.rollout.episodes.episode",
+    "ExternalRolloutProcessor": "holdfast.gateway.agents.external",
+    "FreshWorld": "holdfast.gateway.agents.workspace_policy",
     "GroupPolicy": "holdfast.records.group",
     "HoldfastError": "holdfast.records.errors",
-    "Limits": "holdfast.rollout.budget",
+    "Limits": "holdfast.rollout.replay.budget",
     "Message": "holdfast.records.message",
-    "Observation": "holdfast.rollout.environment",
-    "OnDivergence": "holdfast.rollout.session",
-    "Recovery": "holdfast.rollout.environment",
-    "RemoteRolloutProcessor": "holdfast.gateway.remote",
+    "Observation": "holdfast.rollout.episodes.environment",
+    "OnDivergence": "holdfast.rollout.replay.session",
+    "Recovery": "holdfast.rollout.episodes.environment",
+    "RemoteRolloutProcessor": "holdfast.gateway.agents.remote",
     "Reply": "holdfast.rollout.context",
     "Role": "holdfast.records.message",
     "Rollout": "holdfast.rollout.context",
-    "RolloutConfig": "holdfast.rollout.processor",
-    "RolloutProcessor": "holdfast.rollout.processor",
+    "RolloutConfig": "holdfast.rollout.processors.processor",
+    "RolloutProcessor": "holdfast.rollout.processors.processor",
     "Sample": "holdfast.records.sample",
     "Sampling": "holdfast.records.sampling",
-    "Score": "holdfast.engine.scorer",
+    "Score": "holdfast.engine.scoring.scorer",
     "ScoringPolicy": "holdfast.engine.settings",
     "Settings": "holdfast.engine.settings",
     "Shortfall": "holdfast.records.group",
-    "SingleTurnRolloutProcessor": "holdfast.rollout.processor",
+    "SingleTurnRolloutProcessor": "holdfast.rollout.processors.processor",
     "Status": "holdfast.records.trajectory",
     "Task": "holdfast.records.task",
-    "Tool": "holdfast.rollout.tool",
+    "Tool": "holdfast.rollout.tools.tool",
     "ToolCall": "holdfast.records.message",
     "ToolSaysNo": "holdfast.records.errors",
-    "TrainingRolloutProcessor": "holdfast.rollout.training",
+    "TrainingRolloutProcessor": "holdfast.rollout.processors.training",
     "TrajectoryView": "holdfast.records.view",
     "UsageError": "holdfast.records.errors",
-    "Voice": "holdfast.rollout.voice",
-    "WorkspaceWorld": "holdfast.gateway.worlds",
+    "Voice": "holdfast.rollout.replay.speaker",
+    "WorkspaceWorld": "holdfast.gateway.agents.workspace_policy",
     "assistant": "holdfast.records.message",
-    "group_scorer": "holdfast.engine.scorer",
+    "group_scorer": "holdfast.engine.scoring.scorer",
     "open_journal": "holdfast.journal",
-    "renderer_for": "holdfast.policy.choice",
+    "renderer_for": "holdfast.policy.rendering.select",
     "run": "holdfast.engine.run",
-    "samples": "holdfast.engine.reading",
+    "samples": "holdfast.engine.export.read",
     "system": "holdfast.records.message",
-    "tool": "holdfast.rollout.tool",
-    "trajectories": "holdfast.engine.reading",
+    "tool": "holdfast.rollout.tools.tool",
+    "trajectories": "holdfast.engine.export.read",
     "user": "holdfast.records.message",
 }
 __all__ = [

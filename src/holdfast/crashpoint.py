@@ -1,7 +1,7 @@
 """Places where a test may end the process.
 
-Production code calls `reach(name)` at moments whose order matters for durability. Nothing is
-armed outside tests, and then a call costs one comparison. `holdfast.testing.crash` arms them.
+Production code calls `reach(name)` at moments whose order matters for durability. Nothing is armed
+outside tests, and then a call costs one comparison. `holdfast.testing.crash_points` arms them.
 """
 
 from collections.abc import Callable

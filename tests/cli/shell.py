@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 
 AGENT = """
 import os

@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 from shell import Lab, end, start
 
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine
 
 GOOD = "async def solve(t):\n    pass\n"

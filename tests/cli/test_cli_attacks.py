@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from shell import Done, Lab, end, start
 
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 
 CANARY = "tkn4f9a8b7c6d5e"
 NOWHERE = "127.0.0.1:9"

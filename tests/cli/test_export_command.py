@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from shell import Lab, end, start
 
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import Fault, FaultKind
 
 WHATS = ("samples", "trajectories", "failures")

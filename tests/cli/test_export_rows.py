@@ -10,7 +10,7 @@ from shell import Lab
 from holdfast.testing import Fault, FaultKind
 
 AGENT = """
-from holdfast.rollout.training import TrainingRolloutProcessor
+from holdfast.rollout.processors.training import TrainingRolloutProcessor
 
 rollout = TrainingRolloutProcessor({"model": "fake", "max_tokens": 16, "temperature": 1.0, "n": 3})
 

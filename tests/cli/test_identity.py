@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from shell import AGENT, Lab
 
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
 
 
@@ -121,7 +121,7 @@ def test_the_file_that_was_named_counts_also_where_another_one_defines_the_code(
     """What a processor, or a scorer, of a library is made with stands there."""
     library = (
         "from agent import solve as inner\n"
-        "from holdfast.rollout.processor import RolloutProcessor, as_processor\n"
+        "from holdfast.rollout.processors.processor import RolloutProcessor, as_processor\n"
         "class Solver(RolloutProcessor):\n"
         "    def __init__(self, prompt):\n        self.prompt = prompt\n"
         "    def __call__(self, tasks, config):\n"

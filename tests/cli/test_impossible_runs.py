@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.exit import Exit
 from holdfast.cli.main import _parser
+from holdfast.cli.terminal.exit_codes import Exit
 
 
 def refused(lab, *extra, **options) -> str:

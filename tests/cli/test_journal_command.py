@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 from shell import Lab, start
 
-from holdfast.cli.exit import Exit
-from holdfast.journal.commits import identity_of
-from holdfast.journal.witness import Witness
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.journal.files.witness import Witness
+from holdfast.journal.sqlite.commits import identity_of
 from holdfast.testing import Fault, FaultKind
 
 FLIP = """UPDATE records SET body = CAST(substr(body, 1, 3) || x'ff' || substr(body, 5) AS BLOB)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from shell import Lab, end, start
 
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
 
 

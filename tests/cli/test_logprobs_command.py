@@ -8,7 +8,7 @@ import pytest
 from shell import Lab
 
 import holdfast
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.testing import FakeEngine
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 from shell import Lab
 
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 
 LONG_MESSAGE = """
 async def solve(t):

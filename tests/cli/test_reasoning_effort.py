@@ -2,7 +2,7 @@
 
 from shell import Lab
 
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine
 
 ASKING = """

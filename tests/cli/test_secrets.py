@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from shell import Lab
 
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 
 CANARY = "canaryQ7x9Zp42mNw"
 KEY = {"HOLDFAST_API_KEY": CANARY}

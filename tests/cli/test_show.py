@@ -5,7 +5,7 @@ import json
 import pytest
 from shell import Lab, end, start
 
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
 
 ODD = [

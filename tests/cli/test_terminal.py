@@ -12,7 +12,7 @@ import time
 import pytest
 from shell import Lab, end, start
 
-from holdfast.cli.exit import Exit
+from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine
 
 COMMANDS = [(), ("run",), ("runs",), ("show",), ("export",), ("journal",), ("journal", "check")]

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from engines import WILD, Engine
 
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Draft, Partial, Request
-from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan

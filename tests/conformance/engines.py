@@ -22,13 +22,13 @@ from msgspec import Struct
 from vllm_server import VllmServer
 
 import holdfast.embedded
-from holdfast.embedded.process import EmbeddedEngine
-from holdfast.policy.choice import renderer_for
-from holdfast.policy.dialect import Kind
-from holdfast.policy.renderer import Renderer
+from holdfast.embedded.child_process import EmbeddedEngine
+from holdfast.policy.dialects.dialect import Kind
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.message import user
 from holdfast.testing import FakeEngine
-from holdfast.testing.fake_options import Dialect, Seeds
+from holdfast.testing.fake_engine.options import Dialect, Seeds
 
 VLLM_PYTHON = "HOLDFAST_VLLM_PYTHON"
 TINY = Path(holdfast.embedded.__file__).parent / "tiny"

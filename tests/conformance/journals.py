@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.journal.journal import Journal
 from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.testing.faulty import FaultyJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.testing.faulty_journal import FaultyJournal
 
 Factory = Callable[[Path], Journal]
 Check = Callable[[Callable[[Journal], Awaitable[None]]], None]

@@ -8,9 +8,9 @@ from drawing import assert_well_formed, drawn, ids, request
 from engines import Engine
 from msgspec.structs import replace
 
-from holdfast.policy.dialect import Kind
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Request
-from holdfast.policy.structure import structure_of
+from holdfast.policy.rendering.structure import structure_of
 from holdfast.records.errors import Unsupported
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling

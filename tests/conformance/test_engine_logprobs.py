@@ -11,10 +11,10 @@ from drawing import drawn, ids, logprobs, policy_for, request
 from engines import TINY, VLLM_PYTHON, Engine, RealVllm, raw_vllm
 from test_engine_runs import Lab
 
-from holdfast.policy.dialect import Kind
-from holdfast.policy.logprobs_probe import measured
+from holdfast.policy.client.logprobs_probe import measured
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
-from holdfast.policy.pool import EnginePolicy
 from holdfast.records.errors import UsageError
 from holdfast.records.logprobs import LogprobsMode
 

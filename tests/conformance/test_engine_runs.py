@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from engines import FIRST, LONGEST, Engine, once_for_each_server, skip_unless_exhaustive
 
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 
 AGENT = '''
 import holdfast

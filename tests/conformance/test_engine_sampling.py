@@ -20,10 +20,10 @@ from drawing import (
 )
 from engines import LONGEST, NOISE, WILD, Engine
 
-from holdfast.policy.dialect import Ask, Kind
+from holdfast.policy.client.replicas import EnginePolicy, only_model
 from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.dialects.dialect import Ask, Kind
 from holdfast.policy.policy import Completion, Request
-from holdfast.policy.pool import EnginePolicy, only_model
 from holdfast.records.errors import ContextOverflow, PolicyRefused
 from holdfast.records.sampling import Sampling
 

@@ -13,9 +13,9 @@ from workload import effect
 
 import holdfast
 from holdfast.environments import Workspace
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
-from holdfast.gateway.worlds import WorkspaceWorld
-from holdfast.rollout.processor import Returned
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.workspace_policy import WorkspaceWorld
+from holdfast.rollout.processors.processor import Returned
 
 PROGRAMS = Path(__file__).parent.parent / "gateway" / "agent_programs"
 WITH_TOOLS = [sys.executable, str(PROGRAMS / "tools_loop.py")]

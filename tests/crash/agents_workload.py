@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import holdfast
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
-from holdfast.rollout.processor import Returned
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from holdfast.rollout.processors.processor import Returned
 
 PROGRAMS = Path(__file__).parent.parent / "gateway" / "agent_programs"
 COMMANDS = {

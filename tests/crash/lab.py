@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.journal import open_journal
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.records.errors import JournalError
 from holdfast.records.history import History
 from holdfast.records.step import Contract, Generated, ToolIntent
 from holdfast.records.tokens import count
-from holdfast.rollout.calls import INTERRUPTED
+from holdfast.rollout.tool_step import INTERRUPTED
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from holdfast.testing.fake_options import Seeds
+from holdfast.testing.fake_engine.options import Seeds
 
 HERE = Path(__file__).parent
 SIGKILLED = -9

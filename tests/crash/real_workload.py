@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 import holdfast
-from holdfast.environments.gym import GymEnvironment
+from holdfast.environments.gym.environment import GymEnvironment
 from holdfast.environments.mcp import McpServer
 from holdfast.environments.workspace import Workspace
-from holdfast.rollout.processor import Returned
+from holdfast.rollout.processors.processor import Returned
 
 SERVERS = Path(__file__).parent.parent / "environments" / "mcp_servers"
 COUNTING = McpServer.stdio(sys.executable, str(SERVERS / "bare.py"), recovery="replay")

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import holdfast
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
-from holdfast.rollout.processor import Returned
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from holdfast.rollout.processors.processor import Returned
 
 PROGRAM = Path(__file__).parent.parent / "gateway" / "agent_programs" / "telling_loop.py"
 OPTIONS = {"chat": (), "whole": ("--whole",), "messages": ("--anthropic",)}

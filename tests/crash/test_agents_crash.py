@@ -26,7 +26,7 @@ from lab import (
 )
 
 from holdfast.journal import open_journal
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.records.history import History
 from holdfast.testing import Fault, FaultKind
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command import export_samples, finished, holdfast, let_go, run_words, write_tasks
 
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
 
 KILLS = 20

@@ -14,7 +14,7 @@ import pytest
 from lab import settle
 
 from holdfast.journal import open_journal
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.records.history import History
 from holdfast.records.step import Generated, ValueRecorded
 from holdfast.records.trajectory import TrajectoryKey
@@ -241,10 +241,10 @@ def test_a_scorer_that_kills_the_process_costs_no_rollout(
 
 ARMED = """
 import os
-from holdfast.testing import crash
+from holdfast.testing import crash_points
 
 if plan := os.environ.get("HOLDFAST_CRASH"):
-    crash.arm(plan)
+    crash_points.arm(plan)
 """
 LATE = """
 from holdfast.evaluation import evaluation_test

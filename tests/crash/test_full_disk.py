@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from command import export_samples, finished, holdfast, run_words, write_tasks
 
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine
 
 

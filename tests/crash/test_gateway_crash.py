@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
 
 from outpost import REPLIES, SIGKILLED, TURNS, Agent, Outpost, until, work
 
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
 
 TASKS = ("a", "b")

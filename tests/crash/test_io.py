@@ -3,7 +3,7 @@
 import pytest
 from lab import Lab, undisturbed, verify
 
-from holdfast.testing.faulty import DISK_FULL
+from holdfast.testing.faulty_journal import DISK_FULL
 
 STOPPED = 5
 FAST_POINTS = 10

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from command import export_samples, finished, holdfast, run_words, write_tasks
 
-from holdfast.journal.check import check
-from holdfast.rollout.deaths import SUSPECTED_AFTER
+from holdfast.journal.damage.check import check
+from holdfast.rollout.replay.crash_count import SUSPECTED_AFTER
 from holdfast.testing import FakeEngine
 
 TASKS = ["build", "move", "world"]

@@ -9,7 +9,7 @@ import time
 import pytest
 from command import export_samples, finished, holdfast, let_go, run_words, write_tasks
 
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from namespaces import IN_A_PID_NAMESPACE, needs_namespaces
 

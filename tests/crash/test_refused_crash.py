@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
 
 from outpost import GONE, Agent, Outpost, posted, until
 
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine
 
 FORBIDDEN = {"logit_bias": {"1": 5}}

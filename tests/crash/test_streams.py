@@ -11,7 +11,7 @@ from command import export_samples, finished, holdfast, let_go, run_words, write
 from lab import FAULTS, Lab, kill_and_resume, kill_in_part, settle, undisturbed
 
 from holdfast.journal import open_journal
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.records.history import History
 from holdfast.records.tokens import count
 from holdfast.testing import FakeEngine, Fault, FaultKind

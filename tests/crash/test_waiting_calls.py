@@ -8,11 +8,11 @@ import pytest
 from command import finished, holdfast, run_words, write_tasks
 
 from holdfast.journal import open_journal
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.records.history import History
 from holdfast.records.step import INTERRUPTED_CALL
-from holdfast.rollout.isolated_pool import PROCESSES
-from holdfast.rollout.threads import MAX_ADMITTED
+from holdfast.rollout.threads.pool import MAX_ADMITTED
+from holdfast.rollout.tools.isolated.pool import PROCESSES
 from holdfast.testing import FakeEngine
 
 TRAJECTORIES, CALLS = 2, 50

@@ -7,7 +7,7 @@ for those that have the tool and an unknown tool to the others, so that refusals
 from workload import effect, look_up, pay
 
 import holdfast
-from holdfast.rollout.processor import Returned
+from holdfast.rollout.processors.processor import Returned
 
 REPLIES = (
     "{n}",

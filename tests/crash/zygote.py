@@ -18,23 +18,23 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import aiohttp  # noqa: F401
 
-from holdfast.cli.export import _write
+from holdfast.cli.commands.export import _write
 from holdfast.engine.engine import Engine
-from holdfast.engine.export import What, rows
-from holdfast.engine.opening import open_run
-from holdfast.engine.scorer import Scorer
+from holdfast.engine.export.export import What, rows
+from holdfast.engine.open_run import open_run
+from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.policy.pool import EnginePolicy
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import JournalError
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import read_tasks, tasks_digest
-from holdfast.rollout.processor import as_processor
-from holdfast.testing import crash
-from holdfast.testing.faulty import FaultyConnections
+from holdfast.rollout.processors.processor import as_processor
+from holdfast.testing import crash_points
+from holdfast.testing.faulty_journal import FaultyConnections
 
 workload = importlib.import_module(sys.argv[1])
 HANGS_AFTER = 60.0
@@ -101,7 +101,7 @@ def child(order: dict) -> None:
     try:
         os.environ["HOLDFAST_EFFECTS"] = order["effects"]
         if order["crash"]:
-            crash.arm(order["crash"])
+            crash_points.arm(order["crash"])
         asyncio.run(_bounded(order))
         status = 0
     except JournalError as error:

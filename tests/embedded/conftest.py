@@ -16,8 +16,8 @@ import tiny_models
 import torch
 from transformers.utils import logging
 
-from holdfast.embedded.engine import Engine
-from holdfast.embedded.folder import Model, load
+from holdfast.embedded.model.load import Model, load
+from holdfast.embedded.scheduler.engine import Engine
 
 torch.set_num_threads(1)
 logging.disable_progress_bar()

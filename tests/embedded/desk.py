@@ -10,9 +10,9 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from holdfast.embedded.engine import Engine
-from holdfast.embedded.generation import Delta, Generation, Sampling
-from holdfast.embedded.server import Server
+from holdfast.embedded.http.server import Server
+from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.scheduler.generation import Delta, Generation, Sampling
 
 SECONDS = 60
 NAME = "tiny"

@@ -9,12 +9,12 @@ import pytest
 from desk import NAME, Client
 from test_completions_endpoint import keys, through
 
-from holdfast.embedded.asking import Asked
-from holdfast.embedded.chat_answers import ChatShape
-from holdfast.embedded.engine import Engine
-from holdfast.embedded.generation import Delta, Drawn, Finish, Generation, Sampling
-from holdfast.embedded.job import Job
-from holdfast.embedded.text import Text
+from holdfast.embedded.http.chat_response import ChatShape
+from holdfast.embedded.http.parse_request import Asked
+from holdfast.embedded.http.request_state import Job
+from holdfast.embedded.scheduler.detokenizer import Text
+from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.scheduler.generation import Delta, Drawn, Finish, Generation, Sampling
 
 WIRE = Path(__file__).parents[1] / "wire"
 HELLO = [{"role": "user", "content": "The sum"}]

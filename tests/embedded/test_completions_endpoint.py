@@ -10,7 +10,7 @@ import pytest
 from desk import NAME, Client, completion, serving
 from tiny_models import EOS
 
-from holdfast.embedded.engine import Engine
+from holdfast.embedded.scheduler.engine import Engine
 
 WIRE = Path(__file__).parents[1] / "wire"
 _VARYING = ("top_logprobs", "bytes")

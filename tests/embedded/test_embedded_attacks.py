@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from desk import NAME, serving
 
-from holdfast.embedded import metrics
-from holdfast.embedded.engine import Engine
-from holdfast.embedded.folder import load
+from holdfast.embedded.http import metrics
+from holdfast.embedded.model.load import load
+from holdfast.embedded.scheduler.engine import Engine
 from holdfast.records.errors import UsageError
 
 CODE = """

@@ -9,10 +9,11 @@ import torch
 from desk import Asked, ask, sampling
 from tiny_models import VOCABULARY
 
-from holdfast.embedded import attention, sharing, slots
-from holdfast.embedded.engine import Engine, Pause
-from holdfast.embedded.folder import Model, load
-from holdfast.embedded.generation import Sampling
+from holdfast.embedded.model import attention
+from holdfast.embedded.model.load import Model, load
+from holdfast.embedded.scheduler import prefix_sharing, slots
+from holdfast.embedded.scheduler.engine import Engine, Pause
+from holdfast.embedded.scheduler.generation import Sampling
 
 
 def prompt(length: int, *, seed: int = 0) -> list[int]:
@@ -52,7 +53,7 @@ def tried(
 def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both: with everything computed anew, and with what the cache still holds or others share."""
     if request.param == "cold":
-        for module in (slots, sharing):
+        for module in (slots, prefix_sharing):
             monkeypatch.setattr(module, "agreeing", lambda *_: 0)
 
 

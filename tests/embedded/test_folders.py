@@ -13,9 +13,9 @@ import torch
 from desk import ask
 
 from holdfast.embedded import extra
-from holdfast.embedded.engine import Engine
-from holdfast.embedded.folder import load
-from holdfast.embedded.slots import Slots, agreeing
+from holdfast.embedded.model.load import load
+from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.scheduler.slots import Slots, agreeing
 from holdfast.records.errors import UsageError
 
 
@@ -161,7 +161,7 @@ def test_the_package_is_imported_without_torch() -> None:
     import subprocess
 
     code = (
-        "import sys, holdfast.embedded, holdfast.embedded.arguments, holdfast.cli.serve;"
+        "import sys, holdfast.embedded, holdfast.embedded.arguments, holdfast.cli.commands.serve;"
         "print([name for name in ('torch', 'numpy', 'asyncio') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

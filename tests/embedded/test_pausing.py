@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 from desk import Asked, Client, ask, completion, sampling, serving, until
 
-from holdfast.embedded.engine import Engine, EngineStopped, Pause, QueueFull
-from holdfast.embedded.folder import Model
-from holdfast.embedded.generation import Finish
+from holdfast.embedded.model.load import Model
+from holdfast.embedded.scheduler.engine import Engine, EngineStopped, Pause, QueueFull
+from holdfast.embedded.scheduler.generation import Finish
 from holdfast.records.errors import UsageError
 
 PROMPT = [5, 6, 7]

@@ -8,8 +8,8 @@ import pytest
 from desk import NAME, Client, completion, serving
 from test_completions_endpoint import body_for, through
 
-from holdfast.embedded import server
-from holdfast.embedded.engine import Engine
+from holdfast.embedded.http import server
+from holdfast.embedded.scheduler.engine import Engine
 
 WIRE = Path(__file__).parents[1] / "wire"
 PATH = "/v1/completions"

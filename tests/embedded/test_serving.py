@@ -17,12 +17,12 @@ import aiohttp
 import pytest
 from desk import SECONDS, completion, until
 
-from holdfast.cli.serve import add_serve
-from holdfast.cli.serve import serve as run_serve
+from holdfast.cli.commands.serve import add_serve
+from holdfast.cli.commands.serve import serve as run_serve
 from holdfast.embedded import EmbeddedEngine, Settings, arguments, serve, serving
-from holdfast.embedded import folder as folder_of_a_model
-from holdfast.embedded.engine import Engine
-from holdfast.embedded.process import EngineDidNotStart
+from holdfast.embedded.child_process import EngineDidNotStart
+from holdfast.embedded.model import load as folder_of_a_model
+from holdfast.embedded.scheduler.engine import Engine
 from holdfast.records.errors import UsageError
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}

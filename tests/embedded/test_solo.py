@@ -14,10 +14,12 @@ import torch
 from desk import Asked, ask, sampling, serving
 from test_exactness import prompt
 
-from holdfast.embedded import EmbeddedEngine, sharing, slots, weights
-from holdfast.embedded.engine import Engine
-from holdfast.embedded.folder import load
-from holdfast.embedded.solo import STRIDE, SoloPasses
+from holdfast.embedded import EmbeddedEngine
+from holdfast.embedded.model import weights
+from holdfast.embedded.model.load import load
+from holdfast.embedded.model.sequential import STRIDE, SoloPasses
+from holdfast.embedded.scheduler import prefix_sharing, slots
+from holdfast.embedded.scheduler.engine import Engine
 from holdfast.records.errors import UsageError
 
 SHORT = {"max_tokens": 8}
@@ -64,7 +66,7 @@ def test_sent_again_from_any_point(odd: Engine, monkeypatch: pytest.MonkeyPatch)
         rest = ask(odd, prompt(36) + whole.tokens[:length], max_tokens=10 - length)
         assert rest.result == expected[length:], f"after {length} tokens"
         if length == 1:
-            for module in (slots, sharing):
+            for module in (slots, prefix_sharing):
                 monkeypatch.setattr(module, "agreeing", lambda *_: 0)
 
 

@@ -11,8 +11,8 @@ import pytest
 from held_start import BUSY, IDLE, SERVE, HeldStart
 from test_serving import gone
 
-from holdfast.embedded import EmbeddedEngine, process
-from holdfast.embedded.process import EngineDidNotStart
+from holdfast.embedded import EmbeddedEngine, child_process
+from holdfast.embedded.child_process import EngineDidNotStart
 
 RUN = """
 from holdfast import Rollout
@@ -102,7 +102,7 @@ def test_a_start_that_gets_on_may_take_its_time_and_says_what_it_does(
 ) -> None:
     held = HeldStart(tmp_path, BUSY)
     monkeypatch.setenv("PYTHONPATH", held.environment["PYTHONPATH"])
-    monkeypatch.setattr(process, "REPORT_SECONDS", 0.5)
+    monkeypatch.setattr(child_process, "REPORT_SECONDS", 0.5)
     said: list[str] = []
 
     def report(line: str) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.embedded.calls import Calls
-from holdfast.embedded.folder import Model
-from holdfast.embedded.text import Text
+from holdfast.embedded.http.parse_tool_calls import Calls
+from holdfast.embedded.model.load import Model
+from holdfast.embedded.scheduler.detokenizer import Text
 
 
 def ids_of(model: Model, text: str) -> list[int]:

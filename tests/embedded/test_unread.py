@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from desk import Client, completion, serving, until
 
-from holdfast.embedded import mail
-from holdfast.embedded.engine import Engine
+from holdfast.embedded.http import token_queue
+from holdfast.embedded.scheduler.engine import Engine
 
 CHOICES, TOKENS = 16, 1000
 """Far more than sockets hold: some 40 MB of events."""
@@ -43,22 +43,22 @@ def let_go_of(engine: Engine) -> tuple[int, Any]:
 
 
 def test_too_much_that_nobody_reads(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mail, "MAX_UNREAD", 100)
+    monkeypatch.setattr(token_queue, "MAX_UNREAD", 100)
     sampled, after = let_go_of(engine)
     assert sampled < CHOICES * TOKENS, "it was cut off on the way"
     assert len(after["choices"][0]["token_ids"]) == 8, "others are served as ever"
 
 
 def test_nobody_reads_for_too_long(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mail, "MAX_UNREAD", 1 << 30)
-    monkeypatch.setattr(mail, "UNREAD_SECONDS", 0.2)
+    monkeypatch.setattr(token_queue, "MAX_UNREAD", 1 << 30)
+    monkeypatch.setattr(token_queue, "UNREAD_SECONDS", 0.2)
     sampled, after = let_go_of(engine)
     assert sampled < CHOICES * TOKENS
     assert len(after["choices"][0]["token_ids"]) == 8
 
 
 def test_a_slow_reader_gets_everything(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mail, "MAX_UNREAD", 100)
+    monkeypatch.setattr(token_queue, "MAX_UNREAD", 100)
     body = completion(n=8, max_tokens=100, logprobs=20, stream=True, ignore_eos=True)
 
     async def main() -> int:

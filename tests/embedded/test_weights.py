@@ -10,10 +10,10 @@ import torch
 from desk import Asked, ask, completion, sampling, serving, until
 from safetensors.torch import load_file, save_file
 
-from holdfast.embedded import weights
-from holdfast.embedded.engine import Engine, Pause
-from holdfast.embedded.folder import load
-from holdfast.embedded.generation import Span
+from holdfast.embedded.model import weights
+from holdfast.embedded.model.load import load
+from holdfast.embedded.scheduler.engine import Engine, Pause
+from holdfast.embedded.scheduler.generation import Span
 from holdfast.records.errors import UsageError
 
 PROMPT = list(range(10, 90))

@@ -8,7 +8,7 @@ from stage import Oracle, call
 from yard import Yard, turn
 
 from holdfast.journal import open_journal
-from holdfast.policy.pool import EnginePolicy
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import (
     BadRequest,
     EngineUnavailable,
@@ -16,7 +16,7 @@ from holdfast.records.errors import (
 )
 from holdfast.records.group import GroupPolicy
 from holdfast.records.sampling import Sampling
-from holdfast.rollout.tool import Tool
+from holdfast.rollout.tools.tool import Tool
 from holdfast.testing import Fault, FaultKind
 
 

@@ -5,14 +5,14 @@ from msgspec import structs
 from stage import Oracle, completion, text_of
 from yard import Yard
 
-from holdfast.engine.export import What
-from holdfast.policy.messages_only import MessagesOnly
+from holdfast.engine.export.export import What
 from holdfast.policy.policy import DEADLINE
+from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.records.errors import ContextOverflow
 from holdfast.records.group import GroupPolicy
 from holdfast.records.message import Message, Role, assistant, system, user
 from holdfast.records.task import Task, tasks_digest
-from holdfast.rollout.dialogue import STOP, DialogueRolloutProcessor
+from holdfast.rollout.processors.dialogue import STOP, DialogueRolloutProcessor
 
 
 class ChatUser(Oracle):

@@ -8,7 +8,7 @@ import sys
 import pytest
 from yard import Yard, turn
 
-from holdfast.engine.event_loop import MainCancelled, run_to_its_end
+from holdfast.engine.guards.event_loop import MainCancelled, run_to_its_end
 
 
 @pytest.fixture

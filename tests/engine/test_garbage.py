@@ -4,7 +4,7 @@ import gc
 
 from yard import Yard, turn
 
-from holdfast.engine.garbage import OBJECTS, fewer_collections
+from holdfast.engine.guards.gc import OBJECTS, fewer_collections
 
 
 def test_a_run_is_left_in_peace_and_leaves_everything_as_it_was():

@@ -9,17 +9,17 @@ from stage import Oracle
 from yard import Yard, turn
 
 import holdfast
-from holdfast.engine.export import What, rows
-from holdfast.engine.opening import RunChanged, open_run
+from holdfast.engine.export.export import What, rows
+from holdfast.engine.open_run import RunChanged, open_run
 from holdfast.engine.report import as_text
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent
-from holdfast.rollout.prompt import fingerprint
+from holdfast.rollout.replay.prompt import fingerprint
 
 
 def failing(*names: str):

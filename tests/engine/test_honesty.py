@@ -7,12 +7,12 @@ from stage import Oracle
 from yard import Yard, turn
 
 import holdfast
-from holdfast.engine.export import What, rows
+from holdfast.engine.export.export import What, rows
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
-from holdfast.rollout import containment
+from holdfast.rollout.threads import contain
 
 
 class SlowOracle(Oracle):
@@ -134,7 +134,7 @@ def test_a_generation_that_the_rollout_gave_up_on_is_no_part_of_the_data():
 
 
 def test_a_rollout_that_never_ends_its_cancellation_is_left_behind(monkeypatch):
-    monkeypatch.setattr(containment, "CANCEL_AGAIN", 0.05)
+    monkeypatch.setattr(contain, "CANCEL_AGAIN", 0.05)
     let_go = False
 
     async def rollout(t):
@@ -161,7 +161,7 @@ def test_a_rollout_that_never_ends_its_cancellation_is_left_behind(monkeypatch):
 
 
 def test_a_scorer_that_swallows_its_cancellation_holds_nothing_up(monkeypatch):
-    monkeypatch.setattr(containment, "CANCEL_AGAIN", 0.05)
+    monkeypatch.setattr(contain, "CANCEL_AGAIN", 0.05)
     let_go = False
 
     async def scorer(view):

@@ -8,17 +8,17 @@ from stage import Oracle
 from yard import Yard
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.late_scoring import Together, score_late
-from holdfast.engine.opening import open_run
-from holdfast.engine.scorer import Score, Scorer, group_scorer
+from holdfast.engine.open_run import open_run
+from holdfast.engine.scoring.late import Together, score_late
+from holdfast.engine.scoring.scorer import Score, Scorer, group_scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
-from holdfast.rollout.processor import as_processor
+from holdfast.rollout.processors.processor import as_processor
 
 SETTINGS = Settings(backoff=0.0, scoring=ScoringPolicy(tries=2, timeout=5.0, concurrency=2))
 

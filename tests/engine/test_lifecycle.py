@@ -18,7 +18,7 @@ from holdfast.records.errors import (
     PolicyRefused,
 )
 from holdfast.records.group import GroupPolicy
-from holdfast.testing.faulty import FaultyJournal, When
+from holdfast.testing.faulty_journal import FaultyJournal, When
 
 
 async def one_turn(t):

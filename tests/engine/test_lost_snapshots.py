@@ -9,10 +9,10 @@ from stage import Oracle
 from worlds import Counter
 from yard import Yard
 
-from holdfast.journal.check import check
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.damage.check import check
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.group import GroupPolicy
-from holdfast.rollout import guarded
+from holdfast.rollout.episodes import guarded
 
 NAMES = ("a", "b")
 

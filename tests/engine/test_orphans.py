@@ -7,7 +7,7 @@ import sys
 
 from yard import Yard, turn
 
-from holdfast.engine.orphans import ended
+from holdfast.engine.guards.orphan_tasks import ended
 
 
 async def forever():

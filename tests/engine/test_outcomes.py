@@ -8,7 +8,7 @@ from stage import Oracle
 from yard import Yard, turn
 
 from holdfast.engine.report import as_text
-from holdfast.policy.pool import EnginePolicy
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import (
     ContextOverflow,
     ToolSaysNo,

@@ -12,10 +12,10 @@ from holdfast.records.errors import (
     PolicyRefused,
     RunStopped,
 )
-from holdfast.rollout.environment import Environment, Observation
-from holdfast.rollout.processor import RolloutProcessor
-from holdfast.rollout.tool import tool
-from holdfast.testing.faulty import FaultyJournal
+from holdfast.rollout.episodes.environment import Environment, Observation
+from holdfast.rollout.processors.processor import RolloutProcessor
+from holdfast.rollout.tools.tool import tool
+from holdfast.testing.faulty_journal import FaultyJournal
 
 
 class Lifetime(RolloutProcessor):

@@ -8,8 +8,8 @@ import pytest
 from yard import Yard, turn
 
 import holdfast
-from holdfast.engine.export import What
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.engine.export.export import What
+from holdfast.journal.sqlite.journal import SqliteJournal
 
 
 async def solve(t):
@@ -43,7 +43,7 @@ def test_samples_are_those_of_the_export(path: Path, fixed: bool):
         journal = holdfast.open_journal(path, read_only=True)
         run = await journal.find_run("run")
         exported = await listed(
-            holdfast.engine.export.rows(journal, run, What.SAMPLES, fixed_groups=fixed)
+            holdfast.engine.export.export.rows(journal, run, What.SAMPLES, fixed_groups=fixed)
         )
         open_too = await listed(holdfast.samples(journal, "run", fixed_groups=fixed))
         await journal.close()

@@ -8,17 +8,17 @@ import pytest
 from stage import Oracle
 from yard import Yard
 
-from holdfast.engine.export import What
+from holdfast.engine.export.export import What
 from holdfast.engine.run import run
-from holdfast.engine.scorer import Score
+from holdfast.engine.scoring.scorer import Score
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import EngineUnavailable
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.message import assistant, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, tasks_digest
-from holdfast.rollout.training import TrainingRolloutProcessor
+from holdfast.rollout.processors.training import TrainingRolloutProcessor
 
 DEFAULT_ROW = json.loads((Path(__file__).parent / "evaluation_row.json").read_text())
 """What eval-protocol 0.3.33 writes for a row with one message, and nothing left out."""

@@ -6,15 +6,15 @@ import pytest
 from stage import Oracle, completion
 from yard import Yard
 
-from holdfast.engine.export import What
-from holdfast.policy.messages_only import MessagesOnly
+from holdfast.engine.export.export import What
 from holdfast.policy.policy import Completion, Request
+from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.records.errors import EngineUnavailable, NotTrainable
 from holdfast.records.group import GroupPolicy
 from holdfast.records.message import Message, Role, assistant, user
-from holdfast.rollout.tool import tool
-from holdfast.rollout.training import TrainingRolloutProcessor
-from holdfast.rollout.voice import Voice
+from holdfast.rollout.processors.training import TrainingRolloutProcessor
+from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.tools.tool import tool
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 

@@ -8,7 +8,7 @@ from stage import Oracle
 
 import holdfast
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 
 TASKS = [{"id": "a", "prompt": "do a"}]
 

@@ -8,11 +8,11 @@ import pytest
 from msgspec import structs
 from yard import Yard, turn
 
-from holdfast.engine import scorer as scorers
-from holdfast.engine.export import What
-from holdfast.engine.opening import open_run
+from holdfast.engine.export.export import What
+from holdfast.engine.open_run import open_run
 from holdfast.engine.report import as_text
-from holdfast.engine.scorer import Score, group_scorer
+from holdfast.engine.scoring import scorer as scorers
+from holdfast.engine.scoring.scorer import Score, group_scorer
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.records.errors import JournalCorrupt, ThreadsHang
 from holdfast.records.task import tasks_digest

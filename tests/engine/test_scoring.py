@@ -11,12 +11,12 @@ import pytest
 from yard import Yard, turn
 
 import holdfast
-from holdfast.engine.scorer import Score, Scorer, group_scorer
+from holdfast.engine.scoring.scorer import Score, Scorer, group_scorer
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.journal import open_journal
 from holdfast.records.errors import UsageError
 from holdfast.records.step import Scored
-from holdfast.testing.faulty import FaultyJournal
+from holdfast.testing.faulty_journal import FaultyJournal
 
 
 async def one_turn(t):

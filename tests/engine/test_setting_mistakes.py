@@ -11,10 +11,10 @@ from holdfast.engine.report import RunReport, as_text
 from holdfast.engine.run import run
 from holdfast.engine.settings import Settings
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
-from holdfast.rollout.session import OnDivergence
+from holdfast.rollout.replay.session import OnDivergence
 
 
 def test_a_setting_is_its_member_or_the_members_name():

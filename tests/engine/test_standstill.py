@@ -13,19 +13,19 @@ import pytest
 from stage import call
 from yard import Yard
 
-from holdfast.engine import standstill
-from holdfast.engine.standstill import sleep_through, standstills_watched
+from holdfast.engine.guards import loop_block
+from holdfast.engine.guards.loop_block import sleep_through, standstills_watched
 from holdfast.records.trajectory import Status
-from holdfast.rollout import prompt
-from holdfast.rollout.tool import Tool
+from holdfast.rollout.replay import prompt
+from holdfast.rollout.tools.tool import Tool
 
 
 @pytest.fixture
 def quickly(monkeypatch):
     """Less patience than usual."""
-    monkeypatch.setattr(standstill, "BEAT", 0.05)
-    monkeypatch.setattr(standstill, "LATE", 0.3)
-    monkeypatch.setattr(standstill, "TOLD_AFTER", 1.0)
+    monkeypatch.setattr(loop_block, "BEAT", 0.05)
+    monkeypatch.setattr(loop_block, "LATE", 0.3)
+    monkeypatch.setattr(loop_block, "TOLD_AFTER", 1.0)
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_timers_of_a_loop_that_is_always_late_still_fire(quickly):
 
 STOPPED = """
 import asyncio, sys
-from holdfast.engine import standstill
+from holdfast.engine.guards import loop_block as standstill
 standstill.BEAT, standstill.LATE, standstill.TOLD_AFTER = 0.02, 0.2, 0.2
 
 async def main():

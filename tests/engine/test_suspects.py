@@ -6,9 +6,9 @@ from stage import call
 from yard import Yard
 
 import holdfast
-from holdfast.engine.suspects import MOST, Slot, Slots, Suspects, at_once
+from holdfast.engine.guards.crash_suspects import MOST, Slot, Slots, Suspects, at_once
 from holdfast.records.group import GroupPolicy
-from holdfast.rollout.deaths import GIVEN_UP_AFTER, SUSPECTED_AFTER
+from holdfast.rollout.replay.crash_count import GIVEN_UP_AFTER, SUSPECTED_AFTER
 
 NO_REFILL = GroupPolicy(0)
 

@@ -8,14 +8,14 @@ import pytest
 from stage import call
 from yard import Yard
 
-from holdfast.engine.export import What
+from holdfast.engine.export.export import What
 from holdfast.records.errors import EnvironmentBroken, ThreadsHang
 from holdfast.records.group import GroupPolicy
 from holdfast.records.step import INTERRUPTED_CALL
 from holdfast.records.trajectory import Status
-from holdfast.rollout import threads
-from holdfast.rollout.tool import Tool
-from holdfast.rollout.tool_bug import RaisedElsewhere, is_bug
+from holdfast.rollout.threads import pool
+from holdfast.rollout.tools.result import RaisedElsewhere, is_bug
+from holdfast.rollout.tools.tool import Tool
 
 
 class Calls:
@@ -118,8 +118,8 @@ def test_only_pythons_own_errors_for_mistakes_are_bugs(error, expected):
 
 
 def test_a_tool_of_which_too_many_calls_hang_stops_the_run_and_fails_nobody_else(monkeypatch):
-    monkeypatch.setattr(threads, "MAX_ABANDONED", 3)
-    monkeypatch.setattr(threads, "HANGING_SECONDS", 0.2)
+    monkeypatch.setattr(pool, "MAX_ABANDONED", 3)
+    monkeypatch.setattr(pool, "HANGING_SECONDS", 0.2)
     release = threading.Event()
 
     def look(number: int) -> str:
@@ -149,7 +149,7 @@ def test_a_tool_of_which_too_many_calls_hang_stops_the_run_and_fails_nobody_else
 
 
 def test_calls_that_are_late_together_are_waited_for(monkeypatch):
-    monkeypatch.setattr(threads, "MAX_ABANDONED", 3)
+    monkeypatch.setattr(pool, "MAX_ABANDONED", 3)
     release, late = threading.Event(), []
 
     def look(number: int) -> str:

@@ -7,7 +7,7 @@ import pytest
 from yard import Yard, turn
 
 import holdfast
-from holdfast.engine import upkeep
+from holdfast.engine.guards import processor_setup
 
 
 class Keeper(holdfast.RolloutProcessor):
@@ -47,17 +47,19 @@ async def hangs():
 @pytest.mark.parametrize("what", [exits, awaits_what_it_cancelled])
 def test_a_setup_that_exits_is_an_error_and_no_silent_end(what):
     yard = Yard(*"ab")
-    with pytest.raises(upkeep.ProcessorBroken, match="setup of the processor: user code raised"):
+    with pytest.raises(
+        processor_setup.ProcessorBroken, match="setup of the processor: user code raised"
+    ):
         yard.run(Keeper(setup=what))
     assert set(yard.statuses().values()) == {("PENDING", False)}
 
 
 @pytest.mark.parametrize("what", [exits, awaits_what_it_cancelled, hangs])
 def test_a_clean_up_that_exits_or_never_ends_takes_nothing_from_the_result(what, monkeypatch):
-    monkeypatch.setattr(upkeep, "CLEAN_UP_SECONDS", 0.1)
+    monkeypatch.setattr(processor_setup, "CLEAN_UP_SECONDS", 0.1)
     yard = Yard(*"ab")
     ending = yard.run(Keeper(cleanup=what))
-    assert isinstance(ending.fatal, upkeep.ProcessorBroken)
+    assert isinstance(ending.fatal, processor_setup.ProcessorBroken)
     told = "did not end within" if what is hangs else "user code raised"
     assert told in str(ending.fatal)
     assert set(yard.statuses().values()) == {("COMPLETED", True)}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from builders import make_tasks, spec
-from holdfast.engine.whole_file import whole_file
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.engine.export.atomic_file import whole_file
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import UsageError
 
 PARTS = ("", "-wal", "-shm", ".gateway-secret")

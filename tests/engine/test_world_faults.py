@@ -10,14 +10,14 @@ from worlds import AsyncCounter, Counter, Fickle
 from yard import Yard
 
 import holdfast
-from holdfast.engine.export import What
+from holdfast.engine.export.export import What
 from holdfast.records.errors import EndpointDown, ToolSaysNo
 from holdfast.records.group import GroupPolicy
-from holdfast.rollout import own_thread
-from holdfast.rollout.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from holdfast.rollout.deaths import GIVEN_UP_AFTER
-from holdfast.rollout.environment import Environment, Observation
-from holdfast.rollout.live_world import EPISODE_OVER, MAX_REWINDS
+from holdfast.rollout.episodes.environment import Environment, Observation
+from holdfast.rollout.episodes.restore import EPISODE_OVER, MAX_REWINDS
+from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
+from holdfast.rollout.replay.crash_count import GIVEN_UP_AFTER
+from holdfast.rollout.threads import dedicated
 
 NO_REFILL = GroupPolicy(refill=0)
 
@@ -118,7 +118,7 @@ def test_an_environment_that_finds_no_thread_is_tried_again(monkeypatch):
                 raise RuntimeError("can't start new thread")
             super().start()
 
-    monkeypatch.setattr(own_thread.threading, "Thread", Scarce)
+    monkeypatch.setattr(dedicated.threading, "Thread", Scarce)
 
     class Short(Counter):
         timeout = 5.0

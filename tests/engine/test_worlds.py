@@ -8,12 +8,12 @@ from stage import Oracle
 from worlds import Broken, Counter, Fickle
 from yard import Yard
 
-from holdfast.engine.export import What
+from holdfast.engine.export.export import What
 from holdfast.records.errors import EngineUnavailable
 from holdfast.records.history import CAME_BACK_DIFFERENT
-from holdfast.rollout.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from holdfast.rollout.environment import Observation
-from holdfast.rollout.session import OnDivergence
+from holdfast.rollout.episodes.environment import Observation
+from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
+from holdfast.rollout.replay.session import OnDivergence
 
 
 @pytest.fixture(autouse=True)

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from stage import Oracle
 
 from holdfast.engine.engine import Ending, Engine
-from holdfast.engine.export import What, rows
-from holdfast.engine.opening import open_run
+from holdfast.engine.export.export import What, rows
+from holdfast.engine.open_run import open_run
 from holdfast.engine.report import RunReport, build
-from holdfast.engine.scorer import Scorer
+from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import Settings
 from holdfast.engine.stop import Stop
 from holdfast.journal.journal import Journal
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.group import GroupPolicy
 from holdfast.records.history import History
 from holdfast.records.message import user
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, tasks_digest
-from holdfast.rollout.processor import as_processor
+from holdfast.rollout.processors.processor import as_processor
 
 
 class Yard:

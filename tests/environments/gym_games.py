@@ -12,8 +12,8 @@ sys.path[:0] = [str(TESTS / "rollout"), str(TESTS / "engine")]  # for `stage` an
 
 from stage import Oracle, Play  # noqa: E402 (its folder is named above)
 
-from holdfast.environments.gym import GymEnvironment  # noqa: E402
-from holdfast.policy.renderer import ByteRenderer  # noqa: E402
+from holdfast.environments.gym.environment import GymEnvironment  # noqa: E402
+from holdfast.policy.rendering.renderer import ByteRenderer  # noqa: E402
 from holdfast.rollout.context import Rollout  # noqa: E402
 
 MOVES = {"left": 0, "down": 1, "right": 2, "up": 3}

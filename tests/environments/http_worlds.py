@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from holdfast import ToolSaysNo, tool
-from holdfast.rollout.environment import Environment, Observation, Recovery
+from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
 
 
 class Ledger(Environment):

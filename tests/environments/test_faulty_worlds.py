@@ -14,7 +14,7 @@ from yard import Yard
 
 import holdfast
 from holdfast.environments.workspace import Workspace
-from holdfast.rollout.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
+from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
 
 EACH = 20
 TEN_MEGABYTES = 10_000_000

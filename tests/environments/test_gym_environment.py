@@ -6,7 +6,7 @@ import pytest
 from gym_games import MOVES, Trouble, cell, keep, lake, put_back
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
-from holdfast.environments.gym import GymEnvironment
+from holdfast.environments.gym.environment import GymEnvironment
 from holdfast.records.errors import ToolSaysNo, UsageError
 
 

@@ -20,11 +20,11 @@ from gym_games import (
 from stage import Oracle, Play
 from yard import Yard
 
-from holdfast.environments.gym import GymEnvironment
+from holdfast.environments.gym.environment import GymEnvironment
 from holdfast.records.errors import Rewound
 from holdfast.records.history import CAME_BACK_DIFFERENT
-from holdfast.rollout.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from holdfast.rollout.session import OnDivergence
+from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
+from holdfast.rollout.replay.session import OnDivergence
 
 
 def slippery() -> GymEnvironment:

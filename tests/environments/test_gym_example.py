@@ -13,10 +13,10 @@ from gym_games import TESTS, walker
 from stage import Oracle
 
 import holdfast
-from holdfast.cli.loading import load_module
-from holdfast.embedded.process import EmbeddedEngine
+from holdfast.cli.setup.user_code import load_module
+from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
 
 EXAMPLE = TESTS.parent / "examples" / "frozen_lake.py"

@@ -5,8 +5,8 @@ import pytest
 from gymnasium import spaces
 
 from holdfast.environments.ansi import plain
-from holdfast.environments.gym_spaces import described, reading
-from holdfast.environments.gym_values import recordable
+from holdfast.environments.gym.spaces import described, reading
+from holdfast.environments.gym.values import recordable
 from holdfast.records.errors import ToolSaysNo, UsageError
 
 

@@ -11,7 +11,7 @@ from holdfast.environments.connection import LostSession
 from holdfast.environments.remote import EnvironmentEndpoint, HttpEnvironment
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.step import Contract
-from holdfast.rollout.environment import Observation, Recovery
+from holdfast.rollout.episodes.environment import Observation, Recovery
 
 
 def test_it_answers_as_the_environment_itself_does():

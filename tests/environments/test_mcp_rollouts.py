@@ -12,8 +12,8 @@ from yard import Yard
 from holdfast.environments.mcp import McpServer
 from holdfast.policy.policy import Request
 from holdfast.records.errors import EnvironmentBroken
-from holdfast.rollout.agent import AgentRolloutProcessor
-from holdfast.rollout.calls import INTERRUPTED
+from holdfast.rollout.processors.agent import AgentRolloutProcessor
+from holdfast.rollout.tool_step import INTERRUPTED
 
 
 async def ask(t, episode, name, /, **arguments) -> str:

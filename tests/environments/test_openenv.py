@@ -15,7 +15,7 @@ from yard import Yard
 
 from holdfast.records.errors import EnvironmentBroken, Rewound, ToolSaysNo, UsageError
 from holdfast.records.history import CAME_BACK_DIFFERENT
-from holdfast.rollout.agent import EnvironmentRolloutProcessor
+from holdfast.rollout.processors.agent import EnvironmentRolloutProcessor
 
 
 @pytest.fixture(scope="module")

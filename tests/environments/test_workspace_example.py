@@ -9,10 +9,10 @@ from pathlib import Path
 from stage import Oracle, text_of
 
 import holdfast
-from holdfast.cli.loading import load_module
-from holdfast.embedded.process import EmbeddedEngine
+from holdfast.cli.setup.user_code import load_module
+from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "workspace_coding.py"

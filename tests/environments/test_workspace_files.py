@@ -8,7 +8,7 @@ from workspace_room import both, opened
 
 from holdfast.environments.workspace import Workspace, WorkspaceLimit
 from holdfast.records.errors import ToolSaysNo, UsageError
-from holdfast.rollout.tool import as_tool
+from holdfast.rollout.tools.tool import as_tool
 
 
 def use(*calls, files=None, **options):

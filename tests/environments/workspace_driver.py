@@ -13,7 +13,7 @@ from yard import Yard
 
 import holdfast
 from holdfast.environments.workspace import Workspace
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 
 MAKING = (
     "head -c 8 /dev/urandom | od -An -tx1 > token; cp token solution.py; sed -i 's/.*/n = 3/' "

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 # An inner session forgets what it imported: imported here, nothing is imported twice.
-import holdfast.embedded.process
+import holdfast.embedded.child_process
 import holdfast.evaluation.decorator
-import holdfast.evaluation.experiment
-import holdfast.journal.sqlite
-import holdfast.policy.choice
-import holdfast.policy.pool  # noqa: F401
+import holdfast.evaluation.running.experiment
+import holdfast.journal.sqlite.journal
+import holdfast.policy.client.replicas
+import holdfast.policy.rendering.select  # noqa: F401
 from holdfast.evaluation import plugin
 from holdfast.journal import open_journal
 from holdfast.records.history import History

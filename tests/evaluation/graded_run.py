@@ -8,10 +8,10 @@ from typing import NamedTuple
 import msgspec
 
 from builders import generated, joined, spec, started
-from holdfast.evaluation.results import Results, results_of
+from holdfast.evaluation.stats.results import Results, results_of
 from holdfast.journal.journal import Journal
 from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import Cause
 from holdfast.records.failure import Failure
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, user

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from graded_run import failed, results, running, scored, unscored
 
-from holdfast.evaluation.comparison import biggest_changes, compare, comparison_text
-from holdfast.evaluation.results import Results, RowResult
+from holdfast.evaluation.stats.comparison import biggest_changes, compare, comparison_text
+from holdfast.evaluation.stats.results import Results, RowResult
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
 

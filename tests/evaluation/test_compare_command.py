@@ -11,7 +11,7 @@ from graded_run import failed, journal_at, scored, unscored, with_tools
 
 from builders import generated, spec
 from holdfast.cli.main import main
-from holdfast.policy.tokenizer import load_tokenizer
+from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.message import assistant
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "policy"))

@@ -10,19 +10,19 @@ from stage import Oracle, text_of
 from test_row import FULL, values
 from yard import Yard
 
-from holdfast.engine.export import What
-from holdfast.engine.row_messages import HELD
-from holdfast.engine.scorer import Score
-from holdfast.evaluation.conversion import row_from, row_of, score_of, task_of
-from holdfast.evaluation.dataset import datasets_of
-from holdfast.evaluation.result import EvaluateResult, MetricResult
-from holdfast.evaluation.row import EvaluationRow, InputMetadata, Message
+from holdfast.engine.export.export import What
+from holdfast.engine.export.row_messages import HELD
+from holdfast.engine.scoring.scorer import Score
+from holdfast.evaluation.data.dataset import datasets_of
+from holdfast.evaluation.rows.convert import row_from, row_of, score_of, task_of
+from holdfast.evaluation.rows.result import EvaluateResult, MetricResult
+from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata, Message
 from holdfast.records.errors import EngineUnavailable, Truncated, UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task, content_digest, own, read_tasks, tasks_digest
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.tool import tool
+from holdfast.rollout.tools.tool import tool
 
 
 def identified(*records: object) -> list[EvaluationRow]:

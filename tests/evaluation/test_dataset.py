@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.evaluation.dataset import Dataset, datasets_of, default_dataset_adapter
-from holdfast.evaluation.loaders import DynamicDataLoader, InlineDataLoader
-from holdfast.evaluation.row import EvaluationRow, InputMetadata, Message
-from holdfast.evaluation.turns import (
+from holdfast.evaluation.data.dataset import Dataset, datasets_of, default_dataset_adapter
+from holdfast.evaluation.data.loaders import DynamicDataLoader, InlineDataLoader
+from holdfast.evaluation.rows.adapters import (
     assistant_to_ground_truth,
     create_rows_from_indices,
     multi_turn_assistant_to_ground_truth,
 )
+from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata, Message
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
@@ -317,7 +317,7 @@ def test_an_id_that_is_given_twice_gets_a_number_that_is_free():
 
 
 def test_an_id_that_is_too_long_is_refused_by_its_row():
-    from holdfast.evaluation.conversion import task_of
+    from holdfast.evaluation.rows.convert import task_of
 
     (row,) = rows_of(input_dataset=[ask("a", id="x" * 300)])
     with pytest.raises(UsageError, match="row_id has 300 characters"):

@@ -14,13 +14,13 @@ from holdfast.evaluation import (
     evaluation_test,
 )
 from holdfast.evaluation.dataset_logger import default_logger
-from holdfast.evaluation.definition import Definition, variants_of
-from holdfast.evaluation.fingerprint import scorer_fingerprint
-from holdfast.evaluation.recorded import MAX_NAME, run_name
-from holdfast.evaluation.setting import ids_of, setting_of
-from holdfast.evaluation.verdict import Threshold
+from holdfast.evaluation.definition.completion_params import ids_of, setting_of
+from holdfast.evaluation.definition.definition import Definition, variants_of
+from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
+from holdfast.evaluation.running.resume import MAX_NAME, run_name
+from holdfast.evaluation.stats.verdict import Threshold
 from holdfast.records.errors import UsageError
-from holdfast.rollout.source import without_evaluations
+from holdfast.rollout.code.source import without_evaluations
 
 ROWS = [{"prompt": "hi"}]
 

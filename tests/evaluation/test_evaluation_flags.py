@@ -6,7 +6,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 from course import Course
 
-from holdfast.evaluation import flags
+from holdfast.evaluation.definition import flags
 from holdfast.testing import FakeEngine
 
 ANY = """

@@ -9,12 +9,12 @@ import pytest
 from course import Course
 
 from builders import spec
-from holdfast.evaluation.dataset import datasets_of
-from holdfast.evaluation.recorded import MAX_NAME, limited, open_recorded
-from holdfast.evaluation.results import Results, RowResult
-from holdfast.evaluation.setting import ids_of, setting_of
-from holdfast.evaluation.verdict import Threshold, verdict_of
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.evaluation.data.dataset import datasets_of
+from holdfast.evaluation.definition.completion_params import ids_of, setting_of
+from holdfast.evaluation.running.resume import MAX_NAME, limited, open_recorded
+from holdfast.evaluation.stats.results import Results, RowResult
+from holdfast.evaluation.stats.verdict import Threshold, verdict_of
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.run import Run, RunSpec
 
 

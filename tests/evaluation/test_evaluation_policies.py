@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from course import Course
 
-from holdfast.evaluation.providers import Address, address_of, names_of
+from holdfast.evaluation.running.providers import Address, address_of, names_of
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine
 
@@ -146,7 +146,8 @@ def test_a_session_without_evaluations_imports_nothing_heavy(tmp_path: Path) -> 
     assert "heavy []" in bare
     assert "heavy []" in out
     assert (
-        "ours ['holdfast', 'holdfast.evaluation', 'holdfast.evaluation.flags', "
+        "ours ['holdfast', 'holdfast.evaluation', 'holdfast.evaluation.definition', "
+        "'holdfast.evaluation.definition.flags', "
         "'holdfast.evaluation.plugin']"
     ) in out
 

@@ -4,7 +4,11 @@ import pytest
 from course import Course
 
 from holdfast.engine.settings import Settings
-from holdfast.evaluation.retrying import BackoffConfig, ExceptionHandlerConfig, retrying_of
+from holdfast.evaluation.definition.retries import (
+    BackoffConfig,
+    ExceptionHandlerConfig,
+    retrying_of,
+)
 from holdfast.records.errors import EnvironmentBroken, ToolBug, UnrepeatableToolBug, UsageError
 from holdfast.records.failure import Cause
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from course import Course
 
-from holdfast.evaluation import experiment
+from holdfast.evaluation.running import experiment
 
 ONE = """
 @evaluation_test(dataset=ROWS, passed_threshold={threshold})

@@ -11,10 +11,10 @@ from test_processors_gym import yard_of
 from yard import Yard
 
 from holdfast.environments.mcp import McpServer
-from holdfast.evaluation.conversion import row_from, task_of
-from holdfast.evaluation.dataset import Dataset
-from holdfast.evaluation.gym_processor import MCPGymRolloutProcessor
-from holdfast.evaluation.row import EvaluationRow
+from holdfast.evaluation.data.dataset import Dataset
+from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
+from holdfast.evaluation.rows.convert import row_from, task_of
+from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Role
 

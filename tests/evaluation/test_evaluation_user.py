@@ -7,8 +7,8 @@ import pytest
 from course import Course
 
 from holdfast.evaluation import evaluation_test
-from holdfast.evaluation.session import Session
-from holdfast.evaluation.summary import _from_their_code
+from holdfast.evaluation.running.session import Session
+from holdfast.evaluation.stats.summary import _from_their_code
 from holdfast.records.errors import UsageError
 
 DUEL = """

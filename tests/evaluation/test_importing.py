@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.evaluation.comparison import compare
-from holdfast.evaluation.importing import results_from
-from holdfast.evaluation.row import EvaluationRow
-from holdfast.evaluation.status import Status
+from holdfast.evaluation.importers.load import results_from
+from holdfast.evaluation.rows.row import EvaluationRow
+from holdfast.evaluation.rows.status import Status
+from holdfast.evaluation.stats.comparison import compare
 from holdfast.records.errors import UsageError
 
 FIXTURES = Path(__file__).parent / "fixtures"

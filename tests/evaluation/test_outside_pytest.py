@@ -15,7 +15,7 @@ from holdfast.evaluation import (
     Options,
     evaluation_test,
 )
-from holdfast.policy.pool import EnginePolicy
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine
 

@@ -8,12 +8,12 @@ import pytest
 from stage import Oracle, text_of
 from yard import Yard
 
-from holdfast.evaluation.agent_processor import AgentRolloutProcessor
-from holdfast.evaluation.mcp_config import servers_of
+from holdfast.evaluation.processors.agent import AgentRolloutProcessor
+from holdfast.evaluation.processors.mcp_config import servers_of
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
-from holdfast.rollout.processor import fingerprint_of
+from holdfast.rollout.processors.processor import fingerprint_of
 
 ADDER = Path(__file__).parent / "adder.py"
 

@@ -7,14 +7,14 @@ import pytest
 from stage import Oracle, text_of
 from yard import Yard
 
-from holdfast.engine.export import What
-from holdfast.evaluation.conversion import row_of
-from holdfast.evaluation.gym_processor import MCPGymRolloutProcessor
+from holdfast.engine.export.export import What
+from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
+from holdfast.evaluation.rows.convert import row_of
 from holdfast.records.errors import UsageError
 from holdfast.records.message import system
 from holdfast.records.task import Task
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.processor import fingerprint_of
+from holdfast.rollout.processors.processor import fingerprint_of
 
 SCRIPT = Path(__file__).parent / "gym_of_ours.py"
 

@@ -10,7 +10,7 @@ from stage import Oracle, text_of
 from yard import Yard
 
 from holdfast.records.errors import UsageError
-from holdfast.rollout.processor import fingerprint_of
+from holdfast.rollout.processors.processor import fingerprint_of
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def server() -> Iterator[Server]:
 
 
 def processor(**given: object):
-    from holdfast.evaluation.openenv_processor import OpenEnvRolloutProcessor
+    from holdfast.evaluation.processors.openenv import OpenEnvRolloutProcessor
 
     return OpenEnvRolloutProcessor(**{"action_parser": json.loads, **given})
 

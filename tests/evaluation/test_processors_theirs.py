@@ -14,7 +14,7 @@ import pytest
 from stage import Oracle, text_of
 from test_processors_gym import rows_of, yard_of
 
-from holdfast.evaluation.gym_processor import MCPGymRolloutProcessor
+from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
 
 PYTHON = os.environ.get("HOLDFAST_EVAL_PROTOCOL_PYTHON", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="HOLDFAST_EVAL_PROTOCOL_PYTHON is not set")

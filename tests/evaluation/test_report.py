@@ -15,9 +15,9 @@ from graded_run import Told, failed, journal_at, read, results, retried, scored,
 from builders import generated, spec, started
 from holdfast.evaluation.report import report_file, write_report
 from holdfast.evaluation.report.pieces import pieces_of
-from holdfast.evaluation.verdict import Threshold, verdict_of
+from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import assistant, system, user
 from holdfast.records.step import AttemptFailed, Finished, Refilled

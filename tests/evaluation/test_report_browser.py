@@ -12,10 +12,10 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from builders import generated, spec
 from holdfast.evaluation.report import write_report
-from holdfast.evaluation.results import results_of
-from holdfast.evaluation.verdict import Threshold, verdict_of
+from holdfast.evaluation.stats.results import results_of
+from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import assistant, user
 
 CHROMIUM = "/usr/bin/chromium"

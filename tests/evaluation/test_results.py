@@ -24,7 +24,7 @@ from graded_run import (
 )
 
 from builders import generated, spec, sql, started
-from holdfast.evaluation.results import Results, results_of
+from holdfast.evaluation.stats.results import Results, results_of
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import CAME_BACK_DIFFERENT

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.evaluation.names import generate_id
-from holdfast.evaluation.result import EvaluateResult, MetricResult, StepOutput
-from holdfast.evaluation.row import (
+from holdfast.evaluation.rows.names import generate_id
+from holdfast.evaluation.rows.result import EvaluateResult, MetricResult, StepOutput
+from holdfast.evaluation.rows.row import (
     EvaluationRow,
     EvaluationThreshold,
     ExecutionMetadata,
     InputMetadata,
     Message,
 )
-from holdfast.evaluation.status import Status, TerminationReason
+from holdfast.evaluation.rows.status import Status, TerminationReason
 
 FULL = {
     "messages": [

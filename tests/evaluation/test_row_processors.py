@@ -15,7 +15,7 @@ from holdfast.evaluation import (
     RolloutProcessorConfig,
     SingleTurnRolloutProcessor,
 )
-from holdfast.evaluation.row_processor import RowsRolloutProcessor
+from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
 from holdfast.records.errors import UsageError
 from holdfast.records.step import ValueRecorded
 

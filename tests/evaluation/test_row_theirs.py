@@ -15,16 +15,16 @@ from test_processors_gym import SCRIPT as GYM
 from test_processors_gym import yard_of
 from yard import Yard
 
-from holdfast.engine.export import What
-from holdfast.evaluation import row as ours
-from holdfast.evaluation.conversion import row_from, row_of, score_of, task_of
-from holdfast.evaluation.gym_processor import MCPGymRolloutProcessor
-from holdfast.evaluation.result import EvaluateResult, MetricResult
-from holdfast.evaluation.row import EvaluationRow
+from holdfast.engine.export.export import What
+from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
+from holdfast.evaluation.rows import row as ours
+from holdfast.evaluation.rows.convert import row_from, row_of, score_of, task_of
+from holdfast.evaluation.rows.result import EvaluateResult, MetricResult
+from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.records.errors import EngineUnavailable, Truncated
 from holdfast.records.task import own
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.training import TrainingRolloutProcessor
+from holdfast.rollout.processors.training import TrainingRolloutProcessor
 
 PYTHON = os.environ.get("HOLDFAST_EVAL_PROTOCOL_PYTHON", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="HOLDFAST_EVAL_PROTOCOL_PYTHON is not set")

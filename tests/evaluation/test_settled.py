@@ -6,7 +6,7 @@ import pytest
 from graded_run import retried, running, scored, truncated, with_tools, write
 
 from builders import spec
-from holdfast.evaluation.results import Settled, results_of
+from holdfast.evaluation.stats.results import Settled, results_of
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.history import History
 

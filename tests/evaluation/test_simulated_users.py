@@ -8,10 +8,10 @@ from stage import ByteRenderer, Oracle, text_of
 from test_processors_gym import SCRIPT, rows_of, say, yard_of
 from yard import Yard
 
-from holdfast.evaluation.gym_processor import MCPGymRolloutProcessor
-from holdfast.evaluation.simulated_user import SAME
-from holdfast.policy.messages_only import MessagesOnly
-from holdfast.policy.pool import EnginePolicy
+from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
+from holdfast.evaluation.processors.gym.simulated_user import SAME
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.records.errors import EngineUnavailable
 
 USER = "You are a customer"

@@ -5,14 +5,14 @@ from random import Random
 
 import pytest
 
-from holdfast.evaluation.resampling import (
+from holdfast.evaluation.stats.bootstrap import (
     bootstrap,
     bootstrap_interval,
     resamples_for,
     sign_flip_p_value,
     totals_of,
 )
-from holdfast.evaluation.statistics import (
+from holdfast.evaluation.stats.estimates import (
     bound_when_all_alike,
     clustered_mean,
     is_binary,

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import settings as options
 from hypothesis import strategies as st
 
-from holdfast.evaluation.resampling import (
+from holdfast.evaluation.stats.bootstrap import (
     bootstrap,
     bootstrap_interval,
     sign_flip_p_value,
     totals_of,
 )
-from holdfast.evaluation.statistics import clustered_mean, paired, pass_all, pass_at, pass_rate
+from holdfast.evaluation.stats.estimates import clustered_mean, paired, pass_all, pass_at, pass_rate
 
 SCORES = st.floats(-100, 100, allow_nan=False).map(lambda score: round(score, 6))
 CLUSTERS = st.dictionaries(st.text(max_size=4), st.lists(SCORES, max_size=4), max_size=8)

@@ -16,9 +16,9 @@ from graded_run import (
     with_tools,
 )
 
-from holdfast.evaluation.results import Results, RowResult
-from holdfast.evaluation.summary import summary_json, summary_text
-from holdfast.evaluation.verdict import Threshold, verdict_of
+from holdfast.evaluation.stats.results import Results, RowResult
+from holdfast.evaluation.stats.summary import summary_json, summary_text
+from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 
 EVENTFUL = {
     "a": [scored(1.0), scored(0.0)],

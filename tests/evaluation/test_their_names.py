@@ -19,7 +19,7 @@ from holdfast.evaluation import (
     SingleTurnRolloutProcessor,
     evaluation_test,
 )
-from holdfast.evaluation.dataset import datasets_of
+from holdfast.evaluation.data.dataset import datasets_of
 from holdfast.evaluation.exceptions import (
     InvalidArgumentError,
     ResponseQualityError,

@@ -14,9 +14,9 @@ from graded_run import (
     unscored,
 )
 
-from holdfast.evaluation.results import Results, RowResult
-from holdfast.evaluation.statistics import clustered_mean
-from holdfast.evaluation.verdict import Aggregation, Threshold, verdict_of
+from holdfast.evaluation.stats.estimates import clustered_mean
+from holdfast.evaluation.stats.results import Results, RowResult
+from holdfast.evaluation.stats.verdict import Aggregation, Threshold, verdict_of
 from holdfast.records.errors import UsageError
 
 

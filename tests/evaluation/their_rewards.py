@@ -17,7 +17,7 @@ from eval_protocol import rewards  # type: ignore[import-not-found]
 from eval_protocol.models import Message as Theirs  # type: ignore[import-not-found]
 
 from holdfast.evaluation.models import Message as Ours
-from holdfast.evaluation.theirs import meet_theirs
+from holdfast.evaluation.rows.eval_protocol import meet_theirs
 
 FUNCTION = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
 CALL = {"id": "c1", "type": "function", "function": FUNCTION}

@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "rollout"))
 from stage import Oracle
 
 import holdfast
-from holdfast.cli.loading import load_module
+from holdfast.cli.setup.user_code import load_module
 from holdfast.journal.memory import MemoryJournal
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

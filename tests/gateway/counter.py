@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import msgspec
 from stage import Oracle, Play
 
+from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.server import Binding, Gateway
-from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.message import user
 from holdfast.records.task import Task

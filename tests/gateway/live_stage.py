@@ -9,10 +9,10 @@ from stage import Play
 from holdfast.gateway.limits import Limits
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
-from holdfast.policy.pool import EnginePolicy
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.rendering.parse_tool_calls import hermes, split_reasoning
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
-from holdfast.policy.tool_calls import hermes, split_reasoning
 from holdfast.records.message import Message, Role, user
 from holdfast.records.task import Task
 from holdfast.testing import FakeEngine, Fault, FaultKind

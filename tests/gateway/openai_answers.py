@@ -1,6 +1,6 @@
 """Answers for the tests of OpenAI's wires."""
 
-from holdfast.gateway.exchange import Answer, Choice
+from holdfast.gateway.protocol.messages import Answer, Choice
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 
 TOOL: dict[str, object] = {

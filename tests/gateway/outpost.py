@@ -18,7 +18,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from holdfast.engine.export import What, rows
+from holdfast.engine.export.export import What, rows
 from holdfast.journal import open_journal
 from holdfast.records.errors import JournalError
 from holdfast.records.history import History

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 from yard import Yard
 
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 
 READS = "import json, os; print(json.load(open(os.environ['HOLDFAST_TASK']))['id'])"
 

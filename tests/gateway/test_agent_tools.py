@@ -8,9 +8,9 @@ from stage import Oracle
 from yard import Yard
 
 import holdfast
-from holdfast.engine.export import What
+from holdfast.engine.export.export import What
 from holdfast.environments import Workspace
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 
 AGENTS = Path(__file__).parent / "agent_programs"
 CALL = '<tool_call>{{"name": "{}", "arguments": {}}}</tool_call>'

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 from stage import Oracle, Play
 
-from holdfast.gateway.exchange import Ask, Refused
-from holdfast.gateway.trajectory import AgentTrajectory
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.protocol.messages import Ask, Refused
 from holdfast.records.errors import ContextOverflow, EngineUnavailable
 from holdfast.records.message import Message, Role, assistant, system, user
 from holdfast.records.sample import samples_of

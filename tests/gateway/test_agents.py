@@ -9,7 +9,7 @@ import pytest
 from stage import Oracle
 from yard import Yard
 
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 
 PROGRAMS = Path(__file__).parent / "agent_programs"
 CALL = '<tool_call>{{"name": "add", "arguments": {{"a": {}, "b": 2}}}}</tool_call>'

@@ -9,7 +9,7 @@ from stage import Oracle, Play
 from test_agent_trajectory import HELLO, ask, attempt, told
 from yard import Yard
 
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.records.message import assistant, user
 from holdfast.records.sample import samples_of
 from holdfast.records.step import Finished

@@ -13,7 +13,7 @@ from stage import Oracle
 from test_agents import PROGRAMS, TURNS, adding, assert_each_token_is_trained_once, exported
 from yard import Yard
 
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 
 PYTHON = os.environ.get("HOLDFAST_AGENTS_PYTHON", sys.executable)
 FRAMEWORKS = {

@@ -8,8 +8,8 @@ import pytest
 from counter import CHAT, MESSAGES, RESPONSES, Counter, exchange, opened, post
 from stage import Play
 
-from holdfast.gateway.exchange import Refused
-from holdfast.gateway.ignoring import Ignoring
+from holdfast.gateway.calls.strip_fields import Ignoring
+from holdfast.gateway.protocol.messages import Refused
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.errors import UsageError

@@ -5,10 +5,10 @@ import json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.gateway import canonical
-from holdfast.gateway.exchange import Answer, Choice
-from holdfast.gateway.wires.anthropic_blocks import arguments_of, input_of
-from holdfast.gateway.wires.anthropic_messages import AnthropicMessages
+from holdfast.gateway.calls import digest
+from holdfast.gateway.protocol.messages import Answer, Choice
+from holdfast.gateway.wires.anthropic.blocks import arguments_of, input_of
+from holdfast.gateway.wires.anthropic.messages import AnthropicMessages
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 
 WIRE = AnthropicMessages()
@@ -84,7 +84,7 @@ def test_an_echo_is_the_message_that_was_told(message: Message) -> None:
         message.content,
         message.reasoning,
     )
-    assert canonical.after(canonical.START, heard) == canonical.after(canonical.START, message)
+    assert digest.after(digest.START, heard) == digest.after(digest.START, message)
     if told:
         assert _heard(*([block] for block in told)) == heard
 
@@ -105,6 +105,6 @@ def test_arguments_come_back_as_they_were_or_as_the_same_json(written: str) -> N
 
 @given(_messages, _messages)
 def test_other_messages_stay_other_messages(one: Message, other: Message) -> None:
-    same = canonical.after(canonical.START, one) == canonical.after(canonical.START, other)
-    heard = [canonical.after(canonical.START, _heard(_told(message))) for message in (one, other)]
+    same = digest.after(digest.START, one) == digest.after(digest.START, other)
+    heard = [digest.after(digest.START, _heard(_told(message))) for message in (one, other)]
     assert (heard[0] == heard[1]) == same

@@ -9,9 +9,9 @@ import pytest
 from anthropic.types import Message as Told
 from wire_host import WireHost
 
-from holdfast.gateway.exchange import Answer, Ask, Choice, Refused
+from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Refused
 from holdfast.gateway.wires import sse
-from holdfast.gateway.wires.anthropic_messages import (
+from holdfast.gateway.wires.anthropic.messages import (
     AnthropicMessages,
     count_answer,
     count_ask,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.gateway.exchange import Ask, Refused
-from holdfast.gateway.wires.anthropic_messages import AnthropicMessages, count_ask
+from holdfast.gateway.protocol.messages import Ask, Refused
+from holdfast.gateway.wires.anthropic.messages import AnthropicMessages, count_ask
 
 WIRE = AnthropicMessages()
 HELLO = {"role": "user", "content": "Hello"}

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from holdfast.gateway.exchange import Answer, Ask, Choice
-from holdfast.gateway.wires.anthropic_messages import (
+from holdfast.gateway.protocol.messages import Answer, Ask, Choice
+from holdfast.gateway.wires.anthropic.messages import (
     AnthropicMessages,
     count_answer,
     count_ask,

@@ -12,18 +12,18 @@ from test_json_mode import engine_behind, openai_client
 from yard import Yard
 
 import holdfast.embedded
-from holdfast.gateway.bare import WITHIN, BarePrompts
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
-from holdfast.policy.choice import renderer_for
-from holdfast.policy.messages_only import MessagesOnly
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from holdfast.gateway.calls.raw_prompts import WITHIN, BarePrompts
 from holdfast.policy.policy import Completion
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.history import stream_of
 from holdfast.records.message import Message, Role, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
 from holdfast.records.tokens import pack_ids, pack_logprobs
-from holdfast.rollout.voice import Voice
+from holdfast.rollout.replay.speaker import Voice
 
 TINY = Path(holdfast.embedded.__file__).parent / "tiny"
 

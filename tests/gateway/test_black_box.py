@@ -9,7 +9,7 @@ import pytest
 from stage import Oracle
 from yard import Yard
 
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.records.errors import ContextOverflow, EndpointDown, EngineUnavailable, UsageError
 
 AGENTS = Path(__file__).parent / "agent_programs"
@@ -120,7 +120,9 @@ def test_an_agents_failure_is_told_in_its_own_words_and_not_in_our_lines():
     yard = Yard()
     yard.run(BlackBoxRolloutProcessor([sys.executable, "-c", "1 / 0"]), max_retry=0)
     failure = yard.history().failures[-1]
-    assert failure.traceback.startswith("holdfast.gateway.errors.AgentFailed: the agent ended")
+    assert failure.traceback.startswith(
+        "holdfast.gateway.protocol.errors.AgentFailed: the agent ended"
+    )
     assert "black_box.py" not in failure.traceback
 
 

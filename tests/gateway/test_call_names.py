@@ -11,10 +11,10 @@ import pytest
 from counter import CHAT, MESSAGES, RESPONSES, Counter, exchange, opened, post
 from stage import Oracle, Play, text_of
 
+from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.server import Gateway
-from holdfast.gateway.trajectory import AgentTrajectory
 from holdfast.gateway.wires.all import WIRES
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records import codec
 from holdfast.records.step import Called
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from holdfast.gateway import canonical
+from holdfast.gateway.calls import digest as canonical
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, user
 
 

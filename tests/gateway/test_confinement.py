@@ -46,7 +46,7 @@ with open(os.environ["FOUND"], "w") as file:
 DRIVER = """
 import sys
 import holdfast
-from holdfast.gateway.worlds import FreshWorld
+from holdfast.gateway.agents.workspace_policy import FreshWorld
 
 async def content(t, episodes):
     return 1.0

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from yard import Yard
 
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
-from holdfast.policy.pool import EnginePolicy
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

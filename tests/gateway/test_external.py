@@ -7,7 +7,7 @@ import pytest
 from stage import Oracle
 from yard import Yard
 
-from holdfast.gateway.external import Address, ExternalRolloutProcessor
+from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
 
 
 async def post(http, url: str, body=None, **headers):

@@ -11,11 +11,11 @@ from test_external import converse, post
 from test_server_fuzz import AT_ONCE, LARGEST, OWNERS, SECRETS, Fuzz, sent
 from yard import Yard
 
-from holdfast.gateway.external import Address, ExternalRolloutProcessor
-from holdfast.gateway.keys import Bearer, Keys
+from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
 from holdfast.gateway.limits import Limits
-from holdfast.journal.check import check
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.gateway.protocol.keys import Bearer, Keys
+from holdfast.journal.damage.check import check
+from holdfast.journal.sqlite.journal import SqliteJournal
 
 REQUESTS = 10_000 if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1" else 800
 TOKEN, SECRET = "canary-as-the-token", b"canary-as-the-keys-secret-012345"

@@ -15,13 +15,13 @@ import pytest
 from outpost import until
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.export import What, rows
-from holdfast.engine.opening import open_run
+from holdfast.engine.export.export import What, rows
+from holdfast.engine.open_run import open_run
 from holdfast.engine.settings import Settings
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.policy.pool import EnginePolicy
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.history import History
 from holdfast.records.message import user

@@ -7,8 +7,8 @@ import pytest
 from outpost import is_running
 from yard import Yard
 
-from holdfast.gateway.agent_process import TAIL, AgentProcess
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.process import TAIL, AgentProcess
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.records.redaction import hide
 
 LITTER = """

@@ -16,17 +16,17 @@ from stage import Oracle, Play
 from test_outside_hold import holding
 from yard import Yard
 
-from holdfast.gateway import scratch
-from holdfast.gateway.counter import _read as read_wanted
-from holdfast.gateway.exchange import Refused
-from holdfast.gateway.holding import Gate
-from holdfast.gateway.ignoring import Ignoring
+from holdfast.gateway.agents import temp_dirs
+from holdfast.gateway.agents.remote import RemoteRolloutProcessor
+from holdfast.gateway.assignment.hold_routes import OutsideHold
+from holdfast.gateway.assignment.routes import _read as read_wanted
+from holdfast.gateway.calls.strip_fields import Ignoring
 from holdfast.gateway.limits import Limits
-from holdfast.gateway.outside_hold import OutsideHold
-from holdfast.gateway.peers import Peers, Place
-from holdfast.gateway.remote import RemoteRolloutProcessor
+from holdfast.gateway.protocol.messages import Refused
 from holdfast.gateway.server import Gateway
+from holdfast.gateway.weight_hold import Gate
 from holdfast.gateway.wires.all import WIRES
+from holdfast.gateway.workers.peers import Peers, Place
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine
 
@@ -234,7 +234,7 @@ def test_workers_find_each_other_wherever_the_temporary_folder_is(tmp_path):
 
 def test_only_what_needs_short_addresses_goes_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("f" * 90)))
-    assert scratch.root().startswith(str(tmp_path))
-    assert not scratch.root(for_sockets=True).startswith(str(tmp_path))
+    assert temp_dirs.root().startswith(str(tmp_path))
+    assert not temp_dirs.root(for_sockets=True).startswith(str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", "/var/tmp")
-    assert scratch.root(for_sockets=True) == scratch.root()
+    assert temp_dirs.root(for_sockets=True) == temp_dirs.root()

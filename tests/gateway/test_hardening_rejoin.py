@@ -6,7 +6,7 @@ from test_external import ask, converse
 from test_rejoin import Life, perform
 from yard import Yard
 
-from holdfast.gateway.offers import Offers
+from holdfast.gateway.assignment.queue import Offers
 
 
 def test_calls_at_once_of_an_agent_that_outlived_the_gateway_are_all_answered(monkeypatch):

@@ -7,7 +7,7 @@ from counter import post as raw_post
 from test_external import post
 from test_relay import complete, pair
 
-from holdfast.gateway.peers import TAKE, Peers
+from holdfast.gateway.workers.peers import TAKE, Peers
 
 
 def test_requests_in_the_shape_that_proxies_get_are_answered_at_every_worker(tmp_path):

@@ -5,7 +5,7 @@ import asyncio
 from counter import exchange, opened, post, until
 
 import holdfast
-from holdfast.rollout.tool import tools_of
+from holdfast.rollout.tools.tool import tools_of
 
 
 class Till:
@@ -34,7 +34,7 @@ async def pay(counter, binding):
 
 def test_the_call_that_was_lost_is_the_one_that_never_ended(monkeypatch):
     """The other one was told already, although it began later."""
-    monkeypatch.setattr("holdfast.gateway.tools.LAST_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.gateway.calls.tool_calls.LAST_SECONDS", 0.05)
 
     async def body():
         till = Till()

@@ -7,8 +7,8 @@ from stage import Oracle
 from test_external import converse, post
 from yard import Yard
 
-from holdfast.gateway.external import ExternalRolloutProcessor
-from holdfast.gateway.holding import Gate, HeldPolicy
+from holdfast.gateway.agents.external import ExternalRolloutProcessor
+from holdfast.gateway.weight_hold import Gate, HeldPolicy
 
 DEADLINE = 3.0  # Long enough for an agent that does its work at once, on any machine.
 

@@ -13,11 +13,11 @@ from stage import Oracle
 from yard import Yard
 
 from holdfast.cli.main import main
-from holdfast.gateway.abilities import refusal_of
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
-from holdfast.gateway.exchange import Ask
-from holdfast.gateway.ignoring import Ignoring
-from holdfast.gateway.remote import RemoteRolloutProcessor
+from holdfast.gateway.agents.remote import RemoteRolloutProcessor
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from holdfast.gateway.calls.strip_fields import Ignoring
+from holdfast.gateway.calls.unsupported import refusal_of
+from holdfast.gateway.protocol.messages import Ask
 from holdfast.records.errors import Unsupported, UsageError
 from holdfast.testing import FakeEngine
 

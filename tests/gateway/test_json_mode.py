@@ -15,13 +15,13 @@ from test_formats import Thinking
 
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
-from holdfast.policy.messages_only import MessagesOnly
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion
-from holdfast.policy.pool import EnginePolicy
+from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.records.errors import BadRequest, Unsupported
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.records.step import Generated
-from holdfast.rollout.voice import Voice
+from holdfast.rollout.replay.speaker import Voice
 from holdfast.testing import FakeEngine
 
 HI = [{"role": "user", "content": "hi"}]

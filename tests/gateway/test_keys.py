@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.gateway.keys import PREFIX, Bearer, Keys
+from holdfast.gateway.protocol.keys import PREFIX, Bearer, Keys
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
 

@@ -9,7 +9,7 @@ from live_stage import TEXT, held, streaming, unchunked
 from test_call_names import SHOWN, AsSent, turned
 from test_live_streams_kept import Connection, text_of
 
-from holdfast.gateway import canonical
+from holdfast.gateway.calls import digest
 from holdfast.testing import FakeEngine
 
 
@@ -58,13 +58,13 @@ def test_a_reply_that_was_cut_is_told_whole_to_whoever_asks_in_another_order(
 
 def test_a_reply_that_an_older_version_had_begun_is_gone_on_with(engine, monkeypatch):
     def older(ask, conversation, sampling, *, tools):
-        return canonical.older_key_of(ask, conversation, sampling)
+        return digest.older_key_of(ask, conversation, sampling)
 
     async def body():
         asked = {"model": "m", **SHOWN[CHAT], "stream": True}
         async with streaming(engine, held(50)) as (counter, trajectory, binding):
             with monkeypatch.context() as before:
-                before.setattr(canonical, "key_of", older)
+                before.setattr(digest, "key_of", older)
                 async with Connection(counter.port, post(CHAT, asked, binding)) as connection:
                     await connection.said()
                     told = connection.text

@@ -19,7 +19,7 @@ from live_stage import (
 )
 from stage import Play, completion
 
-from holdfast.gateway.live import begun_in
+from holdfast.gateway.calls.stream import begun_in
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.journal.memory import MemoryJournal

@@ -6,7 +6,7 @@ import random
 import pytest
 from openai_answers import CALL, TEXT, answered, choice
 
-from holdfast.gateway.exchange import Answer, Ask, Delta, EventStream, Refused, Untellable
+from holdfast.gateway.protocol.messages import Answer, Ask, Delta, EventStream, Refused, Untellable
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.message import user
 

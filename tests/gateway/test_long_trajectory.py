@@ -9,8 +9,8 @@ import weakref
 import pytest
 from stage import Play
 
-from holdfast.gateway.trajectory import AgentTrajectory
-from holdfast.gateway.wires.openai_chat import OpenAIChat
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records import codec
 from holdfast.records.history import stream_of

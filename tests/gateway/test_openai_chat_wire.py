@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from openai_answers import ANSWER, CALL, TOOL, answered, choice
 
-from holdfast.gateway.exchange import Answer, Ask, Refused, Wire
-from holdfast.gateway.wires.openai_chat import OpenAIChat
+from holdfast.gateway.protocol.messages import Answer, Ask, Refused, Wire
+from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 
 WIRE: Wire = OpenAIChat()

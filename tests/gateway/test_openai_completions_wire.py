@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from openai_answers import TEXT, answered, choice
 
-from holdfast.gateway.exchange import Ask, Refused, Wire
+from holdfast.gateway.protocol.messages import Ask, Refused, Wire
 from holdfast.gateway.wires import sse
-from holdfast.gateway.wires.openai_completions import OpenAICompletions
+from holdfast.gateway.wires.openai.completions import OpenAICompletions
 
 WIRE: Wire = OpenAICompletions()
 

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai_answers import ANSWER, TOOL
 
-from holdfast.gateway.exchange import Ask, Refused, Wire
-from holdfast.gateway.wires.openai_chat import OpenAIChat
-from holdfast.gateway.wires.openai_completions import OpenAICompletions
+from holdfast.gateway.protocol.messages import Ask, Refused, Wire
+from holdfast.gateway.wires.openai.chat import OpenAIChat
+from holdfast.gateway.wires.openai.completions import OpenAICompletions
 
 CHAT: Wire = OpenAIChat()
 COMPLETIONS: Wire = OpenAICompletions()

@@ -11,10 +11,12 @@ from openai_answers import ANSWER, CALL, TEXT, TOOL, answered, choice
 from pydantic import BaseModel
 from wire_host import WireHost
 
-from holdfast.gateway.exchange import Answer, Ask, Refused, Wire
-from holdfast.gateway.wires import openai_errors, openai_models, sse
-from holdfast.gateway.wires.openai_chat import OpenAIChat
-from holdfast.gateway.wires.openai_completions import OpenAICompletions
+from holdfast.gateway.protocol.messages import Answer, Ask, Refused, Wire
+from holdfast.gateway.wires import sse
+from holdfast.gateway.wires.openai import errors
+from holdfast.gateway.wires.openai import models as openai_models
+from holdfast.gateway.wires.openai.chat import OpenAIChat
+from holdfast.gateway.wires.openai.completions import OpenAICompletions
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 
 T = TypeVar("T")
@@ -34,7 +36,7 @@ def models(path: str, _: bytes) -> tuple[int, bytes]:
             return 200, openai_models.every(["m", "org/m-2"], created=5)
         return 200, openai_models.one(name, ["m", "org/m-2"], created=5)
     except Refused as refused:
-        return refused.status, openai_errors.encoded(refused)
+        return refused.status, errors.encoded(refused)
 
 
 def with_client(

@@ -10,9 +10,9 @@ from test_external import post
 from yard import Yard
 
 from holdfast.gateway.address import Address
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.remote import RemoteRolloutProcessor
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.gateway.limits import Limits
-from holdfast.gateway.remote import RemoteRolloutProcessor
 from holdfast.records.errors import UsageError
 
 TOKEN = "a-token-of-some-length"

@@ -13,7 +13,7 @@ from msgspec import Struct
 from stage import Oracle
 from yard import Yard
 
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 
 FOLDER = os.environ.get("HOLDFAST_AGENTS_DIR", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="`make agents` installs them and runs this")

@@ -6,9 +6,8 @@ import msgspec
 import pytest
 from counter import BODIES, CHAT, COUNT, HELLO, exchange, opened, post
 
-from holdfast.gateway.exchange import Refused
-from holdfast.gateway.keys import Bearer, Keys
-from holdfast.gateway.quoting import LONGEST, LONGEST_NAME, quotable
+from holdfast.gateway.protocol.keys import Bearer, Keys
+from holdfast.gateway.protocol.messages import LONGEST, LONGEST_NAME, Refused, quotable
 from holdfast.records.redaction import hide
 
 

@@ -5,11 +5,11 @@ import pytest
 from stage import Oracle
 from yard import Yard
 
-from holdfast.cli.show import _lines
-from holdfast.engine.export import What
+from holdfast.cli.commands.show import _lines
+from holdfast.engine.export.export import What
 from holdfast.engine.report import as_text
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
-from holdfast.gateway.wires.openai_chat import OpenAIChat
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.errors import ContextOverflow, UsageError
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView

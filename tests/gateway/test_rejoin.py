@@ -9,9 +9,9 @@ import pytest
 from test_external import ask, converse, post
 from yard import Yard
 
-from holdfast.gateway.external import ExternalRolloutProcessor
-from holdfast.gateway.keys import Bearer, Keys, kept_secret
-from holdfast.gateway.standing import Register
+from holdfast.gateway.agents.external import ExternalRolloutProcessor
+from holdfast.gateway.calls.attempt_status import Register
+from holdfast.gateway.protocol.keys import Bearer, Keys, kept_secret
 from holdfast.records.errors import UsageError
 from holdfast.records.step import AttemptStarted
 

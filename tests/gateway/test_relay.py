@@ -11,9 +11,9 @@ from stage import Oracle
 from test_external import ask, converse, post
 from yard import Yard
 
-from holdfast.gateway.external import ExternalRolloutProcessor
-from holdfast.gateway.peers import Place
-from holdfast.gateway.relay import KEPT_TICKETS, Tickets
+from holdfast.gateway.agents.external import ExternalRolloutProcessor
+from holdfast.gateway.http.relay import KEPT_TICKETS, Tickets
+from holdfast.gateway.workers.peers import Place
 
 SECRET = b"s" * 32
 

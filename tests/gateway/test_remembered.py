@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from holdfast.gateway import canonical
-from holdfast.gateway.exchange import Refused
-from holdfast.gateway.remembered import KEPT, LEAST, Remembered
-from holdfast.gateway.wires.openai_chat import OpenAIChat
+from holdfast.gateway.calls import digest
+from holdfast.gateway.calls.digest_cache import KEPT, LEAST, Remembered
+from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.message import Message, user
 
 WIRE = OpenAIChat()
@@ -131,4 +131,4 @@ def test_whatever_was_sent_before_a_request_is_read_as_by_itself(turns: list) ->
         said = [*said[:keep], *({"role": "user", "content": text} for text in new)] or words(1)
         asked = WIRE.ask(sent(said, **layout), remembered)
         assert asked == WIRE.ask(sent(said, **layout))
-        assert remembered.digests(asked.messages) == canonical.digests(asked.messages)
+        assert remembered.digests(asked.messages) == digest.digests(asked.messages)

@@ -6,7 +6,7 @@ import pytest
 from service import AgentService
 from yard import Yard
 
-from holdfast.gateway.remote import RemoteRolloutProcessor
+from holdfast.gateway.agents.remote import RemoteRolloutProcessor
 from holdfast.records.errors import UsageError
 
 

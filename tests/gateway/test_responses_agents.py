@@ -9,8 +9,8 @@ import openai
 import pytest
 from wire_host import WireHost
 
-from holdfast.gateway.exchange import Answer, Ask, Choice
-from holdfast.gateway.wires.openai_responses import OpenAIResponses
+from holdfast.gateway.protocol.messages import Answer, Ask, Choice
+from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 
 # A folder called agents would do for `agents` alone.

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_answers import CALL, TEXT, answered, choice
 
-from holdfast.gateway.exchange import Ask, Refused
-from holdfast.gateway.wires.openai_responses import OpenAIResponses
+from holdfast.gateway.protocol.messages import Ask, Refused
+from holdfast.gateway.wires.responses.responses import OpenAIResponses
 
 WIRE = OpenAIResponses()
 ANSWER = answered(choice(TEXT, calls=(CALL,), reasoning="Let me think."))

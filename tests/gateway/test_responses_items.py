@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.gateway.exchange import Answer, Ask, Choice
-from holdfast.gateway.wires.openai_responses import OpenAIResponses
+from holdfast.gateway.protocol.messages import Answer, Ask, Choice
+from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
 
 WIRE = OpenAIResponses()

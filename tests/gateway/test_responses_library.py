@@ -11,8 +11,8 @@ from openai.types.responses import Response
 from openai_answers import TEXT, answered, choice
 from wire_host import WireHost
 
-from holdfast.gateway.exchange import Answer, Ask, Choice, Refused
-from holdfast.gateway.wires.openai_responses import OpenAIResponses
+from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Refused
+from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 
 T = TypeVar("T")

@@ -13,14 +13,14 @@ import pytest
 from outpost import is_running, until
 
 from holdfast.environments.workspace import folder as folders
-from holdfast.gateway import scratch
-from holdfast.gateway.scratch import WORKING
+from holdfast.gateway.agents import temp_dirs
+from holdfast.gateway.agents.temp_dirs import WORKING
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.testing import FakeEngine
 
 HOLDS = """
 import asyncio, subprocess, sys
-from holdfast.gateway.scratch import WORKING, scratch, scratch_of
+from holdfast.gateway.agents.temp_dirs import WORKING, scratch, scratch_of
 from holdfast.records.trajectory import TrajectoryKey
 
 async def main():
@@ -98,7 +98,7 @@ class Holder:
 
 
 async def use() -> Path:
-    async with scratch.scratch() as folder:
+    async with temp_dirs.scratch() as folder:
         assert list(folder.iterdir()) == []
         (folder / "more").mkdir()
         return folder
@@ -117,12 +117,12 @@ def test_what_a_killed_process_has_left_is_removed_by_the_next_and_what_a_living
     killed, living = Holder("stray"), Holder()
     killed.kill()
     try:
-        assert (killed.folder / scratch.WORKING / "left").exists()
+        assert (killed.folder / temp_dirs.WORKING / "left").exists()
         assert is_running(killed.stray)
         asyncio.run(use())
         assert not killed.folder.exists()
         until(lambda: not is_running(killed.stray))
-        assert (living.folder / scratch.WORKING / "left").exists()
+        assert (living.folder / temp_dirs.WORKING / "left").exists()
     finally:
         living.end()
     assert left_in(temporary) == []
@@ -182,7 +182,7 @@ while True:
 
 
 async def folder_of(key: TrajectoryKey) -> Path:
-    async with scratch.scratch_of(key) as folder:
+    async with temp_dirs.scratch_of(key) as folder:
         assert list(folder.iterdir()) == []
         (folder / WORKING).mkdir()
         (folder / WORKING / "left").write_text("x")

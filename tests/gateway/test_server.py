@@ -19,8 +19,8 @@ from counter import (
     request,
 )
 
-from holdfast.gateway.keys import Bearer, Keys
 from holdfast.gateway.limits import Limits
+from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.records.errors import ContextOverflow
 
 

@@ -27,9 +27,9 @@ from counter import (
 )
 from stage import Oracle, Play
 
-from holdfast.gateway.keys import Bearer, Keys
+from holdfast.gateway.http.request import Visit
 from holdfast.gateway.limits import Limits
-from holdfast.gateway.visit import Visit
+from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.records.message import user
 from holdfast.records.task import Task
 

@@ -22,7 +22,7 @@ from counter import (
 )
 
 from holdfast.gateway.limits import Limits
-from holdfast.gateway.wires.openai_chat import OpenAIChat
+from holdfast.gateway.wires.openai.chat import OpenAIChat
 
 SECRET = "canary-0123456789"
 SMALL = Limits(body=10_000, body_seconds=1.0, write_seconds=1.0, idle_seconds=1.0)

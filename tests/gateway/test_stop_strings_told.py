@@ -4,7 +4,7 @@ import pytest
 from stage import Oracle
 from yard import Yard
 
-from holdfast.gateway.black_box import BlackBoxRolloutProcessor
+from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 
 REPLY = "Thought: look\nObservation:"
 TOLD = "Thought: look\n"

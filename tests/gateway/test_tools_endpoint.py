@@ -57,7 +57,7 @@ def session(scenario):
 
 
 def _checked(shop: Shop):
-    from holdfast.rollout.tool import tools_of
+    from holdfast.rollout.tools.tool import tools_of
 
     return tools_of(shop.tools, where="tools")
 
@@ -292,7 +292,7 @@ def test_a_tool_that_breaks_ends_the_attempt_and_an_idempotent_one_is_run_again(
 
 
 def test_a_call_at_most_once_that_was_cut_off_is_told_as_interrupted(monkeypatch):
-    monkeypatch.setattr("holdfast.gateway.tools.LAST_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.gateway.calls.tool_calls.LAST_SECONDS", 0.05)
 
     async def scenario(counter, shop):
         shop.hold.clear()
@@ -327,7 +327,7 @@ def test_a_call_that_still_runs_when_its_agent_is_gone_is_recorded():
 
 
 def test_an_agent_that_outlived_its_gateway_makes_new_calls_and_the_one_that_it_lost(monkeypatch):
-    monkeypatch.setattr("holdfast.gateway.tools.LAST_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.gateway.calls.tool_calls.LAST_SECONDS", 0.05)
 
     async def scenario(counter, shop):
         async with again(counter, shop) as (_, binding):

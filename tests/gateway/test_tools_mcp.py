@@ -6,7 +6,7 @@ import pytest
 from counter import exchange, opened, post
 
 import holdfast
-from holdfast.rollout.tool import tools_of
+from holdfast.rollout.tools.tool import tools_of
 
 mcp = pytest.importorskip("mcp")
 

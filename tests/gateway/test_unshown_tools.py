@@ -7,8 +7,8 @@ from counter import CHAT, HELLO, MESSAGES, RESPONSES, exchange, opened, post
 from live_stage import ThinkingBytes
 from stage import Oracle, Play
 
-from holdfast.policy.live_message import Channel, LiveMessage
-from holdfast.policy.tool_calls import hermes, without_calls
+from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
+from holdfast.policy.rendering.parse_tool_calls import hermes, without_calls
 from holdfast.records.message import Message, Role, user
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'

@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 from outpost import REPLIES, RUN, SIGKILLED, TURNS, Agent, Outpost, is_running, posted, until, work
 
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
 
 TASKS = tuple("abcdef")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
-from holdfast.gateway.exchange import Answer, Ask, Refused, Wire
+from holdfast.gateway.protocol.messages import Answer, Ask, Refused, Wire
 
 Plain = Callable[[str, bytes], tuple[int, bytes]]
 """From the path and the body of a request to the status and the JSON of its answer."""

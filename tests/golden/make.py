@@ -11,9 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from builders import finished, generated, joined, make_tasks, scored, spec, started, value
-from holdfast.journal import schema
-from holdfast.journal.check import check, repair
-from holdfast.journal.sqlite import SqliteJournal, plain_connect
+from holdfast.journal.damage.check import check, repair
+from holdfast.journal.sqlite import schema
+from holdfast.journal.sqlite.journal import SqliteJournal, plain_connect
 from holdfast.records.errors import Cause
 from holdfast.records.failure import Failure
 from holdfast.records.message import user

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from builders import joined, values
-from holdfast.journal import schema
-from holdfast.journal.check import check
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.damage.check import check
+from holdfast.journal.sqlite import schema
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.conversation import conversation
 from holdfast.records.history import History, stream_of
 from holdfast.records.sample import samples_of

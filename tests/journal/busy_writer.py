@@ -6,8 +6,8 @@ import sys
 import threading
 from pathlib import Path
 
-from holdfast.journal import checkpoint
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import checkpoint
+from holdfast.journal.sqlite.journal import SqliteJournal
 
 checkpoint.START_BYTES, checkpoint.RESTART_BYTES, checkpoint.REST_BYTES = 300_000, 900_000, 300_000
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from builders import ready, value
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 
 HEADER, FRAME, PAGE = 32, 24, 16384
 PARTS = ("", "-wal", "-witness")

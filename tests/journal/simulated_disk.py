@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import apsw
 from msgspec import Struct
 
-from holdfast.journal.witness import SLOT_BYTES, SLOTS, Witness, witness_of
+from holdfast.journal.files.witness import SLOT_BYTES, SLOTS, Witness, witness_of
 
 SECTOR = 512
 POWERSAFE_OVERWRITE = 0x1000

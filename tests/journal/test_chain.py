@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from builders import joined, ready, sql, values
-from holdfast.journal import chain
-from holdfast.journal.check import check, repair
-from holdfast.journal.sqlite import SqliteJournal, plain_connect
+from holdfast.journal.damage.check import check, repair
+from holdfast.journal.sqlite import chain
+from holdfast.journal.sqlite.journal import SqliteJournal, plain_connect
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status

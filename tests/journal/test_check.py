@@ -22,9 +22,9 @@ from builders import (
     value,
     values,
 )
-from holdfast.journal import schema
-from holdfast.journal.check import check
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.damage.check import check
+from holdfast.journal.sqlite import schema
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError, NotAJournal
 from holdfast.records.step import (
     Contract,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from builders import ready, value
-from holdfast.journal import checkpoint
-from holdfast.journal.check import check
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.damage.check import check
+from holdfast.journal.sqlite import checkpoint
+from holdfast.journal.sqlite.journal import SqliteJournal
 
 RECORD = 50_000
 

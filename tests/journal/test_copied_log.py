@@ -17,12 +17,12 @@ from lost_log import FRAME, HEADER, PAGE, Files, killed_writer, offset
 from msgspec.structs import replace
 
 from builders import make_tasks, spec
-from holdfast.journal.check import accept_loss, check
-from holdfast.journal.commits import last_number
-from holdfast.journal.losses import find_loss
-from holdfast.journal.schema import JournalDamaged
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.wal import _checksum
+from holdfast.journal.damage.check import accept_loss, check
+from holdfast.journal.files.wal import _checksum
+from holdfast.journal.sqlite.commits import last_number
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.losses import find_loss
+from holdfast.journal.sqlite.schema import JournalDamaged
 from holdfast.records.errors import JournalError
 
 OWNER = 12345

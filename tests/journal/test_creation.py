@@ -12,10 +12,10 @@ import pytest
 from simulated_disk import DiskConnection, SimulatedDisk, after_power_loss
 
 from builders import make_tasks, ready, spec, value
-from holdfast.journal.check import check, repair
-from holdfast.journal.schema import JournalDamaged, prepare
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.wal import PAGE_SIZE
+from holdfast.journal.damage.check import check, repair
+from holdfast.journal.files.wal import PAGE_SIZE
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.schema import JournalDamaged, prepare
 from holdfast.records.errors import JournalError
 
 

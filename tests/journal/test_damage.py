@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from builders import joined, ready, settle, sql, started, values
-from holdfast.journal.check import check, repair
-from holdfast.journal.schema import PAGE_SIZE, JournalDamaged
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.damage.check import check, repair
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.schema import PAGE_SIZE, JournalDamaged
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status

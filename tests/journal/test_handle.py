@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from builders import files_open, ready, value, values
-from holdfast.journal import checkpoint
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.journal.journal import Lease
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import checkpoint
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
 
 HERE = Path(__file__).parent
@@ -65,7 +65,7 @@ ON_A_FAILING_DISK = """
 import asyncio, os, sys
 from pathlib import Path
 from builders import ready, values
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
 
 async def main():
@@ -158,7 +158,7 @@ def test_a_forked_process_is_told_to_open_it_anew(tmp_path: Path) -> None:
 import asyncio, os, sys
 from pathlib import Path
 from builders import ready, values
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 
 async def main():
     journal = SqliteJournal(Path("journal.db"))

@@ -13,9 +13,9 @@ import pytest
 from msgspec import structs
 
 from builders import make_tasks, me, someone_else, spec, values
-from holdfast.journal.check import repair
+from holdfast.journal.damage.check import repair
 from holdfast.journal.lease_clock import BootClock, Instant
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import LeaseLost, RunHeld
 from namespaces import (
     IN_A_PID_NAMESPACE,

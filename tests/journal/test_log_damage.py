@@ -16,11 +16,11 @@ import pytest
 from lost_log import FRAME, HEADER, PAGE, Files, killed_writer, offset
 
 from builders import make_tasks, spec
-from holdfast.journal import checkpoint
-from holdfast.journal.check import accept_loss, check, repair
-from holdfast.journal.losses import find_loss
-from holdfast.journal.schema import JournalDamaged
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.damage.check import accept_loss, check, repair
+from holdfast.journal.sqlite import checkpoint
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.losses import find_loss
+from holdfast.journal.sqlite.schema import JournalDamaged
 
 HERE = Path(__file__).parent
 
@@ -288,7 +288,7 @@ def test_a_log_that_is_written_meanwhile_gives_no_alarm(path: Path) -> None:
 def test_writers_that_are_gone_leave_no_rows_for_ever(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.journal.commits.KEPT", 3)
+    monkeypatch.setattr("holdfast.journal.sqlite.commits.KEPT", 3)
     monkeypatch.setattr(checkpoint, "START_BYTES", 10**12)
 
     async def write(number: int) -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from builders import finished, joined, ready, settle_one, sql, started, values
 from holdfast.engine.report import build
-from holdfast.journal import chain
-from holdfast.journal.check import check, repair
+from holdfast.journal.damage.check import check, repair
 from holdfast.journal.journal import Lease
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import chain
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
 from holdfast.records.step import Record

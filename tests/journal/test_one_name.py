@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.check import check, repair
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.damage.check import check, repair
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
 
 HERE = Path(__file__).parent
-OPEN = "import sys, pathlib; from holdfast.journal.sqlite import SqliteJournal as J; "
+OPEN = "import sys, pathlib; from holdfast.journal.sqlite.journal import SqliteJournal as J; "
 WRITE = f"{OPEN} J(pathlib.Path(sys.argv[1]))"
 READ = f"import asyncio; {OPEN} asyncio.run(J(pathlib.Path(sys.argv[1]), read_only=True).runs())"
 

@@ -26,10 +26,10 @@ from simulated_disk import (
 )
 
 from builders import ready, value
-from holdfast.journal import checkpoint, commits
-from holdfast.journal.check import check
-from holdfast.journal.losses import find_loss
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.damage.check import check
+from holdfast.journal.sqlite import checkpoint, commits
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.losses import find_loss
 from holdfast.records.errors import JournalError
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status

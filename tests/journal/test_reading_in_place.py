@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from builders import make_tasks, spec
-from holdfast.journal.check import check, repair
-from holdfast.journal.schema import JournalDamaged
-from holdfast.journal.sqlite import SqliteJournal, connect_to_read
+from holdfast.journal.damage.check import check, repair
+from holdfast.journal.sqlite.journal import SqliteJournal, connect_to_read
+from holdfast.journal.sqlite.schema import JournalDamaged
 from holdfast.records.errors import JournalError
 
 

@@ -18,9 +18,9 @@ from builders import (
     started,
     values,
 )
-from holdfast.journal.check import check, repair
+from holdfast.journal.damage.check import check, repair
 from holdfast.journal.journal import Cut, Journal
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalCorrupt, LeaseLost, RunHeld
 from holdfast.records.history import History
 from holdfast.records.step import Record

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from builders import sql
-from holdfast.journal import open_journal, schema
-from holdfast.journal.check import check, repair
+from holdfast.journal import open_journal
+from holdfast.journal.damage.check import check, repair
 from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.sqlite import SqliteJournal, connect_to_read
+from holdfast.journal.sqlite import schema
+from holdfast.journal.sqlite.journal import SqliteJournal, connect_to_read
 from holdfast.records.errors import JournalError, JournalNewer, NotAJournal
 from holdfast.records.step import Record
 

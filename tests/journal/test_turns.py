@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from builders import ready, values
-from holdfast.journal import writer
 from holdfast.journal.journal import Lease
-from holdfast.journal.sqlite import BUSY_SECONDS, SqliteJournal
+from holdfast.journal.sqlite import writer
+from holdfast.journal.sqlite.journal import BUSY_SECONDS, SqliteJournal
 from holdfast.records.errors import JournalError
 
 PATIENCE = 60.0

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from builders import files_open, make_tasks, ready, spec, sql, value, values
-from holdfast.journal import writer
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import writer
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
 
 

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from canned import Canned, Reply
 from spoken import MODEL, PATHS, models, request
 
-from holdfast.policy.dialect import Kind
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Request
-from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.tokens import unpack_ids, unpack_logprobs
 

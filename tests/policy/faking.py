@@ -4,10 +4,10 @@ import asyncio
 from array import array
 from collections.abc import Callable
 
-from holdfast.policy.dialect import Kind
-from holdfast.policy.gate import Gate
+from holdfast.policy.client.circuit_breaker import Gate
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Request
-from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.sampling import Sampling
 from holdfast.testing import FakeEngine

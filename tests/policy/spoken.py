@@ -7,8 +7,8 @@ from typing import Any
 
 from canned import DONE, Answer, sse
 
-from holdfast.policy.dialect import Kind
 from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Request
 from holdfast.records.sampling import Sampling
 

@@ -12,10 +12,10 @@ from canned import Answer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.dialect import EngineSays, Unusable
+from holdfast.policy.client.completion_builder import Sampled
 from holdfast.policy.dialects.completions import Completions
+from holdfast.policy.dialects.dialect import EngineSays, Unusable
 from holdfast.policy.policy import Completion, Request
-from holdfast.policy.sampled import Sampled
 from holdfast.records.errors import BadAnswer, EngineUnavailable
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource, VersionSpan

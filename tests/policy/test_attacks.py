@@ -9,12 +9,12 @@ from canned import DONE, Answer, Canned, Pause, forever, sse
 from keeping import Kept, draft_of
 from spoken import MODEL, PATHS, events, models, plain, request, said, streamed
 
-from holdfast.policy import endpoint as endpoints
-from holdfast.policy.dialect import Kind
-from holdfast.policy.gate import FAILURES_IN_A_ROW, Gate
+from holdfast.policy.client import endpoint as endpoints
+from holdfast.policy.client.circuit_breaker import FAILURES_IN_A_ROW, Gate
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
-from holdfast.policy.pool import EnginePolicy
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
     BadAnswer,

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from chat_models import QWEN3, TEMPLATES, write_model
 
-from holdfast.policy.choice import renderer_for
-from holdfast.policy.family import FamilyRenderer, families
-from holdfast.policy.renderer import ByteRenderer
-from holdfast.policy.template import TemplateRenderer
+from holdfast.policy.rendering.family import FamilyRenderer, families
+from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.policy.rendering.select import renderer_for
+from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 

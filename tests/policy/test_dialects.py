@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from spoken import PROMPT
 
-from holdfast.policy.dialect import Ask, Kind, Unusable
 from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.dialects.dialect import Ask, Kind, Unusable
 from holdfast.policy.policy import Request
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 from holdfast.records.sampling import Sampling

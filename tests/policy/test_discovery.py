@@ -10,10 +10,10 @@ from keeping import Kept, draft_of
 from recordings import recorded
 from spoken import PATHS, TOKEN_KINDS, max_tokens_of, models, plain, request, streamed
 
-from holdfast.policy.dialect import Kind
-from holdfast.policy.discovery import check_spoken
+from holdfast.policy.client.discovery import check_spoken
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Request
-from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
     ContextOverflow,

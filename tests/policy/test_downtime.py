@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.policy.downtime import Downtime
-from holdfast.policy.gate import COOL_BASE, FAILURES_IN_A_ROW, Gate
+from holdfast.policy.client.circuit_breaker import COOL_BASE, FAILURES_IN_A_ROW, Downtime, Gate
 from holdfast.records.errors import EndpointDown
 from holdfast.testing import ManualClock
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from spoken import encoded, request, said
 
-from holdfast.policy.dialect import Kind
 from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.dialects.reading import without_echo
 from holdfast.records.errors import BadAnswer
 

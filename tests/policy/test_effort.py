@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from chat_models import TEMPLATES, write_model
 
-from holdfast.policy.chat_template import template_of
-from holdfast.policy.effort import MOST_LEVELS, at_effort
-from holdfast.policy.family import FamilyRenderer
-from holdfast.policy.messages_only import MessagesOnly
-from holdfast.policy.renderer import ByteRenderer
-from holdfast.policy.template import TemplateRenderer
-from holdfast.policy.tokenizer import load_tokenizer
+from holdfast.policy.rendering.family import FamilyRenderer
+from holdfast.policy.rendering.jinja import template_of
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.policy.rendering.reasoning_effort import MOST_LEVELS, at_effort
+from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.policy.rendering.template import TemplateRenderer
+from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.errors import Unsupported
 from holdfast.records.message import system, user
 

@@ -7,8 +7,8 @@ import pytest
 from faking import QUICK, request, sample, sample_now
 
 from holdfast.clock import SystemClock
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion
-from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
     BadAnswer,

@@ -6,13 +6,13 @@ import aiohttp
 import pytest
 from faking import QUICK, gate_of, request, sample, sample_now, until
 
-from holdfast.policy import gate as gates
-from holdfast.policy.dialect import Ask, Kind
+from holdfast.policy.client import circuit_breaker as gates
+from holdfast.policy.client.completion_builder import Sampled
+from holdfast.policy.client.probe import why_it_cannot_sample
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import Ask, Kind
 from holdfast.policy.policy import Completion
-from holdfast.policy.pool import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
-from holdfast.policy.sampled import Sampled
-from holdfast.policy.trial import why_it_cannot_sample
 from holdfast.records.errors import (
     EndpointDown,
     EngineUnavailable,

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from faking import QUICK, request, sample
 
-from holdfast.policy.pool import EnginePolicy
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import (
     BadRequest,
     EndpointDown,
@@ -18,7 +18,7 @@ from holdfast.records.errors import (
     UsageError,
 )
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from holdfast.testing.faults import HARMLESS
+from holdfast.testing.fake_engine.faults import HARMLESS
 
 KEY = "correct-horse-battery-staple"
 

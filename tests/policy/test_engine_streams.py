@@ -8,14 +8,14 @@ from faking import PROMPT, QUICK, sample_now
 from keeping import Kept
 from spoken import TOKEN_KINDS
 
-from holdfast.policy.dialect import Kind
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Partial, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import BadAnswer, ContextOverflow
 from holdfast.records.sampling import Sampling
 from holdfast.records.tokens import count, unpack_ids
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from holdfast.testing.fake_options import Dialect
+from holdfast.testing.fake_engine.options import Dialect
 
 INTERRUPTIONS = [
     FaultKind.ABORT,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy import events
-from holdfast.policy.events import Events
+from holdfast.policy.dialects import sse
+from holdfast.policy.dialects.sse import Events
 from holdfast.records.errors import BadAnswer
 
 
@@ -48,7 +48,7 @@ def test_what_the_stream_breaks_off_in_is_no_event() -> None:
 
 
 def test_an_event_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_EVENT", 1_000)
+    monkeypatch.setattr(sse, "MAX_EVENT", 1_000)
     stream = Events()
     assert stream.feed(b"data: " + b"x" * 900) == []
     with pytest.raises(BadAnswer, match="more than 1,000 bytes"):

@@ -9,8 +9,8 @@ from chat_models import FAMILIES, TOOL, call, result, write_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.family import FamilyRenderer
-from holdfast.policy.tokenizer import Tokenizer, load_tokenizer
+from holdfast.policy.rendering.family import FamilyRenderer
+from holdfast.policy.rendering.tokenizer import Tokenizer, load_tokenizer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
 

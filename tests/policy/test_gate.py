@@ -3,7 +3,7 @@ from collections.abc import Coroutine
 
 import pytest
 
-from holdfast.policy.gate import COOL_BASE, FAILURES_IN_A_ROW, Gate
+from holdfast.policy.client.circuit_breaker import COOL_BASE, FAILURES_IN_A_ROW, Gate
 from holdfast.records.errors import EndpointDown
 from holdfast.testing import ManualClock
 

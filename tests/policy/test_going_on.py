@@ -23,8 +23,8 @@ from spoken import (
     streamed,
 )
 
-from holdfast.policy import call as calls
-from holdfast.policy.dialect import Kind
+from holdfast.policy.client import call as calls
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import EngineUnavailable
 from holdfast.records.step import VersionSource, VersionSpan

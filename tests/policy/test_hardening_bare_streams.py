@@ -6,10 +6,10 @@ import pytest
 from chat_models import FAMILIES, write_model
 from test_live_message import random_reply
 
-from holdfast.policy.family import FamilyRenderer
-from holdfast.policy.live_message import Channel, LiveMessage
-from holdfast.policy.renderer import ByteRenderer
-from holdfast.policy.tokenizer import load_tokenizer
+from holdfast.policy.rendering.family import FamilyRenderer
+from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
+from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.policy.rendering.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="module")

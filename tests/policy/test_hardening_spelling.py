@@ -5,7 +5,7 @@ from array import array
 import pytest
 from test_spelling import written
 
-from holdfast.policy.spelling import Spellings
+from holdfast.policy.dialects.prompt_json import Spellings
 
 
 @pytest.mark.parametrize("code", ["q", "Q", "h"])

@@ -12,17 +12,17 @@ from keeping import Kept
 from msgspec.structs import replace
 from spoken import models
 
-from holdfast.policy.dialect import Ask, Kind
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.dialects.dialect import Ask, Kind
 from holdfast.policy.policy import Completion, Partial, Request
-from holdfast.policy.pool import EnginePolicy
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import BadRequest, Unsupported
 from holdfast.records.message import user
 from holdfast.records.sampling import Sampling, schema_text
 from holdfast.records.tokens import unpack_ids
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from holdfast.testing.fake_options import Dialect
+from holdfast.testing.fake_engine.options import Dialect
 
 SCHEMA: dict[str, object] = {
     "type": "object",

@@ -13,10 +13,10 @@ from chat_models import QWEN3, TOOL, write_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.choice import renderer_for
+from holdfast.policy.dialects.prompt_json import spelled
 from holdfast.policy.off_loop import LARGE
-from holdfast.policy.spelling import spelled
-from holdfast.policy.tokenizer import Tokenizer, load_tokenizer
+from holdfast.policy.rendering.select import renderer_for
+from holdfast.policy.rendering.tokenizer import Tokenizer, load_tokenizer
 from holdfast.records.message import user
 from holdfast.records.tokens import ids_of, last_of
 

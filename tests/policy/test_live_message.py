@@ -5,14 +5,14 @@ import random
 import pytest
 from chat_models import FAMILIES, TEMPLATES, TOOL, call, write_model
 
-from holdfast.policy.chat_template import template_of
-from holdfast.policy.family import FamilyRenderer
-from holdfast.policy.increments import MOST_HELD, Increments
-from holdfast.policy.live_message import Channel, LiveMessage
-from holdfast.policy.messages_only import MessagesOnly
-from holdfast.policy.renderer import ByteRenderer
-from holdfast.policy.template import TemplateRenderer
-from holdfast.policy.tokenizer import load_tokenizer
+from holdfast.policy.rendering.detokenize_stream import MOST_HELD, Increments
+from holdfast.policy.rendering.family import FamilyRenderer
+from holdfast.policy.rendering.jinja import template_of
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
+from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.policy.rendering.template import TemplateRenderer
+from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.message import Message, Role, assistant, user
 
 WORDS = (

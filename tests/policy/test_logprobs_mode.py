@@ -13,15 +13,15 @@ from keeping import Kept
 from msgspec import structs
 from spoken import PATHS, models, plain
 
-from holdfast.policy import gate as gates
-from holdfast.policy.dialect import Kind
+from holdfast.policy.client import circuit_breaker as gates
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Partial
-from holdfast.policy.pool import EnginePolicy
 from holdfast.records.errors import UsageError
 from holdfast.records.logprobs import LogprobsMode
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from holdfast.testing.fake_options import Dialect
-from holdfast.testing.fake_options import LogprobsMode as Mode
+from holdfast.testing.fake_engine.options import Dialect
+from holdfast.testing.fake_engine.options import LogprobsMode as Mode
 
 DIALECTS: tuple[Dialect, ...] = ("vllm", "vllm-scale-out", "sglang", "fireworks")
 MODES: tuple[Mode, ...] = ("raw", "tempered", "processed")

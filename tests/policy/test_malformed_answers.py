@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spoken import PROMPT, TOKEN_KINDS, encoded, plain, request, said
 
-from holdfast.policy.dialect import EngineSays, Kind, Unusable
+from holdfast.policy.client.completion_builder import Sampled
 from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.dialects.dialect import EngineSays, Kind, Unusable
 from holdfast.policy.policy import Draft, Partial
-from holdfast.policy.sampled import Sampled
 from holdfast.records.errors import BadAnswer
 
 NAMES_PROMPT = tuple(kind for kind in TOKEN_KINDS if kind is not Kind.SGLANG)

@@ -19,7 +19,7 @@ from spoken import (
     streamed,
 )
 
-from holdfast.policy.dialect import Kind
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
 from holdfast.records.errors import (
     BadAnswer,

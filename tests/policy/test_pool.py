@@ -10,9 +10,9 @@ from asking import ids, policy_at, run, until
 from canned import Answer, Canned, forever
 from spoken import PATHS, models, plain, request
 
-from holdfast.policy.dialect import Kind
-from holdfast.policy.endpoint import Endpoint
-from holdfast.policy.pool import SLACK, EnginePolicy
+from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.replicas import SLACK, EnginePolicy
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.records.errors import HoldfastError, UsageError
 
 COMPLETIONS = PATHS[Kind.VLLM]

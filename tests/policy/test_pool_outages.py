@@ -10,11 +10,11 @@ from asking import QUICK, ids, policy_at, run, until
 from canned import Answer, Canned
 from spoken import PATHS, models, plain, request
 
-from holdfast.policy import gate as gates
-from holdfast.policy.dialect import Kind
-from holdfast.policy.endpoint import Endpoint
+from holdfast.policy.client import circuit_breaker as gates
+from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
-from holdfast.policy.pool import EnginePolicy
 from holdfast.records.errors import BadAnswer, EndpointDown, PolicyRefused, UsageError
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.testing import FakeEngine

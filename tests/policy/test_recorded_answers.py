@@ -9,7 +9,7 @@ from canned import Answer
 from recordings import filled, recorded
 from spoken import logprobs_of
 
-from holdfast.policy.dialect import Kind
+from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Request
 from holdfast.records.errors import (
     BadAnswer,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from recordings import recorded
 from spoken import request
 
+from holdfast.policy.client.completion_builder import Sampled
 from holdfast.policy.dialects.completions import Completions
-from holdfast.policy.events import END, Events
+from holdfast.policy.dialects.sse import END, Events
 from holdfast.policy.policy import Draft, Partial
-from holdfast.policy.sampled import Sampled
 
 PROMPT = [998, 369, 264, 300, 10, 366, 14, 1427, 347]
 TOLD = {

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, user
 
 RENDERER = ByteRenderer()

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from chat_models import QWEN3, TEMPLATES, TOOL, result, write_model
 
-from holdfast.policy.choice import renderer_for
-from holdfast.policy.family import FamilyRenderer
-from holdfast.policy.template import TemplateRenderer
+from holdfast.policy.rendering.family import FamilyRenderer
+from holdfast.policy.rendering.select import renderer_for
+from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.records.message import Message, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
 from holdfast.records.tokens import pack_ids
-from holdfast.rollout.prompt import Prompt, Stream
+from holdfast.rollout.replay.prompt import Prompt, Stream
 
 SAMPLED = 'A zebra.<tool_call>\n{"name": "look", "arguments": {"what": "zebra"}}\n</tool_call>'
 

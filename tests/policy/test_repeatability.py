@@ -6,9 +6,9 @@ from array import array
 import pytest
 from msgspec import structs
 
+from holdfast.policy.client.repeatability import COMPANY, repeatability
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Request
-from holdfast.policy.pool import EnginePolicy
-from holdfast.policy.repeatability import COMPANY, repeatability
 from holdfast.records.sampling import Sampling
 from holdfast.records.tokens import pack_ids, pack_logprobs
 from holdfast.testing import FakeEngine

@@ -11,11 +11,11 @@ from faking import QUICK, request
 from keeping import Kept
 from msgspec import structs
 
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.client.served_model import Seeds
 from holdfast.policy.policy import Completion, Partial, Request
-from holdfast.policy.pool import EnginePolicy
-from holdfast.policy.served_model import Seeds
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from holdfast.testing.fake_options import Dialect
+from holdfast.testing.fake_engine.options import Dialect
 
 LONG = 60
 BREAKS = (

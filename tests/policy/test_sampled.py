@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from keeping import draft_of
 from spoken import logprobs_of, request
 
-from holdfast.policy.dialect import Piece, Unusable
+from holdfast.policy.client.completion_builder import Sampled
+from holdfast.policy.dialects.dialect import Piece, Unusable
 from holdfast.policy.policy import Draft
-from holdfast.policy.sampled import Sampled
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.records.tokens import unpack_ids, unpack_logprobs
 

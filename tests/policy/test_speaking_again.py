@@ -9,8 +9,8 @@ from chat_models import FAMILIES, QWEN3, TEMPLATES, TOOL, write_model
 from msgspec import structs
 from test_renderer_stream import taken
 
-from holdfast.policy.choice import renderer_for
-from holdfast.policy.renderer import Renderer
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.policy.rendering.select import renderer_for
 from holdfast.records.history import History
 from holdfast.records.message import Message, user
 from holdfast.records.sample import samples_of
@@ -18,7 +18,7 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.step import Finished, Generated, VersionSpan
 from holdfast.records.tokens import pack_logprobs
 from holdfast.records.trajectory import Status
-from holdfast.rollout.prompt import Stream
+from holdfast.rollout.replay.prompt import Stream
 
 RENDERERS = ["bytes", *FAMILIES, *(f"template {name}" for name in TEMPLATES)]
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spoken import PATHS, encoded, models, request, said
 
-from holdfast.policy import spelling
-from holdfast.policy.dialect import Kind
-from holdfast.policy.spelling import LEAST, Spellings
+from holdfast.policy.dialects import prompt_json
+from holdfast.policy.dialects.dialect import Kind
+from holdfast.policy.dialects.prompt_json import LEAST, Spellings
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=6)
 HOMES = st.sampled_from(["a", "b", ""])
@@ -45,7 +45,7 @@ def test_only_what_is_new_of_a_growing_prompt_is_written(monkeypatch: pytest.Mon
         sizes.append(len(prompt))
         return json.dumps(prompt.tolist(), separators=(",", ":")).encode()
 
-    monkeypatch.setattr(spelling, "spelled", spelled)
+    monkeypatch.setattr(prompt_json, "spelled", spelled)
     prompt = array("i", range(5000))
     for _ in range(3):
         written(spellings, prompt, "home")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from keeping import Kept, draft_of
 from spoken import logprob_of, logprobs_of, plain, request, streamed
 
-from holdfast.policy.dialect import Kind, Piece
+from holdfast.policy.client.completion_builder import Sampled
+from holdfast.policy.client.stop_strings import StopWatch
+from holdfast.policy.dialects.dialect import Kind, Piece
 from holdfast.policy.policy import Draft
-from holdfast.policy.sampled import Sampled
-from holdfast.policy.stop_strings import StopWatch
 
 VOCABULARY = [bytes([one]) for one in range(256)]
 VOCABULARY += [b"ab", b"ba", "aé".encode(), "😀b".encode(), b"bab"]

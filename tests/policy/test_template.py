@@ -7,10 +7,10 @@ from chat_models import APPENDING, TEMPLATES, TOOL, call, result, write_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.chat_template import template_of
-from holdfast.policy.family import FamilyRenderer
-from holdfast.policy.template import TemplateRenderer
-from holdfast.policy.tokenizer import load_tokenizer
+from holdfast.policy.rendering.family import FamilyRenderer
+from holdfast.policy.rendering.jinja import template_of
+from holdfast.policy.rendering.template import TemplateRenderer
+from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, assistant, system, user
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from chat_models import TOOL, call, result
 
-from holdfast.policy.chat_template import template_of
-from holdfast.policy.choice import renderer_for
-from holdfast.policy.conversation import as_dicts, decoded_arguments
-from holdfast.policy.template import TemplateRenderer
-from holdfast.policy.tokenizer import load_tokenizer
+from holdfast.policy.rendering.jinja import template_of
+from holdfast.policy.rendering.select import renderer_for
+from holdfast.policy.rendering.template import TemplateRenderer
+from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
+from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.message import Message, Role, assistant, system, user
 
 TINY = Path(str(files("holdfast.embedded"))) / "tiny"

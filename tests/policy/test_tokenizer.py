@@ -8,9 +8,9 @@ from chat_models import TEMPLATES, TOOL, call, result, write_model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.chat_template import template_of
-from holdfast.policy.conversation import as_dicts, decoded_arguments
-from holdfast.policy.tokenizer import SPLIT, Tokenizer, load_tokenizer
+from holdfast.policy.rendering.jinja import template_of
+from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
+from holdfast.policy.rendering.tokenizer import SPLIT, Tokenizer, load_tokenizer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, assistant, system, user
 
@@ -101,7 +101,7 @@ class TestLoading:
         (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
         code = (
             "import sys, holdfast; assert not {'tokenizers', 'jinja2'} & set(sys.modules);"
-            "from holdfast.policy.choice import renderer_for;"
+            "from holdfast.policy.rendering.select import renderer_for;"
             "from holdfast.records.message import user;"
             f"renderer = renderer_for({str(folder)!r}, family='template');"
             "assert renderer.render([user('x')], []);"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.records.errors import ToolSaysNo
-from holdfast.rollout.tool import Tool, tool
+from holdfast.rollout.tools.tool import Tool, tool
 
 loaded = time.time_ns()
 isolated = functools.partial(tool, isolated=True)

@@ -9,7 +9,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.journal.journal import Journal, Lease
 from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.policy import Completion, Request
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
 from holdfast.records.message import FunctionCall, ToolCall, user
 from holdfast.records.run import RunSpec
@@ -18,7 +18,7 @@ from holdfast.records.step import AttemptStarted, VersionSpan
 from holdfast.records.task import Task
 from holdfast.records.tokens import pack_ids, pack_logprobs
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.session import OnDivergence, Session
+from holdfast.rollout.replay.session import OnDivergence, Session
 
 
 class Oracle:

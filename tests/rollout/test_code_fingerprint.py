@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rollout import code_files
-from holdfast.rollout.agent import AgentRolloutProcessor
-from holdfast.rollout.processor import fingerprint_of, fingerprinted
-from holdfast.rollout.source import canonical, parsed
-from holdfast.rollout.tool import Tool
+from holdfast.rollout.code import files as code_files
+from holdfast.rollout.code.source import canonical, parsed
+from holdfast.rollout.processors.agent import AgentRolloutProcessor
+from holdfast.rollout.processors.processor import fingerprint_of, fingerprinted
+from holdfast.rollout.tools.tool import Tool
 
 _numbers = itertools.count()
 
@@ -159,7 +159,7 @@ def test_installed_packages_and_holdfast_are_no_part_of_it(
     monkeypatch.syspath_prepend(str(installed))
     (installed / f"{project.mark}_library.py").write_text("A = 1\n")
     project.write(
-        solve="import asyncio, numpy, holdfast.rollout.agent\nimport §library\n"
+        solve="import asyncio, numpy, holdfast.rollout.processors.agent\nimport §library\n"
         "async def solve(t): ...\n"
     )
     solve = project.load("solve").solve
@@ -304,7 +304,9 @@ def test_a_module_under_two_names_is_the_same_in_every_process(
     monkeypatch.syspath_prepend(str(project.folder / f"{project.mark}_package"))
     both = ", ".join(f"§{name}, §package.§{name}" for name in "abcdefgh")
     project.write(solve=f"import {both}\nasync def solve(t): ...\n")
-    program = f"import {project.mark}_solve as it\nfrom holdfast.rollout.processor import *\n"
+    program = (
+        f"import {project.mark}_solve as it\nfrom holdfast.rollout.processors.processor import *\n"
+    )
     found = {
         _python(project, "-c", f"{program}print(fingerprint_of(it.solve))", PYTHONHASHSEED=seed)
         for seed in "123"
@@ -314,7 +316,7 @@ def test_a_module_under_two_names_is_the_same_in_every_process(
 
 def test_relative_imports_of_the_main_module_are_followed(project: Project) -> None:
     main = (
-        "from . import helper\nfrom holdfast.rollout.processor import fingerprint_of\n"
+        "from . import helper\nfrom holdfast.rollout.processors.processor import fingerprint_of\n"
         "async def solve(t): ...\nif __name__ == '__main__': print(fingerprint_of(solve))\n"
     )
     project.write(package__in____init__="", package__in__main=main, package__in__helper="A = 1\n")

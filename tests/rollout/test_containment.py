@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from holdfast.rollout.containment import as_exception, end_all
+from holdfast.rollout.threads.contain import as_exception, end_all
 
 
 def test_tasks_that_fail_in_their_cancellation_are_not_reported_as_lost_when_their_end_is_cut_off():

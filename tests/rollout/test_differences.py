@@ -6,9 +6,9 @@ import pytest
 from kills import ended
 from stage import call
 
-from holdfast.policy.messages_only import MessagesOnly
-from holdfast.rollout import difference
-from holdfast.rollout.voice import Voice
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.rollout.replay import divergence
+from holdfast.rollout.replay.speaker import Voice
 
 LONG = "word " * 5_000
 
@@ -54,22 +54,22 @@ def test_both_sides_are_told_where_they_part(then, now, parts):
 
 
 def test_what_only_differs_in_the_ends_of_lines_is_told_too():
-    found = difference.of_observations("same", "same\n")
+    found = divergence.of_observations("same", "same\n")
     assert found == "they part at character 4\nrecorded: 'same'\nnow: 'same\\n'"
 
 
 def test_texts_of_many_lines_are_not_compared_line_by_line(monkeypatch):
     # That takes the square of their number, on the event loop.
-    monkeypatch.setattr(difference.difflib, "unified_diff", lambda *_, **__: pytest.fail("slow"))
+    monkeypatch.setattr(divergence.difflib, "unified_diff", lambda *_, **__: pytest.fail("slow"))
     lines = [f"line {index % 97}" for index in range(10_000)]
-    found = difference.of_observations("\n".join(lines), "\n".join(lines[1:]))
+    found = divergence.of_observations("\n".join(lines), "\n".join(lines[1:]))
     assert "they part at character 5" in found
 
 
 def test_a_common_beginning_is_found_to_the_character():
     for at in (0, 1, 7, 8, 9, 20_000):
         left, right = "a" * at + "b" + "c" * 30_000, "a" * at + "d"
-        assert f"character {at:,}\n" in difference.of_observations(left, right)
+        assert f"character {at:,}\n" in divergence.of_observations(left, right)
 
 
 def test_a_huge_call_is_told_by_its_ends():

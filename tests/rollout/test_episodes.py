@@ -9,7 +9,7 @@ from worlds import AsyncCounter, Counter, play_three
 
 from holdfast.records.errors import EnvironmentBroken, RunStopped, Truncated, UsageError
 from holdfast.records.step import EnvironmentStepped, Snapshotted, ToolIntent
-from holdfast.testing.clock import ManualClock
+from holdfast.testing.manual_clock import ManualClock
 
 
 @pytest.fixture(autouse=True)

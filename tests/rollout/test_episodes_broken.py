@@ -9,7 +9,7 @@ from stage import Play, call
 from worlds import Broken, Counter, play_three
 
 from holdfast.records.errors import EnvironmentBroken, UsageError
-from holdfast.rollout.environment import Environment, Observation
+from holdfast.rollout.episodes.environment import Environment, Observation
 
 
 @pytest.fixture(autouse=True)

@@ -7,14 +7,14 @@ import pytest
 from stage import Oracle, Play
 from test_training import answered, with_params
 
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import Unsupported, UsageError
 from holdfast.records.history import stream_of
 from holdfast.records.sampling import Sampling, schema_text
-from holdfast.rollout.processor import completion_params_of
-from holdfast.rollout.prompt import Stream
-from holdfast.rollout.training import TrainingRolloutProcessor, read_params
-from holdfast.rollout.voice import Voice
+from holdfast.rollout.processors.processor import completion_params_of
+from holdfast.rollout.processors.training import TrainingRolloutProcessor, read_params
+from holdfast.rollout.replay.prompt import Stream
+from holdfast.rollout.replay.speaker import Voice
 
 SCHEMA = {"type": "object", "properties": {"z": {"type": "integer"}}, "required": ["z"]}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}

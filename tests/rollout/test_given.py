@@ -7,7 +7,7 @@ from stage import Play, call
 
 from holdfast.records.errors import UsageError
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
-from holdfast.rollout import given
+from holdfast.rollout import validate
 
 
 def refused(rollout) -> str:
@@ -56,7 +56,7 @@ def test_a_call_that_cannot_be_recorded_is_not_made(made):
 
 
 def test_what_is_larger_than_any_record_fails_its_trajectory_and_not_the_run(monkeypatch):
-    monkeypatch.setattr(given, "MAX_RESULT", 1_000)
+    monkeypatch.setattr(validate, "MAX_RESULT", 1_000)
 
     async def rollout(t):
         t.add("x" * 1_000)

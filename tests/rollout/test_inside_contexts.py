@@ -9,7 +9,7 @@ from stage import call
 from yard import Yard, turn
 
 import holdfast
-from holdfast.rollout.inside import Inside, is_inside
+from holdfast.rollout.replay.nested_steps import Inside, is_inside
 
 
 def test_a_context_that_outlives_its_attempt_keeps_nothing_of_it():

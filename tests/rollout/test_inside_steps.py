@@ -8,7 +8,7 @@ from stage import Oracle, Play, call
 
 import holdfast
 from holdfast.records.errors import ToolBug, ToolSaysNo, Truncated, UsageError
-from holdfast.rollout.environment import Environment, Observation
+from holdfast.rollout.episodes.environment import Environment, Observation
 
 
 def asks(question: str):

@@ -8,14 +8,14 @@ import pytest
 from msgspec import structs
 from stage import Oracle, Play
 
-from holdfast.gateway.exchange import Ask
-from holdfast.gateway.trajectory import AgentTrajectory
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.protocol.messages import Ask
 from holdfast.policy.off_loop import LARGE
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import Message, user
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.session import Session
+from holdfast.rollout.replay.session import Session
 
 LARGE_TEXT = "large " * LARGE
 PATIENCE = 60

@@ -13,7 +13,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import as_tasks
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processor import (
+from holdfast.rollout.processors.processor import (
     FunctionProcessor,
     RolloutConfig,
     RolloutProcessor,
@@ -185,7 +185,7 @@ def test_code_without_a_file_has_another_fingerprint_when_it_says_something_else
 
 def test_code_without_a_file_has_the_same_fingerprint_in_every_process():
     program = (
-        "from holdfast.rollout.processor import fingerprint_of\n"
+        "from holdfast.rollout.processors.processor import fingerprint_of\n"
         "async def go(t): return t in {'a', 'b', 'c', 'd', 'e'}\n"
         "print(fingerprint_of(go))"
     )

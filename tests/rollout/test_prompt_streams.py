@@ -9,7 +9,7 @@ from holdfast.records.message import assistant, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
 from holdfast.records.tokens import pack_ids
-from holdfast.rollout.prompt import Stream
+from holdfast.rollout.replay.prompt import Stream
 
 TOKENS = st.lists(st.integers(0, 300), max_size=5)
 TURNS = st.lists(

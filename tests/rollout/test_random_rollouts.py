@@ -14,7 +14,7 @@ from builders import finished
 from holdfast.records.history import History, stream_of
 from holdfast.records.sample import samples_of
 from holdfast.records.tokens import unpack_ids
-from holdfast.rollout.environment import Environment, Observation
+from holdfast.rollout.episodes.environment import Environment, Observation
 
 MOST_RECORDS = 60
 ANYWHERE = ("value", "sub", "own call")

@@ -8,7 +8,7 @@ from stage import Oracle, Play, call
 from holdfast.journal import open_journal
 from holdfast.records.errors import Diverged, RunStopped
 from holdfast.records.sampling import Sampling
-from holdfast.rollout.session import OnDivergence
+from holdfast.rollout.replay.session import OnDivergence
 
 
 def run(play: Play, rollout, **options):

@@ -8,21 +8,21 @@ import msgspec
 import pytest
 from stage import Oracle, Play, completion
 
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Draft, Request
-from holdfast.policy.pool import EnginePolicy
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import EngineUnavailable, RowEndpointDown, UsageError
 from holdfast.records.message import user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Drafted, Generated, VersionSpan
 from holdfast.records.task import Task
-from holdfast.rollout import clients
-from holdfast.rollout.clients import Clients
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processor import RolloutConfig
-from holdfast.rollout.tool import tool
-from holdfast.rollout.training import TrainingRolloutProcessor
+from holdfast.rollout.processors import row_clients
+from holdfast.rollout.processors.processor import RolloutConfig
+from holdfast.rollout.processors.row_clients import Clients
+from holdfast.rollout.processors.training import TrainingRolloutProcessor
+from holdfast.rollout.tools.tool import tool
 from holdfast.testing import FakeEngine
 
 NOWHERE = "http://127.0.0.1:9"
@@ -162,7 +162,7 @@ def test_a_template_shows_tools_when_it_has_them(shows: bool, tmp_path: Path) ->
     import shutil
     from importlib.resources import files
 
-    from holdfast.policy.choice import renderer_for
+    from holdfast.policy.rendering.select import renderer_for
 
     folder = tmp_path / "model"
     shutil.copytree(Path(str(files("holdfast.embedded"))) / "tiny", folder)
@@ -187,7 +187,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         await check(self)
 
     monkeypatch.setattr(EnginePolicy, "check", checked)
-    monkeypatch.setattr(clients, "CHECK_AGAIN", 0.02)
+    monkeypatch.setattr(row_clients, "CHECK_AGAIN", 0.02)
     return seen
 
 

@@ -8,7 +8,7 @@ from stage import Oracle, Play
 from worlds import AsyncCounter, Counter
 
 from holdfast.records.errors import Rewound, RunStopped, ToolSaysNo
-from holdfast.rollout.environment import Observation
+from holdfast.rollout.episodes.environment import Observation
 
 
 def stopped(play: Play, rollout, *, after: int) -> None:

@@ -9,8 +9,8 @@ from stage import Oracle, Play, call, text_of
 import holdfast
 from holdfast.records.errors import Diverged, UsageError
 from holdfast.records.message import Role, ToolCall
-from holdfast.rollout.environment import Environment, Observation
-from holdfast.rollout.session import OnDivergence
+from holdfast.rollout.episodes.environment import Environment, Observation
+from holdfast.rollout.replay.session import OnDivergence
 
 
 @holdfast.tool(contract="idempotent")

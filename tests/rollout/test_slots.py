@@ -15,8 +15,9 @@ import holdfast
 from holdfast.records.errors import RunStopped
 from holdfast.records.message import ToolCall
 from holdfast.records.step import INTERRUPTED_CALL, ToolIntent
-from holdfast.rollout import isolated_pool, threads
-from holdfast.rollout.tool import tool
+from holdfast.rollout.threads import pool as threads
+from holdfast.rollout.tools.isolated import pool
+from holdfast.rollout.tools.tool import tool
 from holdfast.testing import ManualClock
 
 CALLS = 100
@@ -38,7 +39,7 @@ def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_processes(monkeypatch: pytest.MonkeyPatch):
     end_all()
-    monkeypatch.setattr(isolated_pool, "PROCESSES", PROCESSES)
+    monkeypatch.setattr(pool, "PROCESSES", PROCESSES)
     yield
     end_all()
 

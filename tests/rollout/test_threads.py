@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.rollout.threads import DaemonThreads, StillRunning
+from holdfast.rollout.threads.pool import DaemonThreads, StillRunning
 
 
 def test_calls_that_wait_for_each_other_all_get_a_thread():
@@ -62,7 +62,7 @@ def test_a_call_that_takes_too_long_is_told_and_left_behind():
 
 
 def test_a_call_that_was_given_up_before_it_began_is_never_made(monkeypatch):
-    monkeypatch.setattr("holdfast.rollout.threads.PATIENCE", 600.0)  # There is but one thread.
+    monkeypatch.setattr("holdfast.rollout.threads.pool.PATIENCE", 600.0)  # There is but one thread.
     pool, release, made = DaemonThreads("given up"), threading.Event(), []
 
     async def main():
@@ -115,7 +115,7 @@ def test_one_pool_serves_one_loop_after_another_and_several_at_once():
 
 
 def test_threads_that_nobody_needs_go(monkeypatch):
-    monkeypatch.setattr("holdfast.rollout.threads.IDLE_SECONDS", 0.02)
+    monkeypatch.setattr("holdfast.rollout.threads.pool.IDLE_SECONDS", 0.02)
     pool = DaemonThreads("leaving")
     assert asyncio.run(pool.run(lambda: 1)) == 1
     deadline = time.monotonic() + 60

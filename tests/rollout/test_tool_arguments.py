@@ -9,8 +9,8 @@ from stage import Play, call
 
 from holdfast.records.errors import UsageError
 from holdfast.records.step import Contract
-from holdfast.rollout.tool import InvalidArguments, Tool
-from holdfast.rollout.tool_arguments import problem
+from holdfast.rollout.tools.tool import InvalidArguments, Tool
+from holdfast.rollout.tools.validate import problem
 
 
 def echo(**arguments: object) -> object:

@@ -12,12 +12,12 @@ import pytest
 from stage import Play, call
 
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
-from holdfast.rollout import isolated_pool
-from holdfast.rollout.tool import Tool, tool
+from holdfast.rollout.tools.isolated import pool
+from holdfast.rollout.tools.tool import Tool, tool
 
 
 def end_all() -> None:
-    office = isolated_pool._offices[-1]
+    office = pool._offices[-1]
     office.close()
     office._pools.clear()
 
@@ -117,7 +117,7 @@ def test_what_a_tool_prints_does_not_disturb_the_conversation(capfd):
 
 @fresh
 def test_calls_at_the_same_time_have_processes_of_their_own_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(isolated_pool, "PROCESSES", 2)
+    monkeypatch.setattr(pool, "PROCESSES", 2)
 
     async def main():
         return await asyncio.gather(*(tools.later.invoke({"seconds": 0.1}) for _ in range(6)))
@@ -183,7 +183,7 @@ def test_a_result_beyond_the_limit_is_an_accident():
     ids=["segfault", "kill", "exit 3", "exit 0", "hang up", "garbage"],
 )
 def test_a_tool_that_takes_its_process_down_costs_one_call(monkeypatch, one, arguments, words):
-    monkeypatch.setattr("holdfast.rollout.isolated_process.LAST_WORDS", 0.2)
+    monkeypatch.setattr("holdfast.rollout.tools.isolated.process.LAST_WORDS", 0.2)
     first = invoke(tools.where)
     with pytest.raises(EnvironmentBroken, match=words):
         invoke(one, **arguments)
@@ -234,7 +234,7 @@ def test_a_call_that_is_cancelled_is_killed_with_all_that_it_started(tmp_path):
 
 @fresh
 def test_a_call_that_is_cancelled_while_it_waits_for_a_process_never_runs(monkeypatch, tmp_path):
-    monkeypatch.setattr(isolated_pool, "PROCESSES", 1)
+    monkeypatch.setattr(pool, "PROCESSES", 1)
     file, end = tmp_path / "pids", tmp_path / "end"
 
     def threads() -> int:
@@ -265,7 +265,7 @@ def test_a_call_that_is_cancelled_while_it_waits_for_a_process_never_runs(monkey
 
 @fresh
 def test_the_deadline_counts_from_when_the_process_is_free(monkeypatch, tmp_path):
-    monkeypatch.setattr(isolated_pool, "PROCESSES", 1)
+    monkeypatch.setattr(pool, "PROCESSES", 1)
     short = tool(isolated=True, name="later", timeout=3)(tools.later.function)
     assert short.caller_timeout is None
     assert tool(tools.plain).caller_timeout == 600.0
@@ -289,7 +289,7 @@ def test_the_deadline_counts_from_when_the_process_is_free(monkeypatch, tmp_path
 
 @fresh
 def test_a_process_is_replaced_after_enough_calls(monkeypatch):
-    monkeypatch.setattr(isolated_pool, "MAX_CALLS", 2)
+    monkeypatch.setattr(pool, "MAX_CALLS", 2)
     first, second, third = (invoke(tools.where) for _ in range(3))
     assert first == second != third
     wait_until(lambda: not is_alive(int(first.split()[0])))
@@ -297,7 +297,7 @@ def test_a_process_is_replaced_after_enough_calls(monkeypatch):
 
 @fresh
 def test_a_process_without_work_is_ended_after_a_while(monkeypatch):
-    monkeypatch.setattr(isolated_pool, "IDLE", 0.1)
+    monkeypatch.setattr(pool, "IDLE", 0.1)
     pid = int(invoke(tools.where).split()[0])
     wait_until(lambda: not is_alive(pid))
     assert invoke(tools.plain_tool, a=1) == "2"
@@ -313,7 +313,7 @@ def test_a_process_that_died_without_work_is_replaced():
 @fresh
 def test_closing_ends_all_processes_and_leaves_no_zombies():
     pid = int(invoke(tools.where).split()[0])
-    isolated_pool._offices[-1].close()
+    pool._offices[-1].close()
     assert not os.path.exists(f"/proc/{pid}")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 TOOLS = """
 import os, sys, time
-from holdfast.rollout.tool import tool
+from holdfast.rollout.tools.tool import tool
 
 @tool(isolated=True)
 def where() -> str:
@@ -188,7 +188,7 @@ def test_the_environment_and_the_folder_are_those_of_the_driver(tmp_path):
 def test_tools_of_a_file_that_the_command_line_loads_are_found(tmp_path):
     run = """
     from pathlib import Path
-    from holdfast.cli.loading import load_module
+    from holdfast.cli.setup.user_code import load_module
     call(load_module(Path("json.py")).where)
     """
     write(tmp_path / "sub" / "json.py", TOOLS)

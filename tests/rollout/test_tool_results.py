@@ -7,7 +7,7 @@ import pytest
 from stage import Play, call
 
 from holdfast.records.errors import ToolBug
-from holdfast.rollout.tool import Tool, tool
+from holdfast.rollout.tools.tool import Tool, tool
 
 
 def shown(value: object, **options) -> str:

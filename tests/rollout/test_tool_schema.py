@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.records.errors import UsageError
-from holdfast.rollout.tool import InvalidArguments, Tool, tool
+from holdfast.rollout.tools.tool import InvalidArguments, Tool, tool
 
 
 def shown(function) -> dict:
@@ -241,7 +241,7 @@ def test_a_type_that_contains_itself_is_a_reference_that_can_be_followed():
 def test_the_schema_is_the_same_in_every_process():
     script = """
 import msgspec
-from holdfast.rollout.tool import Tool
+from holdfast.rollout.tools.tool import Tool
 def node(name):
     return type(name, (msgspec.Struct,), {"__annotations__": {"next": f"{name} | None"},
                                           "__module__": "__main__"})

@@ -11,9 +11,9 @@ from stage import Play, call
 
 from holdfast.records.errors import EnvironmentBroken, ThreadsHang, ToolBug, ToolSaysNo, UsageError
 from holdfast.records.step import Contract, ToolIntent, ToolResult
-from holdfast.rollout import threads
-from holdfast.rollout.calls import INTERRUPTED
-from holdfast.rollout.tool import Tool, as_tool, tool
+from holdfast.rollout.threads import pool as threads
+from holdfast.rollout.tool_step import INTERRUPTED
+from holdfast.rollout.tools.tool import Tool, as_tool, tool
 
 
 def use(play: Play, one, arguments: str = "{}", *, name: str | None = None, **options):
@@ -246,7 +246,7 @@ def test_whatever_a_tool_returns_becomes_text_that_is_the_same_on_replay(returne
 
 
 def test_a_result_that_no_journal_takes_breaks_the_call_and_not_the_run(monkeypatch):
-    monkeypatch.setattr("holdfast.rollout.tool_result.MAX_RESULT", 100)
+    monkeypatch.setattr("holdfast.rollout.tools.result.MAX_RESULT", 100)
     with pytest.raises(ToolBug, match="101 bytes"):
         use(Play(), Tool(lambda: "x" * 101, name="big"))
 
@@ -368,7 +368,7 @@ def test_exiting_is_possible_while_a_tool_hangs():
 import asyncio, sys, threading
 sys.path[:0] = [%r, %r]
 from stage import Play, call
-from holdfast.rollout.tool import Tool
+from holdfast.rollout.tools.tool import Tool
 try:
     hang = Tool(lambda: threading.Event().wait(), name="hang", timeout=0.01)
     asyncio.run(Play().perform(lambda t: t.tool(call("hang"), hang)))

@@ -9,8 +9,8 @@ from holdfast.records.message import Message, Role, assistant, system, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, as_tasks
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processor import RolloutConfig, SingleTurnRolloutProcessor
-from holdfast.rollout.training import TrainingRolloutProcessor, samples_for
+from holdfast.rollout.processors.processor import RolloutConfig, SingleTurnRolloutProcessor
+from holdfast.rollout.processors.training import TrainingRolloutProcessor, samples_for
 
 
 def answered(

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from stage import Oracle, Play
 
-from holdfast.policy.pool import EnginePolicy
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
     BadRequest,
@@ -22,10 +22,10 @@ from holdfast.records.history import History
 from holdfast.records.message import user
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
-from holdfast.rollout.clients import Clients
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processor import RolloutConfig
-from holdfast.rollout.training import TrainingRolloutProcessor
+from holdfast.rollout.processors.processor import RolloutConfig
+from holdfast.rollout.processors.row_clients import Clients
+from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from holdfast.testing import FakeEngine
 
 NOWHERE = "http://127.0.0.1:9"

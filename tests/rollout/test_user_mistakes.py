@@ -6,14 +6,14 @@ import pytest
 from stage import Oracle, Play, call
 from worlds import Counter
 
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
-from holdfast.rollout.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from holdfast.rollout.budget import Limits
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.dialogue import DialogueRolloutProcessor
-from holdfast.rollout.processor import RolloutConfig, as_processor
-from holdfast.rollout.voice import Voice
+from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
+from holdfast.rollout.processors.dialogue import DialogueRolloutProcessor
+from holdfast.rollout.processors.processor import RolloutConfig, as_processor
+from holdfast.rollout.replay.budget import Limits
+from holdfast.rollout.replay.speaker import Voice
 
 
 def search(query: str) -> str:

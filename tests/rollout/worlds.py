@@ -3,7 +3,7 @@
 import random
 
 from holdfast.records.errors import ToolSaysNo
-from holdfast.rollout.environment import Environment, Observation
+from holdfast.rollout.episodes.environment import Environment, Observation
 
 CALLS: list[str] = []
 """Everything that was called in any of them, in order."""

@@ -18,7 +18,7 @@ import holdfast
 from holdfast.records.errors import Rewound
 from holdfast.records.history import History
 from holdfast.records.step import EnvironmentStepped, Generated, Record, ToolIntent, ToolResult
-from holdfast.rollout.environment import Environment, Observation
+from holdfast.rollout.episodes.environment import Environment, Observation
 
 LEVELS = ("snapshot", "replay", "stateless", "restart")
 MAX_REWINDS = 6

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from builders import finished, make_tasks, scored, someone_else, spec, value
-from holdfast.journal.check import check
+from holdfast.journal.damage.check import check
 from holdfast.journal.journal import Batch, Claim, Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.memory import MemoryJournal
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import HoldfastError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run

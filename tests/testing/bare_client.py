@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 from msgspec import Struct
 
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import user
 from holdfast.testing import FakeEngine
 

@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from holdfast.records.errors import UsageError
-from holdfast.testing import crash
+from holdfast.testing import crash_points
 
 
 @pytest.mark.parametrize("plan", ["bogus", "after", "after:0", "after:x", "no.such:1", ":3"])
 def test_a_plan_that_can_never_strike_is_refused(plan):
     with pytest.raises(UsageError, match="POINT:K"):
-        crash.arm(plan)
+        crash_points.arm(plan)
 
 
 def test_a_command_with_such_a_plan_says_so_in_one_line(tmp_path):

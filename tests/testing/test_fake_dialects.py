@@ -11,7 +11,7 @@ import pytest
 from bare_client import MESSAGES, PROMPT, ask, body, send
 
 from holdfast.testing import FakeEngine
-from holdfast.testing.fake_options import Dialect
+from holdfast.testing.fake_engine.options import Dialect
 
 SAMPLING = ["/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/generate"]
 ASIDE = ["/version", "/health", "/metrics", "/server_info", "/model_info", "/get_model_info"]

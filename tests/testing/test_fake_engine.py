@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import Message, assistant, user
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from holdfast.testing.fake_engine import FakeEngineError
-from holdfast.testing.faults import FaultPlan
+from holdfast.testing.fake_engine.faults import FaultPlan
+from holdfast.testing.fake_engine.handle import FakeEngineError
 
 PROMPT = list(ByteRenderer().render([user("hello")], []))
 END = ByteRenderer.END

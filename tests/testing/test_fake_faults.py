@@ -10,8 +10,8 @@ import pytest
 from bare_client import PATHS, PROMPT, Answer, Sampled, ask, body, sampled, send
 
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from holdfast.testing.fake_options import Dialect
-from holdfast.testing.faults import HARMLESS, FaultPlan
+from holdfast.testing.fake_engine.faults import HARMLESS, FaultPlan
+from holdfast.testing.fake_engine.options import Dialect
 
 TOKENS = 20
 WIRES: dict[str, Dialect] = {

@@ -3,9 +3,9 @@
 import pytest
 from bare_client import PROMPT
 
-from holdfast.policy.renderer import ByteRenderer
-from holdfast.testing.fake_generation import Generation, Piece, whole
-from holdfast.testing.fake_tokens import Limits, Sampler
+from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.testing.fake_engine.generation import Generation, Piece, whole
+from holdfast.testing.fake_engine.tokens import Limits, Sampler
 
 LETTERS = Sampler(mean_length=40)
 REPLIES = Sampler(replies=("the answer is {n}, über {n}", "no: {n} and {n} and {n}"))

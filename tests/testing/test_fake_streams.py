@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from bare_client import MESSAGES, PATHS, PROMPT, Sampled, ask, body, sampled, send
 
-from holdfast.policy.renderer import ByteRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import user
 from holdfast.testing import FakeEngine
-from holdfast.testing.fake_options import Dialect
+from holdfast.testing.fake_engine.options import Dialect
 
 WIRES: dict[str, Dialect] = {
     "completions": "vllm",

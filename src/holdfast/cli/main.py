@@ -8,12 +8,13 @@ import sys
 from collections.abc import Sequence
 
 from holdfast import __version__
-from holdfast.cli import options, printing
-from holdfast.cli.exit import Exit
-from holdfast.cli.gateway_options import add_gateway
-from holdfast.cli.parser import Parser
-from holdfast.cli.result_options import add_compare, add_report
-from holdfast.cli.serve import add_serve
+from holdfast.cli.commands.serve import add_serve
+from holdfast.cli.options import run as options
+from holdfast.cli.options.gateway import add_gateway
+from holdfast.cli.options.parser import Parser
+from holdfast.cli.options.results import add_compare, add_report
+from holdfast.cli.terminal import text
+from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.records import redaction
 
 PR_SET_DUMPABLE = 4
@@ -30,13 +31,13 @@ def entry() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    printing.prepare_streams()
+    text.prepare_streams()
     parser = _parser()
     args = parser.parse_args(arguments)
     if args.command is None:
         parser.print_help(sys.stderr)
         return Exit.USAGE
-    from holdfast.cli.errors import guarded
+    from holdfast.cli.setup.errors import guarded
 
     redaction.hide(os.environ.get(getattr(args, "api_key_env", options.API_KEY)))
     journal = args.file if args.command == "journal" else getattr(args, "journal", "")
@@ -46,27 +47,27 @@ def main(arguments: Sequence[str]) -> int:
 def _dispatch(args: argparse.Namespace) -> int:
     _arm_crash_points()
     if args.command == "run":
-        from holdfast.cli.run import run
+        from holdfast.cli.commands.run import run
 
         return run(args)
     if args.command == "gateway":
-        from holdfast.cli.gateway import gateway
+        from holdfast.cli.commands.gateway import gateway
 
         return gateway(args)
     if args.command == "export":
-        from holdfast.cli.export import export
+        from holdfast.cli.commands.export import export
 
         return export(args)
     if args.command == "journal":
-        from holdfast.cli.journal import check
+        from holdfast.cli.commands.journal import check
 
         return check(args)
     if args.command == "serve":
-        from holdfast.cli.serve import serve
+        from holdfast.cli.commands.serve import serve
 
         return serve(args)
     if args.command == "policy":
-        from holdfast.cli.policy import check as check_policy
+        from holdfast.cli.commands.policy import check as check_policy
 
         return check_policy(args)
     return _look(args)
@@ -74,14 +75,14 @@ def _dispatch(args: argparse.Namespace) -> int:
 
 def _look(args: argparse.Namespace) -> int:
     if args.command == "compare":
-        from holdfast.cli.compare import compare
+        from holdfast.cli.commands.compare import compare
 
         return compare(args)
     if args.command == "report":
-        from holdfast.cli.report import report
+        from holdfast.cli.commands.report import report
 
         return report(args)
-    from holdfast.cli import show
+    from holdfast.cli.commands import show
 
     return show.runs(args) if args.command == "runs" else show.show(args)
 
@@ -117,6 +118,6 @@ def _close_to_other_processes() -> None:
 def _arm_crash_points() -> None:
     """For the crash suite: `HOLDFAST_CRASH` names where this process is to kill itself."""
     if plan := os.environ.get("HOLDFAST_CRASH"):
-        from holdfast.testing import crash
+        from holdfast.testing import crash_points
 
-        crash.arm(plan)
+        crash_points.arm(plan)

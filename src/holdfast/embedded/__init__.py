@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.embedded.engine import Engine
-    from holdfast.embedded.folder import load
-    from holdfast.embedded.process import EmbeddedEngine
+    from holdfast.embedded.arguments import Settings
+    from holdfast.embedded.child_process import EmbeddedEngine
+    from holdfast.embedded.model.load import load
+    from holdfast.embedded.scheduler.engine import Engine
     from holdfast.embedded.serving import serve
-    from holdfast.embedded.settings import Settings
 
 __all__ = ["EmbeddedEngine", "Engine", "Settings", "load", "serve"]
 
 _HOMES = {
-    "EmbeddedEngine": "process",
-    "Engine": "engine",
-    "Settings": "settings",
-    "load": "folder",
+    "EmbeddedEngine": "child_process",
+    "Engine": "scheduler.engine",
+    "Settings": "arguments",
+    "load": "model.load",
     "serve": "serving",
 }
 _HEAVY = ("Engine", "load")

@@ -4,8 +4,33 @@ import argparse
 import os
 from pathlib import Path
 
-from holdfast.embedded.settings import Settings
+from msgspec import Struct
+
 from holdfast.records.errors import UsageError
+
+STARTING = "starting: "
+"""Begins the lines that `--progress` writes."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What `holdfast serve` was told."""
+
+    model: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    name: str | None = None
+    """Default: the folder's own name."""
+    max_batch: int = 32
+    max_waiting: int = 1024
+    max_length: int | None = None
+    version: str = "default"
+    threads: int = 1
+    until_stdin_closes: bool = False
+    progress: bool = False
+    """Whether it writes to stdout what it does until it serves."""
+    api_key: str | None = None
+    log_requests: bool = False
+
 
 DESCRIPTION = (
     "Serves a causal LM from a Hugging Face folder, OpenAI-compatible, on this machine.\n"

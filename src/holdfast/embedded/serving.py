@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.embedded import extra, files, parent
-from holdfast.embedded.settings import STARTING, Settings
+from holdfast.embedded import extra, parent
+from holdfast.embedded.arguments import STARTING, Settings
+from holdfast.embedded.model import files
 from holdfast.records.errors import UsageError
 
 TINY = Path(__file__).parent / "tiny"
@@ -41,13 +42,13 @@ def _serve(settings: Settings, path: Path, sock: socket.socket) -> int:
     stage("importing torch and transformers")
     import torch
 
-    from holdfast.embedded import folder
-    from holdfast.embedded.engine import Engine
+    from holdfast.embedded.model import load
+    from holdfast.embedded.scheduler.engine import Engine
 
     torch.set_num_threads(settings.threads)
     _quiet()
     stage(f"loading {path}")
-    model = folder.load(path, max_length=settings.max_length)
+    model = load.load(path, max_length=settings.max_length)
     stage("proving that requests do not change each other's results")
     engine = Engine(
         model,
@@ -69,7 +70,7 @@ def _serve(settings: Settings, path: Path, sock: socket.socket) -> int:
 async def _listen(engine: Any, settings: Settings, *, sock: socket.socket, name: str) -> None:
     from aiohttp import web
 
-    from holdfast.embedded.server import Server
+    from holdfast.embedded.http.server import Server
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

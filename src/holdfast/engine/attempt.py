@@ -16,7 +16,7 @@ from holdfast.clock import Clock
 from holdfast.engine.settings import Settings
 from holdfast.journal.journal import Cut, Journal, Lease
 from holdfast.policy.policy import Policy
-from holdfast.policy.renderer import Renderer
+from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import (
     AttemptTimeout,
     Cause,
@@ -44,19 +44,19 @@ from holdfast.records.step import (
 )
 from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, Truncation
-from holdfast.rollout.containment import as_exception, end, finished
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.environment import as_number, earns_rewards
-from holdfast.rollout.inside import begins
-from holdfast.rollout.processor import (
+from holdfast.rollout.episodes.environment import as_number, earns_rewards
+from holdfast.rollout.processors.processor import (
     Returned,
     Reward,
     RolloutConfig,
     RolloutProcessor,
     completion_params_of,
 )
-from holdfast.rollout.session import Session
-from holdfast.rollout.tool import result_text
+from holdfast.rollout.replay.nested_steps import begins
+from holdfast.rollout.replay.session import Session
+from holdfast.rollout.threads.contain import as_exception, end, finished
+from holdfast.rollout.tools.tool import result_text
 
 FATAL = (JournalError, PolicyRefused, EndpointDown, ThreadsHang, ScoringStopped)
 """What ends the run and leaves the trajectory as it is, to go on later."""

@@ -13,27 +13,27 @@ from msgspec import Struct
 from holdfast import crashpoint
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.attempt import FATAL, Workbench, drive, load
-from holdfast.engine.garbage import fewer_collections
-from holdfast.engine.orphans import belongs_to
+from holdfast.engine.guards.crash_suspects import Slot, Slots, Suspects
+from holdfast.engine.guards.gc import fewer_collections
+from holdfast.engine.guards.loop_block import Standstill, sleep_through, standstills_watched
+from holdfast.engine.guards.orphan_tasks import belongs_to
+from holdfast.engine.guards.processor_setup import clean_up, set_up
 from holdfast.engine.progress import Progress
-from holdfast.engine.scorer import Scorer
-from holdfast.engine.scoring import Member, Scoring, tries_spent
+from holdfast.engine.scoring.scorer import Scorer
+from holdfast.engine.scoring.settle import Member, Scoring, tries_spent
 from holdfast.engine.settings import Settings
-from holdfast.engine.standstill import Standstill, sleep_through, standstills_watched
 from holdfast.engine.stop import Stop
-from holdfast.engine.suspects import Slot, Slots, Suspects
-from holdfast.engine.upkeep import clean_up, set_up
 from holdfast.journal.journal import Claim, Cut, Journal, Lease, Worker
 from holdfast.journal.process import this_process
 from holdfast.policy.policy import Policy
-from holdfast.policy.renderer import Renderer
+from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import HoldfastError, JournalError, RunStopped
 from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status, TrajectoryKey
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.containment import as_exception
-from holdfast.rollout.processor import RolloutProcessor
+from holdfast.rollout.processors.processor import RolloutProcessor
+from holdfast.rollout.threads.contain import as_exception
 
 CLAIM_AHEAD = 64
 STAND_BY = 1.0

@@ -9,7 +9,7 @@ from collections import Counter
 
 from msgspec import Struct, field
 
-from holdfast.engine.row_status import last_failure
+from holdfast.engine.export.row_status import last_failure
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.failure import Failure, shortened

@@ -5,23 +5,23 @@ from collections.abc import Iterable, Mapping
 from msgspec import structs
 
 from holdfast.engine.engine import Ending, Engine
-from holdfast.engine.opening import open_run
+from holdfast.engine.open_run import open_run
 from holdfast.engine.report import RunReport, build
-from holdfast.engine.scorer import GroupScorer, PointScorer, Scorer
+from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.journal.journal import Journal
-from holdfast.policy.caveats import caveats
-from holdfast.policy.choice import renderer_of
+from holdfast.policy.client.caveats import caveats
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Policy
-from holdfast.policy.pool import EnginePolicy
-from holdfast.policy.renderer import Renderer
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.policy.rendering.select import renderer_of
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, as_tasks, tasks_digest
-from holdfast.rollout.processor import as_processor, fingerprinted
-from holdfast.rollout.training import samples_for
+from holdfast.rollout.processors.processor import as_processor, fingerprinted
+from holdfast.rollout.processors.training import samples_for
 
 
 async def run(

@@ -6,7 +6,7 @@ from msgspec import Struct, structs
 
 from holdfast.records.bounds import check_number, check_whole
 from holdfast.records.errors import UsageError
-from holdfast.rollout.session import OnDivergence
+from holdfast.rollout.replay.session import OnDivergence
 
 
 def _check_longer(name: str, seconds: float) -> None:

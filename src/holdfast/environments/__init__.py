@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.environments.gym import GymEnvironment as GymEnvironment
+    from holdfast.environments.gym.environment import GymEnvironment as GymEnvironment
     from holdfast.environments.mcp import McpServer as McpServer
     from holdfast.environments.openenv import OpenEnvEnvironment as OpenEnvEnvironment
     from holdfast.environments.remote import EnvironmentEndpoint as EnvironmentEndpoint
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "EnvironmentEndpoint": "remote",
     "EnvironmentServer": "serving",
-    "GymEnvironment": "gym",
+    "GymEnvironment": "gym.environment",
     "HttpEnvironment": "remote",
     "McpServer": "mcp",
     "OpenEnvEnvironment": "openenv",

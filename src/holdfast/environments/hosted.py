@@ -35,10 +35,10 @@ from holdfast.environments.protocol import (
 )
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.records.failure import failure_of
-from holdfast.rollout.containment import as_exception, contained, end
-from holdfast.rollout.environment import Environment, Observation, Recovery
-from holdfast.rollout.own_thread import OwnThread
-from holdfast.rollout.tool import KEY_PARAMETER, Tool, as_tool, result_text
+from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
+from holdfast.rollout.threads.contain import as_exception, contained, end
+from holdfast.rollout.threads.dedicated import OwnThread
+from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool, as_tool, result_text
 
 CLOSE = "close"
 _log = logging.getLogger("holdfast.environments")

@@ -15,7 +15,12 @@ import msgspec
 
 from holdfast.environments import replies
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
-from holdfast.rollout.environment import DEFAULT_TIMEOUT, Environment, Observation, Recovery
+from holdfast.rollout.episodes.environment import (
+    DEFAULT_TIMEOUT,
+    Environment,
+    Observation,
+    Recovery,
+)
 
 try:
     from openenv.core.env_client import EnvClient

@@ -14,8 +14,8 @@ from msgspec import Meta, Struct
 from holdfast.records.errors import UsageError
 from holdfast.records.redaction import SHORTEST, hide
 from holdfast.records.step import Contract
-from holdfast.rollout.environment import Environment, Observation, Recovery, Seen, checked
-from holdfast.rollout.tool import DEFAULT_TIMEOUT, MAX_SHOWN, Tool, as_tool
+from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, Seen, checked
+from holdfast.rollout.tools.tool import DEFAULT_TIMEOUT, MAX_SHOWN, Tool, as_tool
 
 PROTOCOL = 1
 MAX_BODY = 64 * 1024 * 1024

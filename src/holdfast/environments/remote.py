@@ -30,14 +30,14 @@ from holdfast.environments.protocol import (
     ToolDescription,
 )
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
-from holdfast.rollout.environment import (
+from holdfast.rollout.episodes.environment import (
     DEFAULT_TIMEOUT,
     Environment,
     Observation,
     Recovery,
     Seen,
 )
-from holdfast.rollout.tool import KEY_PARAMETER, Tool
+from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
 
 DESCRIBE_SECONDS = 30.0
 FAREWELL_SECONDS = 10.0

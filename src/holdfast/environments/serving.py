@@ -28,8 +28,8 @@ from holdfast.environments.protocol import (
 )
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import failure_of
-from holdfast.rollout.containment import as_exception
-from holdfast.rollout.environment import Environment
+from holdfast.rollout.episodes.environment import Environment
+from holdfast.rollout.threads.contain import as_exception
 
 MAX_SESSIONS = 256
 IDLE_SECONDS = 3600.0

@@ -8,166 +8,182 @@ thing, it is that name, whichever of its modules has it.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.engine.scorer import Score as Score
-    from holdfast.evaluation.agent_processor import AgentRolloutProcessor as AgentRolloutProcessor
-    from holdfast.evaluation.comparison import compare as compare
-    from holdfast.evaluation.dataset import Dataset as Dataset
-    from holdfast.evaluation.dataset import default_dataset_adapter as default_dataset_adapter
+    from holdfast.engine.scoring.scorer import Score as Score
+    from holdfast.evaluation.data.dataset import Dataset as Dataset
+    from holdfast.evaluation.data.dataset import default_dataset_adapter as default_dataset_adapter
+    from holdfast.evaluation.data.loaders import DataLoaderResult as DataLoaderResult
+    from holdfast.evaluation.data.loaders import DynamicDataLoader as DynamicDataLoader
+    from holdfast.evaluation.data.loaders import EvaluationDataLoader as EvaluationDataLoader
+    from holdfast.evaluation.data.loaders import InlineDataLoader as InlineDataLoader
     from holdfast.evaluation.dataset_logger import DatasetLogger as DatasetLogger
     from holdfast.evaluation.dataset_logger import JournalDatasetLogger as JournalDatasetLogger
     from holdfast.evaluation.dataset_logger import default_logger as default_logger
     from holdfast.evaluation.decorator import evaluation_test as evaluation_test
+    from holdfast.evaluation.definition.options import Options as Options
+    from holdfast.evaluation.definition.parameters import EPParameters as EPParameters
+    from holdfast.evaluation.definition.retries import BackoffConfig as BackoffConfig
+    from holdfast.evaluation.definition.retries import (
+        ExceptionHandlerConfig as ExceptionHandlerConfig,
+    )
+    from holdfast.evaluation.definition.retries import (
+        get_default_exception_handler_config as get_default_exception_handler_config,
+    )
     from holdfast.evaluation.exceptions import EvalProtocolError as EvalProtocolError
     from holdfast.evaluation.exceptions import ResponseQualityError as ResponseQualityError
     from holdfast.evaluation.exceptions import (
         exception_for_status_code as exception_for_status_code,
     )
-    from holdfast.evaluation.gym_processor import MCPGymRolloutProcessor as MCPGymRolloutProcessor
-    from holdfast.evaluation.importing import results_from as results_from
-    from holdfast.evaluation.langgraph_processor import (
-        LangGraphRolloutProcessor as LangGraphRolloutProcessor,
-    )
-    from holdfast.evaluation.loaders import DataLoaderResult as DataLoaderResult
-    from holdfast.evaluation.loaders import DynamicDataLoader as DynamicDataLoader
-    from holdfast.evaluation.loaders import EvaluationDataLoader as EvaluationDataLoader
-    from holdfast.evaluation.loaders import InlineDataLoader as InlineDataLoader
-    from holdfast.evaluation.names import generate_id as generate_id
-    from holdfast.evaluation.openenv_processor import (
-        OpenEnvRolloutProcessor as OpenEnvRolloutProcessor,
-    )
-    from holdfast.evaluation.options import Options as Options
-    from holdfast.evaluation.outcome import EvaluationFailed as EvaluationFailed
-    from holdfast.evaluation.outcome import Outcome as Outcome
-    from holdfast.evaluation.parameters import EPParameters as EPParameters
-    from holdfast.evaluation.post_processor import (
-        NoOpRolloutResultPostProcessor as NoOpRolloutResultPostProcessor,
-    )
-    from holdfast.evaluation.post_processor import (
-        RolloutResultPostProcessor as RolloutResultPostProcessor,
-    )
-    from holdfast.evaluation.processors import NoOpRolloutProcessor as NoOpRolloutProcessor
-    from holdfast.evaluation.processors import (
+    from holdfast.evaluation.importers.load import results_from as results_from
+    from holdfast.evaluation.processors.agent import AgentRolloutProcessor as AgentRolloutProcessor
+    from holdfast.evaluation.processors.basic import NoOpRolloutProcessor as NoOpRolloutProcessor
+    from holdfast.evaluation.processors.basic import (
         SingleTurnRolloutProcessor as SingleTurnRolloutProcessor,
     )
-    from holdfast.evaluation.pydantic_ai_processor import (
+    from holdfast.evaluation.processors.gym.processor import (
+        MCPGymRolloutProcessor as MCPGymRolloutProcessor,
+    )
+    from holdfast.evaluation.processors.langgraph import (
+        LangGraphRolloutProcessor as LangGraphRolloutProcessor,
+    )
+    from holdfast.evaluation.processors.openenv import (
+        OpenEnvRolloutProcessor as OpenEnvRolloutProcessor,
+    )
+    from holdfast.evaluation.processors.post_processor import (
+        NoOpRolloutResultPostProcessor as NoOpRolloutResultPostProcessor,
+    )
+    from holdfast.evaluation.processors.post_processor import (
+        RolloutResultPostProcessor as RolloutResultPostProcessor,
+    )
+    from holdfast.evaluation.processors.pydantic_ai import (
         PydanticAgentRolloutProcessor as PydanticAgentRolloutProcessor,
     )
-    from holdfast.evaluation.remote_messages import InitRequest as InitRequest
-    from holdfast.evaluation.remote_messages import RolloutMetadata as RolloutMetadata
-    from holdfast.evaluation.remote_messages import StatusResponse as StatusResponse
-    from holdfast.evaluation.remote_processor import (
+    from holdfast.evaluation.processors.remote import (
         RemoteRolloutProcessor as RemoteRolloutProcessor,
     )
-    from holdfast.evaluation.result import EvaluateResult as EvaluateResult
-    from holdfast.evaluation.result import MetricResult as MetricResult
-    from holdfast.evaluation.result import StepOutput as StepOutput
-    from holdfast.evaluation.results import Results as Results
-    from holdfast.evaluation.results import results_of as results_of
-    from holdfast.evaluation.retrying import BackoffConfig as BackoffConfig
-    from holdfast.evaluation.retrying import ExceptionHandlerConfig as ExceptionHandlerConfig
-    from holdfast.evaluation.retrying import (
-        get_default_exception_handler_config as get_default_exception_handler_config,
+    from holdfast.evaluation.processors.remote_messages import InitRequest as InitRequest
+    from holdfast.evaluation.processors.remote_messages import RolloutMetadata as RolloutMetadata
+    from holdfast.evaluation.processors.remote_messages import StatusResponse as StatusResponse
+    from holdfast.evaluation.processors.row_processor import RolloutProcessor as RolloutProcessor
+    from holdfast.evaluation.processors.row_processor import (
+        RolloutProcessorConfig as RolloutProcessorConfig,
     )
-    from holdfast.evaluation.row import (
-        ChatCompletionContentPartImageParam as ChatCompletionContentPartImageParam,
+    from holdfast.evaluation.rows.adapters import (
+        assistant_to_ground_truth as assistant_to_ground_truth,
     )
-    from holdfast.evaluation.row import (
-        ChatCompletionContentPartParam as ChatCompletionContentPartParam,
+    from holdfast.evaluation.rows.adapters import (
+        create_rows_from_indices as create_rows_from_indices,
     )
-    from holdfast.evaluation.row import (
-        ChatCompletionContentPartTextParam as ChatCompletionContentPartTextParam,
+    from holdfast.evaluation.rows.adapters import (
+        filter_longest_conversation as filter_longest_conversation,
     )
-    from holdfast.evaluation.row import CompletionParams as CompletionParams
-    from holdfast.evaluation.row import CompletionUsage as CompletionUsage
-    from holdfast.evaluation.row import CostMetrics as CostMetrics
-    from holdfast.evaluation.row import EvalMetadata as EvalMetadata
-    from holdfast.evaluation.row import EvaluationRow as EvaluationRow
-    from holdfast.evaluation.row import EvaluationThreshold as EvaluationThreshold
-    from holdfast.evaluation.row import ExecutionMetadata as ExecutionMetadata
-    from holdfast.evaluation.row import InputMetadata as InputMetadata
-    from holdfast.evaluation.row import Message as Message
-    from holdfast.evaluation.row_processor import RolloutProcessor as RolloutProcessor
-    from holdfast.evaluation.row_processor import RolloutProcessorConfig as RolloutProcessorConfig
-    from holdfast.evaluation.status import ErrorInfo as ErrorInfo
-    from holdfast.evaluation.status import Status as Status
-    from holdfast.evaluation.status import TerminationReason as TerminationReason
-    from holdfast.evaluation.turns import assistant_to_ground_truth as assistant_to_ground_truth
-    from holdfast.evaluation.turns import create_rows_from_indices as create_rows_from_indices
-    from holdfast.evaluation.turns import filter_longest_conversation as filter_longest_conversation
-    from holdfast.evaluation.turns import (
+    from holdfast.evaluation.rows.adapters import (
         multi_turn_assistant_to_ground_truth as multi_turn_assistant_to_ground_truth,
     )
-    from holdfast.evaluation.verdict import verdict_of as verdict_of
-    from holdfast.gateway.black_box import BlackBoxRolloutProcessor as BlackBoxRolloutProcessor
-    from holdfast.rollout.agent import EnvironmentRolloutProcessor as EnvironmentRolloutProcessor
+    from holdfast.evaluation.rows.names import generate_id as generate_id
+    from holdfast.evaluation.rows.result import EvaluateResult as EvaluateResult
+    from holdfast.evaluation.rows.result import MetricResult as MetricResult
+    from holdfast.evaluation.rows.result import StepOutput as StepOutput
+    from holdfast.evaluation.rows.row import (
+        ChatCompletionContentPartImageParam as ChatCompletionContentPartImageParam,
+    )
+    from holdfast.evaluation.rows.row import (
+        ChatCompletionContentPartParam as ChatCompletionContentPartParam,
+    )
+    from holdfast.evaluation.rows.row import (
+        ChatCompletionContentPartTextParam as ChatCompletionContentPartTextParam,
+    )
+    from holdfast.evaluation.rows.row import CompletionParams as CompletionParams
+    from holdfast.evaluation.rows.row import CompletionUsage as CompletionUsage
+    from holdfast.evaluation.rows.row import CostMetrics as CostMetrics
+    from holdfast.evaluation.rows.row import EvalMetadata as EvalMetadata
+    from holdfast.evaluation.rows.row import EvaluationRow as EvaluationRow
+    from holdfast.evaluation.rows.row import EvaluationThreshold as EvaluationThreshold
+    from holdfast.evaluation.rows.row import ExecutionMetadata as ExecutionMetadata
+    from holdfast.evaluation.rows.row import InputMetadata as InputMetadata
+    from holdfast.evaluation.rows.row import Message as Message
+    from holdfast.evaluation.rows.status import ErrorInfo as ErrorInfo
+    from holdfast.evaluation.rows.status import Status as Status
+    from holdfast.evaluation.rows.status import TerminationReason as TerminationReason
+    from holdfast.evaluation.stats.comparison import compare as compare
+    from holdfast.evaluation.stats.outcome import EvaluationFailed as EvaluationFailed
+    from holdfast.evaluation.stats.outcome import Outcome as Outcome
+    from holdfast.evaluation.stats.results import Results as Results
+    from holdfast.evaluation.stats.results import results_of as results_of
+    from holdfast.evaluation.stats.verdict import verdict_of as verdict_of
+    from holdfast.gateway.agents.subprocess import (
+        BlackBoxRolloutProcessor as BlackBoxRolloutProcessor,
+    )
+    from holdfast.rollout.processors.agent import (
+        EnvironmentRolloutProcessor as EnvironmentRolloutProcessor,
+    )
 
 _WHERE = {
-    "AgentRolloutProcessor": "holdfast.evaluation.agent_processor",
-    "BackoffConfig": "holdfast.evaluation.retrying",
-    "BlackBoxRolloutProcessor": "holdfast.gateway.black_box",
-    "ChatCompletionContentPartImageParam": "holdfast.evaluation.row",
-    "ChatCompletionContentPartParam": "holdfast.evaluation.row",
-    "ChatCompletionContentPartTextParam": "holdfast.evaluation.row",
-    "CompletionParams": "holdfast.evaluation.row",
-    "CompletionUsage": "holdfast.evaluation.row",
-    "CostMetrics": "holdfast.evaluation.row",
-    "DataLoaderResult": "holdfast.evaluation.loaders",
-    "Dataset": "holdfast.evaluation.dataset",
+    "AgentRolloutProcessor": "holdfast.evaluation.processors.agent",
+    "BackoffConfig": "holdfast.evaluation.definition.retries",
+    "BlackBoxRolloutProcessor": "holdfast.gateway.agents.subprocess",
+    "ChatCompletionContentPartImageParam": "holdfast.evaluation.rows.row",
+    "ChatCompletionContentPartParam": "holdfast.evaluation.rows.row",
+    "ChatCompletionContentPartTextParam": "holdfast.evaluation.rows.row",
+    "CompletionParams": "holdfast.evaluation.rows.row",
+    "CompletionUsage": "holdfast.evaluation.rows.row",
+    "CostMetrics": "holdfast.evaluation.rows.row",
+    "DataLoaderResult": "holdfast.evaluation.data.loaders",
+    "Dataset": "holdfast.evaluation.data.dataset",
     "DatasetLogger": "holdfast.evaluation.dataset_logger",
-    "DynamicDataLoader": "holdfast.evaluation.loaders",
-    "EPParameters": "holdfast.evaluation.parameters",
-    "EnvironmentRolloutProcessor": "holdfast.rollout.agent",
-    "ErrorInfo": "holdfast.evaluation.status",
-    "EvalMetadata": "holdfast.evaluation.row",
+    "DynamicDataLoader": "holdfast.evaluation.data.loaders",
+    "EPParameters": "holdfast.evaluation.definition.parameters",
+    "EnvironmentRolloutProcessor": "holdfast.rollout.processors.agent",
+    "ErrorInfo": "holdfast.evaluation.rows.status",
+    "EvalMetadata": "holdfast.evaluation.rows.row",
     "EvalProtocolError": "holdfast.evaluation.exceptions",
-    "EvaluateResult": "holdfast.evaluation.result",
-    "EvaluationDataLoader": "holdfast.evaluation.loaders",
-    "EvaluationFailed": "holdfast.evaluation.outcome",
-    "EvaluationRow": "holdfast.evaluation.row",
-    "EvaluationThreshold": "holdfast.evaluation.row",
-    "ExceptionHandlerConfig": "holdfast.evaluation.retrying",
-    "ExecutionMetadata": "holdfast.evaluation.row",
-    "InitRequest": "holdfast.evaluation.remote_messages",
-    "InlineDataLoader": "holdfast.evaluation.loaders",
-    "InputMetadata": "holdfast.evaluation.row",
+    "EvaluateResult": "holdfast.evaluation.rows.result",
+    "EvaluationDataLoader": "holdfast.evaluation.data.loaders",
+    "EvaluationFailed": "holdfast.evaluation.stats.outcome",
+    "EvaluationRow": "holdfast.evaluation.rows.row",
+    "EvaluationThreshold": "holdfast.evaluation.rows.row",
+    "ExceptionHandlerConfig": "holdfast.evaluation.definition.retries",
+    "ExecutionMetadata": "holdfast.evaluation.rows.row",
+    "InitRequest": "holdfast.evaluation.processors.remote_messages",
+    "InlineDataLoader": "holdfast.evaluation.data.loaders",
+    "InputMetadata": "holdfast.evaluation.rows.row",
     "JournalDatasetLogger": "holdfast.evaluation.dataset_logger",
-    "LangGraphRolloutProcessor": "holdfast.evaluation.langgraph_processor",
-    "MCPGymRolloutProcessor": "holdfast.evaluation.gym_processor",
-    "Message": "holdfast.evaluation.row",
-    "MetricResult": "holdfast.evaluation.result",
-    "NoOpRolloutProcessor": "holdfast.evaluation.processors",
-    "NoOpRolloutResultPostProcessor": "holdfast.evaluation.post_processor",
-    "OpenEnvRolloutProcessor": "holdfast.evaluation.openenv_processor",
-    "Options": "holdfast.evaluation.options",
-    "Outcome": "holdfast.evaluation.outcome",
-    "PydanticAgentRolloutProcessor": "holdfast.evaluation.pydantic_ai_processor",
-    "RemoteRolloutProcessor": "holdfast.evaluation.remote_processor",
+    "LangGraphRolloutProcessor": "holdfast.evaluation.processors.langgraph",
+    "MCPGymRolloutProcessor": "holdfast.evaluation.processors.gym.processor",
+    "Message": "holdfast.evaluation.rows.row",
+    "MetricResult": "holdfast.evaluation.rows.result",
+    "NoOpRolloutProcessor": "holdfast.evaluation.processors.basic",
+    "NoOpRolloutResultPostProcessor": "holdfast.evaluation.processors.post_processor",
+    "OpenEnvRolloutProcessor": "holdfast.evaluation.processors.openenv",
+    "Options": "holdfast.evaluation.definition.options",
+    "Outcome": "holdfast.evaluation.stats.outcome",
+    "PydanticAgentRolloutProcessor": "holdfast.evaluation.processors.pydantic_ai",
+    "RemoteRolloutProcessor": "holdfast.evaluation.processors.remote",
     "ResponseQualityError": "holdfast.evaluation.exceptions",
-    "Results": "holdfast.evaluation.results",
-    "RolloutMetadata": "holdfast.evaluation.remote_messages",
-    "RolloutProcessor": "holdfast.evaluation.row_processor",
-    "RolloutProcessorConfig": "holdfast.evaluation.row_processor",
-    "RolloutResultPostProcessor": "holdfast.evaluation.post_processor",
-    "Score": "holdfast.engine.scorer",
-    "SingleTurnRolloutProcessor": "holdfast.evaluation.processors",
-    "Status": "holdfast.evaluation.status",
-    "StatusResponse": "holdfast.evaluation.remote_messages",
-    "StepOutput": "holdfast.evaluation.result",
-    "TerminationReason": "holdfast.evaluation.status",
-    "assistant_to_ground_truth": "holdfast.evaluation.turns",
-    "compare": "holdfast.evaluation.comparison",
-    "create_rows_from_indices": "holdfast.evaluation.turns",
-    "default_dataset_adapter": "holdfast.evaluation.dataset",
+    "Results": "holdfast.evaluation.stats.results",
+    "RolloutMetadata": "holdfast.evaluation.processors.remote_messages",
+    "RolloutProcessor": "holdfast.evaluation.processors.row_processor",
+    "RolloutProcessorConfig": "holdfast.evaluation.processors.row_processor",
+    "RolloutResultPostProcessor": "holdfast.evaluation.processors.post_processor",
+    "Score": "holdfast.engine.scoring.scorer",
+    "SingleTurnRolloutProcessor": "holdfast.evaluation.processors.basic",
+    "Status": "holdfast.evaluation.rows.status",
+    "StatusResponse": "holdfast.evaluation.processors.remote_messages",
+    "StepOutput": "holdfast.evaluation.rows.result",
+    "TerminationReason": "holdfast.evaluation.rows.status",
+    "assistant_to_ground_truth": "holdfast.evaluation.rows.adapters",
+    "compare": "holdfast.evaluation.stats.comparison",
+    "create_rows_from_indices": "holdfast.evaluation.rows.adapters",
+    "default_dataset_adapter": "holdfast.evaluation.data.dataset",
     "default_logger": "holdfast.evaluation.dataset_logger",
     "evaluation_test": "holdfast.evaluation.decorator",
     "exception_for_status_code": "holdfast.evaluation.exceptions",
-    "filter_longest_conversation": "holdfast.evaluation.turns",
-    "generate_id": "holdfast.evaluation.names",
-    "get_default_exception_handler_config": "holdfast.evaluation.retrying",
-    "multi_turn_assistant_to_ground_truth": "holdfast.evaluation.turns",
-    "results_from": "holdfast.evaluation.importing",
-    "results_of": "holdfast.evaluation.results",
-    "verdict_of": "holdfast.evaluation.verdict",
+    "filter_longest_conversation": "holdfast.evaluation.rows.adapters",
+    "generate_id": "holdfast.evaluation.rows.names",
+    "get_default_exception_handler_config": "holdfast.evaluation.definition.retries",
+    "multi_turn_assistant_to_ground_truth": "holdfast.evaluation.rows.adapters",
+    "results_from": "holdfast.evaluation.importers.load",
+    "results_of": "holdfast.evaluation.stats.results",
+    "verdict_of": "holdfast.evaluation.stats.verdict",
 }
 __all__ = [
     "AgentRolloutProcessor",

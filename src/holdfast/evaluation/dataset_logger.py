@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.row import EvaluationRow
+    from holdfast.evaluation.rows.row import EvaluationRow
 
 Found = TypeVar("Found")
 
@@ -39,7 +39,7 @@ class JournalDatasetLogger(DatasetLogger):
         self._journal = None if journal is None else str(journal)
 
     def log(self, row: "EvaluationRow") -> None:
-        from holdfast.evaluation.row_processor import is_at_work
+        from holdfast.evaluation.processors.row_processor import is_at_work
 
         if not is_at_work():
             _apart(self._logged(row.model_copy(deep=True)))
@@ -51,19 +51,19 @@ class JournalDatasetLogger(DatasetLogger):
         return [row for row in rows if row.execution_metadata.rollout_id == rollout_id]
 
     def _place(self) -> str:
-        from holdfast.evaluation.options import Options
-        from holdfast.evaluation.session import Session
+        from holdfast.evaluation.definition.options import Options
+        from holdfast.evaluation.running.session import Session
 
         return Session(Options(journal=self._journal)).journal()
 
     async def _logged(self, row: "EvaluationRow") -> None:
-        from holdfast.evaluation.experiment import perform_async
-        from holdfast.evaluation.logged_row import experiment_of
+        from holdfast.evaluation.running.experiment import perform_async
+        from holdfast.evaluation.running.logged_row import experiment_of
 
         await perform_async(experiment_of(row, self._place()))
 
     async def _rows(self) -> "list[EvaluationRow]":
-        from holdfast.evaluation.logged_row import rows_in
+        from holdfast.evaluation.running.logged_row import rows_in
         from holdfast.journal import open_journal
 
         journal = open_journal(self._place())

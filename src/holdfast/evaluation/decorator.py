@@ -9,13 +9,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from holdfast.evaluation import arguments
-from holdfast.evaluation.calling import Evaluation
-from holdfast.evaluation.dataset import Adapter, Preprocess
-from holdfast.evaluation.definition import Definition, check_function
-from holdfast.evaluation.parameters import parameters_of
-from holdfast.evaluation.retrying import retrying_of
-from holdfast.rollout.processor import fingerprinted
+from holdfast.evaluation.data.dataset import Adapter, Preprocess
+from holdfast.evaluation.definition import validate
+from holdfast.evaluation.definition.definition import Definition, check_function
+from holdfast.evaluation.definition.parameters import parameters_of
+from holdfast.evaluation.definition.retries import retrying_of
+from holdfast.evaluation.running.call import Evaluation
+from holdfast.rollout.processors.processor import fingerprinted
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Params = Mapping[str, object]
@@ -64,12 +64,12 @@ def evaluation_test(
     accepted and changes nothing: no browser is ever opened.
     """
     parameters = parameters_of(locals())
-    arguments.check_names(evaluation_test, bare, unknown)
-    judged = arguments.mode(mode)
-    settings = arguments.listed(completion_params)
-    arguments.check_settings(settings, samples)
-    processor = arguments.configured(
-        arguments.processor(rollout_processor),
+    validate.check_names(evaluation_test, bare, unknown)
+    judged = validate.mode(mode)
+    settings = validate.listed(completion_params)
+    validate.check_settings(settings, samples)
+    processor = validate.configured(
+        validate.processor(rollout_processor),
         mcp_config_path=mcp_config_path,
         server_script_path=server_script_path,
         steps=steps,
@@ -83,7 +83,7 @@ def evaluation_test(
         definition = Definition(
             function=function,
             mode=judged,
-            datasets=arguments.datasets(
+            datasets=validate.datasets(
                 function,
                 dataset=dataset,
                 input_dataset=input_dataset,
@@ -92,33 +92,33 @@ def evaluation_test(
                 data_loaders=data_loaders,
                 dataset_adapter=dataset_adapter,
                 preprocess_fn=preprocess_fn,
-                filtered_row_ids=arguments.names("filtered_row_ids", filtered_row_ids),
-                max_dataset_rows=arguments.whole("max_dataset_rows", max_dataset_rows, least=0),
+                filtered_row_ids=validate.names("filtered_row_ids", filtered_row_ids),
+                max_dataset_rows=validate.whole("max_dataset_rows", max_dataset_rows, least=0),
                 combine_datasets=combine_datasets,
             ),
             completion_params=settings,
-            keywords=arguments.keywords(evaluation_test_kwargs, function, judged),
+            keywords=validate.keywords(evaluation_test_kwargs, function, judged),
             processor=processor,
             rollout=code,
             rollout_code=rollout_code,
-            aggregation=arguments.aggregation(aggregation_method),
-            threshold=arguments.threshold(passed_threshold),
-            num_runs=arguments.whole("num_runs", num_runs) or 1,
-            samples=arguments.whole("samples", samples),
-            seed=arguments.whole("seed", seed, least=0),
-            max_concurrent_rollouts=arguments.whole(
+            aggregation=validate.aggregation(aggregation_method),
+            threshold=validate.threshold(passed_threshold),
+            num_runs=validate.whole("num_runs", num_runs) or 1,
+            samples=validate.whole("samples", samples),
+            seed=validate.whole("seed", seed, least=0),
+            max_concurrent_rollouts=validate.whole(
                 "max_concurrent_rollouts", max_concurrent_rollouts
             )
             or 1,
-            max_concurrent_evaluations=arguments.whole(
+            max_concurrent_evaluations=validate.whole(
                 "max_concurrent_evaluations", max_concurrent_evaluations
             )
             or 1,
-            scorer_timeout=arguments.seconds("scorer_timeout", scorer_timeout),
-            scorer_tries=arguments.whole("scorer_tries", scorer_tries) or 1,
+            scorer_timeout=validate.seconds("scorer_timeout", scorer_timeout),
+            scorer_tries=validate.whole("scorer_tries", scorer_tries) or 1,
             retrying=retrying_of(exception_handler_config),
-            policy=arguments.addresses(policy),
-            logger=arguments.logger(logger),
+            policy=validate.addresses(policy),
+            logger=validate.logger(logger),
         )
         test = _wrapped(function, definition)
         test.__ep_params__ = parameters  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ default; none of them is an outcome of the policy.
 
 from typing import ClassVar
 
-from holdfast.evaluation.status import Status, StatusCode
+from holdfast.evaluation.rows.status import Status, StatusCode
 from holdfast.records.errors import Cause, HoldfastError
 
 

@@ -1,15 +1,15 @@
 """The models under the name of eval-protocol's module for them: `from holdfast.evaluation.models
 import EvaluationRow` is what a test file says after its imports were changed."""
 
-from holdfast.evaluation.names import (
+from holdfast.evaluation.rows.names import (
     generate_id,
 )
-from holdfast.evaluation.result import (
+from holdfast.evaluation.rows.result import (
     EvaluateResult,
     MetricResult,
     StepOutput,
 )
-from holdfast.evaluation.row import (
+from holdfast.evaluation.rows.row import (
     ChatCompletionContentPartImageParam,
     ChatCompletionContentPartParam,
     ChatCompletionContentPartTextParam,
@@ -27,7 +27,7 @@ from holdfast.evaluation.row import (
     JSONType,
     Message,
 )
-from holdfast.evaluation.status import (
+from holdfast.evaluation.rows.status import (
     ErrorInfo,
     Status,
     TerminationReason,

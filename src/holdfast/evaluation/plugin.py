@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.evaluation import flags
+from holdfast.evaluation.definition import flags
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.definition import Definition, Variant
-    from holdfast.evaluation.options import Options
-    from holdfast.evaluation.outcome import Outcome
-    from holdfast.evaluation.session import Session
+    from holdfast.evaluation.definition.definition import Definition, Variant
+    from holdfast.evaluation.definition.options import Options
+    from holdfast.evaluation.running.session import Session
+    from holdfast.evaluation.stats.outcome import Outcome
 
 MARK = "__holdfast__"
 PARAMETER = "holdfast_variant"
@@ -70,7 +70,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     definition: Definition | None = getattr(metafunc.function, MARK, None)
     if definition is None:
         return
-    from holdfast.evaluation.definition import variants_of
+    from holdfast.evaluation.definition.definition import variants_of
     from holdfast.records.errors import UsageError
 
     try:
@@ -90,7 +90,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     definition: Definition | None = getattr(pyfuncitem.obj, MARK, None)
     if definition is None:
         return None
-    from holdfast.evaluation.interruption import Interrupted
+    from holdfast.evaluation.running.signals import Interrupted
     from holdfast.records.errors import ScoringStopped
 
     try:
@@ -108,8 +108,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
 
 
 def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
-    from holdfast.evaluation.experiment import Experiment, perform
-    from holdfast.evaluation.recorded import run_name
+    from holdfast.evaluation.running.experiment import Experiment, perform
+    from holdfast.evaluation.running.resume import run_name
 
     session = _session_of(item.config)
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}  # noqa: SLF001
@@ -143,7 +143,7 @@ def _params(item: pytest.Function) -> dict[str, Any]:
 def _variant(
     item: pytest.Function, definition: "Definition", arguments: dict[str, Any]
 ) -> "Variant":
-    from holdfast.evaluation.definition import variants_of, with_setting
+    from holdfast.evaluation.definition.definition import variants_of, with_setting
 
     options = _options_of(item.config)
     params = _params(item)
@@ -158,7 +158,7 @@ def _variant(
 
 def _options_of(config: pytest.Config) -> "Options":
     if _options not in config.stash:
-        from holdfast.evaluation.options import options_of
+        from holdfast.evaluation.definition.options import options_of
 
         config.stash[_options] = options_of(vars(config.option))
     return config.stash[_options]
@@ -166,7 +166,7 @@ def _options_of(config: pytest.Config) -> "Options":
 
 def _session_of(config: pytest.Config) -> "Session":
     if _session not in config.stash:
-        from holdfast.evaluation.session import Session
+        from holdfast.evaluation.running.session import Session
 
         config.stash[_session] = Session(
             _options_of(config), root=config.rootpath, tell=_teller(config)
@@ -224,7 +224,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
     if call.when == "call" and getattr(getattr(item, "obj", None), MARK, None) is not None:
         if _outcome in item.stash:
             setattr(report, ATTACHED, item.stash[_outcome])
-        from holdfast.evaluation.outcome import EvaluationFailed
+        from holdfast.evaluation.stats.outcome import EvaluationFailed
         from holdfast.records.errors import HoldfastError
 
         found = call.excinfo.value if call.excinfo else None

@@ -15,26 +15,34 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct, structs
 
-from holdfast.gateway import address, tool_endpoint, tool_mcp
+from holdfast.gateway import address
 from holdfast.gateway.address import LOOPBACK, Address
-from holdfast.gateway.answering import attempt_over, completed, reward_of, unforeseen, until_durable
-from holdfast.gateway.calling import Bound, call
-from holdfast.gateway.counting import prompt_tokens
-from holdfast.gateway.exchange import Refused, Wire
-from holdfast.gateway.holding import HOLD_SECONDS, Gate, HeldPolicy, Hold
-from holdfast.gateway.ignoring import MESSAGES, Ignoring
-from holdfast.gateway.keys import Bearer, Keys
+from holdfast.gateway.calls.stream import Pace
+from holdfast.gateway.calls.strip_fields import MESSAGES, Ignoring
+from holdfast.gateway.calls.tool_calls import AgentTools
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.http import tool_mcp, tool_routes
+from holdfast.gateway.http.call_route import Bound, call
+from holdfast.gateway.http.count_tokens import prompt_tokens
+from holdfast.gateway.http.errors import WrongMethod, no_key, nothing_at, refuse, several_keys
+from holdfast.gateway.http.exceptions import (
+    attempt_over,
+    completed,
+    reward_of,
+    unforeseen,
+    until_durable,
+)
+from holdfast.gateway.http.listener import Listener
+from holdfast.gateway.http.metrics import CONTENT_TYPE, Metrics, as_text
+from holdfast.gateway.http.relay import Tickets
+from holdfast.gateway.http.request import Visit
 from holdfast.gateway.limits import Limits
-from holdfast.gateway.listener import Listener
-from holdfast.gateway.live import Pace
-from holdfast.gateway.metrics import CONTENT_TYPE, Metrics, as_text
-from holdfast.gateway.peers import Stats
-from holdfast.gateway.refusing import WrongMethod, no_key, nothing_at, refuse, several_keys
-from holdfast.gateway.relay import Tickets
-from holdfast.gateway.tools import AgentTools
-from holdfast.gateway.trajectory import AgentTrajectory
-from holdfast.gateway.visit import Visit
-from holdfast.gateway.wires import anthropic_messages, openai_models
+from holdfast.gateway.protocol.keys import Bearer, Keys
+from holdfast.gateway.protocol.messages import Refused, Wire
+from holdfast.gateway.weight_hold import HOLD_SECONDS, Gate, HeldPolicy, Hold
+from holdfast.gateway.wires.anthropic import messages
+from holdfast.gateway.wires.openai import models
+from holdfast.gateway.workers.peers import Stats
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
@@ -120,8 +128,8 @@ class Gateway:
             "/v1/messages/count_tokens": (("POST",), self._count),
             _MODELS: (_READS, self._models),
             "/complete": (("POST",), self._complete),
-            tool_endpoint.LIST: (_READS, self._with_tools(tool_endpoint.list_tools)),
-            tool_endpoint.CALL: (("POST",), self._with_tools(tool_endpoint.call_tool)),
+            tool_routes.LIST: (_READS, self._with_tools(tool_routes.list_tools)),
+            tool_routes.CALL: (("POST",), self._with_tools(tool_routes.call_tool)),
             tool_mcp.PATH: (("POST",), self._with_tools(tool_mcp.serve)),
             "/health": (_READS, self._health),
             "/metrics": (_READS, self._show_metrics),
@@ -247,7 +255,7 @@ class Gateway:
 
     def _endpoint(self, visit: Visit) -> Endpoint:
         # A model's name, or a tool's, is no part of the route: that is counted and logged.
-        named = (_MODELS + "/", tool_endpoint.CALL)
+        named = (_MODELS + "/", tool_routes.CALL)
         begins = next((one for one in named if visit.path.startswith(one)), visit.path)
         route = _MODELS if begins == named[0] else begins
         found = self._routes.get(route)
@@ -278,21 +286,21 @@ class Gateway:
     async def _count(self, visit: Visit) -> web.StreamResponse:
         bound = self._found(visit)
         body, _ = self._ignoring.without(MESSAGES, await visit.body())
-        ask = anthropic_messages.count_ask(body)
+        ask = messages.count_ask(body)
         tokens = await prompt_tokens(bound.trajectory, ask)
-        return await visit.telling.whole(anthropic_messages.count_answer(tokens))
+        return await visit.telling.whole(messages.count_answer(tokens))
 
     async def _models(self, visit: Visit) -> web.StreamResponse:
         bound = self._found(visit)
         model = self._model or bound.voice.policy.model
         name = visit.path.removeprefix(_MODELS).removeprefix("/")
-        body = openai_models.every([model], created=self._created)
+        body = models.every([model], created=self._created)
         if name:
-            body = openai_models.one(name, [model], created=self._created)
+            body = models.one(name, [model], created=self._created)
         if visit.is_anthropic and name:
-            body = anthropic_messages.model_answer(model, created=self._created)
+            body = messages.model_answer(model, created=self._created)
         elif visit.is_anthropic:
-            body = anthropic_messages.models_answer([model], created=self._created)
+            body = messages.models_answer([model], created=self._created)
         return await visit.telling.whole(body)
 
     async def _complete(self, visit: Visit) -> web.StreamResponse:
@@ -317,7 +325,7 @@ class Gateway:
     ) -> Endpoint:
         async def served(visit: Visit) -> web.StreamResponse:
             trajectory = self._found(visit).trajectory
-            if visit.route == tool_endpoint.CALL:
+            if visit.route == tool_routes.CALL:
                 trajectory.check_not_completed()
             try:
                 return await endpoint(visit, trajectory.tools)

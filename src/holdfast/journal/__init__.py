@@ -24,7 +24,7 @@ def open_journal(where: str | Path, *, read_only: bool = False) -> Journal:
         from holdfast.journal.memory import MemoryJournal
 
         return MemoryJournal()
-    from holdfast.journal.sqlite import SqliteJournal
+    from holdfast.journal.sqlite.journal import SqliteJournal
 
     return SqliteJournal(Path(where), read_only=read_only)
 

@@ -19,20 +19,27 @@ from holdfast.records.message import Message, ToolCall, user
 from holdfast.records.step import Generated, ValueRecorded, is_cut_by, scope_of
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey, Truncation
-from holdfast.rollout import difference, generation, given
-from holdfast.rollout.budget import Budget, Limits, Spent
-from holdfast.rollout.calls import run_calls
-from holdfast.rollout.containment import contained
-from holdfast.rollout.environment import Environment, Observation
-from holdfast.rollout.episode import BoundTool, Episode
-from holdfast.rollout.generation import Turn
-from holdfast.rollout.inside import Inside, around, check_no_world, check_outside, check_own
-from holdfast.rollout.pending import awaited
-from holdfast.rollout.prompt import Prompt, Stream, fingerprint
-from holdfast.rollout.reply import Reply, ToolReply
-from holdfast.rollout.session import Session, is_accident
-from holdfast.rollout.tool import Function, Tool, as_tool, schemas_of
-from holdfast.rollout.voice import Voice
+from holdfast.rollout import validate
+from holdfast.rollout.episodes.environment import Environment, Observation
+from holdfast.rollout.episodes.episode import BoundTool, Episode
+from holdfast.rollout.replay import divergence, generate_step
+from holdfast.rollout.replay.budget import Budget, Limits, Spent
+from holdfast.rollout.replay.generate_step import Turn
+from holdfast.rollout.replay.nested_steps import (
+    Inside,
+    around,
+    check_no_world,
+    check_outside,
+    check_own,
+)
+from holdfast.rollout.replay.prompt import Prompt, Stream, fingerprint
+from holdfast.rollout.replay.reply import Reply, ToolReply
+from holdfast.rollout.replay.session import Session, is_accident
+from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.unawaited import awaited
+from holdfast.rollout.threads.contain import contained
+from holdfast.rollout.tool_step import run_calls
+from holdfast.rollout.tools.tool import Function, Tool, as_tool, schemas_of
 
 __all__ = ["Reply", "Rollout", "ToolReply"]
 
@@ -81,7 +88,7 @@ class Rollout:
             if isinstance(one, Observation):
                 self._see(one)
             else:
-                self.messages.append(given.message_of(one))
+                self.messages.append(validate.message_of(one))
 
     def truncate(self, reason: str) -> NoReturn:
         """Ends the trajectory at a limit: an outcome, kept and scored."""
@@ -138,9 +145,9 @@ class Rollout:
         voice = voice or session.voice
         schemas = self._shown = schemas_of(tools)
         messages = list(self.messages)  # What is added meanwhile is no part of what is asked.
-        given.check_messages(messages[len(self._stream.messages) :])
-        given.check_conversation(messages, schemas, voice.renderer)
-        asked = given.sampling_of(
+        validate.check_messages(messages[len(self._stream.messages) :])
+        validate.check_conversation(messages, schemas, voice.renderer)
+        asked = validate.sampling_of(
             session.sampling,
             max_tokens=max_tokens,
             temperature=temperature,
@@ -164,7 +171,7 @@ class Rollout:
                 path,
                 Generated,
                 prompt.fingerprint,
-                lambda recorded: difference.of_generate(
+                lambda recorded: divergence.of_generate(
                     recorded,
                     prompt,
                     sampling=sampling,
@@ -208,7 +215,7 @@ class Rollout:
         """
         known = [as_tool(one) for one in tools]
         self._check_own(*(one.episode for one in known if isinstance(one, BoundTool)))
-        given.check_calls(calls, known, self._shown)
+        validate.check_calls(calls, known, self._shown)
         if any(call.id for call in calls):
             check_outside(self._session, self._scope, "t.tool with a call of the model's")
         paths = [self._next_path() for _ in calls]
@@ -246,20 +253,20 @@ class Rollout:
         self, function: "Callable[[], Awaitable[Value] | Value]", *, name: str | None = None
     ) -> Value:
         """Runs `function` once and remembers what it returned: clocks, randomness, reads."""
-        label = given.label_of(function, name)
+        label = validate.label_of(function, name)
         path = self._next_path()
         step = await self._session.match(
             path,
             ValueRecorded,
             fingerprint(label.encode()),
-            lambda recorded: difference.of_value(recorded, label),
+            lambda recorded: divergence.of_value(recorded, label),
         )
         if step is None:
             async with Inside(self._session, path):
                 found = function()
                 if asyncio.iscoroutine(found) or isinstance(found, Awaitable):
                     found = await found
-            packed = given.packed(found, label)
+            packed = validate.packed(found, label)
             step = ValueRecorded(path, fingerprint(label.encode()), label, packed)
             await self._session.append(step)
         self._spend(0.0, path)
@@ -275,7 +282,7 @@ class Rollout:
 
         If one raises, the others are cancelled and awaited, and its error is raised.
         """
-        given.check_rollouts(rollouts, "t.branch")
+        validate.check_rollouts(rollouts, "t.branch")
         check_no_world(self._session, self._scope)
         path = self._next_path()
         self._session.open_scope(path, f"{len(rollouts)} branches")
@@ -298,7 +305,7 @@ class Rollout:
     @awaited("t.sub")
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
         """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
-        given.check_rollouts((rollout,), "t.sub")
+        validate.check_rollouts((rollout,), "t.sub")
         child = self.beside()
         child.budget = self._budget_below()
         try:
@@ -358,13 +365,13 @@ class Rollout:
     async def _live(self, voice: Voice, turn: Turn, *, seconds: float | None) -> Generated:
         session = self._session
         try:
-            completion = await generation.heard(session, voice, turn, seconds)
+            completion = await generate_step.heard(session, voice, turn, seconds)
         except Exception as error:
             if is_accident(error):
                 session.failed(error, turn.path)
             raise
-        step = await generation.generated(session, voice, turn, completion)
-        await session.append(generation.without_drafted(session, step))
+        step = await generate_step.generated(session, voice, turn, completion)
+        await session.append(generate_step.without_drafted(session, step))
         return step
 
     def _added(self, prompt: Prompt, messages: list[Message]) -> tuple[Message | str, ...]:
@@ -398,7 +405,7 @@ class Rollout:
     def _reference(self, message: Message) -> Message | str:
         """A message that is recorded elsewhere is recorded here by its place."""
         known = self._sources.get(id(message))
-        return given.recordable(message) if known is None else known[1]
+        return validate.recordable(message) if known is None else known[1]
 
 
 async def _run(

@@ -8,17 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.testing.clock import ManualClock
-    from holdfast.testing.fake_engine import FakeEngine
-    from holdfast.testing.faults import Fault, FaultKind
+    from holdfast.testing.fake_engine.faults import Fault, FaultKind
+    from holdfast.testing.fake_engine.handle import FakeEngine
+    from holdfast.testing.manual_clock import ManualClock
 
 __all__ = ["FakeEngine", "Fault", "FaultKind", "ManualClock"]
 
 _HOMES = {
-    "FakeEngine": "holdfast.testing.fake_engine",
-    "Fault": "holdfast.testing.faults",
-    "FaultKind": "holdfast.testing.faults",
-    "ManualClock": "holdfast.testing.clock",
+    "FakeEngine": "holdfast.testing.fake_engine.handle",
+    "Fault": "holdfast.testing.fake_engine.faults",
+    "FaultKind": "holdfast.testing.fake_engine.faults",
+    "ManualClock": "holdfast.testing.manual_clock",
 }
 
 

@@ -8,8 +8,8 @@ import msgspec
 from holdfast.environments.mcp.listing import McpTool
 from holdfast.environments.mcp.session import GOODBYE, Session
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo
-from holdfast.rollout.environment import Environment, Observation, Seen
-from holdfast.rollout.tool import Function, Tool
+from holdfast.rollout.episodes.environment import Environment, Observation, Seen
+from holdfast.rollout.tools.tool import Function, Tool
 
 if TYPE_CHECKING:
     from holdfast.environments.mcp.server import McpServer

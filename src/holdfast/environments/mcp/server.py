@@ -17,7 +17,7 @@ from holdfast.environments.mcp.listing import Choice, Contracts, McpTool, contra
 from holdfast.environments.mcp.session import Session
 from holdfast.environments.mcp.shared import SharedSession, Single
 from holdfast.records.errors import EnvironmentBroken, UsageError
-from holdfast.rollout.environment import Recovery
+from holdfast.rollout.episodes.environment import Recovery
 
 DEFAULT_TIMEOUT = 60.0
 

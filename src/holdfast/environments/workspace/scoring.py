@@ -17,7 +17,7 @@ from holdfast.environments.workspace.files import Files
 from holdfast.environments.workspace.folder import remove
 from holdfast.environments.workspace.source import as_bytes, copy, digest_of, put
 from holdfast.records.errors import ToolSaysNo, UsageError
-from holdfast.rollout.environment import Observation
+from holdfast.rollout.episodes.environment import Observation
 
 PREFIX = "holdfast scoring "
 REPORT = ".holdfast-report.xml"

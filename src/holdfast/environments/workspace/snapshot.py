@@ -18,7 +18,7 @@ from holdfast.environments.workspace.manifest import Kept, Piece
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.environments.workspace.tree import Entry, Tree, parts
 from holdfast.records.errors import EnvironmentBroken
-from holdfast.rollout.environment import Blobs
+from holdfast.rollout.episodes.environment import Blobs
 
 PART = 4 * MIB
 SMALL = MIB

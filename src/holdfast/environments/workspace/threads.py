@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.rollout.mailbox import mailbox_of, set_exception, set_result
+from holdfast.rollout.threads.mailbox import mailbox_of, set_exception, set_result
 
 Result = TypeVar("Result")
 PATIENCE = 60.0

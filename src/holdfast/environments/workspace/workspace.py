@@ -28,8 +28,13 @@ from holdfast.environments.workspace.threads import in_thread
 from holdfast.environments.workspace.tree import Tree, give, scan, told, trim
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.records.redaction import hide_variables
-from holdfast.rollout.environment import DEFAULT_TIMEOUT, Environment, Observation, Recovery
-from holdfast.rollout.tool import Function, Tool
+from holdfast.rollout.episodes.environment import (
+    DEFAULT_TIMEOUT,
+    Environment,
+    Observation,
+    Recovery,
+)
+from holdfast.rollout.tools.tool import Function, Tool
 
 Result = TypeVar("Result")
 TOOLS = ("shell", "read_file", "write_file", "edit_file", "list_files")

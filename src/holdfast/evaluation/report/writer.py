@@ -21,13 +21,13 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from holdfast.engine.export import history_of
-from holdfast.engine.whole_file import whole_file
+from holdfast.engine.export.atomic_file import whole_file
+from holdfast.engine.export.export import history_of
 from holdfast.evaluation.report.pieces import Decode, pieces_of
 from holdfast.evaluation.report.timeline import Cutter, Item, timeline
-from holdfast.evaluation.results import Collector, Results, RowResult
-from holdfast.evaluation.summary import Fields, score_text, slowest, summary_json
-from holdfast.evaluation.verdict import Verdict, verdict_of
+from holdfast.evaluation.stats.results import Collector, Results, RowResult
+from holdfast.evaluation.stats.summary import Fields, score_text, slowest, summary_json
+from holdfast.evaluation.stats.verdict import Verdict, verdict_of
 from holdfast.journal.journal import Journal
 from holdfast.records.file_name import file_name
 from holdfast.records.history import History

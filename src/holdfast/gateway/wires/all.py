@@ -1,10 +1,10 @@
 """Every wire that the gateway speaks, by the path that its clients post to."""
 
-from holdfast.gateway.exchange import Wire
-from holdfast.gateway.wires.anthropic_messages import AnthropicMessages
-from holdfast.gateway.wires.openai_chat import OpenAIChat
-from holdfast.gateway.wires.openai_completions import OpenAICompletions
-from holdfast.gateway.wires.openai_responses import OpenAIResponses
+from holdfast.gateway.protocol.messages import Wire
+from holdfast.gateway.wires.anthropic.messages import AnthropicMessages
+from holdfast.gateway.wires.openai.chat import OpenAIChat
+from holdfast.gateway.wires.openai.completions import OpenAICompletions
+from holdfast.gateway.wires.responses.responses import OpenAIResponses
 
 WIRES: dict[str, Wire] = {
     "/v1/chat/completions": OpenAIChat(),

@@ -1,6 +1,6 @@
 """Spoken: what a stream has told of one choice, and what is left to tell when it ends."""
 
-from holdfast.gateway.exchange import Delta, Untellable
+from holdfast.gateway.protocol.messages import Delta, Untellable
 from holdfast.records.message import Message
 
 

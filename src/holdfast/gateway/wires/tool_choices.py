@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from holdfast.gateway.quoting import shortened
-from holdfast.gateway.wires.openai_errors import unsupported_value, wrong
+from holdfast.gateway.protocol.messages import shortened
+from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
 from holdfast.records.sampling import NAMED, REQUIRED
 
 Tools = Sequence[dict[str, object]]

@@ -6,7 +6,7 @@ There are no token ids in it, so nothing of it can be trained: it is for evaluat
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.dialect import Ask, Kind, Piece, Reader, Unusable
+from holdfast.policy.dialects.dialect import Ask, Kind, Piece, Reader, Unusable
 from holdfast.policy.dialects.reading import decoded, ended, only
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.records.sampling import Sampling, response_format_of

@@ -5,7 +5,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.policy.dialect import Piece, Reader, Unusable
+from holdfast.policy.dialects.dialect import Piece, Reader, Unusable
 from holdfast.policy.dialects.reading import Usage, counted, decoded, ended
 
 

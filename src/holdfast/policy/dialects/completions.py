@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialect import Ask, Kind, Piece, Unusable
 from holdfast.policy.dialects.choices import Choices
+from holdfast.policy.dialects.dialect import Ask, Kind, Piece, Unusable
 from holdfast.policy.dialects.reading import (
     NULL,
     Span,

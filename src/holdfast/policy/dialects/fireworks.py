@@ -7,8 +7,8 @@ The logprob to train on is the one of the distribution that was sampled from
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialect import Ask, Kind, Piece, Unusable
 from holdfast.policy.dialects.choices import Choices
+from holdfast.policy.dialects.dialect import Ask, Kind, Piece, Unusable
 from holdfast.policy.dialects.reading import (
     NULL,
     Usage,

@@ -6,8 +6,8 @@ In a stream only the last event has the spans, and they cover the whole of it.
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialect import Ask, Kind, Piece
 from holdfast.policy.dialects.choices import Choices
+from holdfast.policy.dialects.dialect import Ask, Kind, Piece
 from holdfast.policy.dialects.reading import (
     NULL,
     Span,

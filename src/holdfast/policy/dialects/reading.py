@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialect import UNREADABLE, EngineSays, Piece, Unusable
+from holdfast.policy.dialects.dialect import UNREADABLE, EngineSays, Piece, Unusable
 from holdfast.records.step import VersionSpan
 
 Answer = TypeVar("Answer")

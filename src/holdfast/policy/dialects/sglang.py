@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.dialect import Ask, EngineSays, Kind, Piece, Reader, Unusable
+from holdfast.policy.dialects.dialect import Ask, EngineSays, Kind, Piece, Reader, Unusable
 from holdfast.policy.dialects.reading import Span, check_named, decoded, ended, spans
 from holdfast.records.step import VersionSpan
 

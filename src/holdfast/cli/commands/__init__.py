@@ -1,0 +1,16 @@
+"""One module for each command.
+
+- `run`: `holdfast run`: everything is checked before anything is done.
+- `gateway`: `holdfast gateway`: a run whose agents others start.
+- `gateway_workers`: `holdfast gateway --workers N`: this process opens the run and reports on it, N
+  others serve it.
+- `serve`: `holdfast serve`: the embedded engine in the foreground.
+- `show`: `holdfast runs` and `holdfast show`.
+- `show_table`: Listing: the trajectories of a run, one line each, with what became of them.
+- `export`: `holdfast export`: a run's data in a file that is either whole or not there.
+- `export_parquet`: Parquet schemas for exports.
+- `report`: `holdfast report`: a run as one HTML file.
+- `compare`: `holdfast compare`: two runs, task by task.
+- `journal`: `holdfast journal check`.
+- `policy`: `holdfast policy check`: what an endpoint can do, and what is missing for training.
+"""

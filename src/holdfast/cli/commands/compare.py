@@ -1,0 +1,56 @@
+"""`holdfast compare`: two runs, task by task. Each is in a journal, or a file of another tool."""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from holdfast.cli.setup.journals import to_read
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.terminal.text import print_json, visible
+from holdfast.evaluation.extra import needed_by
+from holdfast.evaluation.stats.comparison import compare as compared
+from holdfast.evaluation.stats.comparison import comparison_text
+from holdfast.evaluation.stats.results import Results, results_of
+from holdfast.journal.damage.finding import run_named
+from holdfast.records.errors import UsageError
+
+
+def compare(args: argparse.Namespace) -> int:
+    return asyncio.run(_compare(args))
+
+
+async def _compare(args: argparse.Namespace) -> int:
+    a = await _results(args.run_a, args.journal)
+    b = await _results(args.run_b, args.journal_b or args.journal)
+    found = compared(a, b, metric=args.metric)
+    if args.json:
+        print_json(found)
+    else:
+        print(visible(comparison_text(found)))
+    return Exit.OK
+
+
+async def _results(name: str, where: str) -> Results:
+    """A run of the journal; else, where there is a file (or folder) of that name, what is in it."""
+    if Path(name).exists() and not await _has(where, name):
+        from holdfast.evaluation.importers.load import results_from
+
+        with needed_by(name):
+            return results_from(Path(name))
+    if "/" in name:  # No run's name has one.
+        raise UsageError(f"there is no file {name}")
+    journal = to_read(where)
+    try:
+        return await results_of(journal, await run_named(journal, name), source=where)
+    finally:
+        await journal.close()
+
+
+async def _has(where: str, name: str) -> bool:
+    if not Path(where).is_file():
+        return False
+    journal = to_read(where)
+    try:
+        return await journal.find_run(name) is not None
+    finally:
+        await journal.close()

@@ -1,0 +1,152 @@
+"""`holdfast gateway`: a run whose agents others start.
+
+The run is like any other: it is resumed by the same command, retried, scored and reported. Only
+that each of its trajectories waits for an agent which comes to the gateway by itself. The socket is
+bound, and everything else that can be wrong is checked, before the run is opened.
+"""
+
+import argparse
+import os
+import ssl
+import sys
+from pathlib import Path
+
+from holdfast.cli.commands import gateway_workers
+from holdfast.cli.commands import run as running
+from holdfast.cli.setup.user_code import load_module, scorer_in, split
+from holdfast.cli.terminal.gateway_log import log_to
+from holdfast.engine.scoring.scorer import Scorer
+from holdfast.gateway import address
+from holdfast.gateway.address import Address
+from holdfast.gateway.agents.external import ExternalRolloutProcessor
+from holdfast.gateway.calls.rejections import OnRefused
+from holdfast.gateway.calls.strip_fields import Ignoring
+from holdfast.gateway.limits import Limits
+from holdfast.gateway.protocol.keys import kept_secret
+from holdfast.gateway.workers.supervisor import end_with_supervisor
+from holdfast.journal import MEMORY
+from holdfast.records.errors import UsageError
+from holdfast.rollout.processors.processor import fingerprinted
+
+MIB = 1024 * 1024
+ROLLOUT = "agents that others start"
+"""Part of the run's identity. What they are is not known here."""
+
+
+class _TellingProcessor(ExternalRolloutProcessor):
+    """Says where agents find it."""
+
+    async def setup(self) -> None:
+        await super().setup()
+        gateway_workers.tell(gateway_workers.found_at(self.url))
+
+
+class _WorkerProcessor(ExternalRolloutProcessor):
+    async def setup(self) -> None:
+        end_with_supervisor()
+        await super().setup()
+
+
+def gateway(args: argparse.Namespace) -> int:
+    role = gateway_workers.role_of(args)
+    _check(args)
+    token = _token(args)
+    address.check_usable(token, args.host)
+    tls = _tls(args)
+    with address.listening(args.host, args.port) if role is None else role.sock as sock:
+        at = Address(args.host, args.port, token, tls, args.advertise, sock)
+        kind = _TellingProcessor if role is None else _WorkerProcessor
+        processor = kind(
+            at,
+            silence=args.silence,
+            rejoin=args.rejoin,
+            limits=Limits(body=args.max_body * MIB, drain_seconds=args.drain),
+            ignore=_ignored(args),
+            on_refused=args.on_refused,
+            place=None if role is None else role.place,
+        )
+        work = _work(args, processor)
+        work.quiet = role is not None
+        log_to(args.log, worker=None if role is None else role.place.index)
+        if args.workers > 1:
+            return gateway_workers.go(args, work, at)
+        return running.go(args, work)
+
+
+def _work(args: argparse.Namespace, processor: ExternalRolloutProcessor) -> running.Work:
+    tasks = running.tasks_of(args)
+    scorer = None
+    if args.scorer is not None:
+        file, name = split(args.scorer)
+        scorer = scorer_in(load_module(file), file, name)
+    work = running.work_of(
+        args,
+        tasks=tasks,
+        processor=processor,
+        rollout=(_rollout(args), None),
+        scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
+        scorer_name=("", None)
+        if scorer is None
+        else fingerprinted(scorer, module=load_module(file)),
+    )
+    work.on_open = lambda journal, run: processor.attach(journal, run, secret=_secret(args))
+    return work
+
+
+def _rollout(args: argparse.Namespace) -> str:
+    without = "".join(f", without {one}" for one in sorted(_ignored(args)))
+    accepting = ", accepting refused calls" if args.on_refused == OnRefused.ACCEPT else ""
+    return ROLLOUT + without + accepting
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.journal == MEMORY:
+        raise UsageError(
+            f"--journal {MEMORY}: agents must find their past again; name a file, like run.journal"
+        )
+    if not args.host or not args.host.isprintable():
+        raise UsageError("--host: name the address to listen at, like 127.0.0.1 or 0.0.0.0")
+    if args.advertise is not None:
+        address.check_advertised(args.advertise)
+    elif args.as_worker is None:
+        address.reachable_name(args.host)  # Or else it is refused, before the run is opened.
+    if args.concurrency < args.workers:
+        raise UsageError(
+            f"--workers {args.workers} with --concurrency {args.concurrency}: each worker has at "
+            "least one trajectory open; give fewer workers or more concurrency"
+        )
+    if not args.silence > 0:
+        raise UsageError("--silence must be more than 0 seconds")
+
+
+def _ignored(args: argparse.Namespace) -> tuple[str, ...]:
+    return Ignoring(name for one in args.ignore or () for name in one.split(",")).names
+
+
+def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
+    if args.tls_cert is None and args.tls_key is None:
+        if not address.is_loopback(args.host) and args.as_worker is None:
+            words = "without --tls-cert, the token and all keys cross the network readable to all"
+            print(f"holdfast: {words}", file=sys.stderr)
+        return None
+    if args.tls_cert is None or args.tls_key is None:
+        given, missing = "--tls-cert", "--tls-key"
+        if args.tls_cert is None:
+            given, missing = missing, given
+        raise UsageError(f"{given} is of no use without {missing}")
+    return address.tls(Path(args.tls_cert), Path(args.tls_key))
+
+
+def _secret(args: argparse.Namespace) -> bytes:
+    """Beside the journal: whoever may go on with the run may go on with its agents."""
+    path = Path(args.journal)
+    return kept_secret(path.with_name(f"{path.name}.gateway-secret"))
+
+
+def _token(args: argparse.Namespace) -> str | None:
+    if args.token_env is None:
+        return None
+    token = os.environ.get(args.token_env)
+    if not token:
+        raise UsageError(f"--token-env {args.token_env}: that variable is not set")
+    return token

@@ -1,0 +1,248 @@
+"""`holdfast gateway --workers N`: this process opens the run and reports on it, N others serve it.
+
+Workers are given the options as they were read, with what only one process may do (another name
+for the run, changes, failures to be tried again, the embedded engine) done already. They share the
+journal as any workers of a run do, and the listening socket.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from msgspec import Struct, structs
+
+from holdfast.cli.commands import run as running
+from holdfast.cli.setup.connect import connected
+from holdfast.cli.setup.journals import opened
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.terminal.progress import displayed
+from holdfast.cli.terminal.signals import last_word
+from holdfast.cli.terminal.text import one_line
+from holdfast.engine.engine import Ending
+from holdfast.engine.progress import WatchedProgress
+from holdfast.engine.report import build
+from holdfast.gateway.address import Address, advertised
+from holdfast.gateway.agents.temp_dirs import scratch
+from holdfast.gateway.workers.peers import Place
+from holdfast.gateway.workers.supervisor import Supervisor
+from holdfast.journal import open_journal
+from holdfast.journal.journal import Journal
+from holdfast.journal.process import this_process
+from holdfast.records.errors import HoldfastError, JournalError
+from holdfast.records.redaction import redact
+from holdfast.records.run import Run
+
+LAST_SECONDS = 10.0
+"""Beyond grace and drain, for a worker to close its journal and go."""
+WATCH_SECONDS = 2.0
+_DONE_ONCE = {
+    "accept_changes": False,
+    "fail_on_permanent_failure": False,
+    "join": True,
+    "json": False,
+    "new": False,
+    "quiet": True,
+    "retry_failed": False,
+    "run_deadline": None,
+    "workers": 1,
+}
+_CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
+
+
+class Role(Struct, frozen=True):
+    """What a worker is told of itself."""
+
+    place: Place
+    sock: socket.socket
+
+
+def tell(line: str) -> None:
+    print(f"holdfast: {one_line(redact(line))}", file=sys.stderr, flush=True)
+
+
+def found_at(url: str) -> str:
+    return f"agents take trajectories at {url}/trajectories"
+
+
+def role_of(args: argparse.Namespace) -> Role | None:
+    """That of a worker, whose options become those of its supervisor; None for anyone else."""
+    if args.as_worker is None:
+        return None
+    told = json.loads(args.as_worker)
+    vars(args).update(told["options"])
+    return Role(Place(**told["place"]), socket.socket(fileno=told["socket"]))
+
+
+def go(args: argparse.Namespace, work: running.Work, at: Address) -> int:
+    return asyncio.run(_Supervision(args, work, at).run())
+
+
+class _Supervision:
+    """One command."""
+
+    def __init__(self, args: argparse.Namespace, work: running.Work, at: Address):
+        self._args = args
+        self._work = work
+        self._at = at
+        self._supervisor: Supervisor | None = None
+        self._stopped = ""
+        self._received: Exit | None = None
+        self._resume = ""
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in _CODES:
+            loop.add_signal_handler(number, self._handle, number)
+        args = self._args
+        async with connected(args) as connection:
+            policy = connection.policy
+            name = connection.renderer.name
+            self._work.spec = structs.replace(self._work.spec, model=policy.model, renderer=name)
+            running.tell_caveats(policy, self._work)
+            run = await self._opened()
+            self._resume = f"\nto go on: {redact(running.resume_command(run))}"
+            urls = args.policy or [endpoint.url for endpoint in policy.endpoints]
+            fatal = await self._supervise(run, {"policy": urls, "model": policy.model})
+        return await self._reported(run, fatal)
+
+    async def _opened(self) -> Run:
+        """What may be done once only, however many workers there are."""
+        args, work = self._args, self._work
+        journal = open_journal(args.journal)
+        try:
+            run = await opened(args, journal, work.spec, work.tasks)
+            worker = await journal.join(
+                run, this_process(), lease_seconds=args.lease, share=args.join
+            )
+            try:
+                if args.retry_failed:
+                    await journal.reopen(run, reason="new budgets, by the user's wish")
+            finally:
+                await journal.leave(worker)
+            return run
+        finally:
+            await journal.close()
+
+    async def _supervise(self, run: Run, changed: dict[str, object]) -> HoldfastError | None:
+        args, sock = self._args, self._at.sock
+        assert sock is not None, "it listens already"
+        url = await advertised(
+            args.host,
+            sock.getsockname()[1],
+            given=args.advertise,
+            secure=self._at.tls is not None,
+        )
+        async with scratch(for_sockets=True) as folder:
+            self._supervisor = Supervisor(
+                lambda index: self._command(run, str(folder), index, changed),
+                count=args.workers,
+                inherited=[sock.fileno()],
+                tell=tell,
+                grace=args.grace + args.drain + LAST_SECONDS,
+            )
+            tell(f"{found_at(url)} ({args.workers} workers)")
+            async with self._in_time(), self._displayed(run):
+                try:
+                    ended = await self._supervisor.work()
+                except HoldfastError as error:
+                    self._stopped = self._stopped or str(error)
+                    return error
+        bad = [one.code for one in ended if one.code not in (0, *_CODES.values())]
+        if bad and not self._stopped:
+            self._stopped = f"a worker ended with exit code {bad[0]}"
+            return _WorkerStopped(self._stopped)
+        return None
+
+    def _command(self, run: Run, folder: str, index: int, changed: dict[str, object]) -> list[str]:
+        args, sock = self._args, self._at.sock
+        assert sock is not None, "it listens already"
+        # Of few trajectories, the first worker is not to take all; of many, none is open beyond the
+        # concurrency of all together.
+        at_once = min(args.concurrency, len(self._work.tasks) * run.spec.samples)
+        share = max(1, at_once // args.workers + (index < at_once % args.workers))
+        options = {**vars(args), **_DONE_ONCE, **changed, "run": run.spec.name}
+        told = {
+            "options": {**options, "concurrency": share},
+            "place": {"folder": folder, "index": index, "count": args.workers},
+            "socket": sock.fileno(),
+        }
+        words = ["gateway", "--tasks", args.tasks, "--run", run.spec.name]
+        return [sys.executable, "-m", "holdfast", *words, "--as-worker", json.dumps(told)]
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        """The run's deadline is the supervisor's to watch."""
+        seconds = self._args.run_deadline
+        if seconds is None:
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(
+            seconds, self._stop, f"the run's deadline of {seconds:g} s is over"
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    @asynccontextmanager
+    async def _displayed(self, run: Run) -> AsyncIterator[None]:
+        """How far the workers are, which is known from the journal."""
+        args, progress = self._args, WatchedProgress()
+        journal = open_journal(args.journal, read_only=True)
+        watching = asyncio.create_task(_watch(journal, run, progress), name="watch the run")
+        try:
+            async with displayed(progress, quiet=args.quiet or args.json):
+                try:
+                    yield
+                finally:
+                    watching.cancel()
+                    await asyncio.gather(watching, return_exceptions=True)
+                    await _look(journal, run, progress)
+        finally:
+            await journal.close()
+
+    def _stop(self, reason: str) -> None:
+        self._stopped = self._stopped or reason
+        if self._supervisor is not None:
+            self._supervisor.stop()
+
+    def _handle(self, number: signal.Signals) -> None:
+        if self._received is not None or self._supervisor is None:
+            if self._supervisor is not None:
+                self._supervisor.kill()
+            last_word(f"holdfast: stopped at once{self._resume}")
+            os._exit(_CODES[number])
+        self._received = _CODES[number]
+        tell(f"{number.name}: finishing what is in flight; again to stop at once")
+        self._stop(f"received {number.name}")
+
+    async def _reported(self, run: Run, fatal: HoldfastError | None) -> int:
+        journal = open_journal(self._args.journal)
+        try:
+            report = await build(journal, run)
+        finally:
+            await journal.close()
+        ending = Ending(self._stopped, (), fatal)
+        running.tell(self._args, run, report, ending)
+        return running.exit_code(self._args, report, ending, self._received)
+
+
+async def _watch(journal: Journal, run: Run, progress: WatchedProgress) -> None:
+    while True:
+        await _look(journal, run, progress)
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def _look(journal: Journal, run: Run, progress: WatchedProgress) -> None:
+    with suppress(JournalError):  # The report will read the same, and say what is wrong.
+        progress.seen(await journal.trajectories(run))
+
+
+class _WorkerStopped(HoldfastError):
+    """A worker ended, and said why."""

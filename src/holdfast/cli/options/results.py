@@ -1,0 +1,58 @@
+"""The words of the commands that look at the results of runs."""
+
+from typing import Any
+
+from holdfast.cli.options.types import whole
+
+Commands = Any  # argparse's subparsers action has no public name
+MEGABYTES = 64
+
+
+def add_compare(commands: Commands) -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="compare the scores of two runs, task by task",
+        description="Compares two runs on the tasks that both have: the mean difference of B from\n"
+        "A with its standard error, interval and p value, the tasks that changed most, and what\n"
+        "differs in how the runs were made. A RUN that is no run of the journal but a file is\n"
+        "read as results of another tool (EvaluationRows, Inspect logs, verifiers results).",
+    )
+    compare.add_argument("run_a", metavar="RUN_A", help="the one to compare with")
+    compare.add_argument("run_b", metavar="RUN_B", help="the one that is compared")
+    _journal(compare)
+    compare.add_argument("--journal-b", metavar="PATH", help="where RUN_B is, if elsewhere")
+    compare.add_argument("--metric", metavar="NAME", help="compare a metric instead of the score")
+    compare.add_argument("--json", action="store_true", help="print JSON, for scripts")
+
+
+def add_report(commands: Commands) -> None:
+    report = commands.add_parser(
+        "report",
+        help="write a run as one HTML file that needs no server and no network",
+        description="Writes a run as one HTML file: scores, failures, and every conversation. It\n"
+        "opens without a server, asks the network for nothing, and is replaced when all of it is\n"
+        "there.",
+    )
+    report.add_argument("run", metavar="RUN", help="its name, as `holdfast runs` lists it")
+    report.add_argument("--out", required=True, metavar="FILE.html", help="where to")
+    _journal(report)
+    report.add_argument(
+        "--tokenizer",
+        metavar="DIR",
+        help="the folder of the model's tokenizer: replies are then shown token by token",
+    )
+    report.add_argument(
+        "--max-megabytes",
+        type=whole(1),
+        default=MEGABYTES,
+        metavar="N",
+        help="how large the conversations may be together; beyond, they are shortened "
+        "(%(default)s)",
+    )
+    report.add_argument("--json", action="store_true", help="say what was written as JSON")
+
+
+def _journal(parser: Any) -> None:
+    parser.add_argument(
+        "--journal", default="holdfast.db", metavar="PATH", help="the file (%(default)s)"
+    )

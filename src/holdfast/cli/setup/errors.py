@@ -1,0 +1,121 @@
+"""From errors to one clear line and an exit code."""
+
+import contextlib
+import errno
+import sys
+import traceback
+from collections.abc import Callable
+
+from holdfast.cli.setup.user_code import UserCodeError, their_traceback
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.cli.terminal.text import can_print, forget_reader, one_line
+from holdfast.engine.open_run import RunChanged
+from holdfast.journal.sqlite.schema import JournalDamaged
+from holdfast.records.errors import (
+    EndpointDown,
+    HoldfastError,
+    JournalCorrupt,
+    JournalError,
+    JournalFull,
+    JournalNewer,
+    LeaseLost,
+    NotAJournal,
+    NotTrainable,
+    PolicyRefused,
+    RunHeld,
+    UsageError,
+)
+from holdfast.records.redaction import redact
+
+_CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
+    (RunChanged, Exit.CHANGED),
+    (RunHeld, Exit.HELD),
+    (NotAJournal, Exit.USAGE),
+    (JournalNewer, Exit.USAGE),
+    (JournalCorrupt, Exit.CORRUPT),
+    (JournalDamaged, Exit.CORRUPT),
+    (JournalFull, Exit.STOPPED),
+    (LeaseLost, Exit.STOPPED),
+    (JournalError, Exit.USAGE),
+    (EndpointDown, Exit.STOPPED),
+    (PolicyRefused, Exit.USAGE),
+    (UsageError, Exit.USAGE),
+    (NotTrainable, Exit.USAGE),
+)
+# How a stream fails that takes nothing: full, over a quota, or not open for writing.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+def guarded(command: Callable[[], int], *, journal: str = "") -> int:
+    """Runs a command; what a user can meet becomes a line, what is our bug a traceback."""
+    try:
+        return _flushed(command())
+    except UserCodeError as error:
+        _print(redact(error.traceback))
+        return say(str(error), Exit.USAGE)
+    except RunChanged as error:
+        _print(f"holdfast: {redact(str(error))}\n")
+        return Exit.CHANGED
+    except JournalCorrupt as error:
+        return say(f"{error}; {advice(journal)}", Exit.CORRUPT)
+    except HoldfastError as error:
+        return say(str(error), code_of(error))
+    except BrokenPipeError:
+        forget_reader()
+        return Exit.OK
+    except KeyboardInterrupt:
+        return say("interrupted before anything was begun", Exit.INTERRUPTED)
+    except Exception as error:
+        return _unprinted(error) or _unforeseen(error)
+
+
+def _flushed(code: int) -> int:
+    """A reader that went away, as `head` does, changes nothing about how the command ended."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        forget_reader()
+    return code
+
+
+def _unprinted(error: Exception) -> Exit | None:
+    """What did not fit onto the disk that standard output goes to; None for any other error."""
+    if not isinstance(error, OSError) or error.errno not in _NO_ROOM or can_print():
+        return None
+    forget_reader()
+    why = error.strerror or error
+    return say(f"standard output cannot be written: {why}; what is recorded is safe", Exit.STOPPED)
+
+
+def _unforeseen(error: Exception) -> Exit:
+    """An error of the user's code outside any trajectory, or a bug of ours."""
+    if theirs := their_traceback(error):
+        _print(redact(theirs))
+        line = f"the rollout's own code failed: {type(error).__name__}: {error}"
+    else:
+        _print(redact("".join(traceback.format_exception(error))))
+        line = "this is a bug in Holdfast; nothing that was recorded is lost"
+    return say(line, Exit.STOPPED)
+
+
+def advice(journal: str) -> str:
+    """What to do about a journal with a bad record."""
+    return (
+        f"`holdfast journal check {journal}` names every bad record; with --repair it sets them "
+        "aside, and the run's own command makes good what they held"
+    )
+
+
+def code_of(error: HoldfastError) -> Exit:
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.STOPPED)
+
+
+def say(message: str, code: Exit) -> Exit:
+    _print(f"holdfast: {one_line(redact(message))}\n")
+    return code
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError):  # There is nobody left to tell it to.
+        print(text, file=sys.stderr, end="", flush=True)

@@ -1,0 +1,63 @@
+"""SIGINT and SIGTERM: the first stops with care, the second at once."""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.engine.stop import Stop
+
+_CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
+
+
+class Signals:
+    """Watches for the two while the run works."""
+
+    def __init__(self, stop: Stop, *, resume: str, quiet: bool = False):
+        """`resume`: the command that goes on; `quiet`: one of several, for whom another process
+        speaks."""
+        self._stop = stop
+        self._resume = resume
+        self._quiet = quiet
+        self.received: Exit | None = None
+        self._count = 0
+
+    def watch(self) -> None:
+        """Until the loop is closed."""
+        loop = asyncio.get_running_loop()
+        for number in _CODES:
+            loop.add_signal_handler(number, self._stop_with_care, number)
+            # Python's handler, too: user code may have stopped the loop, for ever perhaps. It must
+            # interrupt system calls (no `siginterrupt(False)`), or one that blocks would hide it.
+            signal.signal(number, self._counted)
+
+    def _counted(self, number: int, _: object) -> None:
+        self._count += 1
+        if self._count > 1:
+            # Every record that was acknowledged is durable: there is nothing to save.
+            if not self._quiet:
+                last_word(f"holdfast: stopped at once\nto go on: {self._resume}")
+            os._exit(_CODES[signal.Signals(number)])
+
+    def _stop_with_care(self, number: signal.Signals) -> None:
+        self.received = _CODES[number]
+        self._stop.request(f"received {number.name}")
+        if self._quiet:
+            return
+        print(
+            f"\nholdfast: {number.name}: finishing what is in flight; again to stop at once",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def last_word(text: str) -> None:
+    """Past the progress line, which owns `sys.stderr` and has hidden the cursor; and past Python's
+    buffers, which a signal may have interrupted."""
+    terminal = sys.__stderr__
+    if terminal is not None:
+        shown = "\n\x1b[?25h" if terminal.isatty() else ""
+        with suppress(OSError):
+            os.write(terminal.fileno(), f"{shown}{text}\n".encode("utf-8", "backslashreplace"))

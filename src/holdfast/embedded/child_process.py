@@ -1,0 +1,241 @@
+"""The embedded engine as a child process.
+
+It listens on a free port of 127.0.0.1 and ends with whoever started it, however that one ends: it
+holds the other end of a pipe that closes with its parent.
+
+Starting takes as long as it takes: a large model on a busy machine, minutes. It is given up when it
+neither computes nor reads for a while, or after a limit that was asked for.
+"""
+
+import asyncio
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from holdfast.embedded.arguments import STARTING
+from holdfast.records.errors import HoldfastError, UsageError
+
+IDLE_SECONDS = 120.0
+"""For which a child may neither compute nor read before it is ready."""
+REPORT_SECONDS = 15.0
+_LOOK_SECONDS = 0.2
+_STOP_SECONDS = 70.0
+_TAIL = 2000
+
+
+class EngineDidNotStart(HoldfastError):
+    """The child ended, or was given up; the end of its log is in the message."""
+
+
+class EmbeddedEngine:
+    """`holdfast serve` in a child process. Use as a context manager, or `start` and `stop` it."""
+
+    def __init__(
+        self,
+        model: Path | None = None,
+        *,
+        log: Path | None = None,
+        options: tuple[str, ...] = (),
+        ready_within: float | None = None,
+        idle_within: float = IDLE_SECONDS,
+        report: Callable[[str], None] | None = None,
+    ):
+        """`ready_within`: seconds that a start may take in all; None: as long as it gets on.
+        `idle_within`: seconds for which it may do nothing. `report` is told, in the thread that
+        starts it, what a start that takes long is doing."""
+        self._folder = model
+        self._log = log
+        self._options = options
+        self._ready_within = ready_within
+        self._idle_within = idle_within
+        self._report = report
+        self._is_wanted = True
+        self._child: subprocess.Popen[bytes] | None = None
+        self._port = 0
+        self.url = ""
+        """Like http://127.0.0.1:41234, once it is started."""
+        self.model = ""
+        """The name that it serves, once it is started."""
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "not started"
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        """Returns when it takes requests. Raises `UsageError` for what it refuses to serve, and
+        `EngineDidNotStart`."""
+        assert self._child is None, "started once"
+        with self._opened_log() as log:
+            self._child = subprocess.Popen(  # noqa: S603  # our own module, our own arguments
+                self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+            )
+        try:
+            line = self._first_line(Start(self._child))
+            _, self.model, _, self.url = line.split(" ")
+        except ValueError as error:
+            code = self._ended()
+            refused = UsageError if code == 2 else EngineDidNotStart
+            raise refused(f"the embedded engine did not start: {self._tail()}") from error
+        except BaseException:
+            self._ended()
+            raise
+
+    async def start_in_thread(self) -> None:
+        """`start`, or `restart` where it has ended. Cancelled, it ends the child at once."""
+        self._is_wanted = True
+        start = self.start if self._child is None else self.restart
+        # No task: whoever cancels all of them would not wait for the thread.
+        starting = asyncio.get_running_loop().run_in_executor(None, start)
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._is_wanted = False
+            await asyncio.wait({starting})
+            _ = starting.cancelled() or starting.exception()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL, as an accident would."""
+        assert self._child is not None, "not started"
+        self._child.kill()
+        self._child.wait()
+
+    def restart(self) -> None:
+        """Starts it again at the same address, after it ended."""
+        assert self._child is not None, "not started"
+        self._ended()
+        self._port = int(self.url.rpartition(":")[2])
+        self._child = None
+        self.start()
+
+    def stop(self) -> int:
+        """Ends it and waits; its exit status. Does nothing a second time."""
+        assert self._child is not None, "not started"
+        return self._ended()
+
+    def __enter__(self) -> "EmbeddedEngine":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "holdfast", "serve", "--port", str(self._port)]
+        command += ["--until-stdin-closes", "--progress"]
+        if self._folder is not None:
+            command += ["--model", str(self._folder)]
+        return [*command, *self._options]
+
+    def _opened_log(self) -> IO[bytes]:
+        if self._log is None:
+            handle, name = tempfile.mkstemp(prefix="holdfast-serve-", suffix=".log")
+            self._log = Path(name)
+            return os.fdopen(handle, "wb")
+        return self._log.open("ab")
+
+    def _first_line(self, start: "Start") -> str:
+        """What it says when it is ready; "" when it ended instead."""
+        reported = start.seconds
+        while (line := start.next_line(_LOOK_SECONDS)) is None:
+            if not self._is_wanted:
+                raise EngineDidNotStart("the start of the embedded engine was given up")
+            self._check_limits(start)
+            if self._report is not None and start.seconds - reported >= REPORT_SECONDS:
+                reported = start.seconds
+                self._report(f"the embedded engine is {start.stage} ({reported:.0f} s so far)")
+        return line
+
+    def _check_limits(self, start: "Start") -> None:
+        limit = self._ready_within
+        if limit is not None and start.seconds > limit:
+            why = f"was not ready within {limit:g} s, and is still {start.stage}"
+        elif start.idle_seconds() > self._idle_within:
+            why = f"did nothing for {self._idle_within:g} s while it was {start.stage}"
+        else:
+            return
+        raise EngineDidNotStart(
+            f"the embedded engine {why}; start it yourself (holdfast serve --port 8000), see "
+            f"where it stops, and name it with --policy http://127.0.0.1:8000. {self._tail()}"
+        )
+
+    def _ended(self) -> int:
+        child = self._child
+        assert child is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.close()
+        try:
+            code = child.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            code = child.wait()
+        child.stdout.close()
+        return code
+
+    def _tail(self) -> str:
+        if self._log is None or not self._log.exists():
+            return "(it has no log)"
+        text = self._log.read_bytes()[-_TAIL:].decode("utf-8", "replace").strip()
+        return text or f"(its log {self._log} is empty)"
+
+
+class Start:
+    """How far a child is that is not ready yet."""
+
+    def __init__(self, child: "subprocess.Popen[bytes]"):
+        assert child.stdout is not None, "it is read from"
+        self._out, self._pid = child.stdout, child.pid
+        self._read = b""
+        self._since = self._active = time.monotonic()
+        self._work = 0
+        self.stage = "beginning to start"
+        """What it says that it is doing."""
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since
+
+    def idle_seconds(self) -> float:
+        """Since it last computed, read, or said something."""
+        if (work := _work_of(self._pid)) != self._work:
+            self._work, self._active = work, time.monotonic()
+        return time.monotonic() - self._active
+
+    def next_line(self, seconds: float) -> str | None:
+        """That it is ready, "" when it ended; None if neither happened in so many seconds."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._out, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                return None
+        if not (piece := os.read(self._out.fileno(), 4096)):
+            return ""
+        self._active = time.monotonic()
+        *lines, self._read = (self._read + piece).split(b"\n")
+        for line in map(bytes.decode, lines):
+            if not line.startswith(STARTING):
+                return line.strip()
+            self.stage = line.removeprefix(STARTING)
+        return None
+
+
+def _work_of(pid: int) -> int:
+    """A number that grows while a process computes or reads. Where there is none, time does: then
+    nobody can tell, and only a limit in all ends a start."""
+    try:
+        times = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+        read = Path(f"/proc/{pid}/io").read_text().split()[1]
+    except (OSError, IndexError):
+        return time.monotonic_ns()
+    return sum(map(int, (*times, read)))

@@ -1,0 +1,234 @@
+"""Attention whose bits depend on a query's own position and its own cache, and on nothing else.
+
+Keys and values are taken in blocks of fixed size. The product of a query with one block is always
+the same small matrix product, many of them in one batched call; the maximum over blocks is exact;
+the sums over blocks are made one after another in order of position, where a block that a shorter
+sequence does not have adds exactly 0. So neither the other rows, nor their lengths, nor the slot
+can be seen in the result.
+
+It is registered with transformers under the name `holdfast`; a model's layers call it with one row
+of tokens that belong to many sequences. What belongs where is in the `Batch` that the thread which
+runs the model has entered.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from holdfast.embedded.model.kv_cache import BLOCK, Cache
+
+NAME = "holdfast"
+_UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
+_SHARING = 8
+"""Rows from which sharing is cheaper than copying."""
+_current = threading.local()
+
+
+class Run(Struct, frozen=True):
+    """Rows [first, last) are neighbours in one sequence, the first of them at `position`."""
+
+    slot: int
+    first: int
+    last: int
+    position: int
+
+    def reaching(self, block: int) -> slice | None:
+        """Its rows that are long enough to have a block. Never one alone, since a batch of one
+        product may be computed in another way than a larger one."""
+        start = self.first + max(block * BLOCK - self.position, 0)
+        return slice(min(start, self.last - 2), self.last) if start < self.last else None
+
+
+class Batch:
+    """Which slot and position each row of a pass has; rows past `slots` are padding.
+
+    `aligned`: row i is slot i, for every slot, so that nothing has to be gathered. Rows of slots
+    that have no token are `idle`: what their slots hold is left alone.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        slots: list[int],
+        positions: list[int],
+        *,
+        aligned: bool,
+        idle: frozenset[int] = frozenset(),
+    ):
+        device = cache.keys[0].device
+        self.cache = cache
+        self.rows = len(slots)
+        self.aligned = aligned
+        self.slots = torch.tensor(slots, device=device)
+        self.positions = torch.tensor(positions, device=device)
+        self.blocks = max(positions) // BLOCK + 1
+        busy = [row for row in range(self.rows) if row not in idle]
+        self._written = torch.tensor(busy, device=device) if idle else slice(self.rows)
+        own = self.positions[self._written]
+        self._place = (own // BLOCK, self.slots[self._written], slice(None), own % BLOCK)
+        self._hidden: dict[int | None, Tensor] = {}
+        self.runs: list[Run] = []
+        self.single: list[Tensor] = []
+        self.layers_seen = 0
+        if not aligned:
+            self._divide(slots, positions)
+
+    def _divide(self, slots: list[int], positions: list[int]) -> None:
+        """Long runs share their keys and values; other rows each get a copy of theirs: `single`
+        has, for each block, those that are long enough to have it."""
+        runs = _runs(slots, positions)
+        self.runs = [run for run in runs if run.last - run.first >= _SHARING]
+        alone = [
+            row
+            for run in runs
+            if run.last - run.first < _SHARING
+            for row in range(run.first, run.last)
+        ]
+        for block in range(self.blocks):
+            rows = [row for row in alone if positions[row] >= block * BLOCK]
+            # A lone row is there twice, for the same reason as in a run.
+            rows = rows * 2 if len(rows) == 1 else rows
+            self.single.append(torch.tensor(rows, dtype=torch.long, device=self.slots.device))
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Keys and values [rows, heads, size] go to their sequences' places."""
+        self.cache.keys[layer][self._place] = keys[self._written]
+        self.cache.values[layer][self._place] = values[self._written]
+
+    def hidden(self, window: int | None) -> Tensor:
+        """[blocks, rows, 1, 1, BLOCK]: what a row must not see. Shared by all layers."""
+        if window not in self._hidden:
+            device = self.positions.device
+            place = torch.arange(self.blocks * BLOCK, device=device).view(-1, 1, 1, 1, BLOCK)
+            own = self.positions.view(1, -1, 1, 1, 1)
+            hidden = place > own
+            self._hidden[window] = hidden if window is None else hidden | (place <= own - window)
+        return self._hidden[window]
+
+
+@contextmanager
+def entered(batch: Batch) -> Iterator[None]:
+    """The model may be run in this thread, on this batch."""
+    _current.batch = batch
+    try:
+        yield
+    finally:
+        _current.batch = None
+
+
+def register() -> None:
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attend)
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """As transformers calls it: query [1, heads, rows, size], the result [1, rows, heads, size]."""
+    for name in _UNKNOWN_ARGUMENTS:
+        if others.get(name) is not None:
+            raise ValueError(f"its attention uses {name}, which this engine's does not have")
+    batch: Batch = _current.batch
+    rows, layer = batch.rows, module.layer_idx
+    batch.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    heads, size = key.shape[1], key.shape[3]
+    factor = scaling if scaling is not None else size**-0.5
+    asked = (query[0].transpose(0, 1)[:rows] * factor).reshape(rows, heads, -1, size)
+    work = _aligned if batch.aligned else _gathered
+    result = work(batch, layer, asked, sliding_window)
+    out = torch.zeros_like(query[0].transpose(0, 1), memory_format=torch.contiguous_format)
+    out[:rows] = result.reshape(rows, -1, size)
+    batch.layers_seen += 1
+    return out[None], None
+
+
+def _aligned(batch: Batch, layer: int, asked: Tensor, window: int | None) -> Tensor:
+    """Row i is slot i: all blocks of all slots in one product, straight out of the cache."""
+    rows, heads, group, size = asked.shape
+    blocks = batch.blocks
+    keys = batch.cache.keys[layer][:blocks].view(-1, BLOCK, size)
+    values = batch.cache.values[layer][:blocks].view(-1, BLOCK, size)
+    queries = asked.expand(blocks, -1, -1, -1, -1).reshape(-1, group, size)
+    scores = torch.bmm(queries, keys.transpose(1, 2)).view(blocks, rows, heads, group, BLOCK)
+    weights = _weights(scores, batch.hidden(window))
+    parts = torch.bmm(weights.view(-1, group, BLOCK), values).view(blocks, *asked.shape)
+    sums = weights.sum(-1, keepdim=True)
+    total, mass = parts[0], sums[0]
+    for block in range(1, blocks):
+        total = total + parts[block]
+        mass = mass + sums[block]
+    return total / mass
+
+
+def _gathered(batch: Batch, layer: int, asked: Tensor, window: int | None) -> Tensor:
+    """Any rows, block by block, and only those rows that have the block."""
+    scores = asked.new_full((batch.blocks, *asked.shape[:3], BLOCK), float("-inf"))
+    for block in range(batch.blocks):
+        keys = batch.cache.keys[layer][block]
+        _products(batch, block, asked, keys, out=scores[block], flip=True)
+    weights = _weights(scores, batch.hidden(window))
+    sums = weights.sum(-1, keepdim=True)
+    total, mass = torch.zeros_like(asked), sums[0]
+    for block in range(batch.blocks):
+        part = torch.zeros_like(asked)
+        values = batch.cache.values[layer][block]
+        _products(batch, block, weights[block], values, out=part, flip=False)
+        total = total + part
+        mass = mass + sums[block] if block else mass
+    return total / mass
+
+
+def _products(
+    batch: Batch, block: int, left: Tensor, right: Tensor, *, out: Tensor, flip: bool
+) -> None:
+    """Each row's product with its slot's matrix of the block: [rows, heads, group, n] × [slots,
+    heads, n, m] → [rows, heads, group, m], always as a batch of products of one shape.
+
+    `flip`: the matrices are to be transposed. They stay as they lie in memory, here as in the
+    aligned case, since the layout decides how a product is computed.
+    """
+    rows = batch.single[block]
+    if len(rows):
+        own = _flipped(right.index_select(0, batch.slots[rows]).flatten(0, 1), flip)
+        product = torch.bmm(left.index_select(0, rows).flatten(0, 1), own)
+        out.index_copy_(0, rows, product.view(len(rows), *out.shape[1:]))
+    for run in batch.runs:
+        if (part := run.reaching(block)) is None:
+            continue
+        for head in range(left.shape[1]):
+            shared = right[run.slot, head].expand(part.stop - part.start, -1, -1)
+            out[part, head] = torch.bmm(left[part, head], _flipped(shared, flip))
+
+
+def _flipped(matrices: Tensor, flip: bool) -> Tensor:
+    return matrices.transpose(1, 2) if flip else matrices
+
+
+def _runs(slots: list[int], positions: list[int]) -> list[Run]:
+    runs: list[Run] = []
+    for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
+        last = runs[-1] if runs else None
+        if last and last.slot == slot and last.position + row - last.first == position:
+            runs[-1] = Run(slot, last.first, row + 1, last.position)
+        else:
+            runs.append(Run(slot, row, row + 1, position))
+    return runs
+
+
+def _weights(scores: Tensor, hidden: Tensor) -> Tensor:
+    scores = scores.masked_fill_(hidden, float("-inf"))
+    return (scores - scores.amax((0, -1), keepdim=True)).exp_()

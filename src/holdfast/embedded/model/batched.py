@@ -1,0 +1,121 @@
+"""Forward passes of fixed shapes.
+
+Every pass is one row of tokens that belong to many sequences, padded to one of a few widths:
+`narrow`, the number of slots, and others, for few requests or for prompts, that are used only where
+a trial at start-up found that they give the same bits. Each linear layer is then always the same
+matrix product, and a token's result depends on its own sequence alone (see `attention`).
+
+It knows tokens, slots and positions; it knows nothing of requests or sampling.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from holdfast.embedded.model import attention
+from holdfast.embedded.model.attention import Batch
+from holdfast.embedded.model.kv_cache import BLOCK, Cache
+from holdfast.embedded.model.load import Model
+
+_WIDE = 256
+_SMALL = (4, 16)
+_LANES = 32
+_IDLE = -1
+
+
+class Row(Struct, frozen=True):
+    """One token at its place."""
+
+    token: int
+    slot: int
+    position: int
+
+
+class Passes:
+    """Runs passes over the cache of `slots` sequences. Used from one thread."""
+
+    def __init__(self, model: Model, *, slots: int):
+        self.narrow = _narrow(slots)
+        self.widths = [self.narrow]
+        """Ascending. Those beside `narrow` are added by whoever has tried them."""
+        self.layers_seen = 0
+        """How many layers of the last pass called this engine's attention."""
+        self._network = model.network
+        self._device = next(model.network.parameters()).device
+        self.cache = Cache(
+            layers=model.layers,
+            slots=self.narrow,
+            heads=model.heads,
+            size=model.head_size,
+            device=self._device,
+        )
+
+    @property
+    def room(self) -> int:
+        """The most rows that a pass can have."""
+        return self.widths[-1]
+
+    @property
+    def other_widths(self) -> list[int]:
+        """Widths that would save work beside `narrow`, if their bits are the same."""
+        return [*(width for width in _SMALL if width < self.narrow), max(_WIDE, 2 * self.narrow)]
+
+    def run(self, rows: Sequence[Row], ends: Sequence[int]) -> Tensor:
+        """Computes the rows' keys and values; gives the logits [len(ends), vocabulary] of the rows
+        that `ends` names, no more than one of each slot."""
+        self.cache.reserve(max(row.position for row in rows) + 1)
+        if len(ends) == len(rows) and self._worth_aligning(rows):
+            placed = self._by_slot(rows)
+            logits = self._forward(self._batch(placed, aligned=True), placed, range(self.narrow))
+            return logits[[rows[end].slot for end in ends]]
+        logits = self._forward(self._batch(rows, aligned=False), rows, ends)
+        return logits[: len(ends)]
+
+    def _width(self, count: int) -> int:
+        return next(width for width in self.widths if width >= count)
+
+    def _worth_aligning(self, rows: Sequence[Row]) -> bool:
+        """Decoding of slots of like length: computing all of them costs less than gathering."""
+        blocks = [row.position // BLOCK + 1 for row in rows]
+        fitting = self._width(len(rows)) == self.narrow
+        return fitting and 2 * sum(blocks) >= self.narrow * max(blocks)
+
+    def _by_slot(self, rows: Sequence[Row]) -> list[Row]:
+        """Row i is slot i. A slot without a token gets one that leaves no trace."""
+        placed = {row.slot: row for row in rows}
+        return [placed.get(slot) or Row(_IDLE, slot, 0) for slot in range(self.narrow)]
+
+    def _batch(self, rows: Sequence[Row], *, aligned: bool) -> Batch:
+        return Batch(
+            self.cache,
+            [row.slot for row in rows],
+            [row.position for row in rows],
+            aligned=aligned,
+            idle=frozenset(i for i, row in enumerate(rows) if row.token == _IDLE),
+        )
+
+    def _forward(self, batch: Batch, rows: Sequence[Row], ends: Sequence[int]) -> Tensor:
+        padding = [0] * (self._width(len(rows)) - len(rows))
+        keep = [*ends, *([0] * (self._width(len(ends)) - len(ends)))]
+        tokens = [max(row.token, 0) for row in rows]
+        ids = torch.tensor([tokens + padding], device=self._device)
+        places = torch.tensor([[row.position for row in rows] + padding], device=self._device)
+        with torch.inference_mode(), attention.entered(batch):
+            answer = self._network(
+                input_ids=ids,
+                position_ids=places,
+                use_cache=False,
+                logits_to_keep=torch.tensor(keep, device=self._device),
+            )
+        self.layers_seen = batch.layers_seen
+        logits: Tensor = answer.logits[0]
+        return logits
+
+
+def _narrow(slots: int) -> int:
+    """A width whose rows all fill vector registers alike, so that none is a remainder."""
+    if slots > _LANES:
+        return -(-slots // _LANES) * _LANES
+    return max(4, 1 << (slots - 1).bit_length())

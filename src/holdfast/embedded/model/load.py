@@ -1,0 +1,225 @@
+"""A model folder as Hugging Face writes it, loaded: config, tokenizer, safetensors.
+
+Nothing is unpickled, no code of the folder is run and no hub is asked. A model that is known to see
+its neighbours in a batch, or that cannot take this engine's attention, is loaded as it is and
+marked to be run alone. What is no causal LM is refused, in one line that says why.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import Struct
+
+from holdfast.embedded.model import attention, files
+from holdfast.records.errors import UsageError
+
+_SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+_POSITIONS = ("max_position_embeddings", "max_seq_len", "n_positions", "context_length")
+_DEFAULT_LENGTH = 2048
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_MOVING_ROPE = ("dynamic", "longrope")
+_UNLOADABLE = (
+    OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, TypeError,
+)  # fmt: skip
+"""What transformers raises for a config or weights that its code for the model cannot use."""
+
+
+class Model(Struct, frozen=True):
+    """What the engine needs of a folder."""
+
+    path: Path
+    network: Any
+    """The causal LM, in float32, in evaluation mode."""
+    tokenizer: Any
+    eos: frozenset[int]
+    vocabulary: int
+    """The number of logits; token ids are below it."""
+    max_length: int
+    layers: int = 0
+    heads: int = 0
+    """Of keys and values."""
+    head_size: int = 0
+    why_solo: str = ""
+    """Why its sequences are run one at a time; "" when they may share a pass."""
+    steady: bool = True
+    """Whether a token's place is encoded the same way however long the sequence becomes."""
+
+    @property
+    def solo(self) -> bool:
+        return bool(self.why_solo)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Straight from the tokenizer's core: nothing is cleaned up afterwards."""
+        backend = self.tokenizer.backend_tokenizer
+        return str(backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+
+def load(path: Path, *, max_length: int | None = None) -> Model:
+    """Raises `UsageError` when the folder cannot be served."""
+    files.check(path)
+    attention.register()
+    config = _config(path)
+    _refuse_unfit(config, path)
+    text = config.get_text_config()
+    length = _length(max_length, _longest(text), path)
+    moving = _why_moving(text, length)
+    network, why = _network(path, moving or _why_apart(text))
+    tokenizer = _tokenizer(path)
+    return Model(
+        path=path,
+        network=network,
+        tokenizer=tokenizer,
+        eos=_eos(network, tokenizer),
+        vocabulary=int(text.vocab_size),
+        max_length=length,
+        why_solo=why,
+        steady=not moving,
+        **({} if why else _sizes(text)),
+    )
+
+
+def _sizes(text: Any) -> dict[str, int]:
+    """Of keys and values, as the cache needs them."""
+    heads = text.num_attention_heads
+    return {
+        "layers": int(text.num_hidden_layers),
+        "heads": int(getattr(text, "num_key_value_heads", None) or heads),
+        "head_size": int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+    }
+
+
+def _config(path: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        why = _first_line(error)
+        if "trust_remote_code" in str(error):
+            why = "the model needs code of its own, and code of a folder is never run"
+        raise UsageError(f"{path}/config.json cannot be read: {why}") from error
+
+
+def _refuse_unfit(config: Any, path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    kind = getattr(config, "model_type", "?")
+    if config.is_encoder_decoder:
+        raise UsageError(f"{path} is an encoder-decoder model ({kind}); only causal LMs are served")
+    if type(config) not in AutoModelForCausalLM._model_mapping:  # noqa: SLF001  # no public name
+        raise UsageError(f"{path} ({kind}) is no causal LM: transformers has none of this kind")
+    if not isinstance(getattr(config.get_text_config(), "vocab_size", None), int):
+        raise UsageError(f"{path} ({kind}) does not say its vocab_size: not a language model")
+
+
+def _why_apart(text: Any) -> str:
+    """Why it is known beforehand that sequences must not share a pass; "" when it is not."""
+    if any((getattr(text, name, None) or 0) > 1 for name in _EXPERTS):
+        return "a mixture of experts, where it shows which rows share an expert"
+    missing = [name for name in _SIZES if not isinstance(getattr(text, name, None), int)]
+    return f"not a plain transformer decoder: it has no {missing[0]}" if missing else ""
+
+
+def _why_moving(text: Any, length: int) -> str:
+    """The same for positions whose encoding changes with the length that is computed."""
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") not in _MOVING_ROPE:
+        return ""
+    still = int(rope.get("original_max_position_embeddings") or length)
+    if length <= still:
+        return ""
+    return (
+        f"its position encoding ({rope['rope_type']}) changes with the length of the sequence "
+        f"above {still} positions; with --max-model-len {still} it does not"
+    )
+
+
+def _network(path: Path, why_solo: str) -> tuple[Any, str]:
+    """The network, and why it is to be run alone. With its own attention if there is a reason
+    already, or if that cannot be replaced."""
+    if why_solo:
+        return _loaded(path, "eager"), why_solo
+    try:
+        network = _loaded(path, attention.NAME)
+        if _exchangeable(network):
+            return network, ""
+    except UsageError as error:
+        # transformers names what it was asked for and cannot give.
+        if attention.NAME not in str(error.__cause__):
+            raise
+    return _loaded(path, "eager"), "its attention cannot be replaced by another"
+
+
+def _exchangeable(network: Any) -> bool:
+    """Some models take any name for their attention and go on with their own, but then without the
+    mask that hides later tokens. They are told by not letting go of the name."""
+    network.set_attn_implementation("eager")
+    config = network.config.get_text_config()
+    let_go = bool(config._attn_implementation == "eager")  # noqa: SLF001  # set, but not asked for
+    network.set_attn_implementation(attention.NAME)
+    return let_go
+
+
+def _loaded(path: Path, attending: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        network, info = AutoModelForCausalLM.from_pretrained(
+            path,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            attn_implementation=attending,
+            output_loading_info=True,
+        )
+    except _UNLOADABLE as error:
+        raise UsageError(f"{path} cannot be loaded: {_first_line(error)}") from error
+    missing = sorted(info["missing_keys"]) + sorted(str(one) for one in info["mismatched_keys"])
+    if missing:
+        raise UsageError(f"{path} lacks weights, or has them in another shape: {missing[:3]}")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return network.eval().requires_grad_(False).to(device)
+
+
+def _tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        return AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False, use_fast=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"{path} has no usable tokenizer: {_first_line(error)}") from error
+
+
+def _longest(text: Any) -> int | None:
+    """How many positions the model was made for, where it says so."""
+    found = (getattr(text, name, None) for name in _POSITIONS)
+    return next((one for one in found if isinstance(one, int) and one > 0), None)
+
+
+def _length(asked: int | None, longest: int | None, path: Path) -> int:
+    if asked is not None and longest is not None and asked > longest:
+        raise UsageError(
+            f"--max-model-len {asked} is more than {path} was made for ({longest} positions)"
+        )
+    return asked or longest or _DEFAULT_LENGTH
+
+
+def _eos(network: Any, tokenizer: Any) -> frozenset[int]:
+    """The ids that end a text: those of generation_config.json, else of the config."""
+    found: set[int] = set()
+    for source in (network.generation_config, network.config.get_text_config(), tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None and not found:
+            found = {ids} if isinstance(ids, int) else set(ids)
+    return frozenset(found)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,143 @@
+"""Proof at start-up, on this machine, with these weights, that the engine may promise what it does.
+
+How a matrix product is computed is the business of the machine's libraries; no standard says that a
+row's bits are independent of its place. So it is tried: the same tokens alone and beside others, in
+other slots, decoded one by one and read in at once, in passes of every width. A width that differs
+is not used; if the main one does, the model is `Unfit` to share its passes.
+"""
+
+import random
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from holdfast.embedded.model import attention, verify_batched, verify_sequential
+from holdfast.embedded.model.batched import Passes, Row
+from holdfast.embedded.model.kv_cache import BLOCK
+from holdfast.embedded.model.load import Model
+from holdfast.embedded.model.sequential import SoloPasses
+from holdfast.records.errors import HoldfastError
+
+
+def passes(model: Model, *, slots: int) -> Passes | SoloPasses:
+    """What the folder promises, not yet tried."""
+    return SoloPasses(model, slots=slots) if model.solo else Passes(model, slots=slots)
+
+
+def proved(model: Model, tried: Passes | SoloPasses) -> tuple[Model, Passes | SoloPasses]:
+    """The same, tried; or the model marked to be run alone, and passes for that. Raises
+    `UsageError` for what cannot be served in either way."""
+    if isinstance(tried, Passes):
+        try:
+            verify_batched.check(model, tried)
+        except verify_batched.Unfit as unfit:
+            model.network.set_attn_implementation("eager")
+            model = replace(model, why_solo=str(unfit))
+            tried = SoloPasses(model, slots=tried.narrow)
+        else:
+            return model, tried
+    tried.stride = verify_sequential.check(model)
+    return model, tried
+
+
+_LENGTH = BLOCK + 6
+_DECODED = 8
+_TOLERANCE = 2e-3
+
+
+class Unfit(HoldfastError):
+    """The model's sequences must not share a pass; the message says why."""
+
+
+def check(model: Model, passes: Passes) -> None:
+    """Raises `Unfit`; adds the good ones of `passes.other_widths` to `passes.widths`."""
+    chance = random.Random(0)
+    length = min(_LENGTH, model.max_length)
+    ids = [chance.randrange(model.vocabulary) for _ in range(length)]
+    narrow = passes.narrow
+    alone = _runnable(model, passes, ids)
+    _check_reference(model, alone[0], ids[: _prompt(ids)])
+    if not _equal(alone, _crowded(passes, ids, slots=narrow, width=narrow)):
+        raise Unfit(
+            "on this machine its results depend on the other requests in the batch; "
+            f"{_advice(alone[0].device)}"
+        )
+    good = [width for width in passes.other_widths if _tried(passes, ids, width, alone)]
+    passes.widths = sorted((narrow, *good))
+
+
+def _advice(device: torch.device) -> str:
+    if device.type == "cpu":
+        return f"try --threads 1 (now {torch.get_num_threads()}) or another --max-batch"
+    return "run it on the CPU: set CUDA_VISIBLE_DEVICES to nothing"
+
+
+def _tried(passes: Passes, ids: list[int], width: int, alone: list[Tensor]) -> bool:
+    """Whether passes of this width give the same bits, filled up and almost empty."""
+    passes.widths = sorted((width, passes.narrow))
+    found = _crowded(passes, ids, slots=min(width, passes.narrow), width=width)
+    return _equal(alone, found + _crowded(passes, ids, slots=1, width=width))
+
+
+def _prompt(ids: list[int]) -> int:
+    """How many of the tokens are read in as a prompt; the rest is decoded one by one."""
+    return max(1, len(ids) - _DECODED)
+
+
+def _runnable(model: Model, passes: Passes, ids: list[int]) -> list[Tensor]:
+    """The sequence on its own: logits after the prompt and after each further token."""
+    try:
+        found = _crowded(passes, ids, slots=1, width=passes.narrow)
+    except Exception as error:
+        raise _unfit(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+    if passes.layers_seen != model.layers:
+        raise _unfit(f"{passes.layers_seen} of {model.layers} layers use it")
+    return found[0]
+
+
+def _crowded(passes: Passes, ids: list[int], *, slots: int, width: int) -> list[list[Tensor]]:
+    """The same in several slots, with passes of `width` rows filled up by the next slot's prompt:
+    for each slot what `_runnable` has for one."""
+    length = _prompt(ids)
+    queue = [Row(ids[i], slot, i) for slot in range(slots) for i in range(length)]
+    found: list[list[Tensor]] = [[] for _ in range(slots)]
+    passing = [queue[start : start + width] for start in range(0, len(queue), width)]
+    passing += [[Row(ids[i], slot, i) for slot in range(slots)] for i in range(length, len(ids))]
+    for rows in passing:
+        ends = [i for i, row in enumerate(rows) if row.position >= length - 1]
+        logits = passes.run(rows, ends)
+        for line, end in enumerate(ends):
+            found[rows[end].slot].append(logits[line].clone())
+    return found
+
+
+def _equal(alone: list[Tensor], crowded: list[list[Tensor]]) -> bool:
+    return all(
+        torch.equal(one, other)
+        for found in crowded
+        for one, other in zip(alone, found, strict=True)
+    )
+
+
+def _check_reference(model: Model, ours: Tensor, ids: list[int]) -> None:
+    """Against the attention that transformers itself would use, which must not look ahead."""
+    network: Any = model.network
+    half = len(ids) // 2
+    network.set_attn_implementation("eager")
+    try:
+        with torch.inference_mode():
+            given = torch.tensor([ids, [*ids[:half], *reversed(ids[half:])]], device=ours.device)
+            theirs, ahead = network(input_ids=given, use_cache=False).logits
+    finally:
+        network.set_attn_implementation(attention.NAME)
+    difference = float((ours.log_softmax(-1) - theirs[-1].log_softmax(-1)).abs().max())
+    if not difference < _TOLERANCE:
+        raise _unfit(f"its logprobs are off by {difference:.3g}")
+    if half and verify_sequential.later_shows(theirs[:half], ahead[:half]):
+        raise _unfit("its own looks at later tokens")
+
+
+def _unfit(why: str) -> Unfit:
+    return Unfit(f"it cannot run with this engine's attention: {why}")

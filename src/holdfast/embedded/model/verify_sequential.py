@@ -1,0 +1,127 @@
+"""Proof at start-up that a model which is run alone gives a sequence's tokens and nothing else.
+
+The same ids must give the same bits again after others were computed, and what comes later must not
+show in what came before. Then the quick ways are tried, with the model's own memory, in blocks and
+token by token: broken off for another sequence, and continued from a copy, they must give the same
+bits as undisturbed, and numbers as close to those of the whole sequence as rounding allows.
+"""
+
+import math
+import random
+
+import torch
+from torch import Tensor
+
+from holdfast.embedded.model.batched import Row
+from holdfast.embedded.model.load import Model
+from holdfast.embedded.model.sequential import STRIDE, SoloPasses
+from holdfast.records.errors import UsageError
+
+_LENGTH = 72
+_STEPS = 2 * STRIDE + 8
+_DECODED = 11
+"""So that a block ends among them."""
+_SLOTS = 3
+_TOLERANCE = 2e-3
+_FORGETTING = 0.05
+_LATER_SHOWS = 1e-4
+"""Rounding is far below; a model that looks ahead, however small its weights, is above."""
+
+
+def check(model: Model) -> int:
+    """The stride at which it may go, 0 for none. Raises `UsageError` for what is no causal LM, and
+    for what does not give the same numbers twice."""
+    chance = random.Random(0)
+    length = min(_LENGTH, model.max_length)
+    ids, other = ([chance.randrange(model.vocabulary) for _ in range(length)] for _ in range(2))
+    passes = SoloPasses(model, slots=_SLOTS)
+    try:
+        whole = passes.logits(ids)
+        half = length // 2
+        ahead = passes.logits([*ids[:half], *other[half:]])
+        passes.logits(other[: half + 1])
+        again = passes.logits(ids)
+    except Exception as error:
+        raise _refused(model, f"{type(error).__name__}: {error}".splitlines()[0]) from error
+    if whole.shape != (length, model.vocabulary):
+        raise _refused(model, f"it gives numbers of the shape {list(whole.shape)}, not logits")
+    if not torch.equal(whole, again):
+        raise _refused(model, "on this machine the same tokens do not give the same numbers twice")
+    if half and later_shows(whole[:half], ahead[:half]):
+        raise _refused(
+            model, "it is no causal LM: later tokens show in the results of earlier ones"
+        )
+    if not model.steady:
+        return 0
+    tolerance = _tolerance(passes, ids, other, whole)
+    for stride in (STRIDE, 1):
+        off = _off(passes, ids[:_STEPS], other[:_STEPS], whole, stride=stride)
+        if off < tolerance:
+            return stride
+    return 0
+
+
+def _tolerance(passes: SoloPasses, ids: list[int], other: list[int], whole: Tensor) -> float:
+    """Rounding, and far less than forgetting would do: weights may be so small that all results
+    are much alike."""
+    changed = passes.logits([*other[:STRIDE], *ids[STRIDE:]])
+    effects = _apart(whole, changed)[STRIDE : 2 * STRIDE]
+    return min(_TOLERANCE, _FORGETTING * float(effects.median())) if len(effects) else _TOLERANCE
+
+
+def later_shows(one: Tensor, other: Tensor) -> bool:
+    """Whether logits [tokens, vocabulary] of the same tokens before different ones differ by more
+    than rounding, at most of the places: at a few, even experts may be chosen otherwise by it."""
+    return not bool(_apart(one, other).median() < _LATER_SHOWS)
+
+
+def _off(
+    passes: SoloPasses, ids: list[int], other: list[int], whole: Tensor, *, stride: int
+) -> float:
+    """By how much the logprobs differ from those of the whole sequence; infinitely, when they
+    depend on how they were come by."""
+    passes.stride = stride
+    cut = max(1, len(ids) - _DECODED)
+    try:
+        alone = _continued(passes, ids, cut, kept=0, slot=0)
+        found = [_beside(passes, ids, other, cut)]
+        for kept in (cut - 1, cut // 2):  # where a memory was put aside, and where none was
+            passes.cache.copy(0, 1, positions=kept)
+            found.append(_continued(passes, ids, cut, kept=kept, slot=1))
+    except Exception:  # its memory is not to be had in this way: that is what was to be found out
+        return math.inf
+    finally:
+        for slot in range(_SLOTS):
+            passes.cache.clean(slot)
+    same = all(torch.equal(alone, one) for one in found)
+    return float(_apart(alone, whole[cut - 1 : len(ids)]).max()) if same else math.inf
+
+
+def _continued(passes: SoloPasses, ids: list[int], cut: int, *, kept: int, slot: int) -> Tensor:
+    """A prompt, of which the slot holds the first tokens already, then one token after another: the
+    logits after the prompt and after each."""
+    rows = [Row(token, slot, i) for i, token in enumerate(ids)]
+    found = [passes.run(rows[kept:cut], [cut - kept - 1])]
+    found += [passes.run([row], [0]) for row in rows[cut:]]
+    return torch.cat(found)
+
+
+def _beside(passes: SoloPasses, ids: list[int], other: list[int], cut: int) -> Tensor:
+    """The same, broken off in the middle of a block, and then in turns with another sequence."""
+    half = max(1, cut // 2)
+    passes.run([Row(token, 2, i) for i, token in enumerate(ids[:half])], [half - 1])
+    found = [
+        passes.run([Row(other[i - half], 1, i - half), Row(ids[i], 2, i)], [1])
+        for i in range(half, len(ids))
+    ]
+    return torch.cat(found[cut - 1 - half :])
+
+
+def _apart(one: Tensor, other: Tensor) -> Tensor:
+    """For each position, by how much the logprobs differ."""
+    return (one.log_softmax(-1) - other.log_softmax(-1)).abs().amax(-1)
+
+
+def _refused(model: Model, why: str) -> UsageError:
+    kind = getattr(model.network.config, "model_type", "?")
+    return UsageError(f"{model.path} ({kind}) cannot be served: {why}")

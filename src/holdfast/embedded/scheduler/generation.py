@@ -1,0 +1,176 @@
+"""One generation: what was asked, and what has come of it so far.
+
+The engine's thread alone changes a generation while it is in flight; once `finish_reason` is set
+and its sink has been told, nobody changes it any more.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from holdfast.embedded.scheduler.detokenizer import Text
+
+
+class Finish(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"
+    """An end-of-sequence token, a stop token or a stop string."""
+    LENGTH = "length"
+    """`max_tokens` were sampled."""
+    ABORT = "abort"
+    """Somebody ended it from outside; the tokens so far are good."""
+    ERROR = "error"
+    """The model gave numbers that are not finite."""
+
+
+class Sampling(Struct, frozen=True, kw_only=True):
+    """How tokens are drawn. `temperature` 0 is greedy; `logprobs` is how many candidates to keep
+    beside the sampled token, None for no logprobs at all."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+
+class Span(Struct, frozen=True):
+    """Tokens [start, end) of a completion were sampled by the weights of one version."""
+
+    version: str
+    start: int
+    end: int
+
+
+class Candidate(Struct, frozen=True):
+    """A token with its log-probability and its rank (1 is the most likely)."""
+
+    token: int
+    logprob: float
+    rank: int
+
+
+class Drawn(Struct, frozen=True):
+    """A sampled token; `top` are the most likely candidates, as many as were asked for."""
+
+    token: int
+    logprob: float
+    rank: int
+    top: tuple[Candidate, ...] = ()
+
+
+class Delta(Struct, frozen=True):
+    """What is new since the last one. `text` holds back what may yet become a stop string."""
+
+    drawn: tuple[Drawn, ...]
+    text: str
+    finish_reason: Finish | None
+    spans: "tuple[Span, ...]" = ()
+    """The versions of all tokens up to here: a stream that breaks off has told them."""
+
+
+Sink = Callable[["Generation", Delta], None]
+"""Called in the engine's thread: it must hand over and return at once."""
+
+
+class Generation:
+    """One completion in the making: its prompt, its tokens, its place in the cache.
+
+    `computed` counts the tokens of prompt + completion whose keys and values are in the cache of
+    `slot`. Setting it back to 0 is always safe: they are computed again, to the same bits.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        sink: Sink,
+        text: Text | None = None,
+        stream: bool = False,
+    ):
+        self.sampling = sampling
+        self.ids = list(prompt)
+        self.prompt_length = len(self.ids)
+        self.drawn: list[Drawn] = []
+        self.spans: list[Span] = []
+        self.text = text
+        self.stream = stream
+        self.sink = sink
+        self.slot = -1
+        self.computed = 0
+        self.cancelled = False
+        self.mixed = False
+        """Whether its cache is the work of more than one set of weights."""
+        self.finish_reason: Finish | None = None
+        self.stop_reason: int | str | None = None
+
+    @property
+    def pending(self) -> int:
+        """How many tokens the cache does not hold yet."""
+        return len(self.ids) - self.computed
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.ids[self.prompt_length :]
+
+    def add(self, drawn: Drawn, *, version: str, eos: frozenset[int]) -> Delta:
+        """Takes a sampled token in, and decides whether it was the last."""
+        self.ids.append(drawn.token)
+        self.drawn.append(drawn)
+        self._extend_span(version)
+        self._decide(drawn.token, eos)
+        delta = self.text.push(drawn.token, last=self.finish_reason) if self.text else ""
+        if self.text is not None and self.text.stopped_by is not None:
+            self.finish_reason, self.stop_reason = Finish.STOP, self.text.stopped_by
+        return Delta((drawn,), delta, self.finish_reason, tuple(self.spans))
+
+    def end(self, reason: Finish) -> Delta:
+        """Ends it from outside, with the tokens that it has."""
+        assert self.finish_reason is None, "a generation ends once"
+        self.finish_reason = reason
+        return Delta((), self.text.flush() if self.text else "", reason, tuple(self.spans))
+
+    def tell(self, delta: Delta) -> None:
+        if self.stream or delta.finish_reason is not None:
+            self.sink(self, delta)
+
+    def _extend_span(self, version: str) -> None:
+        end = len(self.drawn)
+        if self.spans and self.spans[-1].version == version:
+            self.spans[-1] = Span(version, self.spans[-1].start, end)
+        else:
+            self.spans.append(Span(version, end - 1, end))
+
+    def _decide(self, token: int, eos: frozenset[int]) -> None:
+        if token in eos and not self.sampling.ignore_eos:
+            self.finish_reason = Finish.STOP
+        elif token in self.sampling.stop_token_ids:
+            self.finish_reason, self.stop_reason = Finish.STOP, token
+        elif len(self.drawn) >= self.sampling.max_tokens:
+            self.finish_reason = Finish.LENGTH
+
+
+class Statistics(Struct):
+    """Counters of the engine's thread, for `/metrics`."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    finished: dict[str, int] = field(default_factory=dict)
+    passes: int = 0
+    rows: list[int] = field(default_factory=lambda: [0] * 9)
+    """Passes by how many rows were in use: at most 1, 2, 4 … 128, and more."""
+    row_sum: int = 0
+    weight_updates: int = 0
+
+    def count_pass(self, rows: int) -> None:
+        self.passes += 1
+        self.row_sum += rows
+        self.rows[min(max(rows - 1, 0).bit_length(), len(self.rows) - 1)] += 1
+
+    def count_finish(self, reason: Finish) -> None:
+        self.finished[reason] = self.finished.get(reason, 0) + 1

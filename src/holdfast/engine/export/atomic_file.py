@@ -1,0 +1,72 @@
+"""A file that is either whole or not there.
+
+What is written goes to a new file beside the target, which takes its place when all of it is on
+disk. A kill leaves the old file, or none. A journal is never written over.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.journal.sqlite.schema import journal_of
+from holdfast.records.errors import UsageError
+
+
+def target_of(path: Path) -> Path:
+    """The file to replace: never a device, never a journal or what lies beside one and belongs to
+    it, and what a link points to rather than the link."""
+    if str(path) == "-":
+        raise UsageError("this cannot be written to standard output; name a file instead of '-'")
+    target = path.resolve() if path.is_symlink() else path
+    if not target.name or (target.exists() and not target.is_file()):
+        raise UsageError(f"{str(path)!r} cannot be written: it is no regular file")
+    try:
+        journal = journal_of(target)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+    if journal is not None:
+        what = "is" if journal == target else "belongs to"
+        raise UsageError(
+            f"{path} {what} the Holdfast journal {journal}, which is never written over; name "
+            "another file"
+        )
+    return target
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """The new file's path; it takes its place where the block ends without an error."""
+    target = target_of(path)
+    try:
+        part = _part(target)
+        try:
+            yield part
+            _make_durable(part, target)
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _part(target: Path) -> Path:
+    """A new file beside the target, that nobody could have put there before."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".holdfast-", suffix=".part")
+    mask = os.umask(0)
+    os.umask(mask)
+    os.fchmod(handle, 0o666 & ~mask)
+    os.close(handle)
+    return Path(name)
+
+
+def _make_durable(part: Path, target: Path) -> None:
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,245 @@
+"""A run's data, row by row: samples, EvaluationRows, trajectories, failures.
+
+Rows come in (task, sample, branch) order, whatever the order in which they were made. `samples`
+and `rows` hold nothing that may differ between a disturbed and an undisturbed run: no clocks, no
+attempt numbers. Two exports can be compared byte for byte.
+"""
+
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from itertools import groupby
+
+import msgspec
+
+from holdfast.engine.export.rows import evaluation_rows
+from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.records.errors import JournalCorrupt, NotTrainable
+from holdfast.records.group import valid_members
+from holdfast.records.history import History, added_messages
+from holdfast.records.logprobs import (
+    PROCESSING,
+    Accepted,
+    LogprobsMode,
+    distribution_of,
+    mode_with,
+)
+from holdfast.records.run import Run
+from holdfast.records.sample import Sample, placeholder, samples_of
+from holdfast.records.step import Generated
+from holdfast.records.task import Task
+from holdfast.records.tokens import count, unpack_logprobs
+from holdfast.records.view import TrajectoryView
+
+Row = dict[str, object]
+
+
+class What(StrEnum):
+    SAMPLES = "samples"
+    ROWS = "rows"
+    TRAJECTORIES = "trajectories"
+    FAILURES = "failures"
+
+
+async def rows(
+    journal: Journal,
+    run: Run,
+    what: What,
+    *,
+    fixed_groups: bool = False,
+    turn_traces: bool = False,
+    apart: bool = False,
+    logprobs: Accepted = Accepted.PROCESSED,
+) -> AsyncIterator[Row]:
+    """`apart`: of `ROWS`, each sample has its own."""
+    for task, group in await groups_of(journal, run):
+        if what is What.SAMPLES:
+            async for one in group_samples(
+                journal, run, group, fixed=fixed_groups, logprobs=logprobs
+            ):
+                yield msgspec.to_builtins(one)
+            continue
+        if what is What.ROWS:
+            if views := await _group_views(journal, group, task):
+                for row in evaluation_rows(run.spec, views, turn_traces=turn_traces, apart=apart):
+                    yield row
+            continue
+        for member in group:
+            view = TrajectoryView(member.key, task, await history_of(journal, member))
+            if what is What.TRAJECTORIES:
+                yield trajectory_row(view)
+            else:
+                for failure in failure_rows(view):
+                    yield failure
+
+
+async def groups_of(journal: Journal, run: Run) -> list[tuple[Task, list[TrajectoryRow]]]:
+    """Each task that the run still has, with its trajectories."""
+    tasks = await journal.tasks(run)
+    listed = [row for row in await journal.trajectories(run) if not row.resting]
+    groups = groupby(listed, key=lambda row: row.ordinal)
+    return [(tasks[ordinal], list(members)) for ordinal, members in groups]
+
+
+async def history_of(journal: Journal, row: TrajectoryRow) -> History:
+    """What is recorded; a bad record is told with the name of its trajectory, never skipped."""
+    try:
+        return History(await journal.history(row.id))
+    except JournalCorrupt as error:
+        raise JournalCorrupt(f"{row.key} is corrupt: {error}") from error
+
+
+async def group_samples(
+    journal: Journal,
+    run: Run,
+    group: list[TrajectoryRow],
+    *,
+    fixed: bool,
+    logprobs: Accepted = Accepted.PROCESSED,
+) -> AsyncIterator[Sample]:
+    """Only whole, kept groups: part of one would shift the baseline that it is compared with.
+
+    Raises `NotTrainable` for logprobs that are not accepted.
+    """
+    if not all(member.settled for member in group):
+        return
+    valid = valid_members([member.status for member in group])
+    if not valid or not run.spec.group.keeps(valid, of=len(group)):
+        return
+    for member in group:
+        name, sample = member.key.task, member.key.sample
+        if member.status.is_outcome:
+            history = await history_of(journal, member)
+            for one in samples_of(history, task=name, group=name, sample=sample):
+                if logprobs is Accepted.PROCESSED and one.logprobs_mode.is_known_to_differ:
+                    raise NotTrainable(_why_refused(one, history))
+                yield one
+        elif fixed:
+            yield placeholder(task=name, group=name, sample=sample)
+
+
+def _why_refused(sample: Sample, history: History) -> str:
+    step = next(one for one in history.generations if one.trainable and _is_to_blame(one))
+    sampling, mode = step.sampling, step.logprobs_mode
+    what = f"its logprobs are {mode}, and it was sampled at {distribution_of(sampling)}"
+    remedy = f"sample from an engine that gives processed ones ({PROCESSING})"
+    if not sampling.temperature:
+        what, remedy = "greedy replies have logprobs of temperature 1", "sample at temperature 1"
+    elif mode is LogprobsMode.TEMPERED:
+        remedy = "sample uncut (top_p 1, no top_k)"
+    return (
+        f"task {sample.task!r}, sample {sample.sample}: {what}: they are not of the distribution "
+        f"that was sampled from; {remedy}, or ask for them as they are (--logprobs raw)"
+    )
+
+
+def _is_to_blame(step: Generated) -> bool:
+    return mode_with(step.logprobs_mode, step.sampling).is_known_to_differ
+
+
+async def _group_views(
+    journal: Journal, group: list[TrajectoryRow], task: Task
+) -> list[TrajectoryView]:
+    """None of a group that is not settled yet: its numbers would still change."""
+    if not all(member.settled for member in group):
+        return []
+    return [TrajectoryView(one.key, task, await history_of(journal, one)) for one in group]
+
+
+def trajectory_row(view: TrajectoryView) -> Row:
+    history = view.history
+    return {
+        "trajectory": str(view.key),
+        "task": view.key.task,
+        "sample": view.key.sample,
+        "status": view.status.name,
+        "reason": view.reason,
+        "reward": history.reward,
+        "metrics": dict(history.scored.metrics) if history.scored else {},
+        "reasons": dict(history.scored.reasons) if history.scored else {},
+        "messages": [message_row(message) for message in view.messages],
+        "turns": [_turn(history, view.task, step) for step in history.generations],
+        "tools": [
+            {
+                "step": use.intent.path,
+                "name": use.intent.name,
+                "arguments": use.intent.arguments,
+                "contract": use.intent.contract.value,
+                "content": use.result.content if use.result else None,
+                "error": use.result.error if use.result else None,
+                "reward": use.result.reward if use.result else None,
+            }
+            for use in view.tool_uses
+        ],
+        "environment_steps": [
+            {
+                "step": step.path,
+                "action": step.action,
+                "observation": step.observation,
+                "reward": step.reward,
+                "done": step.done,
+                "truncated": step.truncated,
+                "error": step.error,
+            }
+            for step in history.environment_steps
+        ],
+        "sampled_tokens": history.sampled_tokens,
+        "attempts": len(history.attempts),
+        "failures": len(history.failures),
+        "refills": history.life,
+        "forks": [msgspec.to_builtins(fork) for fork in _forks(history)],
+        "prefix_breaks": history.prefix_breaks,
+        "refused_calls": [
+            {
+                "attempt": one.attempt,
+                "wire": one.wire,
+                "status": one.status,
+                "message": one.message,
+                "answered": bool(one.answer),
+            }
+            for one in history.refusals.values()
+        ],
+    }
+
+
+def _forks(history: History) -> list[Row]:
+    return [
+        {"step": fork.path, "reason": fork.reason, "difference": fork.difference}
+        for fork in history.forks
+    ]
+
+
+def message_row(message: object) -> Row:
+    row: Row = msgspec.to_builtins(message)
+    return row
+
+
+def _turn(history: History, task: Task, step: Generated) -> Row:
+    return {
+        "step": step.path,
+        "prompt": [message_row(one) for one in added_messages(history, task, step)],
+        "reply": message_row(step.message),
+        "finish_reason": step.finish_reason,
+        "prompt_tokens": step.keep + count(step.delta),
+        "sampled_tokens": count(step.ids),
+        "mean_logprob": sum(unpack_logprobs(step.logprobs)) / max(1, count(step.ids)),
+        "versions": [msgspec.to_builtins(span) for span in step.versions],
+        "model": step.model,
+        "tries": step.tries,
+        "seconds": step.seconds,
+        "prefix_break": step.prefix_break,
+        "logprobs_mode": mode_with(step.logprobs_mode, step.sampling).value,
+    }
+
+
+def failure_rows(view: TrajectoryView) -> list[Row]:
+    failures = [*view.history.failures, *view.history.scoring_failures]
+    return [
+        {
+            "trajectory": str(view.key),
+            "task": view.key.task,
+            "sample": view.key.sample,
+            "status": view.status.name,
+            **msgspec.structs.asdict(failure),
+        }
+        for failure in failures
+    ]

@@ -1,0 +1,68 @@
+"""How a trajectory ended, in the words of a row: a status with its details.
+
+A failure is a status with its root error, never a score (I5).
+"""
+
+from collections.abc import Mapping
+
+from holdfast.engine.export.row_tokens import Fields
+from holdfast.records.failure import Failure
+from holdfast.records.history import History
+from holdfast.records.trajectory import Status, Truncation
+from holdfast.records.view import TrajectoryView
+
+FINISHED = 100
+INTERNAL = 13
+_TERMINATIONS = {
+    Truncation.MAX_TOKENS.value: "length",
+    Truncation.CONTEXT_OVERFLOW.value: "length",
+    "max_turns": "max_steps",
+}
+"""eval-protocol's words for our reasons; other reasons are given as they are."""
+
+
+def termination(view: TrajectoryView) -> str:
+    """Why a truncated trajectory ended."""
+    return _TERMINATIONS.get(view.reason, view.reason)
+
+
+def status_fields(view: TrajectoryView) -> Fields:
+    if view.status is Status.COMPLETED:
+        return _finished([])
+    if view.status is Status.TRUNCATED:
+        return _finished(
+            [
+                _detail("TERMINATION_REASON", {"termination_reason": termination(view)}),
+                _detail("EXTRA_INFO", {"status": view.status.name, "reason": view.reason}),
+            ]
+        )
+    failure = last_failure(view.history)
+    if failure is None:
+        return internal(view.reason or view.status.name, {})
+    told = {"cause": failure.cause.value, "type": failure.type, "phase": failure.phase}
+    return internal(failure.root, told)
+
+
+def internal(message: str, told: Mapping[str, object]) -> Fields:
+    details = [_detail("EXTRA_INFO", told)] if told else []
+    return {"code": INTERNAL, "message": message, "details": details}
+
+
+def last_failure(history: History) -> Failure | None:
+    """What made it fail for good: its scoring, when it had come that far."""
+    scored_last = history.finished is not None and history.finished.reason == "scoring failed"
+    failures = history.scoring_failures if scored_last else history.failures
+    return failures[-1] if failures else None
+
+
+def _finished(details: list[Fields]) -> Fields:
+    return {"code": FINISHED, "message": "Rollout finished", "details": details}
+
+
+def _detail(reason: str, metadata: Mapping[str, object]) -> Fields:
+    return {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": reason,
+        "domain": "evalprotocol.io",
+        "metadata": dict(metadata),
+    }

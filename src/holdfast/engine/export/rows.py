@@ -1,0 +1,367 @@
+"""EvaluationRow: a run's data in the shape that eval-protocol writes.
+
+One row per task where all its samples are single replies to one prompt, else one per trajectory
+and branch. A row holds nothing that may differ between a disturbed and an undisturbed run: no
+clocks (`created_at` is left out), no generated ids, no attempt numbers. A failure is a status with
+its root error, never a score (I5): a sample that failed is absent from every list. Where a rollout
+did nothing at all, the row is what it was: its recorded status, tokens and usage stay.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.engine.export.row_messages import (
+    HELD,
+    held_of,
+    messages_of,
+    messages_of_task,
+    returned_of,
+)
+from holdfast.engine.export.row_status import FINISHED, internal, last_failure, status_fields
+from holdfast.engine.export.row_tokens import (
+    NAMES,
+    Branch,
+    Fields,
+    branches_of,
+    flat_fields,
+    group_fields,
+)
+from holdfast.records.conversation import main_end
+from holdfast.records.history import History
+from holdfast.records.run import RunSpec
+from holdfast.records.sample import has_tokens
+from holdfast.records.step import Generated
+from holdfast.records.task import Task
+from holdfast.records.tokens import count
+from holdfast.records.trajectory import Status
+from holdfast.records.view import TrajectoryView
+from holdfast.rollout.processors.processor import completion_params_of
+
+_OWN_PLACES = frozenset(
+    {
+        *("input_metadata", "rollout_status", "evaluation_result", "execution_metadata"),
+        *("created_at", "eval_metadata", "pid", HELD),
+        *("completion_params", "dataset_info", "session_data", "extra"),
+    }
+)
+"""What of a task's metadata is no column of its row, but has its place, or is not repeated."""
+
+
+def evaluation_rows(
+    spec: RunSpec,
+    group: Sequence[TrajectoryView],
+    *,
+    turn_traces: bool = False,
+    apart: bool = False,
+) -> list[Fields]:
+    """The rows of one settled group, in (sample, branch) order.
+
+    With `turn_traces` every row is one trajectory's, and each of its turns has its whole prompt.
+    With `apart` every row is one trajectory's, whatever becomes of its group in training.
+    """
+    if apart:
+        return [row for view in group for row in _trajectory_rows(spec, view, turn_traces=False)]
+    valid = [view for view in group if view.status.is_outcome]
+    if valid and not spec.group.keeps(len(valid), of=len(group)):
+        return [_dropped_row(spec, group, len(valid))]
+    if not valid or (_is_one_prompt(valid) and not turn_traces):
+        return [_group_row(spec, group, valid)]
+    rows: list[Fields] = []
+    for view in group:
+        rows += _trajectory_rows(spec, view, turn_traces=turn_traces)
+    return rows
+
+
+def _is_one_prompt(valid: Sequence[TrajectoryView]) -> bool:
+    """Whether all are single replies to the same prompt, so that they share its ids."""
+    steps = [view.history.generations for view in valid]
+    if any(len(found) != 1 for found in steps):
+        return False
+    prompts = {(found[0].delta, bool(found[0].ids)) for found in steps}
+    trained = all(found[0].trainable or not found[0].ids for found in steps)
+    first = steps[0][0].added
+    return len(prompts) == 1 and trained and all(found[0].added == first for found in steps)
+
+
+def row_fields(spec: RunSpec, view: TrajectoryView) -> Fields:
+    """The row of one trajectory's main conversation, whatever the others of its group are like.
+
+    Without `extra`, which costs more than all the rest: see `extra_fields`.
+    """
+    steps = _main_turns(view.history)
+    return _row(
+        spec,
+        view,
+        messages=messages_of(view),
+        status=status_fields(view),
+        params=completion_params_of(steps[0].model, steps[0].sampling) if steps else {},
+        execution=_execution(steps, _usage_of(steps)),
+        extra={},
+        returned=returned_of(view),
+    )
+
+
+def is_untouched(view: TrajectoryView) -> bool:
+    """Whether nothing was generated, done or earned: the row that came in goes out as it is."""
+    if view.status is not Status.COMPLETED or view.history.steps:
+        return False
+    return view.history.finished is not None and view.history.finished.reward is None
+
+
+def extra_fields(view: TrajectoryView) -> Fields:
+    """What `extra` holds in such a row."""
+    if is_untouched(view):
+        return _inherited(view)
+    last, branch = main_end(view.history), None
+    if last is not None and has_tokens(view.history):
+        branches = branches_of(view)
+        ending = (one for one in branches if one.turns[-1].step.path == last.path)
+        branch = next(ending, branches[0] if branches else None)
+    told = _mapping(_mapping(returned_of(view), "execution_metadata"), "extra")
+    return _inherited(view) | dict(told) | flat_fields(view, branch, turn_traces=False)
+
+
+def _main_turns(history: History) -> list[Generated]:
+    """The turns of the main conversation, first to last."""
+    turns: list[Generated] = []
+    step = main_end(history)
+    while step is not None:
+        turns.append(step)
+        base = history.steps.get(step.base) if step.base and not step.prefix_break else None
+        step = base if isinstance(base, Generated) else None
+    return turns[::-1]
+
+
+def _usage_of(steps: Sequence[Generated]) -> Fields | None:
+    if not steps or not steps[-1].ids:
+        return None
+    last = steps[-1]
+    sampled = sum(count(step.ids) for step in steps)
+    return _usage(last.keep + count(last.delta) + count(last.ids) - sampled, sampled)
+
+
+# --- the layouts
+
+
+def _group_row(
+    spec: RunSpec, group: Sequence[TrajectoryView], valid: Sequence[TrajectoryView]
+) -> Fields:
+    failed = [_failed_sample(view) for view in group if not view.status.is_outcome]
+    if not valid:
+        return _failed_row(spec, group[0], failed)
+    view = valid[0]
+    steps = [one.history.generations[0] for one in valid]
+    extra = group_fields(valid) | ({"failed_samples": failed} if failed else {})
+    prompt, sampled = count(steps[0].delta), sum(count(step.ids) for step in steps)
+    return _row(
+        spec,
+        view,
+        messages=messages_of(view),
+        status=status_fields(view),
+        params=completion_params_of(steps[0].model, steps[0].sampling),
+        execution=_execution(steps[:1], _usage(prompt, sampled) if steps[0].ids else None),
+        extra=extra,
+    )
+
+
+def _trajectory_rows(spec: RunSpec, view: TrajectoryView, *, turn_traces: bool) -> list[Fields]:
+    if not view.status.is_outcome:
+        return [_failed_row(spec, view, [_failed_sample(view)])]
+    trained = bool(view.history.generations) and has_tokens(view.history)
+    branches: list[Branch | None] = [*branches_of(view)] if trained else [None]
+    return [_flat_row(spec, view, branch, turn_traces=turn_traces) for branch in branches]
+
+
+def _flat_row(
+    spec: RunSpec, view: TrajectoryView, branch: Branch | None, *, turn_traces: bool
+) -> Fields:
+    history = view.history
+    steps = [turn.step for turn in branch.turns] if branch else history.generations
+    usage = None
+    if branch is not None:
+        sampled = sum(turn.end - turn.start for turn in branch.turns)
+        usage = _usage(len(branch.sample.token_ids) - sampled, sampled)
+    index = branch.sample.branch if branch else 0
+    return _row(
+        spec,
+        view,
+        name=f"{view.key}#{index}" if index else str(view.key),
+        messages=messages_of(view, steps[-1] if branch else None),
+        status=status_fields(view),
+        params=completion_params_of(steps[0].model, steps[0].sampling) if steps else {},
+        execution=_execution(steps, usage),
+        extra={} if is_untouched(view) else flat_fields(view, branch, turn_traces=turn_traces),
+        # Tokens belong to the conversation that was sampled, whatever a processor made of it.
+        returned=returned_of(view, but="messages" if branch else ""),
+    )
+
+
+def _failed_row(spec: RunSpec, view: TrajectoryView, failed: list[Fields]) -> Fields:
+    return _row(
+        spec,
+        view,
+        messages=messages_of_task(view.task),
+        status=status_fields(view),
+        extra={"failed_samples": failed},
+    )
+
+
+def _dropped_row(spec: RunSpec, group: Sequence[TrajectoryView], valid: int) -> Fields:
+    """A group that the run's policy does not keep: there, but with nothing to train on."""
+    failed = [_failed_sample(view) for view in group if not view.status.is_outcome]
+    said = f"the group was dropped: {valid} of {len(group)} samples are valid"
+    return _row(
+        spec,
+        group[0],
+        messages=messages_of_task(group[0].task),
+        status=internal(said, {"shortfall": spec.group.shortfall.value}),
+        extra={"failed_samples": failed},
+    )
+
+
+# --- what every row has
+
+
+def _row(
+    spec: RunSpec,
+    view: TrajectoryView,
+    *,
+    messages: list[Fields],
+    status: Fields,
+    extra: Fields,
+    name: str | None = None,
+    params: Mapping[str, object] | None = None,
+    execution: Fields | None = None,
+    returned: Fields | None = None,
+) -> Fields:
+    task, untouched = view.task, is_untouched(view)
+    is_judged = untouched or status["code"] == FINISHED
+    fields = _present(
+        **_columns(task),
+        messages=messages,
+        tools=list(task.tools) or None,
+        input_metadata=_input_metadata(spec, view, params or {}),
+        rollout_status=(_mapping(task.metadata, "rollout_status") if untouched else {}) or status,
+        ground_truth=task.ground_truth,
+        evaluation_result=_evaluation(view) if is_judged else None,
+        execution_metadata={
+            **(_mapping(task.metadata, "execution_metadata") if untouched else {}),
+            "rollout_id": name or str(view.key),
+            "run_id": view.key.run,
+            **(execution or {}),
+            "extra": _inherited(view) | extra,
+        },
+    )
+    return _replaced(fields, returned) if returned and view.status.is_outcome else fields
+
+
+def _replaced(fields: Fields, returned: Fields) -> Fields:
+    """The row that a processor of rows gave back, with what the records know beyond it."""
+    asked, ran = _mapping(fields, "input_metadata"), _mapping(fields, "execution_metadata")
+    told = _mapping(returned, "execution_metadata")
+    extra = {**_mapping(told, "extra"), **_mapping(ran, "extra")}
+    return {
+        **returned,
+        **{name: value for name, value in fields.items() if name not in returned},
+        "input_metadata": {**_mapping(returned, "input_metadata"), "row_id": asked["row_id"]},
+        "execution_metadata": {**ran, **told, "extra": extra},
+    }
+
+
+def _present(**fields: object) -> Fields:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _input_metadata(spec: RunSpec, view: TrajectoryView, recorded: Mapping[str, object]) -> Fields:
+    """The task's own, with what was really asked of the engine where that is recorded."""
+    task, untouched = view.task, is_untouched(view)
+    given = _mapping(task.metadata, "input_metadata")
+    params = {
+        **({} if untouched else completion_params_of(spec.model, spec.sampling)),
+        **_mapping(given, "completion_params"),
+        **_mapping(task.metadata, "completion_params"),
+        **recorded,
+        **({} if untouched else {"n": spec.samples}),
+    }
+    params.pop("api_key", None)
+    infos = {
+        name: task.metadata[name]
+        for name in ("dataset_info", "session_data")
+        if isinstance(task.metadata.get(name), Mapping)
+    }
+    return {**given, **infos, "row_id": task.id, "completion_params": params}
+
+
+def _columns(task: Task) -> Fields:
+    """Columns of the data set that a row has no field for."""
+    held = held_of(task)
+    merged = held.get("merged")
+    aside = {*merged, *_OWN_PLACES} if isinstance(merged, list) else _OWN_PLACES
+    found = {name: value for name, value in task.metadata.items() if name not in aside}
+    return found | dict(_mapping(held, "columns"))
+
+
+def _inherited(view: TrajectoryView) -> Fields:
+    """What the task brought along in `extra`; our names are ours alone, where there is anything
+    to say under them."""
+    theirs = {
+        **_mapping(_mapping(view.task.metadata, "execution_metadata"), "extra"),
+        **_mapping(view.task.metadata, "extra"),
+    }
+    ours = frozenset() if is_untouched(view) else NAMES
+    return {name: value for name, value in theirs.items() if name not in ours}
+
+
+def _mapping(holder: Mapping[str, object], name: str) -> Mapping[str, object]:
+    found = holder.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _execution(steps: Sequence[Generated], usage: Fields | None) -> Fields:
+    return _present(
+        usage=usage,
+        finish_reason=steps[-1].finish_reason if steps else None,
+        tool_call_count=sum(len(step.message.tool_calls) for step in steps) if steps else None,
+    )
+
+
+def _usage(prompt: int, sampled: int) -> Fields:
+    """Each token counts once, however often it was part of a prompt."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+    }
+
+
+def _evaluation(view: TrajectoryView) -> Fields | None:
+    """None where nothing was scored: a missing score is no zero."""
+    scored = view.history.scored if view.status.is_outcome else None
+    if view.reward is None and scored is None:
+        return None
+    metrics, reasons = (scored.metrics, scored.reasons) if scored else ({}, {})
+    rest = [f"{name}: {text}" for name, text in reasons.items() if name not in metrics]
+    told = _present(
+        score=view.reward or 0.0,
+        is_score_valid=view.reward is not None,
+        reason="\n".join(rest) or None,
+        metrics={
+            name: {
+                "is_score_valid": True,
+                "score": value,
+                "reason": reasons.get(name, ""),
+                "data": {},
+            }
+            for name, value in metrics.items()
+        },
+    )
+    return told | (dict(scored.details) if scored else {})
+
+
+def _failed_sample(view: TrajectoryView) -> Fields:
+    failure = last_failure(view.history)
+    return {
+        "sample": view.key.sample,
+        "cause": failure.cause.value if failure else "",
+        # The root, whose numbers are blanked: a port or a duration is no part of the data.
+        "message": failure.root if failure else view.reason,
+    }

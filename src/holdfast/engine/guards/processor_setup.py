@@ -1,0 +1,63 @@
+"""Upkeep: a processor's own setup and clean-up, which is user code outside of any trajectory.
+
+Both run in the task of whoever calls: what one enters the other leaves, and some things (anyio's
+cancel scopes, and so MCP sessions) can be left only in the task that entered them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from holdfast.engine.stop import Stop
+from holdfast.records.errors import HoldfastError
+from holdfast.rollout.processors.processor import RolloutProcessor
+from holdfast.rollout.threads.contain import ExitCalled, contained
+
+CLEAN_UP_SECONDS = 300.0
+
+
+class ProcessorBroken(HoldfastError):
+    """The processor's own setup or clean-up failed, outside of any trajectory."""
+
+    def __init__(self, message: str, cause: BaseException):
+        super().__init__(message)
+        self.__cause__ = cause
+
+
+async def set_up(processor: RolloutProcessor, stop: Stop) -> None:
+    """Returns when it is ready, or was cancelled because the run is to stop. Raises what it does;
+    `ProcessorBroken` for what would end the process without a word."""
+
+    async def give_up() -> None:
+        await stop.event.wait()
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    try:
+        async with asyncio.timeout(None) as limit:
+            watch = asyncio.create_task(give_up(), name="stop of the setup")
+            try:
+                await contained(_called(processor.setup))
+            finally:
+                watch.cancel()
+                await asyncio.wait({watch})
+    except ExitCalled as error:
+        raise ProcessorBroken(f"setup of the processor: {error}", error) from error
+    except TimeoutError:
+        if not limit.expired():
+            raise
+
+
+async def clean_up(processor: RolloutProcessor, stop: Stop) -> None:
+    """What a processor's end raises is told; it takes nothing away from the run's result."""
+    try:
+        async with asyncio.timeout(CLEAN_UP_SECONDS) as limit:
+            await contained(_called(processor.acleanup))
+    except Exception as error:
+        late = f"did not end within {CLEAN_UP_SECONDS:g} s"
+        what = late if limit.expired() else f"raised {error!r}"
+        stop.fail(ProcessorBroken(f"acleanup of the processor {what}", error))
+
+
+async def _called(method: Callable[[], Awaitable[None] | None]) -> None:
+    found = method()
+    if found is not None:
+        await found

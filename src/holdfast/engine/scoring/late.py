@@ -1,0 +1,191 @@
+"""Late scoring: what needs more than one task, or more than one run, to be judged.
+
+Rollouts finish and stay open (`Engine(settles=False)`); when all of them are over, one scorer sees
+all trajectories at once, or those of each task across several runs. What belongs together is
+recorded together, or not at all: a process that dies before that only scores again. Trajectories
+that failed for good are no outcomes, and are not shown.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from functools import partial
+
+from msgspec import Struct
+
+from holdfast.clock import SystemClock
+from holdfast.engine.guards.loop_block import standstills_watched
+from holdfast.engine.scoring.scorer import Scorer
+from holdfast.engine.scoring.settle import Member, Scoring
+from holdfast.engine.settings import Settings
+from holdfast.engine.stop import Stop
+from holdfast.journal.journal import Journal, Lease, TrajectoryRow, Worker
+from holdfast.journal.process import this_process
+from holdfast.records.errors import HoldfastError, JournalError, ScoringStopped, ThreadsHang
+from holdfast.records.history import History
+from holdfast.records.run import Run
+from holdfast.records.task import Task
+from holdfast.records.trajectory import TrajectoryKey
+from holdfast.records.view import TrajectoryView
+
+CLAIM = 256
+
+
+class Together(StrEnum):
+    """Which trajectories are judged at once."""
+
+    ALL = "all"
+    """All of all runs."""
+    TASK = "task"
+    """Those of one task, in whichever run."""
+
+
+class _Lot(Struct):
+    """What is scored in one call."""
+
+    open: list[tuple[Lease, Task]] = []
+    settled: list[tuple[TrajectoryRow, Task]] = []
+
+
+async def score_late(
+    journal: Journal,
+    runs: Sequence[Run],
+    scorer: Scorer,
+    *,
+    together: Together,
+    settings: Settings,
+    stop: Stop,
+) -> None:
+    """Returns when every outcome of the runs is scored, or has failed for good, durably; or when
+    it was asked to stop, which is told by `stop`."""
+    assert scorer.is_group, "it is given several trajectories"
+    async with _joined(journal, runs, settings, stop) as workers:
+        places = await _places(journal, runs)
+        lots = await _lots(journal, runs, workers, together)
+        scoring = Scoring(
+            scorer,
+            settings.scoring,
+            journal,
+            SystemClock(),
+            place=partial(_place, {run.spec.name: index for index, run in enumerate(runs)}, places),
+        )
+        with standstills_watched():
+            await _until_stopped(_score_all(journal, scoring, lots, settings), stop)
+
+
+def _place(
+    runs: Mapping[str, int], tasks: Mapping[str, int], key: TrajectoryKey
+) -> tuple[int, ...]:
+    """In the order of the data set, then of the runs, then of the samples."""
+    return tasks[key.task], runs[key.run], key.sample
+
+
+async def _places(journal: Journal, runs: Sequence[Run]) -> dict[str, int]:
+    places: dict[str, int] = {}
+    for run in runs:
+        for task in await journal.tasks(run):
+            places.setdefault(task.id, len(places))
+    return places
+
+
+@asynccontextmanager
+async def _joined(
+    journal: Journal, runs: Sequence[Run], settings: Settings, stop: Stop
+) -> AsyncIterator[list[Worker]]:
+    """A worker of each run, kept alive while a scorer takes its time."""
+    workers: list[Worker] = []
+    beating = asyncio.create_task(
+        _beat(journal, workers, settings.lease_seconds, stop), name="heartbeat of the scoring"
+    )
+    try:
+        for run in runs:
+            seconds = settings.lease_seconds
+            worker = await journal.join(run, this_process(), lease_seconds=seconds, share=False)
+            workers.append(worker)
+        yield workers
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        for worker in workers:
+            await journal.leave(worker)
+
+
+async def _beat(journal: Journal, workers: Sequence[Worker], seconds: float, stop: Stop) -> None:
+    while True:
+        await asyncio.sleep(seconds / 3)
+        try:
+            for worker in workers:
+                await journal.heartbeat(worker)
+        except JournalError as error:
+            return stop.fail(error)
+
+
+async def _lots(
+    journal: Journal, runs: Sequence[Run], workers: Sequence[Worker], together: Together
+) -> list[_Lot]:
+    """Every lot in which something is open, in the order of the data set."""
+    lots: dict[str, _Lot] = {}
+    for run, worker in zip(runs, workers, strict=True):
+        tasks: dict[str, Task] = {}
+        while claims := await journal.claim(worker, groups=CLAIM):
+            for claim in claims:
+                lot = lots.setdefault(_name(claim.task.id, together), _Lot())
+                lot.open += [(lease, claim.task) for lease in claim.open]
+        for task in await journal.tasks(run):
+            tasks[task.id] = task
+        for row in await journal.trajectories(run):
+            if row.settled and not row.resting and row.status.is_outcome:
+                lot = lots.setdefault(_name(row.key.task, together), _Lot())
+                lot.settled.append((row, tasks[row.key.task]))
+    return [lot for lot in lots.values() if lot.open]
+
+
+def _name(task: str, together: Together) -> str:
+    return task if together is Together.TASK else ""
+
+
+async def _score_all(
+    journal: Journal, scoring: Scoring, lots: Sequence[_Lot], settings: Settings
+) -> None:
+    """No more lots in memory than are scored at once."""
+    waiting = iter(lots)
+    at_once = min(len(lots), settings.scoring.concurrency)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(_score_some(journal, scoring, waiting), name="late scoring")
+
+
+async def _score_some(journal: Journal, scoring: Scoring, waiting: Iterator[_Lot]) -> None:
+    for lot in waiting:
+        members = [
+            Member(lease, task, History(await journal.history(lease.id)))
+            for lease, task in lot.open
+        ]
+        company = [
+            TrajectoryView(row.key, task, History(await journal.history(row.id)))
+            for row, task in lot.settled
+        ]
+        assert all(one.history.finished for one in members), "every rollout is over by now"
+        await scoring.settle([one for one in members if one.history.status.is_outcome], company)
+
+
+async def _until_stopped(work: Coroutine[object, object, None], stop: Stop) -> None:
+    scoring = asyncio.create_task(work, name="late scoring")
+    stopped = asyncio.create_task(stop.event.wait(), name="stop")
+    try:
+        await asyncio.wait({scoring, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        scoring.cancel()
+        await asyncio.wait({scoring, stopped})
+    try:
+        if not scoring.cancelled():
+            scoring.result()
+    except* (JournalError, ThreadsHang, ScoringStopped) as errors:
+        raise _first(errors) from errors
+
+
+def _first(errors: ExceptionGroup[HoldfastError]) -> HoldfastError:
+    one = errors.exceptions[0]
+    return _first(one) if isinstance(one, ExceptionGroup) else one

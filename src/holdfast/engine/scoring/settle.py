@@ -1,0 +1,153 @@
+"""Scoring: its own durable phase, which overlaps with rollouts.
+
+A scorer that raises or hangs fails its own trajectory (or group) only, is retried by its own
+policy, and never causes a new rollout. A trajectory that is finished but not scored when the
+process dies is only scored when the run goes on.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+
+from holdfast.clock import Clock
+from holdfast.engine.scoring.scorer import Score, Scorer
+from holdfast.engine.settings import ScoringPolicy
+from holdfast.journal.journal import Journal, Lease
+from holdfast.records.errors import ScoringStopped, ThreadsHang
+from holdfast.records.failure import failure_of
+from holdfast.records.history import History
+from holdfast.records.step import Finished, Record, Scored, ScoringFailed
+from holdfast.records.task import Task, own
+from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.view import TrajectoryView
+from holdfast.rollout.threads.contain import as_exception
+
+
+class Member(Struct):
+    """A finished trajectory that waits for its score."""
+
+    lease: Lease
+    task: Task
+    history: History
+    failures: int = 0
+    """How often its scoring has failed since it finished."""
+
+    @property
+    def view(self) -> TrajectoryView:
+        return TrajectoryView(self.lease.key, own(self.task), self.history)
+
+
+def tries_spent(records: Iterable[Record]) -> int:
+    """How often scoring has failed since the trajectory finished, or was scored: what failed before
+    it was opened again, or under another scorer, is not held against it."""
+    spent = 0
+    for record in records:
+        if isinstance(record, ScoringFailed):
+            spent += 1
+        elif isinstance(record, Finished | Scored):
+            spent = 0
+    return spent
+
+
+Place = Callable[[TrajectoryKey], tuple[int, ...]]
+"""Where a trajectory stands among those that are scored together."""
+
+
+def by_sample(key: TrajectoryKey) -> tuple[int, ...]:
+    return (key.sample,)
+
+
+class Scoring:
+    """Scores members one by one or as a group, and settles them."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        policy: ScoringPolicy,
+        journal: Journal,
+        clock: Clock,
+        *,
+        place: Place = by_sample,
+    ):
+        self.scorer = scorer
+        self._place = place
+        self._policy = policy
+        self._journal = journal
+        self._clock = clock
+        self._slots = asyncio.Semaphore(policy.concurrency)
+
+    async def settle(
+        self, members: Sequence[Member], company: Sequence[TrajectoryView] = ()
+    ) -> None:
+        """Returns when every member is scored, or has failed for good, durably.
+
+        A group scorer also sees `company`: members of the group that have their scores already.
+        """
+        if not members:
+            return None
+        failures = max(member.failures for member in members)
+        while True:
+            try:
+                async with self._slots:
+                    scores = await self._score(members, company)
+            except (ThreadsHang, ScoringStopped):
+                raise
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                failures += 1
+                final = failures >= self._policy.tries
+                await self._failed(members, error, attempt=failures, final=final)
+                if final:
+                    return None
+            else:
+                return await self._scored(members, scores)
+
+    async def _score(
+        self, members: Sequence[Member], company: Sequence[TrajectoryView]
+    ) -> list[Score]:
+        # Each try has its own: what one does to a task, or to what is in it, no other sees.
+        others = (TrajectoryView(one.key, own(one.task), one.history) for one in company)
+        views = [*others, *(member.view for member in members)]
+        views.sort(key=lambda view: self._place(view.key))
+        scores = await self.scorer.score(views, seconds=self._policy.timeout)
+        found = {view.key: score for view, score in zip(views, scores, strict=True)}
+        return [found[member.lease.key] for member in members]
+
+    async def _scored(self, members: Sequence[Member], scores: Sequence[Score]) -> None:
+        now = self._clock.now()
+        records = [
+            Scored(
+                self.scorer.name,
+                score.reward,
+                dict(score.metrics),
+                dict(score.reasons),
+                now,
+                dict(score.details),
+            )
+            for score in scores
+        ]
+        await self._append(members, records, status=None, settled=True)
+
+    async def _failed(
+        self, members: Sequence[Member], error: BaseException, *, attempt: int, final: bool
+    ) -> None:
+        failure = failure_of(as_exception(error), attempt=attempt, phase="scoring")
+        record = ScoringFailed(failure, self._clock.now(), final)
+        status = Status.FAILED if final else None
+        await self._append(members, [record] * len(members), status=status, settled=final or None)
+
+    async def _append(
+        self,
+        members: Sequence[Member],
+        records: Sequence[Record],
+        *,
+        status: Status | None,
+        settled: bool | None,
+    ) -> None:
+        """All members of a group get theirs in one transaction, or none does."""
+        pairs = list(zip(members, records, strict=True))
+        await self._journal.append_together(
+            [(member.lease, [record], status) for member, record in pairs], settled=settled
+        )
+        for member, record in pairs:
+            member.history.take(record)

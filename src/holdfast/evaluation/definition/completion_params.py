@@ -1,0 +1,106 @@
+"""Setting: one set of completion params, read.
+
+Params go by the names of chat APIs. Those that would change what is sampled and are not known are
+refused by name; those that change nothing about it are ignored. A key is taken out before
+anything is recorded.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, structs
+
+from holdfast.records.errors import UsageError
+from holdfast.records.redaction import redact
+from holdfast.records.sampling import Sampling, json_of
+from holdfast.rollout.processors.training import read_params
+
+_SHORT = 40
+_ADDRESSES = frozenset({"base_url", "api_base"})
+_ALIASES = {"max_completion_tokens": "max_tokens"}
+
+
+class Setting(Struct, frozen=True):
+    """What one set of completion params asks for."""
+
+    params: Mapping[str, object] = {}
+    """As they were given, without the key and without what else is secret."""
+    model: str | None = None
+    base_url: str | None = None
+    samples: int | None = None
+    sampling: Sampling = Sampling()
+    api_key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Setting({dict(self.params)!r})"
+
+
+def setting_of(
+    params: Mapping[str, object] | None, overrides: Mapping[str, object] | None = None
+) -> Setting:
+    """`overrides` go before the params. `UsageError` names what is unknown or makes no sense."""
+    given = _flat(params or {}) | _flat(overrides or {})
+    key = given.pop("api_key", None)
+    if key is not None and not isinstance(key, str):
+        raise UsageError("completion_params: api_key is a string")
+    rest = dict(given)
+    effort, wanted = rest.pop("reasoning_effort", None), rest.pop("response_format", None)
+    try:
+        read = read_params(rest)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    sampling = Sampling()
+    for name in ("max_tokens", "temperature", "top_p", "stop"):
+        if (value := getattr(read, name)) is not None:
+            sampling = structs.replace(sampling, **{name: value})
+    if effort is not None:
+        sampling = structs.replace(sampling, reasoning_effort=str(effort))
+    if wanted is not None:
+        sampling = structs.replace(sampling, json=json_of(wanted))
+    return Setting(_recorded(given), read.model, read.base_url, read.n, sampling, key)
+
+
+def _recorded(given: dict[str, object]) -> dict[str, object]:
+    """An address may have a password in it, which is no part of what is shown and recorded."""
+    return {
+        name: redact(value) if name in _ADDRESSES and isinstance(value, str) else value
+        for name, value in given.items()
+    }
+
+
+def _flat(params: Mapping[str, object]) -> dict[str, object]:
+    """`extra_body` is how clients send what they do not know; None says nothing."""
+    if not isinstance(params, Mapping):
+        raise UsageError(f"completion params are an object, not {params!r:.200}")
+    flat = {_ALIASES.get(str(name), str(name)): value for name, value in params.items()}
+    extra = flat.pop("extra_body", None) or {}
+    if not isinstance(extra, Mapping):
+        raise UsageError(f"completion_params: extra_body is an object, not {extra!r:.200}")
+    flat |= {str(name): value for name, value in extra.items()}
+    return {name: value for name, value in flat.items() if value is not None}
+
+
+def ids_of(settings: Sequence[Setting]) -> list[str]:
+    """Readable names that tell the settings apart: the model, and what else differs."""
+    differing = [
+        name
+        for name in sorted({name for one in settings for name in one.params} - {"model"})
+        if len({_shown(one.params.get(name)) for one in settings}) > 1
+    ]
+    ids = [
+        ",".join(
+            [
+                *([one.model.rpartition("/")[2] or one.model] if one.model else []),
+                *(f"{name}={_shown(one.params[name])}" for name in differing if name in one.params),
+            ]
+        )
+        or "default"
+        for one in settings
+    ]
+    if len(set(ids)) == len(ids):
+        return ids
+    return [f"{name}#{number}" if ids.count(name) > 1 else name for number, name in enumerate(ids)]
+
+
+def _shown(value: object) -> str:
+    text = str(value).replace("/", "_").replace("[", "(").replace("]", ")")
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"

@@ -1,0 +1,168 @@
+"""Definition: what `@evaluation_test` says, read and checked where it stands.
+
+A value: nothing is opened, loaded or asked for here. A *variant* is one choice of data set,
+setting and keyword arguments; each variant is an experiment of its own, except that the settings of
+a groupwise evaluation are members of one group, and so of one experiment.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct, structs
+
+from holdfast.evaluation.data.dataset import Dataset
+from holdfast.evaluation.dataset_logger import DatasetLogger
+from holdfast.evaluation.definition.completion_params import Setting, ids_of, setting_of
+from holdfast.evaluation.definition.options import Options
+from holdfast.evaluation.definition.retries import Retrying
+from holdfast.evaluation.stats.verdict import Aggregation, Threshold
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Code
+from holdfast.rollout.processors.processor import RolloutProcessor
+
+
+class Mode(StrEnum):
+    POINTWISE = "pointwise"
+    """The function judges one row."""
+    GROUPWISE = "groupwise"
+    """It judges all that became of one row: every sample, in every setting."""
+    ALL = "all"
+    """It judges the whole data set at once."""
+
+    @property
+    def argument(self) -> str:
+        return "row" if self is Mode.POINTWISE else "rows"
+
+
+class Definition(Struct, frozen=True):
+    """Everything that one decorator says."""
+
+    function: Callable[..., Any]
+    mode: Mode
+    datasets: tuple[Dataset, ...]
+    completion_params: tuple[Mapping[str, object] | None, ...]
+    keywords: tuple[Mapping[str, object], ...]
+    processor: RolloutProcessor
+    rollout: str
+    """The fingerprint of what makes the rollouts."""
+    aggregation: Aggregation = Aggregation.MEAN
+    threshold: Threshold | None = None
+    num_runs: int = 1
+    samples: int | None = None
+    seed: int | None = None
+    max_concurrent_rollouts: int = 64
+    max_concurrent_evaluations: int = 32
+    scorer_timeout: float = 300.0
+    scorer_tries: int = 1
+    retrying: Retrying = Retrying()
+    policy: tuple[str, ...] | None = None
+    """The addresses of the replicas."""
+    rollout_code: Code | None = None
+    """What `rollout` stands for."""
+    logger: DatasetLogger | None = None
+    """Given every row that was judged."""
+
+    @property
+    def name(self) -> str:
+        """`module.Class.function`, without what a local scope adds."""
+        qualified = self.function.__qualname__.rpartition("<locals>.")[2]
+        return f"{self.function.__module__}.{qualified}"
+
+    @property
+    def arguments(self) -> tuple[inspect.Parameter, ...]:
+        """What the function wants beside its rows: fixtures, parameters, `self`."""
+        given = {name for keywords in self.keywords for name in keywords}
+        return tuple(
+            one
+            for name, one in inspect.signature(self.function).parameters.items()
+            if name != self.mode.argument and name not in given
+        )
+
+
+class Variant(Struct, frozen=True):
+    """One experiment. What it is about, not how it is worked on."""
+
+    id: str
+    """"" where there is only one."""
+    dataset: Dataset
+    settings: tuple[Setting, ...]
+    """Several in groupwise mode only."""
+    keywords: Mapping[str, object]
+
+
+def variants_of(definition: Definition, options: Options | None = None) -> list[Variant]:
+    """All experiments of the definition, as the session's options change it."""
+    options = options or Options()
+    given = tuple(options.completion_params or definition.completion_params) or (None,)
+    settings = [setting_of(one, options.overrides) for one in given]
+    if definition.mode is Mode.GROUPWISE:
+        choices = [("", tuple(settings))]
+    else:
+        choices = [(name, (one,)) for name, one in zip(ids_of(settings), settings, strict=True)]
+    datasets = _datasets(definition, options)
+    keywords = definition.keywords or ({},)
+    return [
+        Variant(
+            id="-".join(
+                part
+                for part, several in (
+                    (name, len(choices) > 1),
+                    (label, len(datasets) > 1),
+                    (f"kwargs{number}", len(keywords) > 1),
+                )
+                if several
+            ),
+            dataset=dataset,
+            settings=chosen,
+            keywords=words,
+        )
+        for label, dataset in zip(_labels(datasets), datasets, strict=True)
+        for name, chosen in choices
+        for number, words in enumerate(keywords)
+    ]
+
+
+def _datasets(definition: Definition, options: Options) -> list[Dataset]:
+    datasets = list(definition.datasets)
+    if options.jsonl_path is not None:
+        # Other rows, read as the evaluation reads its own.
+        own = datasets[0] if datasets else Dataset(())
+        datasets = [dataclasses.replace(own, sources=(options.jsonl_path,))]
+    if not datasets:
+        raise UsageError(
+            "it has no rows: give @evaluation_test dataset=…, input_dataset=…, "
+            "input_messages=…, input_rows=… or data_loaders=…"
+        )
+    if options.max_rows is None:
+        return datasets
+    limit = None if options.max_rows < 0 else options.max_rows
+    return [dataclasses.replace(one, limit=limit) for one in datasets]
+
+
+def _labels(datasets: Sequence[Dataset]) -> list[str]:
+    names = [one.name or "rows" for one in datasets]
+    return [
+        name if names.count(name) == 1 else f"{name}{number}" for number, name in enumerate(names)
+    ]
+
+
+def with_setting(variant: Variant, params: Mapping[str, object], options: Options) -> Variant:
+    """The variant under completion params that pytest itself parametrizes."""
+    return structs.replace(variant, settings=(setting_of(params, options.overrides),))
+
+
+def check_function(function: Callable[..., Any], mode: Mode) -> None:
+    if not inspect.isfunction(function):
+        raise UsageError(f"@evaluation_test decorates a function, not {function!r:.200}")
+    parameters = inspect.signature(function).parameters
+    if mode.argument not in parameters:
+        raise UsageError(
+            f"in {mode} mode {function.__name__} wants a parameter named {mode.argument!r}; it "
+            f"has ({', '.join(parameters)})"
+        )
+    found = parameters[mode.argument].kind
+    if found in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise UsageError(f"{function.__name__}: {mode.argument!r} is a parameter of its own")

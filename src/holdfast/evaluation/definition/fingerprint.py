@@ -1,0 +1,122 @@
+"""What makes two scorers the same: their code, their mode, and what they are called with."""
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Set
+from pathlib import Path
+
+from holdfast.evaluation.definition.definition import Definition, Mode, Variant
+from holdfast.records.run import Code
+from holdfast.rollout.code.fingerprint import files_noted, files_taken_down
+from holdfast.rollout.code.source import without_evaluations
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_DEEPEST = 20
+
+
+def scorer_fingerprint(
+    definition: Definition,
+    variant: Variant,
+    given: Mapping[str, object] | None = None,
+    *,
+    tasks: str = "",
+) -> tuple[str, Code]:
+    """`name@digest`, and what it stands for. Other evaluations in the file, and decorators, are no
+    part of it; everything else in the file is, and the modules of the user's own that it imports,
+    since a scorer may call it. `given` are the values that its parameters have beside the variant's
+    own, and `self`; `tasks` the digest of all rows."""
+    with files_taken_down() as files:
+        now = _digest(definition, variant, given, tasks=tasks, code=_files)
+    before = _digest(definition, variant, given, tasks=tasks, code=_file)
+    name = definition.function.__name__
+    return f"{name}@{now}", Code(files, f"{name}@{before}")
+
+
+def _digest(
+    definition: Definition,
+    variant: Variant,
+    given: Mapping[str, object] | None,
+    *,
+    tasks: str,
+    code: "Callable[[object, str], bytes]",
+) -> str:
+    function = definition.function
+    digest = hashlib.sha256(_source(definition, code))
+    digest.update(definition.mode.encode())
+    digest.update(_text(variant.keywords).encode("utf-8", "surrogatepass"))
+    for name, value in sorted((given or {}).items()):
+        if name == "self":
+            for text in _inherited(value, definition, code):
+                digest.update(text)
+        else:
+            digest.update(f"{name}\0{_text(value)}".encode("utf-8", "surrogatepass"))
+    for cell in function.__closure__ or ():
+        digest.update(_text(_held(cell)).encode("utf-8", "surrogatepass"))
+    if definition.mode is Mode.GROUPWISE:
+        # Whom a row is compared with is part of how it is judged.
+        digest.update(_company(variant).encode("utf-8", "surrogatepass"))
+    elif definition.mode is Mode.ALL:
+        digest.update(tasks.encode())
+    return digest.hexdigest()[:12]
+
+
+def _files(subject: object, keep: str) -> bytes:
+    return files_noted(subject, keep=keep)
+
+
+def _file(subject: object, keep: str) -> bytes:
+    """As it was when the evaluation's own file alone counted."""
+    return without_evaluations(Path(inspect.getfile(subject)).read_bytes(), keep=keep)  # type: ignore[arg-type]
+
+
+def _company(variant: Variant) -> str:
+    """The settings whose rows are compared; one that is alone is its run's own."""
+    if len(variant.settings) == 1:
+        return ""
+    return _text([one.params for one in variant.settings])
+
+
+def _text(value: object, depth: int = 0) -> str:
+    """The same in every process for what is equal: sets have no order, and objects without a text
+    of their own are told apart by their types alone."""
+    if depth > _DEEPEST:
+        return type(value).__qualname__
+    if isinstance(value, Mapping):
+        items = (f"{_text(key, depth + 1)}: {_text(value[key], depth + 1)}" for key in value)
+        return f"{{{', '.join(sorted(items))}}}"
+    if isinstance(value, Set):
+        return f"{{{', '.join(sorted(_text(one, depth + 1) for one in value))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_text(one, depth + 1) for one in value)}]"
+    return _ADDRESS.sub("", repr(value))
+
+
+def _held(cell: object) -> object:
+    """What a function has from around it; functions there are in some file, and no values."""
+    try:
+        found = cell.cell_contents  # type: ignore[attr-defined]
+    except ValueError:  # Not bound yet.
+        return None
+    return getattr(found, "__qualname__", found)
+
+
+def _inherited(
+    instance: object, definition: Definition, code: "Callable[[object, str], bytes]"
+) -> Iterator[bytes]:
+    """An evaluation in a base class is judged with what its heirs say, wherever they stand."""
+    yield type(instance).__qualname__.encode("utf-8", "surrogatepass")
+    own = inspect.getfile(definition.function)
+    for one in type(instance).__mro__:
+        try:
+            if inspect.getfile(one) != own:
+                yield code(one, "")
+        except (TypeError, OSError):
+            continue
+
+
+def _source(definition: Definition, code: "Callable[[object, str], bytes]") -> bytes:
+    try:
+        return code(definition.function, definition.function.__qualname__)
+    except (TypeError, OSError):
+        return definition.function.__code__.co_code

@@ -1,0 +1,58 @@
+"""Options: what a session says about all of its evaluations. None: each says it for itself."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct, structs
+
+from holdfast.evaluation.definition.flags import PREFIX
+from holdfast.records.errors import UsageError
+
+
+class Options(Struct, frozen=True):
+    """What the command line, or the variables of the environment, say of all evaluations."""
+
+    max_rows: int | None = None
+    """-1: all."""
+    num_runs: int | None = None
+    jsonl_path: str | None = None
+    completion_params: Sequence[Mapping[str, object]] | None = None
+    input_param: Sequence[Mapping[str, object]] | None = None
+    reasoning_effort: str | None = None
+    no_op_rollout_processor: bool = False
+    policy: Sequence[str] | None = None
+    max_concurrency: int | None = None
+    max_concurrent_evaluations: int | None = None
+    max_retry: int | None = None
+    resume: bool = False
+    new: bool = False
+    retry_failed: bool = False
+    fail_on_permanent_failure: bool | None = None
+    success_threshold: float | None = None
+    se_threshold: float | None = None
+    journal: str | None = None
+    output_dir: str | None = None
+    report: str | None = None
+    clustered_se_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.resume and self.new:
+            raise UsageError("--holdfast-resume and --holdfast-new exclude each other")
+
+    @property
+    def overrides(self) -> dict[str, object]:
+        """Completion params that go before every setting's own."""
+        merged: dict[str, object] = {}
+        for one in self.input_param or ():
+            merged |= one
+        if self.reasoning_effort is not None:
+            merged["reasoning_effort"] = self.reasoning_effort
+        return merged
+
+
+def options_of(values: Mapping[str, object]) -> Options:
+    """From what pytest's command line came to."""
+    found = {one.name: values.get(PREFIX + one.name) for one in structs.fields(Options)}
+    return msgspec.convert(
+        {name: value for name, value in found.items() if value is not None}, Options
+    )

@@ -1,0 +1,195 @@
+"""The decorator's arguments, read and checked: each mistake is told with the argument's name."""
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.evaluation.data.dataset import Dataset, datasets_of
+from holdfast.evaluation.dataset_logger import DatasetLogger, JournalDatasetLogger
+from holdfast.evaluation.definition.completion_params import setting_of
+from holdfast.evaluation.definition.definition import Mode
+from holdfast.evaluation.processors.basic import SingleTurnRolloutProcessor
+from holdfast.evaluation.processors.row_processor import row_processor
+from holdfast.evaluation.stats.verdict import Aggregation, Threshold
+from holdfast.records.errors import UsageError
+from holdfast.rollout.processors.processor import RolloutProcessor, as_processor
+
+Params = Mapping[str, object]
+
+
+def mode(mode: object) -> Mode:
+    try:
+        return Mode(str(mode))
+    except ValueError:
+        known = ", ".join(Mode)
+        raise UsageError(f"mode={mode!r} is none of {known}") from None
+
+
+def aggregation(method: object) -> Aggregation:
+    try:
+        return Aggregation(str(method))
+    except ValueError:
+        known = ", ".join(Aggregation)
+        raise UsageError(f"aggregation_method={method!r} is none of {known}") from None
+
+
+_BOUNDS = ("standard_error", "clustered_standard_error")
+
+
+def threshold(given: Any) -> Threshold | None:
+    """A number, `{"success": …, "standard_error": …}`, or an EvaluationThreshold."""
+    if given is None:
+        return None
+    if isinstance(given, Threshold):
+        return given
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return Threshold(float(given))
+    found = (
+        given if isinstance(given, Mapping) else vars(given) if hasattr(given, "__dict__") else {}
+    )
+    success = found.get("success")
+    known = not isinstance(given, Mapping) or given.keys() <= {"success", *_BOUNDS}
+    if not known or not isinstance(success, int | float) or isinstance(success, bool):
+        raise UsageError(
+            "passed_threshold wants a number, or success (and standard_error, "
+            f"clustered_standard_error) as an EvaluationThreshold or a dict, not {given!r:.200}"
+        )
+    bounds = (found.get(name) for name in _BOUNDS)
+    return Threshold(float(success), *(None if one is None else float(one) for one in bounds))
+
+
+def listed(params: Any) -> tuple[Params | None, ...]:
+    if params is None:
+        return ()
+    if isinstance(params, Mapping):
+        return (params,)
+    if isinstance(params, str) or not isinstance(params, Sequence):
+        raise UsageError(f"completion_params wants a list of objects, not {params!r:.200}")
+    if not params:
+        raise UsageError("completion_params is an empty list: there would be nothing to run")
+    return tuple(params)
+
+
+def check_settings(settings: Sequence[Params | None], samples: int | None) -> None:
+    """Every setting can be read, and none contradicts the evaluation."""
+    for one in settings:
+        wanted = setting_of(one).samples
+        if wanted is not None and samples is not None and wanted != samples:
+            raise UsageError(
+                f"samples={samples} contradicts n={wanted} of the completion_params; give one"
+            )
+
+
+def check_names(decorator: Callable[..., Any], bare: object, unknown: Params) -> None:
+    """It is called, with names only, and all of them are known."""
+    if bare is not None:
+        raise UsageError("evaluation_test wants named arguments: write @evaluation_test(dataset=…)")
+    for name in sorted(unknown):
+        near = difflib.get_close_matches(name, inspect.signature(decorator).parameters, n=1)
+        meant = f"; is {near[0]!r} meant?" if near else "; docs/evaluations.md has all of them"
+        raise UsageError(f"evaluation_test has no argument {name!r}{meant}")
+
+
+def names(argument: str, given: Any) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    listed = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+    found = tuple(given) if listed else ()
+    if not found or not all(isinstance(one, str) for one in found):
+        raise UsageError(f"{argument} wants a list of strings, not {given!r:.200}")
+    return found
+
+
+def addresses(policy: Any) -> tuple[str, ...] | None:
+    """Of the replicas of one engine."""
+    return names("policy", [policy] if isinstance(policy, str) else policy)
+
+
+def processor(given: object) -> RolloutProcessor:
+    if given is None:
+        return SingleTurnRolloutProcessor()
+    try:
+        found = row_processor(given) or as_processor(given)
+    except UsageError as error:
+        raise UsageError(f"rollout_processor: {error}") from None
+    return row_processor(found) or found
+
+
+def logger(given: Any) -> DatasetLogger | None:
+    """One of the user's own; the default one writes where rows are anyway."""
+    if given is None or isinstance(given, JournalDatasetLogger):
+        return None
+    if not callable(getattr(given, "log", None)):
+        raise UsageError(f"logger wants a DatasetLogger, with `log(row)`, not {given!r:.200}")
+    found: DatasetLogger = given
+    return found
+
+
+def configured(processor: RolloutProcessor, **given: object) -> RolloutProcessor:
+    """What eval-protocol hands to processors beside the rows goes to those that know it."""
+    named = {name: value for name, value in given.items() if value is not None and value != {}}
+    if not named:
+        return processor
+    configured = getattr(processor, "configured", None)
+    if configured is None:
+        raise UsageError(
+            f"{min(named)} means nothing to {type(processor).__name__}; leave it out, or "
+            "give its values to the processor itself"
+        )
+    found = configured(**named)
+    assert isinstance(found, RolloutProcessor), "configured returns a processor"
+    return found
+
+
+def datasets(function: Callable[..., Any], **given: Any) -> tuple[Dataset, ...]:
+    names = ("dataset", "input_dataset", "input_messages", "input_rows", "data_loaders")
+    named = [name for name in names if given[name] is not None]
+    own = given.pop("dataset")
+    if isinstance(own, list | tuple) and not own:
+        raise UsageError("dataset is empty: there would be nothing to evaluate")
+    if not named:
+        return ()
+    if len(named) > 1:
+        raise UsageError(f"rows come from one place; given are {' and '.join(named)}")
+    if own is not None:
+        given["input_dataset"] = own
+    if given["data_loaders"] is not None and given["preprocess_fn"] is not None:
+        raise UsageError("preprocess_fn goes to the data loader where data_loaders are given")
+    return tuple(datasets_of(**given, beside=folder(function)))
+
+
+def folder(function: Callable[..., Any]) -> Path | None:
+    try:
+        return Path(inspect.getfile(function)).absolute().parent
+    except TypeError:
+        return None
+
+
+def keywords(given: Any, function: Callable[..., Any], mode: Mode) -> tuple[Params, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        raise UsageError(f"evaluation_test_kwargs wants a list of objects, not {given!r:.200}")
+    parameters = inspect.signature(function).parameters
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    for name in sorted({name for one in given for name in one or {}}):
+        if name == mode.argument or (name not in parameters and not takes_any):
+            raise UsageError(f"evaluation_test_kwargs: {function.__name__} takes no {name!r}")
+    return tuple(one or {} for one in given)
+
+
+def whole(name: str, value: Any, *, least: int = 1) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UsageError(f"{name} wants a whole number of {least} or more, not {value!r}")
+    return value
+
+
+def seconds(name: str, value: Any) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise UsageError(f"{name} wants seconds, more than 0, not {value!r}")
+    return float(value)

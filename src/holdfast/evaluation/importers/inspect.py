@@ -1,0 +1,122 @@
+"""Inspect's logs: `.eval` (a zip of JSON) and `.json`.
+
+A log of a run that was cut short has its samples' summaries in its journal; they are read, too.
+"""
+
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.evaluation.stats.results import RowResult
+from holdfast.records.errors import UsageError
+from holdfast.records.trajectory import Status
+from holdfast.rollout.episodes.environment import as_number
+
+Log = tuple[str, str, list[RowResult]]
+_ZSTD = 93
+_WORTH = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "no": 0.0}
+"""What Inspect counts its letters and words as."""
+
+
+def read_inspect(path: Path, log: Mapping[str, Any] | None = None) -> Log:
+    """The task's name, the model and a result for each sample of each epoch.
+
+    The score is that of the first scorer (of the one that the log calls its headline); all others
+    are metrics.
+    """
+    header, samples = _archive(path) if log is None else (log, log["samples"])
+    told = header["eval"]
+    headline = (header.get("results") or {}).get("headline") or {}
+    rows = [_row(sample, str(headline.get("scorer", ""))) for sample in samples or ()]
+    return str(told.get("task", "")), str(told.get("model", "")), rows
+
+
+def _row(sample: Mapping[str, Any], headline: str) -> RowResult:
+    error, limit = sample.get("error"), sample.get("limit")
+    values = _values(sample.get("scores") or {})
+    main = [value for (scorer, _), value in values.items() if scorer == headline]
+    scores = main or list(values.values())
+    said = error.get("message", "") if isinstance(error, Mapping) else str(error or "")
+    status = Status.FAILED if error else Status.TRUNCATED if limit else Status.COMPLETED
+    return RowResult(
+        task=str(sample["id"]),
+        sample=int(sample.get("epoch", 1)) - 1,
+        status=status.name,
+        reason=str(limit.get("type", "") if isinstance(limit, Mapping) else limit or ""),
+        score=scores[0] if scores and not error else None,
+        metrics={_named(scorer, part): value for (scorer, part), value in values.items()},
+        root=said,
+        turns=int(sample.get("turn_count") or 0),
+        sampled_tokens=sum(
+            int(one.get("output_tokens") or 0) for one in (sample.get("model_usage") or {}).values()
+        ),
+        seconds=float(sample.get("total_time") or 0.0),
+    )
+
+
+def _values(scores: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+    """By scorer and, where its value has several, by part; what is no number is left out."""
+    found: dict[tuple[str, str], float] = {}
+    for scorer, score in scores.items():
+        value = score.get("value") if isinstance(score, Mapping) else score
+        parts = value if isinstance(value, Mapping) else {"": value}
+        for part, one in parts.items():
+            number = _WORTH.get(one) if isinstance(one, str) else as_number(one)
+            if number is not None:
+                found[scorer, str(part)] = number
+    return found
+
+
+def _named(scorer: str, part: str) -> str:
+    return f"{scorer}/{part}" if part else scorer
+
+
+# --- the archive
+
+
+def _archive(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            start = "header.json" if "header.json" in names else "_journal/start.json"
+            header = _member(path, archive, start)
+            return header, _summaries(path, archive, names)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise UsageError(f"{path} is no Inspect log: {error}") from error
+
+
+def _summaries(path: Path, archive: zipfile.ZipFile, names: set[str]) -> list[Mapping[str, Any]]:
+    if "summaries.json" in names:
+        found: list[Mapping[str, Any]] = _member(path, archive, "summaries.json")
+        return found
+    parts = [name for name in names if name.startswith("_journal/summaries/")]
+    parts.sort(key=lambda name: int(Path(name).stem))
+    return [one for part in parts for one in _member(path, archive, part)]
+
+
+def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Any:
+    info = archive.getinfo(name)
+    body = _zstd(path, info) if info.compress_type == _ZSTD else archive.read(name)
+    return msgspec.json.decode(body)
+
+
+def _zstd(path: Path, info: zipfile.ZipInfo) -> bytes:
+    """What `zipfile` cannot read before Python 3.14."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise UsageError(
+            f"{path} is compressed with zstd, which needs pyarrow: pip install '.[parquet]' (in "
+            "the clone), or `inspect log convert --to json`"
+        ) from error
+    with path.open("rb") as file:
+        file.seek(info.header_offset + 26)
+        name, extra = struct.unpack("<HH", file.read(4))
+        file.seek(name + extra, 1)
+        packed = file.read(info.compress_size)
+    body: bytes = pyarrow.decompress(packed, info.file_size, codec="zstd", asbytes=True)
+    return body

@@ -1,0 +1,120 @@
+"""Results of other tools, for comparison: Inspect logs, verifiers results, evaluation rows.
+
+Only what a comparison needs is read: scores, metrics, how rows ended. A row without a score has
+none here; one that failed there failed here, whatever the reason.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.evaluation.data.files import Found, read
+from holdfast.evaluation.importers.inspect import read_inspect
+from holdfast.evaluation.importers.verifiers import read_episodes, read_verifiers
+from holdfast.evaluation.stats.results import Results, RowResult
+from holdfast.records.errors import UsageError
+from holdfast.records.trajectory import Status
+
+_KNOWN = (
+    "an Inspect log (.eval or .json), a verifiers run (results.jsonl or traces.jsonl), or a JSONL "
+    "file of evaluation rows"
+)
+
+
+def results_from(path: Path | str) -> Results:
+    """What became of each row, according to the file, or to the folder that a tool wrote."""
+    path = _file(Path(path))
+    if path.suffix == ".eval":
+        return _results(path, *read_inspect(path))
+    lines = list(read(path))
+    if not lines:
+        raise UsageError(f"{path} is empty; it wants to be {_KNOWN}")
+    return _results(path, *_reader(path, lines[0].fields)(path, lines))
+
+
+Reader = Callable[[Path, list[Found]], tuple[str, str, list[RowResult]]]
+"""The run's name, its model and its rows."""
+
+
+def _file(path: Path) -> Path:
+    if not path.exists():
+        raise UsageError(f"{path} does not exist; it wants to be {_KNOWN}")
+    if not path.is_dir():
+        return path
+    for name in ("traces.jsonl", "results.jsonl"):
+        if (path / name).is_file():
+            return path / name
+    logs = sorted(path.glob("*.eval"))
+    if len(logs) == 1:
+        return logs[0]
+    raise UsageError(f"folder {path} holds {len(logs) or 'no'} results; name {_KNOWN}")
+
+
+def _reader(path: Path, first: Mapping[str, Any]) -> Reader:
+    if {"eval", "samples"} <= first.keys():
+        return lambda path, lines: read_inspect(path, lines[0].fields)
+    if {"traces", "task"} <= first.keys():
+        return read_episodes
+    if "reward" in first and ("completion" in first or "example_id" in first):
+        return read_verifiers
+    if "messages" in first:
+        return _rows
+    raise UsageError(f"{path} is none of what is known: {_KNOWN}")
+
+
+def _results(path: Path, name: str, model: str, rows: list[RowResult]) -> Results:
+    ordered = list(_in_order(rows))
+    samples = max((row.sample + 1 for row in ordered), default=1)
+    return Results(
+        run=name or path.stem,
+        rows=tuple(ordered),
+        model=model,
+        samples=samples,
+        created=path.stat().st_mtime,
+        source=str(path),
+    )
+
+
+def _in_order(rows: Iterable[RowResult]) -> Iterator[RowResult]:
+    """By task, in the order in which tasks first come; then by sample."""
+    tasks: dict[str, list[RowResult]] = {}
+    for row in rows:
+        tasks.setdefault(row.task, []).append(row)
+    for members in tasks.values():
+        yield from sorted(members, key=lambda row: row.sample)
+
+
+# --- evaluation rows
+
+
+def _rows(path: Path, lines: list[Found]) -> tuple[str, str, list[RowResult]]:
+    from holdfast.evaluation.data.dataset import as_row
+    from holdfast.evaluation.rows.row import EvaluationRow
+
+    seen: dict[str, int] = {}
+    found: list[RowResult] = []
+    model = ""
+
+    def result(row: EvaluationRow) -> RowResult:
+        task = row.input_metadata.row_id or str(len(found))
+        seen[task] = sample = seen.get(task, -1) + 1
+        judged, ran = row.evaluation_result, row.execution_metadata
+        failed = row.rollout_status.is_error()
+        valid = judged is not None and judged.is_score_valid and not failed
+        return RowResult(
+            task=task,
+            sample=sample,
+            status=Status.FAILED.name if failed else Status.COMPLETED.name,
+            score=judged.score if judged is not None and valid else None,
+            metrics={n: one.score for n, one in judged.metrics.items()} if judged else {},
+            root=row.rollout_status.message if failed else "",
+            turns=len(row.get_assistant_messages()),
+            sampled_tokens=ran.usage.completion_tokens if ran.usage else 0,
+            seconds=ran.rollout_duration_seconds or 0.0,
+        )
+
+    for line in lines:
+        row = as_row(line)
+        model = model or str(row.input_metadata.completion_params.get("model", ""))
+        found.append(result(row))
+    return path.stem, model, found

@@ -1,0 +1,112 @@
+"""AgentRolloutProcessor as evaluations have it: its tools come from the MCP servers of a file."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from holdfast.environments.mcp.server import McpServer
+from holdfast.evaluation.processors.mcp_config import servers_of
+from holdfast.evaluation.processors.row_processor import TakesRows
+from holdfast.records.errors import UsageError
+from holdfast.records.task import Task
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.episodes.environment import Environment
+from holdfast.rollout.episodes.episode import Episode
+from holdfast.rollout.processors import agent
+from holdfast.rollout.processors.agent import DEFAULT_TURNS, MakeEnvironment
+from holdfast.rollout.tools.tool import Function, Tool
+
+
+class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
+    """Turns until the model calls no more tools.
+
+    Every trajectory has sessions of its own with the servers; what they hold does not come back
+    after a crash (`stateless`): a server with a state of its trajectory's is given as one of
+    `environments`, with another recovery. A row that names `tools` is shown those alone.
+    """
+
+    def __init__(
+        self,
+        tools: "Sequence[Tool | Function]" = (),
+        *,
+        environments: Sequence[MakeEnvironment] = (),
+        system_prompt: str | None = None,
+        max_turns: int | None = DEFAULT_TURNS,
+        max_tokens: int | None = None,
+        max_seconds: float | None = None,
+        finish: agent.Finish | None = None,
+        mcp_config_path: str | Path | None = None,
+    ):
+        servers = [] if mcp_config_path is None else servers_of(mcp_config_path)
+        super().__init__(
+            tools,
+            environments=[*environments, *(_environment(one) for one in servers)],
+            system_prompt=system_prompt,
+            max_turns=max_turns,
+            max_tokens=max_tokens,
+            max_seconds=max_seconds,
+            finish=finish,
+        )
+        self._given = (tools, environments)
+        self._servers = servers
+
+    @property
+    def identity(self) -> str:
+        """Another server makes another run."""
+        return f"{super().identity} {[one.identity for one in self._servers]!r}"
+
+    def configured(
+        self,
+        *,
+        mcp_config_path: str | Path | None = None,
+        steps: int | None = None,
+        server_script_path: str | Path | None = None,
+        rollout_processor_kwargs: Mapping[str, object] | None = None,
+    ) -> "AgentRolloutProcessor":
+        """The same, with the decorator's word about it."""
+        unused = server_script_path or rollout_processor_kwargs
+        if unused:
+            raise UsageError(
+                "AgentRolloutProcessor starts no server script and takes no "
+                "rollout_processor_kwargs: its servers are those of mcp_config_path"
+            )
+        tools, environments = self._given
+        return type(self)(
+            tools,
+            environments=environments,
+            system_prompt=self.system_prompt,
+            max_turns=self.limits.turns if steps is None else steps,
+            max_tokens=self.limits.tokens,
+            max_seconds=self.limits.seconds,
+            finish=self.finish,
+            mcp_config_path=mcp_config_path,
+        )
+
+    async def _work(self, t: Rollout, episodes: Sequence[Episode], tools: Sequence[Tool]) -> None:
+        await super()._work(t, episodes, _wanted(t.task, tools))
+
+
+def _environment(server: McpServer) -> MakeEnvironment:
+    def made(task: Task) -> Environment:
+        return server.environment()
+
+    return made
+
+
+def _wanted(task: Task, tools: Sequence[Tool]) -> list[Tool]:
+    """Those that the row names; all of them where it names none."""
+    named = [_name_of(one) for one in task.tools]
+    if not named:
+        return list(tools)
+    known = {tool.name: tool for tool in tools}
+    missing = [name for name in named if name not in known]
+    if missing:
+        raise UsageError(
+            f"row {task.id!r} names the tool {missing[0]!r}, which nobody offers; there are "
+            f"{', '.join(known) or 'none'}"
+        )
+    return [known[name] for name in named]
+
+
+def _name_of(schema: Mapping[str, object]) -> str:
+    function = schema.get("function")
+    return str((function if isinstance(function, Mapping) else schema).get("name", ""))

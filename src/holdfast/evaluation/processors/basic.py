@@ -1,0 +1,104 @@
+"""Processors that evaluations have beside those of `holdfast`."""
+
+from collections.abc import Mapping
+
+from holdfast.evaluation.definition.completion_params import setting_of
+from holdfast.evaluation.processors.row_processor import RolloutProcessor
+from holdfast.policy.policy import Completion, Request
+from holdfast.records.errors import UsageError
+from holdfast.records.message import Role
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.processors.processor import Returned
+from holdfast.rollout.processors.training import read_params
+
+
+class SingleTurnRolloutProcessor(RolloutProcessor):
+    """The row's messages and tools, one reply.
+
+    What an assistant said at the end of them is the answer of an earlier run, and is left out.
+    """
+
+    def __init__(
+        self,
+        *,
+        drop_trailing_assistant_messages: bool = True,
+        completion_params: Mapping[str, object] | None = None,
+    ):
+        """`completion_params` go before those of the evaluation; they name no model."""
+        self.drop_trailing_assistant_messages = drop_trailing_assistant_messages
+        self._params = dict(setting_of(completion_params).params)
+        if elsewhere := sorted(self._params.keys() & {"model", "base_url", "api_base", "n"}):
+            raise UsageError(f"{elsewhere[0]!r} is said in the evaluation's completion_params")
+
+    def configured(
+        self, *, rollout_processor_kwargs: Mapping[str, object] | None = None, **others: object
+    ) -> "SingleTurnRolloutProcessor":
+        """The same, with the decorator's word about it: completion params, also in `extra_body`."""
+        if others:
+            raise UsageError(f"{min(others)} means nothing to SingleTurnRolloutProcessor")
+        return type(self)(
+            drop_trailing_assistant_messages=self.drop_trailing_assistant_messages,
+            completion_params={**self._params, **(rollout_processor_kwargs or {})},
+        )
+
+    @property
+    def identity(self) -> str:
+        kept = str(self.drop_trailing_assistant_messages)
+        return f"{kept} {sorted(self._params.items())}" if self._params else kept
+
+    async def rollout(self, t: Rollout) -> Returned:
+        messages = t.task.messages
+        while (
+            self.drop_trailing_assistant_messages
+            and messages
+            and messages[-1].role is Role.ASSISTANT
+        ):
+            messages = messages[:-1]
+        if not messages:
+            raise UsageError(f"row {t.task.id!r} has no message to answer")
+        t.add(*messages)
+        read = read_params(self._params)
+        await t.generate(
+            tools=t.task.tools,
+            max_tokens=read.max_tokens,
+            temperature=read.temperature,
+            top_p=read.top_p,
+            stop=read.stop,
+            json=read.json,
+            reasoning_effort=read.reasoning_effort,
+        )
+        return None
+
+
+class NoOpRolloutProcessor(RolloutProcessor):
+    """Generates nothing: rows are judged as they are."""
+
+    async def rollout(self, t: Rollout) -> Returned:
+        return None
+
+
+class NoPolicy:
+    """Where nothing is generated, nothing is asked."""
+
+    def __init__(self, model: str = "", why: UsageError | None = None):
+        """`why`: the reason for which there is none."""
+        self.model = model
+        self._why = why or UsageError(
+            "this evaluation has no policy: its processor was to generate nothing"
+        )
+
+    async def check(self) -> None:
+        return None
+
+    async def ready(self) -> None:
+        return None
+
+    @property
+    def seconds_down(self) -> float:
+        return 0.0
+
+    async def sample(self, request: Request) -> Completion:
+        raise self._why
+
+    async def aclose(self) -> None:
+        return None

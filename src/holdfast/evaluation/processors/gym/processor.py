@@ -1,0 +1,173 @@
+"""MCPGymRolloutProcessor: episodes of an MCP gym, whose server it starts and ends."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.evaluation.processors.gym.environment import TIMEOUT, Gym, McpGymEnvironment
+from holdfast.evaluation.processors.gym.server import GymServer, options_of
+from holdfast.evaluation.processors.gym.simulated_user import SimulatedUser, Speaker, simulation_of
+from holdfast.evaluation.processors.row_processor import RolloutProcessor
+from holdfast.policy.policy import Policy
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.errors import Truncated, UsageError
+from holdfast.records.message import Message, Role, user
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Truncation
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.episodes.episode import Episode
+from holdfast.rollout.processors.processor import Returned
+
+DEFAULT_STEPS = 30
+
+
+class MCPGymRolloutProcessor(RolloutProcessor):
+    """Turns until the episode is over or no more tools are called; the reward is the episode's.
+
+    One server serves all rows. A row says what it wants in `input_metadata.dataset_info`:
+    `environment_context` (with `seed`) for the gym, `user_prompt_template`, which shows the policy
+    the first `{observation}`, and `user_simulation`, a user whom a model plays: the policy is shown
+    what that user says, and answers until the user, or the episode, ends it. `steps` bounds the
+    policy's turns.
+    """
+
+    def __init__(
+        self,
+        server_script_path: str | Path | None = None,
+        *,
+        steps: int = DEFAULT_STEPS,
+        timeout: float = TIMEOUT,
+        user_policy: "Policy | str | None" = None,
+        user_renderer: Renderer | None = None,
+        **server: object,
+    ):
+        """`timeout`: seconds for each question to the gym. `server`: port, domain, python.
+
+        `user_policy` plays the users of rows that want one: a policy, which the caller owns, or
+        "same". Without it, the evaluated model does, where the row names that or none.
+        """
+        self.server_script_path = server_script_path
+        self.steps = steps
+        self.timeout = timeout
+        self._speaker = Speaker(user_policy, user_renderer)
+        self._options = dict(server)
+        self._gym: Gym | None = None
+        options_of(self._options)
+
+    def configured(
+        self,
+        *,
+        server_script_path: str | Path | None = None,
+        steps: int | None = None,
+        mcp_config_path: str | Path | None = None,
+        rollout_processor_kwargs: Mapping[str, object] | None = None,
+    ) -> "MCPGymRolloutProcessor":
+        """The same, with the decorator's word about it."""
+        if mcp_config_path:
+            raise UsageError(
+                "MCPGymRolloutProcessor takes a server_script_path, no mcp_config_path"
+            )
+        given: dict[str, Any] = {
+            "user_policy": self._speaker.policy,
+            "user_renderer": self._speaker.renderer,
+            **self._options,
+            **(rollout_processor_kwargs or {}),
+        }
+        return type(self)(
+            server_script_path or self.server_script_path,
+            steps=self.steps if steps is None else steps,
+            timeout=self.timeout,
+            **given,
+        )
+
+    @property
+    def identity(self) -> str:
+        """Another gym makes another run: its script counts, wherever it lies."""
+        script = Path(self.server_script_path or "")
+        body = script.read_bytes() if script.is_file() else b""
+        digest = hashlib.sha256(body).hexdigest()[:12]
+        return f"{self.steps} {script.name} {digest}{self._speaker.identity}"
+
+    async def setup(self) -> None:
+        if self.server_script_path is None:
+            raise UsageError("MCPGymRolloutProcessor wants server_script_path=…, a gym's server")
+        options: dict[str, Any] = options_of(self._options)
+        self._gym = Gym(GymServer(self.server_script_path, **options), timeout=self.timeout)
+
+    async def acleanup(self) -> None:
+        await self._speaker.clients.aclose()
+        gym, self._gym = self._gym, None
+        if gym is not None:
+            await gym.server.aclose()
+
+    async def rollout(self, t: Rollout) -> Returned:
+        assert self._gym is not None, "it was set up"
+        t.limit(turns=self.steps)
+        told = _dataset_info(t.task)
+        context = told.get("environment_context")
+        episode = await t.env(
+            McpGymEnvironment(
+                self._gym, row=t.task.id, context=context if isinstance(context, dict) else {}
+            )
+        )
+        text = episode.observation.text
+        simulated: SimulatedUser | None = None
+        if (simulation := simulation_of(told)) is not None:
+            simulated = SimulatedUser(t, simulation, self._speaker)
+            text = await simulated.begins()
+        t.add(*opening(t.task, told, text, is_state=simulated is None))
+        try:
+            await _play(t, episode, simulated)
+        except Truncated as limit:
+            raise Truncated(limit.reason, returned=episode.total_reward) from limit
+        return episode.total_reward
+
+
+async def _play(t: Rollout, episode: Episode, simulated: SimulatedUser | None) -> None:
+    while not episode.over:
+        reply = await t.generate(tools=episode.tools)
+        if reply.tool_calls:
+            await t.tools(reply.tool_calls, *episode.tools)
+            continue
+        said = None if simulated is None else await simulated.answers(reply.text)
+        if said is None:
+            return
+        t.add(said)
+    if episode.observation.truncated:
+        t.truncate(Truncation.ENVIRONMENT_LIMIT)
+
+
+def opening(
+    task: Task, told: Mapping[str, object], observation: str, *, is_state: bool = True
+) -> list[Message]:
+    """What the policy is shown first: the row's messages, with the first observation, which is the
+    gym's state, or what a user said."""
+    template = told.get("user_prompt_template")
+    if not isinstance(template, str) or not template:
+        return [*task.messages, user(observation)]
+    context = told.get("environment_context")
+    values = context if isinstance(context, Mapping) else {}
+    shown = _shown(observation) if is_state else observation
+    try:
+        prompt = template.format(**{**values, "observation": shown})
+    except (KeyError, IndexError, ValueError) as error:
+        raise UsageError(f"row {task.id!r}: user_prompt_template: {error!r}") from error
+    return [*(one for one in task.messages if one.role is Role.SYSTEM), user(prompt)]
+
+
+def _shown(observation: str) -> object:
+    """A state that has an `observation` shows that alone."""
+    state = msgspec.json.decode(observation)
+    return state.get("observation", state) if isinstance(state, dict) else state
+
+
+def _dataset_info(task: Task) -> Mapping[str, object]:
+    asked = task.metadata.get("input_metadata")
+    for holder in (asked, task.metadata):
+        found = holder.get("dataset_info") if isinstance(holder, Mapping) else None
+        if isinstance(found, Mapping):
+            return found
+    return {}

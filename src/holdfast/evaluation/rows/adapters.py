@@ -1,0 +1,64 @@
+"""Recorded conversations as data sets: what an assistant said becomes what is to be said."""
+
+from collections.abc import Iterable
+
+from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata, Message
+from holdfast.records.errors import UsageError
+
+
+def assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[EvaluationRow]:
+    """Each row without its last message, an assistant's, which becomes its ground truth."""
+    rows = []
+    for row in data:
+        if not row.messages or row.messages[-1].role != "assistant":
+            raise UsageError(
+                f"row {row.input_metadata.row_id!r} does not end with what an assistant said"
+            )
+        rows.append(_before(row, len(row.messages) - 1))
+    return rows
+
+
+def multi_turn_assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[EvaluationRow]:
+    """A row for each thing that an assistant said, after what came before it.
+
+    A beginning that several conversations share is there once.
+    """
+    seen: set[str] = set()
+    rows = []
+    for row in data:
+        for at, message in enumerate(row.messages):
+            if message.role != "assistant":
+                continue
+            before = "\n".join(_written(one) for one in row.messages[:at])
+            if before not in seen:
+                seen.add(before)
+                rows.append(_before(row, at))
+    return rows
+
+
+def filter_longest_conversation(data: list[EvaluationRow]) -> list[EvaluationRow]:
+    """The row with the most messages, alone."""
+    return [max(data, key=lambda row: len(row.messages))] if data else []
+
+
+def create_rows_from_indices(count: int, **metadata: object) -> list[EvaluationRow]:
+    """Rows that are nothing but their number, for agents that know what it stands for."""
+    asked = [{**metadata, "row_id": str(index)} for index in range(count)]
+    return [EvaluationRow(input_metadata=InputMetadata.model_validate(one)) for one in asked]
+
+
+def _before(row: EvaluationRow, at: int) -> EvaluationRow:
+    return EvaluationRow(
+        messages=[one.model_copy(deep=True) for one in row.messages[:at]],
+        tools=row.tools,
+        input_metadata=row.input_metadata.model_copy(deep=True),
+        ground_truth=_written(row.messages[at]),
+    )
+
+
+def _written(message: Message) -> str:
+    calls = [
+        f"[Tool Call: {call.function.name}({call.function.arguments})]"
+        for call in message.tool_calls or ()
+    ]
+    return "\n".join([f"{message.role}: {message.content}", *calls])

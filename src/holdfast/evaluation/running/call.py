@@ -1,0 +1,203 @@
+"""What a decorated evaluation does when it is called, with pytest or without it."""
+
+import inspect
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.evaluation.definition.definition import Definition, Variant, variants_of
+from holdfast.evaluation.definition.options import Options
+from holdfast.evaluation.rows.eval_protocol import import_theirs
+from holdfast.evaluation.running.session import Session
+from holdfast.records.errors import ScoringStopped, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.running.experiment import Experiment
+    from holdfast.evaluation.stats.outcome import Outcome
+    from holdfast.policy.policy import Policy
+    from holdfast.policy.rendering.renderer import Renderer
+
+
+class Evaluation:
+    """An evaluation as a callable: `evaluation(row)` judges, `evaluation.evaluate()` runs it."""
+
+    def __init__(self, definition: Definition):
+        self._definition = definition
+
+    def __call__(self, *given: object, **arguments: object) -> object:
+        """Judges what it is given; without a row, runs all of it and raises where it fails."""
+        function, rows = self._definition.function, self._definition.mode.argument
+        import_theirs(function)
+        if rows in arguments:
+            return _judged(function(*given, **arguments))
+        wanted = [one.name for one in self._definition.arguments]
+        is_method = wanted[:1] == ["self"]
+        if len(given) == (2 if is_method else 1):
+            return _judged(function(*given[:-1], **{rows: given[-1]}, **arguments))
+        named = dict(zip(wanted, given, strict=False)) | arguments
+        session = Session()
+        try:
+            for variant in variants_of(self._definition):
+                _run(self._experiment(session, variant, named)).check()
+        finally:
+            session.close()
+        return None
+
+    def evaluate(
+        self,
+        *,
+        policy: "Policy | str | Sequence[str] | None" = None,
+        journal: str | None = None,
+        variant: str | None = None,
+        arguments: Mapping[str, object] | None = None,
+        renderer: "Renderer | None" = None,
+        options: Options | None = None,
+    ) -> "Outcome":
+        """Runs (or goes on with) the evaluation and says what came of it; raises nothing for a
+        score that is too low: `outcome.check()` does.
+
+        `variant` names one where there are several; `arguments` are what pytest would have filled
+        in: fixtures, parameters, `self`; `options` are the flags of the pytest plugin.
+        """
+        _no_loop()
+        session = _session(options, journal)
+        try:
+            experiment = self._chosen(session, variant, arguments)
+            return _run(_with(experiment, policy, renderer))
+        finally:
+            session.close()
+
+    async def evaluate_async(
+        self,
+        *,
+        policy: "Policy | str | Sequence[str] | None" = None,
+        journal: str | None = None,
+        variant: str | None = None,
+        arguments: Mapping[str, object] | None = None,
+        renderer: "Renderer | None" = None,
+        options: Options | None = None,
+    ) -> "Outcome":
+        """The same in a loop that runs already. Cancelling it loses nothing that is durable."""
+        from holdfast.evaluation.running.experiment import perform_async
+
+        session = _session(options, journal)
+        try:
+            experiment = self._chosen(session, variant, arguments)
+            outcome = await perform_async(_with(experiment, policy, renderer))
+            assert outcome is not None, "nobody asks it to stop"
+            return outcome
+        except ScoringStopped as error:
+            raise error.raised from None
+        finally:
+            session.close()
+
+    def _chosen(
+        self, session: Session, name: str | None, arguments: Mapping[str, object] | None
+    ) -> "Experiment":
+        variants = variants_of(self._definition, session.options)
+        known = [one.id for one in variants]
+        if name is None and len(variants) > 1:
+            raise UsageError(
+                f"{self._definition.name} has {len(variants)} variants; name one with variant=: "
+                f"{', '.join(known)}"
+            )
+        if name is not None and name not in known:
+            has = f"it has {', '.join(known)}" if len(known) > 1 else "it has but one: leave it out"
+            raise UsageError(f"{self._definition.name} has no variant {name!r}; {has}")
+        chosen = variants[0 if name is None else known.index(name)]
+        return self._experiment(session, chosen, arguments or {})
+
+    def _experiment(
+        self, session: Session, variant: Variant, arguments: Mapping[str, object]
+    ) -> "Experiment":
+        from holdfast.evaluation.running.experiment import Experiment
+        from holdfast.evaluation.running.resume import run_name
+
+        missing = [
+            one.name
+            for one in self._definition.arguments
+            if one.default is inspect.Parameter.empty
+            and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+            and one.name not in arguments
+        ]
+        if missing:
+            raise UsageError(
+                f"{self._definition.name} also takes {', '.join(missing)}, which pytest fills in; "
+                "without it, give arguments={…}"
+            )
+        _check_taken(self._definition, arguments)
+        module, _, function = self._definition.name.rpartition(".")
+        return Experiment(
+            definition=self._definition,
+            variant=variant,
+            name=run_name(module, function, variant.id),
+            session=session,
+            arguments=arguments,
+            parameters=arguments,
+            policy=self._definition.policy,
+        )
+
+
+class Judged(list[object]):
+    """What a function gave for many rows: a list that can be awaited, which gives itself."""
+
+    def __await__(self) -> Generator[None, None, "Judged"]:
+        return self
+        yield  # It never waits.
+
+
+def _judged(found: object) -> object:
+    """`await test(row)` is how eval-protocol's tests are called, whatever the function is."""
+    return Judged(found) if isinstance(found, list) else found
+
+
+def _session(options: Options | None, journal: str | None) -> Session:
+    from msgspec import structs
+
+    options = options or Options()
+    return Session(options if journal is None else structs.replace(options, journal=str(journal)))
+
+
+def _with(
+    experiment: "Experiment",
+    policy: "Policy | str | Sequence[str] | None",
+    renderer: "Renderer | None",
+) -> "Experiment":
+    from msgspec import structs
+
+    return structs.replace(
+        experiment,
+        policy=experiment.policy if policy is None else policy,
+        renderer=renderer,
+    )
+
+
+def _run(experiment: "Experiment") -> "Outcome":
+    """What stops it is the user's (a signal, `pytest.skip()`), and goes to them as it is."""
+    from holdfast.evaluation.running.experiment import perform
+    from holdfast.evaluation.running.signals import Interrupted
+
+    try:
+        return perform(experiment)
+    except Interrupted as error:
+        raise KeyboardInterrupt(str(error)) from error
+    except ScoringStopped as error:
+        raise error.raised from None
+
+
+def _no_loop() -> None:
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError("an event loop runs already: await evaluate_async(…) instead of evaluate(…)")
+
+
+def _check_taken(definition: Definition, arguments: Mapping[str, object]) -> None:
+    """Before anything is rolled out, and not by each row that is judged."""
+    kinds = {one.name: one.kind for one in definition.arguments}
+    if inspect.Parameter.VAR_KEYWORD in kinds.values():
+        return
+    for name in sorted(set(arguments) - set(kinds) - {"self"}):
+        raise UsageError(f"arguments: {definition.name} takes no {name!r}")

@@ -1,0 +1,427 @@
+"""Experiment: one variant of an evaluation, from its rows to its outcome.
+
+Each setting is one run in the journal. What is recorded is gone on with: finished rows are not
+rolled out again, finished but unscored ones are only scored, and a run that is finished and
+unchanged gives its verdict without an engine. At any end, appends are durable and leases returned.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec import Struct, field, structs
+
+from holdfast.engine.engine import Ending, Engine
+from holdfast.engine.guards.event_loop import run_to_its_end
+from holdfast.engine.guards.gc import fewer_collections
+from holdfast.engine.progress import Progress
+from holdfast.engine.scoring.late import Together, score_late
+from holdfast.engine.scoring.scorer import Scorer
+from holdfast.engine.settings import ScoringPolicy, Settings
+from holdfast.engine.stop import Stop
+from holdfast.evaluation.definition.completion_params import Setting, ids_of
+from holdfast.evaluation.definition.definition import Definition, Mode, Variant
+from holdfast.evaluation.definition.fingerprint import scorer_fingerprint
+from holdfast.evaluation.processors.basic import NoOpRolloutProcessor, NoPolicy
+from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
+from holdfast.evaluation.rows.convert import task_of
+from holdfast.evaluation.rows.eval_protocol import import_theirs
+from holdfast.evaluation.running.connect import Connection, addresses, connected
+from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
+from holdfast.evaluation.running.providers import POLICY, names_of
+from holdfast.evaluation.running.resume import (
+    Opened,
+    judged_together,
+    limited,
+    open_recorded,
+    settled_already,
+)
+from holdfast.evaluation.running.scorer import scorer_of
+from holdfast.evaluation.running.scorer_row import RowMaker
+from holdfast.evaluation.running.session import Session
+from holdfast.evaluation.running.signals import Interrupted, interruptible
+from holdfast.evaluation.stats.outcome import Outcome, Part
+from holdfast.evaluation.stats.results import Settled, results_of
+from holdfast.evaluation.stats.verdict import Threshold, verdict_of
+from holdfast.journal import open_journal
+from holdfast.journal.journal import Journal
+from holdfast.policy.policy import Policy
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.policy.rendering.reasoning_effort import at_effort
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.errors import RunHeld
+from holdfast.records.group import GroupPolicy
+from holdfast.records.run import Run, RunSpec
+from holdfast.records.task import Task, tasks_digest
+from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
+from holdfast.rollout.processors.training import samples_for
+
+TELL_SECONDS = 30.0
+RETRIES_ONLY = GroupPolicy(refill=0)
+"""A row is tried again from its journal, and never begun anew behind the user's back."""
+
+
+class Experiment(Struct, frozen=True):
+    definition: Definition
+    variant: Variant
+    name: str
+    """The base of its runs' names."""
+    session: Session
+    arguments: Mapping[str, object] = {}
+    """Fixtures, parameters and `self`: what the function is given beside its rows."""
+    parameters: Mapping[str, object] = {}
+    """What of that says how rows are judged: with other values, they are scored anew."""
+    policy: "Policy | str | Sequence[str] | None" = None
+    renderer: Renderer | None = None
+
+
+class _Work(Struct):
+    """An experiment under way."""
+
+    experiment: Experiment
+    journal: Journal
+    tasks: list[Task]
+    processor: RolloutProcessor
+    settings: Settings
+    stop: Stop
+    told: list[str] = []
+    settled: Settled = field(default_factory=Settled)
+    decode: Decode | None = None
+    """The text of tokens, as the engine's tokenizer has it; None where no engine was asked."""
+
+
+def perform(experiment: Experiment) -> Outcome:
+    """In an event loop of its own; signals stop it with care (`Interrupted`)."""
+    return run_to_its_end(_watched(experiment))
+
+
+async def _watched(experiment: Experiment) -> Outcome:
+    stop = Stop()
+    with interruptible(stop) as interruption:
+        try:
+            outcome = await perform_async(experiment, stop)
+        except Exception as error:
+            if interruption.received is None:
+                raise
+            # What a signal ended (an engine that was starting, say) is no mistake of anyone's.
+            raise Interrupted(interruption.received) from error
+    if interruption.received is not None:
+        raise Interrupted(interruption.received)
+    assert outcome is not None, "nothing but a signal stops it"
+    return outcome
+
+
+async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Outcome | None:
+    """None where it was asked to stop before it had an outcome."""
+    stop = stop or Stop()
+    with fewer_collections():
+        place = experiment.session.journal()
+        tasks = [task_of(row) for row in await experiment.variant.dataset.rows()]
+        journal = open_journal(place)
+        try:
+            work = _Work(
+                experiment=experiment,
+                journal=journal,
+                tasks=tasks,
+                processor=_processor(experiment),
+                settings=_settings(experiment),
+                stop=stop,
+            )
+            runs = await _runs(work)
+            return None if stop.requested else await _outcome(work, runs, place)
+        finally:
+            await journal.close()
+
+
+async def _runs(work: _Work) -> list[Run]:
+    """The runs of all settings, every row of which is settled; less where it was stopped."""
+    settings = work.experiment.variant.settings
+    runs: list[Run] = []
+    for setting, name in zip(settings, ids_of(settings), strict=True):
+        runs.append(await _rolled_out(work, setting, name if len(settings) > 1 else ""))
+        if work.stop.requested:
+            return runs
+    if _is_late(work.experiment):
+        whole = work.experiment.definition.mode is Mode.ALL
+        runs = await judged_together(work.journal, runs, work.tasks, whole=whole)
+        await score_late(
+            work.journal,
+            runs,
+            _scorer(work, runs),
+            together=Together.ALL if whole else Together.TASK,
+            settings=work.settings,
+            stop=work.stop,
+        )
+        if work.stop.fatal is not None:
+            raise work.stop.fatal
+    return runs
+
+
+def _is_late(experiment: Experiment) -> bool:
+    """Whether a score needs more than one task, or more than one run."""
+    mode, settings = experiment.definition.mode, experiment.variant.settings
+    return mode is Mode.ALL or (mode is Mode.GROUPWISE and len(settings) > 1)
+
+
+# --- one setting
+
+
+async def _rolled_out(work: _Work, setting: Setting, name: str) -> Run:
+    """The setting's run, worked on until everything is settled (or ready for late scoring)."""
+    experiment = work.experiment
+    spec = _spec(work, setting, name)
+    spec.check(tasks=len(work.tasks))
+    if isinstance(work.processor, NoOpRolloutProcessor):
+        own = Connection(NoPolicy(), MessagesOnly())
+        return await _driven(work, structs.replace(spec, renderer=own.renderer.name), own, setting)
+    finished = await _finished_already(work, setting, spec)
+    if finished is not None:
+        work.told.append(_told_finished(finished))
+        return finished
+    async with connected(
+        setting,
+        experiment.session,
+        policy=experiment.policy,
+        renderer=experiment.renderer,
+        needed=not isinstance(work.processor, RowsRolloutProcessor),
+    ) as connection:
+        renderer = connection.renderer
+        # Refused here, and not by each row.
+        at_effort(renderer, setting.sampling.reasoning_effort)
+        work.decode = None if isinstance(renderer, MessagesOnly) else renderer.decode
+        spec = structs.replace(spec, model=connection.policy.model, renderer=renderer.name)
+        return await _driven(work, spec, connection, setting)
+
+
+def _spec(work: _Work, setting: Setting, name: str) -> RunSpec:
+    definition, options = work.experiment.definition, work.experiment.session.options
+    num_runs = options.num_runs or definition.num_runs
+    base, tasks = work.experiment.name, tasks_digest(work.tasks)
+    code, rollout_code = definition.rollout, definition.rollout_code
+    if isinstance(work.processor, NoOpRolloutProcessor):
+        code, rollout_code = fingerprinted(work.processor)
+    judge, scorer_code = scorer_fingerprint(
+        definition, work.experiment.variant, work.experiment.parameters, tasks=tasks
+    )
+    return RunSpec(
+        name=limited(f"{base}[{name}]" if name else base),
+        samples=num_runs * (definition.samples or setting.samples or _drawn(work.processor)),
+        model="",
+        sampling=setting.sampling,
+        seed=definition.seed,
+        rollout=code,
+        scorer=judge,
+        renderer="",
+        tasks=tasks,
+        group=RETRIES_ONLY,
+        rollout_code=rollout_code,
+        scorer_code=scorer_code,
+    )
+
+
+def _drawn(processor: RolloutProcessor) -> int:
+    """Per row and run, where neither the evaluation nor the setting says so."""
+    return samples_for(processor, None)
+
+
+async def _finished_already(work: _Work, setting: Setting, spec: RunSpec) -> Run | None:
+    options, policy = work.experiment.session.options, work.experiment.policy
+    if options.new:
+        return None
+    models: Sequence[str] | None = None
+    if policy is not None and addresses(policy) is None:
+        models = (getattr(policy, "model", ""),)
+    elif setting.model is not None:
+        models = names_of(setting.model)
+    elif options.policy or policy or setting.base_url or os.environ.get(POLICY):
+        return None  # Only the engine knows which model is meant.
+    return await settled_already(
+        work.journal, spec, models=models, even_failed=not options.retry_failed
+    )
+
+
+async def _driven(work: _Work, spec: RunSpec, connection: Connection, setting: Setting) -> Run:
+    options = work.experiment.session.options
+    opened = await open_recorded(
+        work.journal, spec, work.tasks, new=options.new, resume=options.resume
+    )
+    work.told += await _told(work.journal, opened, retry=options.retry_failed)
+    late, progress = _is_late(work.experiment), Progress()
+    engine = Engine(
+        run=opened.run,
+        journal=work.journal,
+        policy=connection.policy,
+        renderer=connection.renderer,
+        processor=_under(work.processor, setting),
+        scorer=None if late else _scorer(work, [opened.run]),
+        settles=not late,
+        settings=work.settings,
+        progress=progress,
+        stop=work.stop,
+        # Under another scorer, what failed to be scored is scored; the rest gets another chance.
+        reopen_failed=options.retry_failed or opened.rescored,
+        on_settled=work.settled.note,
+    )
+    async with _told_on_the_way(work, opened.run, progress):
+        ending = await _worked(engine)
+    _note(work, ending)
+    return opened.run
+
+
+async def _worked(engine: Engine) -> Ending:
+    try:
+        return await engine.work()
+    except RunHeld as error:
+        who = str(error).partition(";")[0]
+        raise RunHeld(
+            f"{who}; wait for it, stop it, or begin another run with --holdfast-new"
+        ) from error
+
+
+@asynccontextmanager
+async def _told_on_the_way(work: _Work, run: Run, progress: Progress) -> AsyncIterator[None]:
+    """Who waits for long is told now and then how far it is."""
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            work.experiment.session.tell(f"{run.spec.name}: {progress.line()}")
+
+    telling = asyncio.create_task(tell(), name="progress")
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+def _note(work: _Work, ending: Ending) -> None:
+    if ending.fatal is not None:
+        raise ending.fatal
+    work.told += [
+        f"{cut.trajectory}: record {cut.seq} {cut.reason}; {cut.lost} records were set aside, and "
+        "the row went on from the last good one"
+        for cut in ending.cuts
+    ]
+
+
+async def _told(journal: Journal, opened: Opened, *, retry: bool) -> list[str]:
+    listed = [row for row in await journal.trajectories(opened.run) if not row.resting]
+    settled = sum(row.settled for row in listed)
+    begun = sum(bool(row.records) for row in listed) - settled
+    if opened.told or not (settled or begun):
+        return [opened.told] if opened.told else []
+    if settled == len(listed) and not retry:
+        return [_told_finished(opened.run)]
+    name = opened.run.spec.name
+    return [f"{name} goes on: {settled} of {len(listed)} rows were done, {begun} begun"]
+
+
+def _told_finished(run: Run) -> str:
+    return (
+        f"{run.spec.name} was finished already: this is its verdict from the journal "
+        "(--holdfast-new begins another run)"
+    )
+
+
+# --- parts of the work
+
+
+def _processor(experiment: Experiment) -> RolloutProcessor:
+    if experiment.session.options.no_op_rollout_processor:
+        return NoOpRolloutProcessor()
+    return experiment.definition.processor
+
+
+def _under(processor: RolloutProcessor, setting: Setting) -> RolloutProcessor:
+    """One that takes rows is told the completion params that they are rolled out with."""
+    if isinstance(processor, RowsRolloutProcessor):
+        return processor.under(setting.params)
+    return processor
+
+
+def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
+    experiment = work.experiment
+    definition, variant = experiment.definition, experiment.variant
+    import_theirs(definition.function)
+    maker = RowMaker(
+        definition,
+        {run.spec.name: (run.spec, one) for run, one in zip(runs, variant.settings, strict=False)},
+        num_runs=experiment.session.options.num_runs or definition.num_runs,
+    )
+    return scorer_of(
+        definition.function,
+        row_of=maker.row,
+        arguments={**experiment.arguments, **variant.keywords},
+        several=definition.mode is not Mode.POINTWISE,
+        log=None if definition.logger is None else definition.logger.log,
+    )
+
+
+def _settings(experiment: Experiment) -> Settings:
+    definition, options = experiment.definition, experiment.session.options
+    retrying, defaults = definition.retrying, Settings()
+    retries = (options.max_retry, retrying.max_retry, defaults.max_retry)
+    return Settings(
+        concurrency=options.max_concurrency or definition.max_concurrent_rollouts,
+        max_retry=next(one for one in retries if one is not None),
+        backoff=defaults.backoff if retrying.backoff is None else retrying.backoff,
+        backoff_cap=defaults.backoff_cap if retrying.backoff_cap is None else retrying.backoff_cap,
+        backoff_growth=retrying.backoff_growth or defaults.backoff_growth,
+        retry_rule=retrying.rule,
+        scoring=ScoringPolicy(
+            tries=definition.scorer_tries,
+            timeout=definition.scorer_timeout,
+            concurrency=options.max_concurrent_evaluations or definition.max_concurrent_evaluations,
+        ),
+    )
+
+
+# --- what came of it
+
+
+async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
+    experiment = work.experiment
+    definition, options = experiment.definition, experiment.session.options
+    num_runs = options.num_runs or definition.num_runs
+    fails = definition.retrying.fail_on_permanent_failure
+    if options.fail_on_permanent_failure is not None:
+        fails = options.fail_on_permanent_failure
+    parts = []
+    for run in runs:
+        results = await results_of(
+            work.journal, run, num_runs=num_runs, source=place, settled=work.settled
+        )
+        verdict = verdict_of(
+            results,
+            aggregation=definition.aggregation,
+            threshold=_threshold(experiment),
+            failures_fail=fails,
+        )
+        parts.append(Part(results, verdict))
+        if options.output_dir is not None:
+            await write_rows(work.journal, run, Path(options.output_dir))
+        if options.report is not None:
+            await write_page(
+                work.journal,
+                run,
+                Path(options.report),
+                verdict=verdict,
+                num_runs=num_runs,
+                source=place,
+                decode=work.decode,
+            )
+    return Outcome(experiment.name, place, tuple(parts), tuple(work.told), fails)
+
+
+def _threshold(experiment: Experiment) -> Threshold | None:
+    options, own = experiment.session.options, experiment.definition.threshold
+    changed = {
+        "success": options.success_threshold,
+        "standard_error": options.se_threshold,
+        "clustered_standard_error": options.clustered_se_threshold,
+    }
+    changed = {name: value for name, value in changed.items() if value is not None}
+    return structs.replace(own or Threshold(0.0), **changed) if changed else own

@@ -1,0 +1,66 @@
+"""Written: the files that a session leaves of a finished run, its rows and its page."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from holdfast.engine.export.atomic_file import whole_file
+from holdfast.engine.export.export import What, rows
+from holdfast.evaluation.stats.verdict import Verdict
+from holdfast.journal.journal import Journal
+from holdfast.records.errors import UsageError
+from holdfast.records.file_name import file_name
+from holdfast.records.run import Run
+
+Decode = Callable[[Sequence[int]], str]
+
+
+async def write_rows(journal: Journal, run: Run, folder: Path) -> None:
+    """The finished rows as `RUN.jsonl`, one for each sample; whole or not at all."""
+    with _writing("--holdfast-output-dir", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / f"{file_name(run.spec.name)}.jsonl"
+        with whole_file(target) as part, part.open("wb") as file:
+            async for row in rows(journal, run, What.ROWS, apart=True):
+                file.write(msgspec.json.encode(row) + b"\n")
+
+
+async def write_page(
+    journal: Journal,
+    run: Run,
+    folder: Path,
+    *,
+    verdict: Verdict,
+    num_runs: int,
+    source: str,
+    decode: Decode | None,
+) -> None:
+    """The run as one HTML file."""
+    from holdfast.evaluation.report import report_file, write_report
+
+    with _writing("--holdfast-report", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        await write_report(
+            journal,
+            run,
+            report_file(folder, run.spec.name),
+            verdict=verdict,
+            num_runs=num_runs,
+            source=source,
+            decode=decode,
+        )
+
+
+@contextmanager
+def _writing(flag: str, folder: Path) -> Iterator[None]:
+    """What cannot be written costs the file alone: the run is finished, and in its journal."""
+    try:
+        yield
+    except (OSError, UsageError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(
+            f"{flag} {folder} cannot be written to ({why}); the run itself is in the "
+            "journal: the same command with another folder writes it from there"
+        ) from error

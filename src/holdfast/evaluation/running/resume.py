@@ -1,0 +1,179 @@
+"""Which recorded run an experiment goes on with, and when it begins another.
+
+The runs of an experiment are `name`, `name-2`, `name-3`, …. It goes on with the latest that samples
+the same; where only the scorer is another, that run is scored anew and nothing is rolled out. A run
+grows with its data set: more rows after those that it has are rolled out beside them. Fewer rows
+are another run, since a finished one is not to change for a look at a few of its rows.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+
+from holdfast.engine.open_run import in_words, open_run
+from holdfast.engine.report import many
+from holdfast.journal.journal import Journal
+from holdfast.records.errors import UsageError
+from holdfast.records.run import Run, RunSpec
+from holdfast.records.task import Task, tasks_digest
+
+MAX_NAME = 180
+"""In bytes: a run's name has up to 200 characters, and is the name of files; the rest is for its
+number and their endings."""
+
+
+class Opened(Struct, frozen=True):
+    run: Run
+    told: str = ""
+    """What people should know about it."""
+    rescored: bool = False
+    """Its scorer is another than the one that it was scored with."""
+
+
+def run_name(module: str, function: str, *variants: str) -> str:
+    """`module.function[variant]`, as a run's name may be."""
+    inside = "-".join(one for one in variants if one)
+    return limited(f"{module}.{function}{f'[{inside}]' if inside else ''}")
+
+
+def limited(name: str) -> str:
+    """The name as a run can have it. One that is too long, or has a '/', is changed, and gets a
+    digest: two names never become one, since their runs would be one, too."""
+    written = name.encode("utf-8", "surrogatepass")
+    if len(written) <= MAX_NAME and "/" not in name:
+        return name
+    digest = hashlib.sha256(written).hexdigest()[:10]
+    kept = written[: MAX_NAME - 11].decode("utf-8", "ignore")
+    return f"{kept.replace('/', '_')}~{digest}"
+
+
+async def runs_named(journal: Journal, base: str) -> list[Run]:
+    """All runs of an experiment, the oldest first."""
+    found: list[Run] = []
+    while (run := await journal.find_run(_numbered(base, len(found) + 1))) is not None:
+        found.append(run)
+    return found
+
+
+async def open_recorded(
+    journal: Journal, spec: RunSpec, tasks: Sequence[Task], *, new: bool, resume: bool
+) -> Opened:
+    """The run to work on; `spec.name` is the experiment's. With `resume`, a run that is recorded
+    differently is an error; with `new`, nothing recorded is gone on with."""
+    known = await runs_named(journal, spec.name)
+    for opening in () if new else (_same, _grown):
+        for run in reversed(known):
+            if (opened := await opening(journal, run, spec, tasks)) is not None:
+                return opened
+    differs = await _differences(journal, known[-1], spec, tasks) if known and not new else []
+    if differs and resume:
+        listed = "\n".join(f"  {line}" for line in differs)
+        raise UsageError(
+            f"--holdfast-resume: run {known[-1].spec.name!r} is recorded differently:\n{listed}\n"
+            "leave the flag out to begin another run"
+        )
+    fresh = structs.replace(spec, name=_numbered(spec.name, len(known) + 1))
+    try:
+        run = await journal.create_run(fresh, tasks)
+    except UsageError:
+        if await journal.find_run(fresh.name) is None:
+            raise
+        # Another session has created it at this moment.
+        return await open_recorded(journal, spec, tasks, new=new, resume=resume)
+    return Opened(run, _why_another(run, known, differs))
+
+
+async def _same(journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]) -> Opened | None:
+    """The run as it is recorded, or scored anew."""
+    same = structs.replace(spec, name=run.spec.name)
+    differences = run.spec.differences(same)
+    if not differences:
+        return Opened(run)
+    if not all(line.startswith("scorer:") for line in differences):
+        return None
+    again = await open_run(journal, same, tasks, accept_changes=True)
+    told = f"{run.spec.name}: the scorer changed; what was rolled out is scored anew"
+    return Opened(again, told, rescored=True)
+
+
+async def _grown(journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]) -> Opened | None:
+    """The run with more rows at its end."""
+    same = structs.replace(spec, name=run.spec.name)
+    differences = run.spec.differences(same)
+    if not all(line.startswith(("scorer:", "tasks:")) for line in differences):
+        return None
+    recorded = await journal.tasks(run)
+    if tasks_digest(recorded) != tasks_digest(tasks[: len(recorded)]):
+        return None
+    again = await open_run(journal, same, tasks, accept_changes=True)
+    more = len(tasks) - len(recorded)
+    told = f"{run.spec.name} goes on with {many(more, 'row')} more; it had {len(recorded)}"
+    return Opened(again, told, rescored=run.spec.scorer != spec.scorer)
+
+
+async def judged_together(
+    journal: Journal, runs: Sequence[Run], tasks: Sequence[Task], *, whole: bool
+) -> list[Run]:
+    """The runs, ready to be judged across them (`whole`: all rows at once, else task by task).
+
+    Where a row is there only now (it failed before, or its run is new), those that it belongs with
+    were judged without it: all are open again, so that no scores of two judgements are mixed.
+    """
+    is_open: set[str] = set()
+    is_judged: set[str] = set()
+    for run in runs:
+        for row in await journal.trajectories(run):
+            if row.status.is_outcome and not row.resting:
+                (is_judged if row.settled else is_open).add("" if whole else row.key.task)
+    if not is_open & is_judged:
+        return list(runs)
+    return [await _unsettled(journal, run, tasks) for run in runs]
+
+
+async def _unsettled(journal: Journal, run: Run, tasks: Sequence[Task]) -> Run:
+    """In two steps, each of which opens every outcome. Whoever finds it between them finds a run
+    of another scorer, and scores it anew, too."""
+    for scorer in (f"{run.spec.scorer} in other company", run.spec.scorer):
+        spec = structs.replace(run.spec, scorer=scorer)
+        run = await open_run(journal, spec, tasks, accept_changes=True)
+    return run
+
+
+def _why_another(run: Run, known: Sequence[Run], differs: Sequence[str]) -> str:
+    if not known:
+        return ""
+    why = f": {known[-1].spec.name} differs in {'; '.join(differs)}" if differs else ""
+    return f"{run.spec.name} is a new run{why}"
+
+
+async def settled_already(
+    journal: Journal, spec: RunSpec, *, models: Sequence[str] | None, even_failed: bool
+) -> Run | None:
+    """A recorded run that is the one asked for and needs no more work, so that no engine is asked
+    for anything. Its renderer is taken as recorded; so is its model, where `models` is None: else
+    it has one of these names."""
+    for run in reversed(await runs_named(journal, spec.name)):
+        recorded = run.spec
+        if models is not None and recorded.model not in models:
+            continue
+        same = structs.replace(
+            spec, name=recorded.name, model=recorded.model, renderer=recorded.renderer
+        )
+        if recorded.differences(same):
+            continue
+        rows = [row for row in await journal.trajectories(run) if not row.resting]
+        over = all(row.settled and (even_failed or row.status.is_outcome) for row in rows)
+        return run if over else None
+    return None
+
+
+async def _differences(
+    journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
+) -> list[str]:
+    lines = run.spec.differences(structs.replace(spec, name=run.spec.name))
+    return await in_words(journal, run, tasks, lines)
+
+
+def _numbered(base: str, number: int) -> str:
+    return base if number == 1 else f"{base}-{number}"

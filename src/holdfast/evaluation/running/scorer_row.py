@@ -1,0 +1,67 @@
+"""The row that a scorer is shown: the finished one, with what the evaluation says about itself."""
+
+from collections.abc import Mapping
+from copy import copy, deepcopy
+
+from holdfast.evaluation.definition.completion_params import Setting
+from holdfast.evaluation.definition.definition import Definition
+from holdfast.evaluation.rows.convert import row_of
+from holdfast.evaluation.rows.row import EvalMetadata, EvaluationRow, EvaluationThreshold
+from holdfast.records.run import RunSpec
+from holdfast.records.view import TrajectoryView
+
+
+class RowMaker:
+    """Makes the rows of one experiment; of several runs where it compares settings."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        runs: Mapping[str, tuple[RunSpec, Setting]],
+        *,
+        num_runs: int,
+    ):
+        self._definition = definition
+        self._runs = runs
+        self._num_runs = num_runs
+        self._told = self._metadata()
+
+    def row(self, view: TrajectoryView) -> EvaluationRow:
+        """One of its own for each call: a scorer may change it as it likes."""
+        spec, setting = self._runs[view.key.run]
+        row = row_of(_unscored(view), spec)
+        asked = row.input_metadata
+        asked.completion_params = {**(asked.completion_params or {}), **deepcopy(setting.params)}
+        asked.session_data = {**(asked.session_data or {}), "mode": self._definition.mode.value}
+        index = view.key.sample // max(1, spec.samples // self._num_runs)
+        row.execution_metadata.run_id = f"{spec.name}/{index}"
+        row.eval_metadata = told = self._told.model_copy()
+        if told.passed_threshold is not None:
+            told.passed_threshold = told.passed_threshold.model_copy()
+        return row
+
+    def _metadata(self) -> EvalMetadata:
+        definition, asked = self._definition, self._definition.threshold
+        threshold = None
+        if asked is not None:
+            threshold = EvaluationThreshold(
+                success=asked.success,
+                standard_error=asked.standard_error,
+                clustered_standard_error=asked.clustered_standard_error,
+            )
+        return EvalMetadata(
+            name=definition.function.__name__,
+            description=definition.function.__doc__,
+            num_runs=self._num_runs,
+            aggregation_method=definition.aggregation.value,
+            passed_threshold=threshold,
+        )
+
+
+def _unscored(view: TrajectoryView) -> TrajectoryView:
+    """Without an earlier scorer's word, which the next one might take for its own."""
+    if view.history.scored is None:
+        return view
+    history = copy(view.history)
+    history.scored = None
+    return TrajectoryView(view.key, view.task, history)

@@ -1,0 +1,217 @@
+"""What may be said about scores that come in groups: the samples of one task are no independent
+evidence, tasks are.
+
+Pure functions of numbers, without numpy; the order in which tasks or samples are given changes
+nothing. A *cluster* is the scores of one task. Where there is too little to say (one task, no
+rows), the answer is None, never a number that looks like knowledge.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+
+from holdfast.evaluation.stats.bootstrap import (
+    CONFIDENCE,
+    SEED,
+    Clusters,
+    Interval,
+    bootstrap_interval,
+    rounding,
+    sign_flip_p_value,
+)
+
+
+class Estimate(Struct, frozen=True):
+    """A number with what is known about its error."""
+
+    value: float
+    standard_error: float | None
+    """None with fewer than two tasks."""
+    tasks: int
+    rows: int
+
+
+def clustered_mean(clusters: Clusters) -> Estimate | None:
+    """The mean over all N scores, with a standard error that is robust to clusters.
+
+    With G clusters and their residual sums u_g = Σ_i (y_gi - mean):
+    SE = sqrt(G / (G - 1) · Σ_g u_g²) / N. This is the cluster-robust (CR1) error of a regression
+    on a constant; with one score per task it is s / sqrt(N).
+    """
+    filled = [list(scores) for _, scores in sorted(clusters.items()) if scores]
+    rows = sum(map(len, filled))
+    if not rows:
+        return None
+    mean = _mean([score for scores in filled for score in scores])
+    sums = [math.fsum(score - mean for score in scores) / rows for scores in filled]
+    return Estimate(mean, clustered_error(sums), len(filled), rows)
+
+
+def clustered_error(influences: list[float]) -> float | None:
+    """sqrt(G / (G - 1) · Σ_g u_g²), u_g being how far task g moves the estimate."""
+    tasks = len(influences)
+    if tasks < 2:
+        return None
+    return math.sqrt(tasks / (tasks - 1) * math.fsum(one * one for one in influences))
+
+
+def fixed_set_error(clusters: Clusters) -> float | None:
+    """eval-protocol's standard error of a mean: that of the samples alone, with the tasks taken as
+    they are and every score as 0 or 1. With one sample of each task, whose score is 0 or 1, it is
+    0 whatever the scores are. sqrt(Σ ȳ(1 - ȳ) / max(m - 1, 1)) / tasks."""
+    if not clusters:
+        return None
+    means = [(math.fsum(scores) / len(scores), len(scores)) for scores in clusters.values()]
+    within = math.fsum(mean * (1 - mean) / max(size - 1, 1) for mean, size in means)
+    return math.sqrt(max(within, 0.0)) / len(clusters)
+
+
+# --- pass@k and pass^k
+
+
+class PassRate(Struct, frozen=True):
+    """pass@k or pass^k, a mean over tasks."""
+
+    k: int
+    value: float
+    standard_error: float | None
+    """The standard deviation of the tasks' values / sqrt(tasks); None with fewer than two."""
+    tasks: int
+    left_out: int
+    """Tasks with fewer than k scored samples."""
+
+
+def pass_at(samples: int, correct: int, k: int) -> float:
+    """The chance that at least one of k samples is correct: 1 - C(n-c, k) / C(n, k), unbiased."""
+    _check(samples, correct, k)
+    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def pass_all(samples: int, correct: int, k: int) -> float:
+    """The chance that all of k samples are correct (pass^k): C(c, k) / C(n, k), unbiased."""
+    _check(samples, correct, k)
+    return math.comb(correct, k) / math.comb(samples, k)
+
+
+def pass_rate(
+    clusters: Clusters,
+    k: int,
+    *,
+    all_of_them: bool = False,
+    is_correct: Callable[[float], bool] = lambda score: score >= 1.0,
+) -> PassRate | None:
+    """pass@k (or pass^k) over the tasks that have at least k scores; None where none has."""
+    one = pass_all if all_of_them else pass_at
+    values = [
+        one(len(scores), sum(map(is_correct, scores)), k)
+        for _, scores in sorted(clusters.items())
+        if len(scores) >= k
+    ]
+    if not values:
+        return None
+    mean = _mean(values)
+    error = clustered_error([(value - mean) / len(values) for value in values])
+    return PassRate(k, mean, error, len(values), len(clusters) - len(values))
+
+
+def is_binary(scores: Iterable[float]) -> bool:
+    return all(score in (0.0, 1.0) for score in scores)
+
+
+def bound_when_all_alike(tasks: int) -> float:
+    """How rare, at most, what none of the tasks shows may be: p with (1 - p)^tasks = 0.05.
+
+    Where every task was solved (or none), the standard error is 0 and says nothing; this does.
+    """
+    return 1.0 - math.exp(math.log(1.0 - CONFIDENCE) / tasks)
+
+
+def _check(samples: int, correct: int, k: int) -> None:
+    if not (1 <= k <= samples and 0 <= correct <= samples):
+        raise ValueError(f"there is no {k} of {samples} samples with {correct} correct")
+
+
+# --- two runs on the same tasks
+
+
+class Paired(Struct, frozen=True):
+    """How b differs from a on the tasks that both have. Positive: b is higher."""
+
+    difference: float
+    """The mean over tasks of (mean of b's samples - mean of a's)."""
+    standard_error: float | None
+    interval: Interval | None
+    p_value: float | None
+    """Of the sign-flip permutation test, two-sided: how often a difference at least this large
+    would be seen if a and b were alike. None where no task differs or there is only one."""
+    sign_p_value: float | None
+    """Of the sign test, which looks at who won each task and not by how much."""
+    wins: int
+    losses: int
+    ties: int
+    tasks: int
+    mean_a: float
+    mean_b: float
+    only_a: tuple[str, ...]
+    """Tasks that only a has a score for: left out."""
+    only_b: tuple[str, ...]
+    by_task: dict[str, float]
+
+
+def paired(a: Clusters, b: Clusters, *, seed: int = SEED) -> Paired | None:
+    """Compares task by task, which takes the tasks' own difficulty out; None without common ones.
+
+    With d_t the difference of the two means of task t, and T tasks: difference = mean of d,
+    SE = s_d / sqrt(T); the interval is BCa over tasks.
+    """
+    with_a = {name for name, scores in a.items() if scores}
+    with_b = {name for name, scores in b.items() if scores}
+    common = sorted(with_a & with_b)
+    if not common:
+        return None
+    means_a, means_b = ([_mean(run[name]) for name in common] for run in (a, b))
+    differences = [_between(*means) for means in zip(means_a, means_b, strict=True)]
+    by_task = dict(zip(common, differences, strict=True))
+    estimate = clustered_mean({name: (one,) for name, one in by_task.items()})
+    assert estimate is not None, "there are common tasks"
+    wins, losses = sum(one > 0 for one in differences), sum(one < 0 for one in differences)
+    return Paired(
+        difference=estimate.value,
+        standard_error=estimate.standard_error,
+        interval=bootstrap_interval({name: (one,) for name, one in by_task.items()}, seed=seed),
+        p_value=sign_flip_p_value(differences, seed=seed),
+        sign_p_value=sign_test_p_value(wins, losses),
+        wins=wins,
+        losses=losses,
+        ties=len(common) - wins - losses,
+        tasks=len(common),
+        mean_a=_mean(means_a),
+        mean_b=_mean(means_b),
+        only_a=tuple(sorted(with_a - with_b)),
+        only_b=tuple(sorted(with_b - with_a)),
+        by_task=by_task,
+    )
+
+
+def sign_test_p_value(wins: int, losses: int) -> float | None:
+    """min(1, 2 · P(X ≤ min(wins, losses))) with X ~ Binomial(wins + losses, 1/2); ties aside."""
+    trials = wins + losses
+    if not trials:
+        return None
+    ways = tail = 1
+    for hits in range(min(wins, losses)):
+        ways = ways * (trials - hits) // (hits + 1)
+        tail += ways
+    # In whole numbers: both are beyond floats where there are thousands of tasks.
+    return min(1.0, tail / (1 << (trials - 1)))
+
+
+def _between(before: float, after: float) -> float:
+    """0 where the two differ by rounding alone: that is a tie, not a win."""
+    change = after - before
+    return 0.0 if abs(change) <= rounding(max(abs(before), abs(after))) else change
+
+
+def _mean(scores: Sequence[float]) -> float:
+    return math.fsum(scores) / len(scores)

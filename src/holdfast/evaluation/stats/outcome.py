@@ -1,0 +1,102 @@
+"""Outcome: what came of one experiment, and whether that is enough."""
+
+from msgspec import Struct
+
+from holdfast.evaluation.stats.results import Results
+from holdfast.evaluation.stats.summary import summary_json, summary_text
+from holdfast.evaluation.stats.verdict import Verdict
+
+
+class Part(Struct, frozen=True):
+    """One run of an experiment: a groupwise one has as many as settings, others have one."""
+
+    results: Results
+    verdict: Verdict
+
+    @property
+    def text(self) -> str:
+        return summary_text(self.results, self.verdict)
+
+    @property
+    def summary(self) -> dict[str, object]:
+        return summary_json(self.results, self.verdict)
+
+
+class Outcome(Struct, frozen=True):
+    """Of a finished experiment. `check` raises where it did not pass."""
+
+    name: str
+    journal: str
+    parts: tuple[Part, ...]
+    told: tuple[str, ...] = ()
+    """What people should know about how it came about."""
+    fail_on_permanent_failure: bool = True
+
+    @property
+    def score(self) -> float | None:
+        """Of the only run; of several, the first's."""
+        return self.parts[0].verdict.score
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.parts[0].verdict
+
+    @property
+    def results(self) -> Results:
+        return self.parts[0].results
+
+    @property
+    def run(self) -> str:
+        return self.parts[0].results.run
+
+    @property
+    def passed(self) -> bool:
+        return not self.complaints
+
+    @property
+    def complaints(self) -> list[str]:
+        """Why it did not pass, one line for each reason."""
+        return [line for part in self.parts for line in self._complaints(part)]
+
+    def _complaints(self, part: Part) -> list[str]:
+        verdict, run = part.verdict, part.results.run
+        found = []
+        if verdict.score is None:
+            found.append(f"{run}: no row was scored")
+        elif verdict.reached is False:
+            found.append(f"{run}: {verdict.reason}")
+        if verdict.failed and self.fail_on_permanent_failure:
+            by = ", ".join(f"{many} {cause}" for cause, many in verdict.failed_by_cause.items())
+            found.append(
+                f"{run}: {verdict.failed} of {verdict.rows} rows failed for good ({by}); "
+                f"{_remedy(part)} --holdfast-retry-failed; to let it pass, add "
+                "--holdfast-no-fail-on-permanent-failure"
+            )
+        return found
+
+    @property
+    def text(self) -> str:
+        """All there is to tell, for people."""
+        return "\n".join([*self.told, *(part.text for part in self.parts)])
+
+    @property
+    def message(self) -> str:
+        """What a failed test shows."""
+        return "\n".join([*self.complaints, "", self.text])
+
+    def check(self) -> "Outcome":
+        """Itself, where it passed; else raises `EvaluationFailed`."""
+        if not self.passed:
+            raise EvaluationFailed(self.message)
+        return self
+
+
+def _remedy(part: Part) -> str:
+    """What a changed function failed to judge before, it is asked again by itself."""
+    if all(root.phase == "scoring" for root in part.results.roots if root.permanent):
+        return "correct the function and run it again, or, where it is right, add"
+    return "once the reason is gone, add"
+
+
+class EvaluationFailed(AssertionError):
+    """The score, or what became of the rows, is not what the evaluation asks for."""

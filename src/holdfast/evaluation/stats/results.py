@@ -1,0 +1,280 @@
+"""Results: what became of each row of a run, in numbers. Light: no conversations, no tokens.
+
+Read from the journal, one trajectory in memory at a time. A score is there only where it is
+final: a row that failed for good, or is not settled yet, has none (I5).
+"""
+
+import math
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from holdfast.engine.export.row_status import last_failure
+from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.records.failure import Failure
+from holdfast.records.history import CAME_BACK_DIFFERENT, History
+from holdfast.records.run import Run, RunSpec
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import EnvironmentStepped, Generated
+from holdfast.records.tokens import count
+from holdfast.records.trajectory import Status, TrajectoryKey
+
+
+class RowResult(Struct, frozen=True, omit_defaults=True):
+    """One trajectory: a row of the data set, sampled once."""
+
+    task: str
+    sample: int = 0
+    status: str = Status.COMPLETED.name
+    reason: str = ""
+    """Why it was truncated or failed."""
+    score: float | None = None
+    metrics: dict[str, float] = {}
+    cause: str = ""
+    """Of what made it fail for good: infrastructure, environment or code; "" where it did not."""
+    root: str = ""
+    """What it said there, with its numbers left out: like failures are alike."""
+    disturbed: bool = False
+    """An attempt failed (and was retried or refilled), a tool call was interrupted, or an
+    environment came back different. Its score should be no other than a clean one's."""
+    turns: int = 0
+    sampled_tokens: int = 0
+    seconds: float = 0.0
+    """Spent in generations, tools and environments, over all attempts that count."""
+    settled: bool = True
+    model: str = ""
+    """Who sampled it, where that differs from row to row."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}/{self.sample}"
+
+
+class Root(Struct, omit_defaults=True):
+    """All failures with the same root."""
+
+    root: str
+    cause: str
+    phase: str
+    example: str
+    """`task/sample` of the first that met it; of one that failed for good, if any did."""
+    message: str
+    traceback: str
+    failures: int = 0
+    permanent: int = 0
+    """How many rows it failed for good."""
+
+
+class Results(Struct, frozen=True, omit_defaults=True):
+    """All rows of a run, in (task, sample) order; tasks in the order of the data set."""
+
+    run: str
+    rows: tuple[RowResult, ...]
+    model: str = ""
+    sampling: Sampling | None = None
+    samples: int = 1
+    """Per task, those of all runs together."""
+    num_runs: int = 1
+    """Sample i belongs to run i // (samples / num_runs)."""
+    created: float = 0.0
+    roots: tuple[Root, ...] = ()
+    """Those that failed rows for good come first."""
+    spec: RunSpec | None = None
+    """None where the results come from elsewhere than a journal."""
+    source: str = ""
+    """The journal or the file that they come from."""
+
+    @property
+    def scored(self) -> list[RowResult]:
+        return [row for row in self.rows if row.score is not None]
+
+    @property
+    def failed(self) -> list[RowResult]:
+        return [row for row in self.rows if row.status == Status.FAILED.name]
+
+    @property
+    def unsettled(self) -> int:
+        return sum(not row.settled for row in self.rows)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of all metrics, in their own order."""
+        return sorted({name for row in self.rows for name in row.metrics})
+
+    def by_task(self, metric: str | None = None) -> dict[str, list[float]]:
+        """The scores (or one metric) of each task that has any: the clusters of the statistics."""
+        found: dict[str, list[float]] = {}
+        for row in self.rows:
+            value = row.score if metric is None else row.metrics.get(metric)
+            if value is not None:
+                found.setdefault(row.task, []).append(value)
+        return found
+
+    def by_run(self) -> list[dict[str, list[float]]]:
+        """The scores of each task, for each of the runs."""
+        size = max(1, self.samples // self.num_runs)
+        runs: list[dict[str, list[float]]] = [{} for _ in range(self.num_runs)]
+        for row in self.scored:
+            assert row.score is not None, "it is scored"
+            runs[min(row.sample // size, self.num_runs - 1)].setdefault(row.task, []).append(
+                row.score
+            )
+        return runs
+
+
+class Settled:
+    """What was settled in this process: it need not be read again from the journal."""
+
+    def __init__(self) -> None:
+        self._rows: dict[TrajectoryKey, tuple[int, RowResult]] = {}
+
+    def note(self, key: TrajectoryKey, history: History) -> None:
+        """Of a trajectory whose last record is durable; failures are left to the journal."""
+        if not (history.failures or history.scoring_failures):
+            listed = TrajectoryRow(key, 0, 0, history.status, True, 0, history.records, "")
+            self._rows[key] = (history.records, _row(listed, history))
+
+    def row(self, listed: TrajectoryRow) -> RowResult | None:
+        """None where the journal has another number of records, or it was settled elsewhere."""
+        records, row = self._rows.get(listed.key, (-1, None))
+        return row if listed.settled and listed.records == records else None
+
+
+class Collector:
+    """Folds trajectories into results, one after the other; nothing else of them is kept."""
+
+    def __init__(self, run: Run, *, num_runs: int = 1, source: str = ""):
+        self._run = run
+        self._num_runs = num_runs
+        self._source = source
+        self._rows: list[RowResult] = []
+        self._roots: dict[tuple[str, str], Root] = {}
+
+    def take(self, listed: TrajectoryRow, history: History) -> None:
+        self.take_row(_row(listed, history))
+        _add_roots(self._roots, listed, history)
+
+    def take_row(self, row: RowResult) -> None:
+        """Of a trajectory that had no failures."""
+        self._rows.append(row)
+
+    def results(self) -> Results:
+        spec = self._run.spec
+        return Results(
+            run=spec.name,
+            rows=tuple(self._rows),
+            model=spec.model,
+            sampling=spec.sampling,
+            samples=spec.samples,
+            num_runs=self._num_runs,
+            created=self._run.created,
+            roots=_sorted(self._roots.values()),
+            spec=spec,
+            source=self._source,
+        )
+
+
+async def results_of(
+    journal: Journal,
+    run: Run,
+    *,
+    num_runs: int = 1,
+    source: str = "",
+    settled: Settled | None = None,
+) -> Results:
+    """Reads the run once. A bad record raises `JournalCorrupt` with the trajectory's name.
+
+    `source` is the journal's path, as a user would type it. With all of it in `settled`, the run
+    is only listed.
+    """
+    collector = Collector(run, num_runs=num_runs, source=source)
+    if settled is not None:
+        listing = [row for row in await journal.trajectories(run) if not row.resting]
+        known = [row for row in map(settled.row, listing) if row is not None]
+        if len(known) == len(listing):
+            for row in known:
+                collector.take_row(row)
+            return collector.results()
+    async for listed, records in journal.histories(run):
+        if not listed.resting:
+            collector.take(listed, History(records))
+    return collector.results()
+
+
+def _row(listed: TrajectoryRow, history: History) -> RowResult:
+    failure = last_failure(history) if listed.status is Status.FAILED else None
+    # Not `history.generations`, which sorts: here the order does not matter, and time does.
+    replies = [step for step in history.steps.values() if isinstance(step, Generated)]
+    return RowResult(
+        task=listed.key.task,
+        sample=listed.key.sample,
+        status=listed.status.name,
+        reason=_reason(listed, history, failure),
+        score=history.reward if listed.settled else None,
+        metrics=_metrics(listed, history),
+        cause=failure.cause.value if failure else "",
+        root=failure.root if failure else "",
+        disturbed=_is_disturbed(history, failure),
+        turns=len(replies),
+        sampled_tokens=sum(count(step.ids) for step in replies),
+        seconds=_seconds(history),
+        settled=listed.settled,
+    )
+
+
+def _metrics(listed: TrajectoryRow, history: History) -> dict[str, float]:
+    is_final = listed.settled and listed.status.is_outcome
+    return dict(history.scored.metrics) if history.scored and is_final else {}
+
+
+def _reason(listed: TrajectoryRow, history: History, failure: Failure | None) -> str:
+    """The failure's own words where there is one: its root leaves the numbers out."""
+    if failure is not None:
+        return failure.line
+    reason = history.finished.reason if history.finished else ""
+    return reason if listed.status in (Status.TRUNCATED, Status.FAILED) else ""
+
+
+def _is_disturbed(history: History, final: Failure | None) -> bool:
+    """What failed it for good disturbed nothing that came after."""
+    retried = any(failure is not final for failure in history.failures)
+    changed = any(fork.reason == CAME_BACK_DIFFERENT for fork in history.forks)
+    return bool(retried or history.life or history.interrupted_calls or changed)
+
+
+def _seconds(history: History) -> float:
+    """Its own time, not the clock's: what lay between a kill and the resume is no part of it."""
+    spent = [result.seconds for result in history.results.values()]
+    spent += [
+        step.seconds
+        for step in history.steps.values()
+        if isinstance(step, Generated | EnvironmentStepped)
+    ]
+    return round(math.fsum(spent), 6)
+
+
+def _add_roots(roots: dict[tuple[str, str], Root], row: TrajectoryRow, history: History) -> None:
+    """Counts every failure of the trajectory, those that a retry made good included."""
+    final = last_failure(history) if row.status is Status.FAILED else None
+    name = f"{row.key.task}/{row.key.sample}"
+    for failure in (*history.failures, *history.scoring_failures):
+        key = (failure.phase, failure.root)
+        found = roots.get(key)
+        if found is None or (failure is final and not found.permanent):
+            roots[key] = Root(
+                root=failure.root,
+                cause=failure.cause.value,
+                phase=failure.phase,
+                example=name,
+                message=failure.line,
+                traceback=failure.traceback,
+                failures=found.failures if found else 0,
+                permanent=found.permanent if found else 0,
+            )
+        roots[key].failures += 1
+        roots[key].permanent += failure is final
+
+
+def _sorted(roots: Iterable[Root]) -> tuple[Root, ...]:
+    ordered = sorted(roots, key=lambda one: (-one.permanent, -one.failures, one.phase, one.root))
+    return tuple(ordered)

@@ -1,0 +1,124 @@
+"""Scene: the world and the environments of one attempt of an agent, and what follows its end.
+
+Once the agent is done, that is recorded, with its folder: should the judging be interrupted, the
+agent is not started again. Whatever is done in environments then lies in a scope of its own.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.gateway.agents.workspace import AgentFolder
+from holdfast.gateway.agents.workspace_policy import Restore, WorkspaceWorld, World
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.records.errors import Truncated, UsageError
+from holdfast.records.step import ValueRecorded
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.episodes.environment import Observation
+from holdfast.rollout.episodes.episode import Episode
+from holdfast.rollout.processors.agent import MakeEnvironment
+from holdfast.rollout.processors.processor import Returned, Reward
+from holdfast.rollout.tools.tool import Tool
+
+THE_END = "the agent's end"
+
+
+class End(Struct, frozen=True):
+    """How an agent ended that did its task, or met a limit."""
+
+    reward: Reward = None
+    turns: int | None = None
+    limit: str = ""
+
+    @property
+    def returned(self) -> Returned:
+        return self.reward if self.turns is None else (self.turns, self.reward)
+
+    def judged(self, found: Returned) -> "End":
+        """With what was returned about it; what that leaves open stays."""
+        turns, reward = found if isinstance(found, tuple) else (self.turns, found)
+        return End(self.reward if reward is None else reward, turns, self.limit)
+
+
+class Scene:
+    """Opened before the agent is started."""
+
+    def __init__(self, t: Rollout):
+        self.folder: AgentFolder | None = None
+        self.episodes: list[Episode] = []
+        self._t = t
+        self._after: Rollout | None = None
+
+    async def open(self, world: World, environments: Sequence[MakeEnvironment]) -> None:
+        session = self._t.session
+        if isinstance(world, WorkspaceWorld):
+            workspace = world.workspace(self._t.task)
+            # Once the agent is done, it is judged by what it left.
+            restore = Restore.LATEST if self.is_over else Restore(world.restore)
+            self.folder = AgentFolder(session, workspace, restore=restore, act=self._act)
+            self.episodes.append(self.folder)
+        for make in environments:
+            path = str(len(self.episodes))
+            self.episodes.append(Episode(session, make(self._t.task), path, self._act))
+        for episode in self.episodes:
+            await episode.open(None)
+        if self.folder is not None and self.is_over and not self.folder.is_resumed:
+            raise await session.rewind([self._recorded()], "what the agent left is damaged", "")
+
+    @property
+    def tools(self) -> list[Tool]:
+        """Of the environments; those of the agent's own folder are its hands."""
+        others = (one for one in self.episodes if one is not self.folder)
+        return [tool for episode in others for tool in episode.tools]
+
+    @property
+    def standing(self) -> frozenset[str]:
+        return frozenset() if self.folder is None else self.folder.standing
+
+    async def _act(self, episode: Episode, action: str) -> Observation:
+        if self._after is None:
+            raise UsageError("while the agent is at work, only its tools act: step in `finish`")
+        return await self._after.act(episode, action)
+
+    # --- after the agent
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the record says that the agent is done."""
+        return bool(self._recorded())
+
+    def _recorded(self) -> str:
+        steps = self._t.session.history.steps.items()
+        found = (
+            path
+            for path, one in steps
+            if isinstance(one, ValueRecorded) and one.name == THE_END and "." in path
+        )
+        return next(found, "")
+
+    async def end(self, trajectory: AgentTrajectory, end: End | None) -> tuple[Rollout, End]:
+        """Makes the agent's end durable. None: it is recorded. What is done from here on is done
+        with the rollout that is returned."""
+        session = self._t.session
+        if end is None:
+            scope = self._recorded().removesuffix("0")
+            for path in session.history.steps:
+                session.visit(path)
+        else:
+            end = await self._kept(end)
+            # Here, and not only at the end of the attempt: a later one starts no agent.
+            await session.cut_unvisited()
+            scope = f"{trajectory.take_number()}.0."
+        self._after = Rollout(session, scope=scope)
+        told: object = await self._after.value(lambda: msgspec.to_builtins(end), name=THE_END)
+        return self._after, msgspec.convert(told, End)
+
+    async def _kept(self, end: End) -> End:
+        if self.folder is None:
+            return end
+        try:
+            await self.folder.take()
+        except Truncated as limit:
+            return End(end.reward, end.turns, end.limit or limit.reason)
+        return end

@@ -1,0 +1,175 @@
+"""ExternalRolloutProcessor: agents that others start, and that come to the gateway by themselves.
+
+    POST /trajectories {}                              the next one that waits for an agent
+    POST /trajectories {"task": "…", "sample": 0}      a certain one; again: its next attempt
+
+answers with the task, the addresses and the key; the agent ends with `POST …/complete`. An attempt
+is durable before its key is told, and its end before that is confirmed: whatever process dies, the
+next one knows which agent is at work.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from holdfast.gateway.address import LOOPBACK, Address
+from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor
+from holdfast.gateway.assignment.hold_routes import OutsideHold
+from holdfast.gateway.assignment.queue import REJOIN, Offer, Offers
+from holdfast.gateway.assignment.routes import Counter
+from holdfast.gateway.assignment.unbound_keys import Strangers
+from holdfast.gateway.calls.attempt_status import Register
+from holdfast.gateway.calls.rejections import OnRefused
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.limits import Limits
+from holdfast.gateway.protocol.keys import Keys
+from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.server import Binding, Gateway, Inner
+from holdfast.gateway.workers.peers import Peers, Place
+from holdfast.journal.journal import Journal
+from holdfast.records.errors import Rewound
+from holdfast.records.run import Run
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.processors.agent import Finish, MakeEnvironment
+from holdfast.rollout.processors.processor import Returned
+from holdfast.rollout.replay.session import Session
+from holdfast.rollout.tools.tool import Function, Tool
+
+RUN_OVER = Refused(410, "every trajectory of the run is done", code="run_over")
+STOPPING = Refused(503, "the gateway is closing", code="stopping")
+REPLACED = "another agent has taken the trajectory"
+LOOK = 0.2
+
+
+class ExternalRolloutProcessor(GatewayRolloutProcessor):
+    """As many trajectories are open at once as the run's concurrency says."""
+
+    ends_when_told = True
+    where_told = "the answer of POST /trajectories"
+
+    def __init__(
+        self,
+        address: Address = LOOPBACK,
+        *,
+        silence: float = SILENCE,
+        rejoin: float = REJOIN,
+        limits: Limits | None = None,
+        ignore: Sequence[str] = (),
+        place: Place | None = None,
+        tools: "Sequence[Tool | Function]" = (),
+        environments: Sequence[MakeEnvironment] = (),
+        finish: Finish | None = None,
+        on_refused: OnRefused | str = OnRefused.FAIL,
+    ):
+        """`rejoin`: how long a trajectory is kept for an agent that may have outlived the process
+        that it spoke to; `place`: that of this worker among others. The rest is as with
+        `GatewayRolloutProcessor`."""
+        super().__init__(
+            silence=silence,
+            tools=tools,
+            environments=environments,
+            finish=finish,
+            limits=limits,
+            ignore=ignore,
+            address=address,
+            on_refused=on_refused,
+        )
+        self._keys = Keys()
+        self._offers = Offers(rejoin)
+        self._by_key: dict[str, Offer] = {}
+        self._peers = None if place is None else Peers(place, self._limits)
+        self._outside = OutsideHold(self.hold, peers=self._peers)
+        self._register: Register | None = None
+        self._session: Session | None = None
+        self.url = ""
+        """Where agents find it, once it is set up."""
+
+    def attach(self, journal: Journal, run: Run, *, secret: bytes) -> None:
+        """Where to look up what became of the attempts of earlier processes, and what signed their
+        keys. Before it is set up."""
+        self._register = Register(journal, run)
+        self._keys = Keys(secret)
+
+    def make_gateway(self) -> Gateway:
+        peers, outside = self._peers, self._outside
+        counter = Counter(self._offers, self._by_key, peers=peers, unheard=self._unheard)
+        return self._gateway_with(
+            endpoints={"/trajectories": counter.open, **outside.endpoints()},
+            keys=self._keys,
+            stranger=Strangers(
+                self._offers,
+                self._adopt,
+                register=self._register,
+                peers=peers,
+                is_stopping=lambda: self._is_stopping,
+            ),
+            inner=Inner(
+                {**counter.inner(lambda: self._running.stats), **outside.inner()},
+                socket=None if peers is None else peers.place.own,
+                everyone=None if peers is None else lambda: peers.stats(self._running.stats),
+            ),
+        )
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._session is not None and self._session.is_stopping
+
+    def _adopt(self, offer: Offer, key: str) -> None:
+        self._running.adopt(offer.binding, key)
+
+    def _unheard(self, ticket: str) -> None:
+        self._running.unheard(ticket)
+
+    async def setup(self) -> None:
+        if self._peers is not None:
+            await self._peers.start()
+        await super().setup()
+        await self._outside.ask_others()
+        self.url = self._running.url
+
+    async def acleanup(self) -> None:
+        await self._offers.close(STOPPING if self._is_stopping else RUN_OVER)
+        await super().acleanup()
+        if self._peers is not None:
+            await self._peers.aclose()
+
+    async def run_agent(
+        self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
+    ) -> Returned:
+        """Waits for an agent, and then for its end; its reward is the trajectory's."""
+        self._session = t.session
+        attempt = len(t.session.history.attempts) + 1
+        offer = Offer(t.key, attempt, t.task, binding, trajectory, asyncio.Event())
+        self._by_key[binding.key] = offer
+        await self._offers.put(offer)
+        try:
+            await self._until_over(t, offer)
+            return None
+        finally:
+            await self._offers.withdraw(offer)
+            del self._by_key[binding.key]
+
+    async def _until_over(self, t: Rollout, offer: Offer) -> None:
+        trajectory = offer.trajectory
+        done = asyncio.create_task(trajectory.completed.wait())
+        replaced = asyncio.create_task(offer.replaced.wait())
+        try:
+            while not (done.done() or replaced.done()):
+                if trajectory.is_idle:
+                    # An agent that asks nothing would hold up the end of the run.
+                    t.session.check_running()
+                await asyncio.wait(
+                    {done, replaced}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED
+                )
+            if not done.done():
+                # No failure: what is recorded is replayed for the agent that comes now.
+                raise t.session.failed(Rewound(REPLACED))
+        finally:
+            for task in (done, replaced):
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({done, replaced})
+
+    def expects_calls(self, binding: Binding) -> bool:
+        offer = self._by_key.get(binding.key)
+        return offer is not None and offer.is_taken

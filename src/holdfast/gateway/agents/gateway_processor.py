@@ -1,0 +1,250 @@
+"""What all processors have in common whose agents speak to a gateway.
+
+The processor owns one gateway for all rows. For each attempt it binds a trajectory, lets the agent
+run, and watches: an engine that failed, a limit that the policy met and an agent that fell silent
+each end the attempt in their own way.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from holdfast.gateway.address import LOOPBACK, Address
+from holdfast.gateway.agents.attempt import End, Scene
+from holdfast.gateway.agents.workspace_policy import FRESH, WorkspaceWorld, World
+from holdfast.gateway.calls.rejections import OnRefused
+from holdfast.gateway.calls.strip_fields import Ignoring
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.limits import Limits
+from holdfast.gateway.protocol.errors import AgentFailed, AgentSilent
+from holdfast.gateway.server import Binding, Gateway
+from holdfast.gateway.weight_hold import HOLD_SECONDS, Hold
+from holdfast.records.errors import HoldfastError, Rewound, Truncated, UsageError
+from holdfast.records.redaction import hide
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.processors.agent import Finish, MakeEnvironment, makers
+from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
+from holdfast.rollout.threads.contain import end as ended
+from holdfast.rollout.tools.tool import Function, Tool, tools_of
+
+SILENCE = 1800.0
+NEVER_ASKED = (
+    "the agent ended without having asked the gateway for anything that could be answered: it is "
+    "to take its address and its key from {}; one that needs no model tells its reward"
+)
+LOOK = 1.0
+TAKEOVER_SECONDS = 10.0
+"""For what an agent was waiting for to become durable, where another one waits for its trajectory.
+"""
+
+
+class GatewayRolloutProcessor(RolloutProcessor):
+    """Override `run_agent`."""
+
+    ends_when_told = False
+    """Whether an attempt ends when its agent says that it is done, and not by itself."""
+    where_told = "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"
+    """Where its agents find the gateway's address and their key."""
+
+    def __init__(
+        self,
+        *,
+        silence: float = SILENCE,
+        tools: "Sequence[Tool | Function]" = (),
+        environments: Sequence[MakeEnvironment] = (),
+        world: World = FRESH,
+        finish: Finish | None = None,
+        limits: Limits | None = None,
+        ignore: Sequence[str] = (),
+        address: Address = LOOPBACK,
+        on_refused: OnRefused | str = OnRefused.FAIL,
+    ):
+        """`silence`: seconds without a call, and without waiting for one, after which an agent is
+        given up. `tools`, and those of `environments`, can be called through the gateway. `finish`
+        is awaited when the agent is done, also when a limit ended it; what it returns is the
+        reward. `limits`, `ignore`, `address`: the gateway's (see `ignoring`); by default it is at a
+        free port of this machine. `on_refused`: what becomes of a trajectory whose agent ended as
+        if it was done although a call was refused and not asked again ("fail" or "accept")."""
+        if not silence > 0:
+            raise UsageError(f"silence must be more than 0 seconds, not {silence!r}")
+        if on_refused not in list(OnRefused):
+            raise UsageError(f'on_refused is "fail" or "accept", not {on_refused!r:.100}')
+        self._on_refused = OnRefused(on_refused)
+        self._silence = silence
+        self.tools = tools_of(tools, where="tools")
+        self.environments = makers(environments)
+        self.world = world
+        self.finish = finish
+        self._limits = limits or Limits()
+        self._ignore = Ignoring(ignore).names
+        self._address = address
+        hide(self._address.token)
+        self._gateway: Gateway | None = None
+
+    @property
+    def identity(self) -> str:
+        return self.surroundings
+
+    @property
+    def surroundings(self) -> str:
+        """For the `identity`: what makes another run besides the agent itself."""
+        world = self.world
+        given = [*self.tools, *self.environments]
+        given += [world.workspace] if isinstance(world, WorkspaceWorld) else []
+        given += [] if self.finish is None else [self.finish]
+        names = [one.name for one in self.tools]
+        around = f" {names} {world.identity} {code_of(*given)}" if given else ""
+        around += f" ignoring {sorted(self._ignore)}" if self._ignore else ""
+        return around + (" accepting refused calls" if self._accepts_refusals else "")
+
+    @property
+    def _accepts_refusals(self) -> bool:
+        return self._on_refused is OnRefused.ACCEPT
+
+    async def run_agent(
+        self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
+    ) -> Returned:
+        """Returns when the agent has done its task; `AgentFailed` if it ended without."""
+        raise UsageError(f"{type(self).__name__} defines no `run_agent`")
+
+    def expects_calls(self, binding: Binding) -> bool:
+        """Whether there is an agent that could be silent."""
+        return True
+
+    def make_gateway(self) -> Gateway:
+        return self._gateway_with()
+
+    def _gateway_with(self, **more: Any) -> Gateway:
+        """At its address, and with more of a gateway's parameters."""
+        from holdfast.gateway.wires.all import WIRES
+
+        return Gateway(WIRES, at=self._address, limits=self._limits, ignore=self._ignore, **more)
+
+    @property
+    def _running(self) -> Gateway:
+        if self._gateway is None:
+            raise UsageError("the gateway is there while a run goes on: not before, and not after")
+        return self._gateway
+
+    def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
+        """From now on, calls that would sample wait, until `end()` of what is returned, or for so
+        many seconds. See `Gateway.hold`."""
+        return self._running.hold(seconds)
+
+    def held(self, seconds: float = HOLD_SECONDS) -> AbstractAsyncContextManager[None]:
+        """The same for the length of a block."""
+        return self._running.held(seconds)
+
+    async def setup(self) -> None:
+        # Known before it listens: a request may wait already.
+        self._gateway = self.make_gateway()
+        await self._gateway.__aenter__()
+
+    async def acleanup(self) -> None:
+        if self._gateway is not None:
+            await self._gateway.__aexit__(None, None, None)
+            self._gateway = None
+
+    async def rollout(self, t: Rollout) -> Returned:
+        scene = Scene(t)
+        await scene.open(self.world, self.environments)
+        trajectory = AgentTrajectory(t.session)
+        trajectory.offer((*self.tools, *scene.tools), standing=scene.standing)
+        is_over = scene.is_over
+        end = None if is_over else await self._ended(t, trajectory)
+        if is_over or self.finish is not None or scene.folder is not None:
+            after, end = await scene.end(trajectory, end)
+            if self.finish is not None:
+                judged = await self.finish(after, scene.episodes)
+                end = end if judged is None else end.judged(judged)
+        assert end is not None, "an agent that is not over has ended"
+        if end.limit:
+            raise Truncated(end.limit, returned=end.returned)
+        return end.returned
+
+    async def _ended(self, t: Rollout, trajectory: AgentTrajectory) -> End:
+        """How the agent ended; raises what is no outcome."""
+        assert self._gateway is not None, "a processor is set up first"
+        binding = self._gateway.bind(trajectory, ends=self.ends_when_told)
+        found: Returned = None
+        try:
+            found = await self._watched(t, trajectory, binding)
+        except (AgentFailed, AgentSilent, Rewound) as gone:
+            # If it was told of a limit, it fell over that.
+            if trajectory.limit is None or not isinstance(gone, AgentFailed):
+                self._gateway.release(binding)
+                await self._let_finish(trajectory, gone)
+                raise
+        finally:
+            self._gateway.release(binding)
+            await trajectory.aclose()
+        if t.session.broken is not None:
+            raise t.session.broken
+        if not self._accepts_refusals and (refused := trajectory.refusals.failure()) is not None:
+            raise t.session.failed(refused)
+        limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
+        end = End(trajectory.reward, limit=limit).judged(found)
+        if self.is_mute(trajectory, end.returned):
+            raise t.session.failed(self.never_answered(trajectory))
+        return end
+
+    async def _let_finish(self, trajectory: AgentTrajectory, gone: HoldfastError) -> None:
+        if isinstance(gone, Rewound):
+            # Whoever took it over waits for the next attempt.
+            await trajectory.let_finish(unheard=True, seconds=TAKEOVER_SECONDS)
+        else:
+            await trajectory.let_finish()
+
+    def is_mute(self, trajectory: AgentTrajectory, told: Returned) -> bool:
+        """Of an agent that has ended: whether it found its model elsewhere, or failed and did not
+        say so. That is no outcome of the policy."""
+        if not self._accepts_refusals and trajectory.refusals.open:
+            return False  # It says more that it was refused.
+        return told is None and self.finish is None and not trajectory.was_asked
+
+    def never_answered(self, trajectory: AgentTrajectory, wrote: str = "") -> AgentFailed:
+        """Why a mute agent has failed: it asked nothing, or all that it asked was refused."""
+        if (refused := trajectory.refusals.failure()) is not None:
+            return refused
+        words = NEVER_ASKED.format(self.where_told)
+        return AgentFailed(f"{words}\nIt wrote:\n{wrote}" if wrote else words)
+
+    async def _watched(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
+        """The agent's result. Whatever else happens first ends the agent."""
+        running = self.run_agent(t, binding, trajectory)
+        agent = asyncio.create_task(running, name=f"agent of {trajectory.name}")
+        broken = asyncio.create_task(trajectory.broken.wait())
+        try:
+            while not agent.done():
+                await asyncio.wait(
+                    {agent, broken}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED
+                )
+                if broken.done() and t.session.broken is not None:
+                    raise t.session.broken
+                if self.expects_calls(binding) and trajectory.is_silent(self._silence):
+                    words = f"the agent asked nothing for {self._silence:g} s"
+                    if self.ends_when_told:
+                        words += "; one that is done says so: POST /complete"
+                    raise t.session.failed(AgentSilent(words))
+            return agent.result()
+        finally:
+            broken.cancel()
+            await _over(agent)
+
+
+async def _over(agent: "asyncio.Task[Returned]") -> None:
+    """Ends the agent. A run that stops meanwhile waits for that: whoever is asked to end once more
+    is interrupted in ending what it started."""
+    ending = asyncio.create_task(ended(agent), name=f"end of {agent.get_name()}")
+    try:
+        await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        await asyncio.wait({ending})
+        raise
+
+
+def attempt_of(t: Rollout) -> int:
+    """The number of the present attempt."""
+    session = t.session
+    return max(1, len(session.history.attempts) + session.has_prelude)

@@ -1,0 +1,174 @@
+"""An agent's process: started with the addresses and keys that its SDKs read, watched, and ended
+together with everything that it started."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.environments.workspace.confinement import confinement
+from holdfast.gateway.protocol.keys import PREFIX
+from holdfast.gateway.server import Binding
+from holdfast.records.errors import UsageError
+from holdfast.records.redaction import redact
+from holdfast.records.task import Task
+
+GRACE = 5.0
+MARK = "HOLDFAST_URL"
+ROUNDS = 5
+"""How often it is looked for what an agent has left: it may start more meanwhile."""
+TAIL = 2_000
+_BEFORE = 8_000
+"""Bytes that are read before the tail: half a secret would not be known for one."""
+TASK_FILE = "task.json"
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "USER")
+"""Of the driver's environment; nothing else of it, and so none of its keys, reaches an agent."""
+
+
+def environment(
+    binding: Binding, task: Task, *, model: str, folder: Path, more: Mapping[str, str]
+) -> dict[str, str]:
+    """All variables of an agent on this machine."""
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return passed | variables(binding, task, model=model, folder=folder, more=more)
+
+
+def variables(
+    binding: Binding, task: Task, *, model: str, folder: Path, more: Mapping[str, str]
+) -> dict[str, str]:
+    """What the common SDKs read. The task is in a file: it may be large."""
+    (folder / TASK_FILE).write_bytes(msgspec.json.encode(task))
+    return {
+        "OPENAI_BASE_URL": f"{binding.url}/v1",
+        "OPENAI_API_BASE": f"{binding.url}/v1",
+        "OPENAI_API_KEY": binding.key,
+        "ANTHROPIC_BASE_URL": binding.url,
+        "ANTHROPIC_API_KEY": binding.key,
+        MARK: binding.bound_url,
+        "HOLDFAST_MODEL": model,
+        "HOLDFAST_TASK": str(folder / TASK_FILE),
+        **more,
+    }
+
+
+class AgentProcess:
+    """One attempt of an agent. Its output is in two files of its folder."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        env: Mapping[str, str],
+        cwd: Path,
+        confined: bool = True,
+    ):
+        self._command = list(command)
+        self._confined = confined
+        self._folder = folder
+        self._env = dict(env)
+        self._cwd = cwd
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        out, err = self._folder / "stdout", self._folder / "stderr"
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._words(),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env=self._env,
+                    cwd=self._cwd,
+                    # A group of its own: what the agent starts is ended with it.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise UsageError(f"the agent cannot be started: {error}") from error
+
+    def _words(self) -> list[str]:
+        """The command, tied to this process where the system can: an agent whose driver was killed
+        would go on, and nobody would know of it."""
+        name, tie = self._command[0], shutil.which("setpriv")
+        found = shutil.which(name, path=self._env.get("PATH")) or (self._cwd / name).exists()
+        if not found:
+            # A command that is not there has to be told from one that fails.
+            return self._command
+        words = confinement().words if self._confined else ()
+        # The tie comes last: who changes its credentials may lose it.
+        return [*words, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self._command]
+
+    async def wait(self) -> int:
+        assert self._process is not None, "it was started"
+        return await self._process.wait()
+
+    async def end(self) -> None:
+        """Ends the whole group: asked first, and then killed."""
+        process = self._process
+        if process is None:
+            return
+        _signal(process.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), GRACE)
+        # Also after it ended by itself: its children may have stayed.
+        _signal(process.pid, signal.SIGKILL)
+        await process.wait()
+        # Whoever starts it may have set another address, which others have, too.
+        if f"/t/{PREFIX}" in (address := self._env.get(MARK, "")):
+            await asyncio.to_thread(_end_strays, f"{MARK}={address}".encode())
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr, or else to stdout."""
+        return end_of(self._folder / "stderr") or end_of(self._folder / "stdout")
+
+
+def end_of(path: Path) -> str:
+    """What stands at the end of a file, which may be larger than the memory; without secrets."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL - _BEFORE))
+        said = file.read(TAIL + _BEFORE).decode("utf-8", "replace")
+    return redact(said.strip())[-TAIL:].strip()
+
+
+def _end_strays(mark: bytes) -> None:
+    """Ends what left the agent's group, where the system shows it: no other process has the address
+    with the attempt's key among its variables."""
+    for _ in range(ROUNDS):
+        if not sum(_end_stray(pid, mark) for pid in _pids()):
+            return
+
+
+def _pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except FileNotFoundError:
+        return []  # Another system: only groups can be found there.
+
+
+def _end_stray(pid: int, mark: bytes) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        # Read after it was opened: the number cannot have become another's in between.
+        if mark not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except OSError:
+        return False  # It is gone, or not ours.
+    finally:
+        os.close(handle)
+    return True
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -1,0 +1,199 @@
+"""RemoteRolloutProcessor: an agent that runs as a service somewhere else.
+
+The service is asked to start, is polled until it is done, and is told to stop when the attempt ends
+otherwise. It speaks to the gateway like any agent. What it reports is joined by trajectory and
+attempt: a word about another attempt is never taken for one about this.
+
+    POST   {url}/runs        {"trajectory", "attempt", "task", "model", "url", "key"} → {"id"}
+    GET    {url}/runs/{id}   → {"status", "trajectory", "attempt", "reward"?, "turns"?, "error"?}
+    DELETE {url}/runs/{id}   stops it; saying it again changes nothing
+
+`status` is `running`, `completed`, `failed` or `cancelled`.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeVar
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from holdfast.gateway.address import LOOPBACK, Address
+from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor, attempt_of
+from holdfast.gateway.calls.rejections import OnRefused
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.limits import Limits
+from holdfast.gateway.protocol.errors import AgentFailed
+from holdfast.gateway.server import Binding
+from holdfast.records.errors import EnvironmentBroken, UsageError
+from holdfast.records.redaction import hide, hide_credentials, redact
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.processors.agent import Finish, MakeEnvironment
+from holdfast.rollout.processors.processor import Returned
+from holdfast.rollout.tools.tool import Function, Tool
+
+_log = logging.getLogger("holdfast.gateway")
+T = TypeVar("T")
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+CALL_SECONDS = 30.0
+FAREWELL_SECONDS = 10.0
+
+
+class _Started(Struct):
+    id: str
+
+
+class _Report(Struct):
+    status: Literal["running", "completed", "failed", "cancelled"]
+    trajectory: str
+    attempt: int
+    reward: float | None = None
+    turns: int | None = None
+    error: str = ""
+
+
+_WANTED: dict[type, str] = {
+    _Started: '{"id": "…"}',
+    _Report: '{"status": "running", "completed", "failed" or "cancelled", "trajectory": "…", '
+    '"attempt": 1}',
+}
+"""What a service says, for one that says something else."""
+
+
+class RemoteRolloutProcessor(GatewayRolloutProcessor):
+    """One run of the service for each attempt."""
+
+    where_told = "`url` and `key` of POST /runs"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        patience: float = 60.0,
+        silence: float = SILENCE,
+        tools: "Sequence[Tool | Function]" = (),
+        environments: Sequence[MakeEnvironment] = (),
+        finish: Finish | None = None,
+        limits: Limits | None = None,
+        ignore: Sequence[str] = (),
+        address: Address = LOOPBACK,
+        on_refused: OnRefused | str = OnRefused.FAIL,
+    ):
+        """`patience`: seconds for which the service may be out of reach. The rest is as with
+        `GatewayRolloutProcessor`."""
+        super().__init__(
+            silence=silence,
+            tools=tools,
+            environments=environments,
+            finish=finish,
+            limits=limits,
+            ignore=ignore,
+            address=address,
+            on_refused=on_refused,
+        )
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"{url!r} is no address: it has to begin with http:// or https://")
+        self._url = url.rstrip("/")
+        hide_credentials(url)
+        self._headers = dict(headers or {})
+        for value in self._headers.values():
+            hide(value)
+        self._patience = patience
+        self._http: aiohttp.ClientSession | None = None
+
+    @property
+    def identity(self) -> str:
+        return self._url + self.surroundings
+
+    async def setup(self) -> None:
+        await super().setup()
+        timeout = aiohttp.ClientTimeout(total=CALL_SECONDS)
+        self._http = aiohttp.ClientSession(headers=self._headers, timeout=timeout)
+
+    async def acleanup(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+        await super().acleanup()
+
+    async def run_agent(
+        self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
+    ) -> Returned:
+        asked = {
+            "trajectory": str(t.key),
+            "attempt": attempt_of(t),
+            "task": msgspec.to_builtins(t.task),
+            "model": t.voice.policy.model,
+            "url": binding.bound_url,
+            "key": binding.key,
+        }
+        started = await self._call("POST", "/runs", asked, _Started)
+        try:
+            return await self._followed(f"/runs/{started.id}", t)
+        except BaseException:
+            await self._stop(f"/runs/{started.id}")
+            raise
+
+    async def _followed(self, run: str, t: Rollout) -> Returned:
+        pause = FIRST_PAUSE
+        while True:
+            report = await self._call("GET", run, None, _Report)
+            if (report.trajectory, report.attempt) != (str(t.key), attempt_of(t)):
+                raise EnvironmentBroken(
+                    f"{self._url} reports about {report.trajectory}, attempt {report.attempt}, "
+                    f"when asked about {t.key}, attempt {attempt_of(t)}"
+                )
+            if report.status == "completed":
+                return report.reward if report.turns is None else (report.turns, report.reward)
+            if report.status != "running":
+                raise AgentFailed(f"the remote agent {report.status}: {redact(report.error)}")
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(LONGEST_PAUSE, 1.5 * pause)
+
+    async def _call(self, method: str, path: str, body: object, kind: type[T]) -> T:
+        """Tried again while the service is out of reach; a start is safe to repeat, because it
+        names trajectory and attempt."""
+        deadline = asyncio.get_running_loop().time() + self._patience
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await self._once(method, path, body, kind)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                if asyncio.get_running_loop().time() + pause > deadline:
+                    words = f"{self._url} was out of reach for {self._patience:g} s: {error}"
+                    raise EnvironmentBroken(redact(words)) from error
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    async def _once(self, method: str, path: str, body: object, kind: type[T]) -> T:
+        assert self._http is not None, "a processor is set up first"
+        # Without the run's own id, so that like failures are counted together.
+        asked = f"{method} /runs" if path == "/runs" else f"{method} /runs/ID"
+        async with self._http.request(method, f"{self._url}{path}", json=body) as response:
+            raw = await response.read()
+            if response.status >= 500 or response.status == 429:
+                raise aiohttp.ClientError(f"{asked} was answered with {response.status}")
+            if response.status >= 400:
+                said = redact(raw.decode("utf-8", "replace"))[:300]
+                raise EnvironmentBroken(
+                    redact(f"{self._url}: {asked} was refused ({response.status}): {said}")
+                )
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except ValueError as error:
+            raise EnvironmentBroken(
+                f"{self._url}: the answer to {asked} is to be {_WANTED[kind]}, not this: {error}"
+            ) from error
+
+    async def _stop(self, run: str) -> None:
+        """The attempt ended otherwise; that the service hears of it is worth a few seconds."""
+        assert self._http is not None, "a processor is set up first"
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                async with self._http.delete(f"{self._url}{run}") as response:
+                    await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            _log.warning("a remote agent could not be stopped: %s", redact(str(error)))

@@ -1,0 +1,78 @@
+"""FolderProcess: an agent's process in its workspace, within the workspace's sandbox.
+
+It is started and waited for in one thread, since it is told to die with the thread that started it.
+When `run` is over, nothing that it started is alive, as far as its sandbox can tell.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+from holdfast.environments.workspace.command import Ended, Launch, Stop
+from holdfast.environments.workspace.output import Output
+from holdfast.environments.workspace.threads import in_thread
+from holdfast.gateway.agents.process import TAIL, end_of
+from holdfast.records.errors import EnvironmentBroken
+
+SIGNALLED = 128
+"""A sandbox tells of a signal by a code above this."""
+
+
+class FolderProcess:
+    """One attempt of an agent. What it writes, to stdout and stderr, is in one file."""
+
+    def __init__(self, launch: Launch, output: Path):
+        self._launch = launch
+        self._output = output
+
+    async def run(self) -> int:
+        """Its exit code; negative for a signal."""
+        stop = Stop()
+        try:
+            return await in_thread(lambda: self._run(stop), interrupt=stop.set)
+        finally:
+            stop.close()
+
+    def _run(self, stop: Stop) -> int:
+        try:
+            with self._output.open("wb") as file:
+                process = self._launch.start(file.fileno())
+            try:
+                is_stopped = _over_or_stopped(process, stop)
+            finally:
+                _kill(process)
+                code = process.wait()
+                self._launch.end()
+            said = Output(TAIL)
+            said.add(self.last_words.encode("utf-8", "replace"))
+            if not is_stopped and (trouble := self._launch.trouble(Ended(code, said))):
+                raise EnvironmentBroken(trouble)
+            return SIGNALLED - code if code > SIGNALLED else code
+        finally:
+            self._launch.close()
+
+    @property
+    def last_words(self) -> str:
+        return end_of(self._output)
+
+
+def _over_or_stopped(process: "subprocess.Popen[bytes]", stop: Stop) -> bool:
+    """Whether it was stopped."""
+    ending = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        for fd in (ending, stop.fd):
+            poll.register(fd, select.POLLIN)
+        return stop.fd in {fd for fd, _ in poll.poll()}
+    finally:
+        os.close(ending)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    # Not reaped yet, so that the number cannot have become somebody else's.
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,237 @@
+"""BlackBoxRolloutProcessor: an agent that is a program, one process for each attempt.
+
+It is pointed at the gateway by environment variables and told nothing else. When it, the gateway or
+the engine dies, it is started again, and its calls are answered from the record until it comes to
+where it was. What it finds around it then is its world's affair (see `worlds`).
+"""
+
+import inspect
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.environments.workspace.confinement import confinement
+from holdfast.environments.workspace.threads import in_thread
+from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor, attempt_of
+from holdfast.gateway.agents.process import TASK_FILE, AgentProcess, environment, variables
+from holdfast.gateway.agents.sandboxed_process import FolderProcess
+from holdfast.gateway.agents.temp_dirs import WORKING, scratch, scratch_of
+from holdfast.gateway.agents.workspace import AgentFolder
+from holdfast.gateway.agents.workspace_policy import (
+    FRESH,
+    FreshWorld,
+    Restore,
+    WorkspaceWorld,
+    World,
+)
+from holdfast.gateway.calls.rejections import OnRefused
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.limits import Limits
+from holdfast.gateway.protocol.errors import AgentFailed, AgentKilled
+from holdfast.gateway.server import Binding
+from holdfast.records.errors import UsageError
+from holdfast.records.file_name import file_name
+from holdfast.records.redaction import hide_variables
+from holdfast.records.task import Task
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.processors.agent import Finish, MakeEnvironment
+from holdfast.rollout.processors.processor import Returned, code_of
+from holdfast.rollout.tools.tool import Function, Tool
+
+Agent = Callable[[Binding, Task], Awaitable[Returned]]
+"""An agent in this process: it is given its address and key, and may return (turns, reward)."""
+
+
+class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
+    """Runs `command` for each attempt, or awaits a callable.
+
+    A process that ends with 0 has done its task; its reward is what it posted to `/complete`, or
+    what the run's scorer says. Any other end is a failure with its last words, never a reward.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str] | Agent,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        logs: str | Path | None = None,
+        silence: float = SILENCE,
+        tools: "Sequence[Tool | Function]" = (),
+        environments: Sequence[MakeEnvironment] = (),
+        world: World = FRESH,
+        resume_command: Sequence[str] | None = None,
+        finish: Finish | None = None,
+        limits: Limits | None = None,
+        ignore: Sequence[str] = (),
+        on_refused: OnRefused | str = OnRefused.FAIL,
+    ):
+        """`cwd`: by default an empty folder for each attempt, in a workspace's world always that;
+        `logs`: where the output of each attempt is kept; by default only its end, in errors.
+        `resume_command` is run instead of `command` where the agent finds its workspace as it was.
+        The rest is as with `GatewayRolloutProcessor`."""
+        super().__init__(
+            silence=silence,
+            tools=tools,
+            environments=environments,
+            world=world,
+            finish=finish,
+            limits=limits,
+            ignore=ignore,
+            on_refused=on_refused,
+        )
+        _check_command(command)
+        self._command = command
+        if callable(command):
+            self.where_told = "`binding.url` and `binding.key`"
+        self._resume = command if resume_command is None else resume_command
+        _check_world(world, command, cwd, resume_command)
+        self._env = dict(env or {})
+        hide_variables(self._env)
+        self._cwd = None if cwd is None else Path(cwd)
+        # The agent is told of a file in there, and has another current folder.
+        self._logs = Path(logs).absolute() if logs is not None else None
+
+    @property
+    def identity(self) -> str:
+        if callable(self._command):
+            return code_of(self._command) + self.surroundings
+        resume = "" if self._resume is self._command else f" {self._resume!r}"
+        return f"{list(self._command)!r} {sorted(self._env)!r}{resume}{self.surroundings}"
+
+    async def setup(self) -> None:
+        # What would fail every trajectory is said before the first one.
+        if not callable(self._command) and not isinstance(self.world, WorkspaceWorld):
+            _check_found(self._command[0], cwd=self._cwd, path=self._env.get("PATH"))
+        if not callable(self._command):
+            async with scratch():
+                pass  # Where each of them will have its folder, there can be one.
+            await in_thread(confinement)  # Tried out here, and not on the loop.
+        await super().setup()
+
+    async def run_agent(
+        self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
+    ) -> Returned:
+        if callable(self._command):
+            found: Any = self._command(binding, t.task)
+            result: Returned = await found if inspect.isawaitable(found) else found
+            return result
+        async with scratch_of(t.key) as folder:
+            logs = self._logs_of(t) or folder
+            home = next((one for one in t.session.episodes if isinstance(one, AgentFolder)), None)
+            process: AgentProcess | FolderProcess
+            if home is None:
+                process = await self._run_process(self._command, t, binding, logs, folder)
+            else:
+                process = await self._run_in_workspace(home, t, binding, logs, folder)
+            if self.is_mute(trajectory, trajectory.reward):
+                raise self.never_answered(trajectory, process.last_words)
+        return None
+
+    async def _run_process(
+        self, command: Sequence[str], t: Rollout, binding: Binding, logs: Path, folder: Path
+    ) -> AgentProcess:
+        model = t.voice.policy.model
+        env = environment(binding, t.task, model=model, folder=folder, more=self._env)
+        fresh = folder / WORKING
+        fresh.mkdir()
+        words = command if self._cwd is not None else _found_from_here(command)
+        confined = isinstance(self.world, FreshWorld) and self.world.confined
+        process = AgentProcess(
+            words, folder=logs, env=env, cwd=self._cwd or fresh, confined=confined
+        )
+        await process.start()
+        try:
+            code = await process.wait()
+        finally:
+            await process.end()
+        _check_ended(code, process.last_words)
+        return process
+
+    async def _run_in_workspace(
+        self, home: AgentFolder, t: Rollout, binding: Binding, logs: Path, folder: Path
+    ) -> FolderProcess:
+        given = folder / "given"
+        given.mkdir()
+        model = t.voice.policy.model
+        env = variables(binding, t.task, model=model, folder=given, more=self._env)
+        # Whoever runs in the sandbox may be nobody.
+        given.chmod(0o755)
+        (given / TASK_FILE).chmod(0o644)
+        command = self._resume if home.is_resumed else self._command
+        assert not callable(command), "a workspace's world wants a command"
+        env["HOLDFAST_RESUMED"] = "1" if home.is_resumed else ""
+        launch = home.workspace.launch(command, env=env, read_only=[str(given)])
+        process = FolderProcess(launch, logs / "stdout")
+        _check_ended(await process.run(), process.last_words)
+        return process
+
+    def _logs_of(self, t: Rollout) -> Path | None:
+        if self._logs is None:
+            return None
+        name = f"{file_name(t.key.task)}-{t.key.sample}"
+        folder = self._logs / file_name(t.key.run) / name / str(attempt_of(t))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TASK_FILE).write_bytes(msgspec.json.encode(t.task))
+        return folder
+
+
+def _check_command(command: object) -> None:
+    if callable(command):
+        return
+    if (
+        not isinstance(command, list | tuple)
+        or not command
+        or not all(isinstance(word, str) for word in command)
+    ):
+        raise UsageError(
+            f'a command is a list of words, such as ["python", "agent.py"], not {command!r:.200}'
+        )
+
+
+def _check_world(
+    world: World, command: object, cwd: object, resume_command: Sequence[str] | None
+) -> None:
+    if not isinstance(world, FreshWorld | WorkspaceWorld):
+        raise UsageError(f"a world is a FreshWorld or a WorkspaceWorld, not {world!r:.200}")
+    if resume_command is not None:
+        _check_command(resume_command)
+        if not isinstance(world, WorkspaceWorld) or world.restore != Restore.LATEST:
+            raise UsageError('resume_command goes with world=WorkspaceWorld(…, restore="latest")')
+    if isinstance(world, WorkspaceWorld) and (callable(command) or cwd is not None):
+        raise UsageError("in a workspace's world the agent is a command, and its cwd is that")
+
+
+def _check_found(program: str, *, cwd: Path | None, path: str | None) -> None:
+    if cwd is not None and not cwd.is_dir():
+        raise UsageError(f"the agent's cwd {str(cwd)!r} is not a folder")
+    is_path = "/" in program
+    found = None if is_path else shutil.which(program, path=path)
+    if found is None and (is_path or cwd is None):
+        found = shutil.which((cwd or Path()).absolute() / program)
+    if found is None:
+        where = f"from {str((cwd or Path()).absolute())!r}" if is_path else "on PATH"
+        raise UsageError(f"the agent's program {program!r} is not found {where}, or not executable")
+
+
+def _found_from_here(command: Sequence[str]) -> list[str]:
+    """A word that names a file here names it from any other folder, too."""
+    return [os.path.abspath(word) if os.path.isfile(word) else word for word in command]
+
+
+def _check_ended(code: int, last_words: str) -> None:
+    if code < 0:
+        raise AgentKilled(f"signal {-code} ended the agent: {_headed(last_words)}")
+    if code > 0:
+        raise AgentFailed(f"the agent ended with exit code {code}: {_headed(last_words)}")
+
+
+def _headed(last_words: str) -> str:
+    """The last line first, then all of it: a report shows a first line, and the first one of a
+    traceback says nothing."""
+    last = last_words.rpartition("\n")[2].strip()
+    return last_words or "it wrote nothing" if last == last_words else f"{last}\n{last_words}"

@@ -1,0 +1,140 @@
+"""AgentFolder: the workspace that an agent works in with its own hands.
+
+What it does there is in no record, unlike the actions of an episode. So the way back is not by
+doing them again: the folder begins anew, or it is what it was when a call came, and the agent does
+the rest. Everything that was recorded until then stands, asked for again or not.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from holdfast.environments.workspace import Workspace
+from holdfast.gateway.agents.workspace_policy import Restore
+from holdfast.records.errors import JournalCorrupt, Truncated, UsageError
+from holdfast.records.history import History
+from holdfast.records.step import Entered, EnvironmentStepped, Snapshotted
+from holdfast.records.trajectory import Truncation
+from holdfast.rollout.episodes.environment import Observation
+from holdfast.rollout.episodes.episode import Episode
+from holdfast.rollout.episodes.guarded import identity_of
+from holdfast.rollout.episodes.observation_records import observation_of, step_of
+from holdfast.rollout.replay import divergence
+from holdfast.rollout.replay.prompt import fingerprint
+from holdfast.rollout.replay.session import Session
+
+PATH = "0"
+TRIES = 5
+"""How often a folder is looked at whose files vanish meanwhile."""
+_VANISHED = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class AgentFolder(Episode):
+    """Always the first episode of its trajectory."""
+
+    def __init__(
+        self,
+        session: Session,
+        workspace: Workspace,
+        *,
+        restore: Restore,
+        act: Callable[[Episode, str], Coroutine[Any, Any, Observation]],
+    ):
+        super().__init__(session, workspace, PATH, act)
+        self.workspace = workspace
+        self.is_resumed = False
+        """Whether it is as a later call found it, and not as in the beginning."""
+        self.standing: frozenset[str] = frozenset()
+        """The steps that were recorded when it was so."""
+        self._restore = restore
+
+    async def open(self, seed: int | None = None) -> None:
+        """Unlike other episodes, it is there at once, on replay, too: the agent needs it."""
+        session, workspace = self._session, self.workspace
+        if getattr(workspace, "blobs", None) is not None:
+            raise UsageError("the workspace is in use already: make a new one for each attempt")
+        workspace.blobs = session.blobs
+        session.episodes.append(self)
+        mark = fingerprint(workspace.name.encode(), identity_of(workspace).encode(), b"agent")
+        step = await session.match(
+            PATH,
+            EnvironmentStepped,
+            mark,
+            lambda recorded: divergence.of_environment(recorded, "an agent's workspace"),
+        )
+        started = session.clock.elapsed()
+        is_told = await self._world.enter(PATH)
+        if step is None:
+            seen = await self._world.guarded.reset(0)
+            taken = session.clock.elapsed() - started
+            step = step_of(
+                seen, path=PATH, fingerprint=mark, action="0", episode=PATH, seconds=taken
+            )
+            await session.append(step)
+        elif not await self._restored():
+            await self._world.guarded.reset(0)
+        if is_told:
+            await session.append(Entered(PATH, left=True))
+        self._begun = True
+        self.observation = observation_of(step)
+
+    async def _restored(self) -> bool:
+        """A damaged snapshot is no loss: the agent starts over, and is given back its calls."""
+        session = self._session
+        world = session.history.worlds[PATH]
+        if self._restore is not Restore.LATEST or not world.snapshots:
+            return False
+        _, digest = world.snapshots[-1]
+        try:
+            await self._world.guarded.restore(await session.blobs.get_blob(digest))
+        except JournalCorrupt:
+            return False
+        self.is_resumed = True
+        self.standing = _until(session.history, world.last_step)
+        for path in self.standing:
+            session.visit(path)
+        return True
+
+    async def keep(self) -> None:
+        """Before something new is sampled."""
+        if self._restore is Restore.LATEST:
+            await self.take()
+
+    async def take(self) -> None:
+        """Makes the folder as it is now durable, if it is new."""
+        session = self._session
+        async with self._turn:
+            digest = await session.blobs.put_blob(await self._state())
+            world = session.history.worlds[PATH]
+            if not world.snapshots or world.snapshots[-1][1] != digest:
+                await session.append(Snapshotted(PATH, len(world.actions), digest))
+
+    async def _state(self) -> bytes:
+        """The agent may be at work in it."""
+        for _ in range(TRIES - 1):
+            self.workspace.touched()
+            if not await self.workspace.check_room():
+                raise Truncated(Truncation.ENVIRONMENT_LIMIT)
+            try:
+                return await self.workspace.snapshot()
+            except _VANISHED:
+                continue
+        self.workspace.touched()
+        return await self._world.guarded.snapshot()
+
+    async def revive(self) -> None:
+        """It is there."""
+
+    async def _ready(self) -> None:
+        if self._closed:
+            raise UsageError("the agent's workspace was closed")
+        self.workspace.touched()
+
+
+def _until(history: History, last: str) -> frozenset[str]:
+    """The steps up to `last`, in the order in which they were recorded; all, if it is history."""
+    found: list[str] = []
+    for path in history.steps:
+        found.append(path)
+        if path == last:
+            break
+    return frozenset(found)

@@ -1,0 +1,28 @@
+"""How long the prompt of a request would be: counted, not sampled, and nothing of it recorded."""
+
+from msgspec import structs
+
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.protocol.messages import Ask, Refused
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.policy.rendering.reasoning_effort import at_effort
+from holdfast.records.errors import Unsupported
+
+
+async def prompt_tokens(trajectory: AgentTrajectory, ask: Ask) -> int:
+    """Of the prompt that would be sent now: what was sampled before is counted as it was sampled,
+    and only what is new is rendered."""
+    session = trajectory.session
+    effort = ask.reasoning_effort or session.sampling.reasoning_effort
+    try:
+        renderer = at_effort(session.voice.renderer, effort)
+    except Unsupported as error:
+        raise Refused(400, str(error), param="output_config.effort") from error
+    if isinstance(renderer, MessagesOnly):
+        raise Refused(400, "the engine takes messages and tells no tokens: they cannot be counted")
+    place = trajectory.place(ask)
+    sampling = structs.replace(session.sampling, reasoning_effort=effort)
+    prompt = await place.stream.prepare(
+        place.messages, ask.tools, renderer=renderer, sampling=sampling
+    )
+    return prompt.keep + len(prompt.delta)

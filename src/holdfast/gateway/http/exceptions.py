@@ -1,0 +1,115 @@
+"""What a call comes to, as its agent is told: the answer, or why there is none."""
+
+import asyncio
+import logging
+import traceback
+
+import msgspec
+
+from holdfast.gateway.calls.call import Hearing
+from holdfast.gateway.protocol.errors import AgentFailed
+from holdfast.gateway.protocol.messages import Answer, Refused, shortened
+from holdfast.records.errors import (
+    BadRequest,
+    ContextOverflow,
+    HoldfastError,
+    RunStopped,
+    Truncated,
+)
+from holdfast.records.redaction import redact
+from holdfast.records.trajectory import Status
+from holdfast.rollout.replay.session import Session
+
+NO_ANSWER = "the engine gave no answer that could be used; the log of the run says why"
+"""The reason itself names the engine's address, which is none of an agent's business."""
+END_SECONDS = 60.0
+"""For the end of a trajectory to become durable."""
+_log = logging.getLogger("holdfast.gateway")
+
+
+async def answered(hearing: Hearing, trajectory: str) -> Answer:
+    """The answer, or `Refused`, which is durable; nothing else, but for a cancellation of whoever
+    waits."""
+    try:
+        return await _answered(hearing, trajectory)
+    except Refused as refused:
+        await hearing.refused(refused)
+        raise
+
+
+async def _answered(hearing: Hearing, trajectory: str) -> Answer:
+    try:
+        return await hearing.answer()
+    except Refused:
+        raise
+    except ContextOverflow as limit:
+        raise Refused(400, str(limit), code="context_length_exceeded") from limit
+    except Truncated as limit:
+        raise Refused(400, str(limit), code=limit.reason) from limit
+    except BadRequest as error:
+        raise Refused(400, redact(error.said)) from error
+    except RunStopped as error:
+        raise Refused(503, str(error), code="stopping") from error
+    except HoldfastError as error:
+        _log.warning("a call could not be answered: %s", redact(str(error)))
+        raise Refused(503, NO_ANSWER, code="engine") from error
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            raise
+        raise attempt_over() from None
+    except Exception as error:
+        raise unforeseen(error, trajectory) from error
+
+
+def attempt_over(why: BaseException | None = None) -> Refused:
+    words = "the attempt that this key belongs to is over"
+    # Of all that can end one, the agent is told what it did itself.
+    words += f": {why}" if isinstance(why, AgentFailed) else ""
+    return Refused(409, words, code="attempt_over")
+
+
+def unforeseen(error: Exception, trajectory: str) -> Refused:
+    """What a client is told of an error of ours, which is logged here: where it was and what kind
+    it is, without its words, since they may be the client's."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    kind = type(error).__name__
+    _log.error("a request of %r failed: %s\n%s", trajectory or "nobody", kind, where)
+    return gateway_failed()
+
+
+def gateway_failed() -> Refused:
+    return Refused(500, "the gateway failed; its log says where", code="internal_error")
+
+
+async def until_durable(session: Session) -> None:
+    """Waits for the attempt's last record. `Refused` if that is no outcome of the trajectory."""
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            await session.concluded.wait()
+    except TimeoutError:
+        raise Refused(503, "the end is not durable yet; say it again", code="busy") from None
+    finished = session.history.finished
+    if finished is None or finished.status is Status.FAILED:
+        raise attempt_over(session.broken)
+
+
+def completed(reward: float | None) -> bytes:
+    """What an agent that is done is told."""
+    return msgspec.json.encode({"completed": True, "reward": reward})
+
+
+def reward_of(body: bytes) -> float | None:
+    """What an agent that is done says of itself."""
+    if not body.strip():
+        return None
+    try:
+        found = msgspec.json.decode(body, type=dict[str, float | None])
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f'it wants {{"reward": 0.5}}, or nothing: {error}') from error
+    if unknown := sorted(found.keys() - {"reward"}):
+        words = (
+            f'unknown field {shortened(unknown[0])!r}; it wants {{"reward": number}}, or nothing'
+        )
+        raise Refused(400, words, param=unknown[0])
+    return found.get("reward")

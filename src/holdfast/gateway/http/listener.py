@@ -1,0 +1,182 @@
+"""Listener: the sockets of a gateway, and what HTTP itself can do wrong.
+
+Knows nothing of trajectories. Each request is handled by a task of its own, which ends when its
+client goes away. What is malformed before it is a request is refused in OpenAI's shape and told to
+no log: it may hold a key.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+
+from holdfast.gateway.limits import SERVER, Limits
+from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.wires.openai import errors
+from holdfast.records.errors import UsageError
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_LINGER = 1.0
+"""Seconds in which the rest of a refused body is read, so that the refusal arrives."""
+_GONE = 0.05
+_KERNEL_BYTES = 128 * 1024
+_log = logging.getLogger("holdfast.gateway")
+
+
+class _Connection(web.RequestHandler):
+    __slots__ = ()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        # Whoever waits for a write waits until all of it is the kernel's, which takes little: a
+        # client that does not read is found out while its answer can still be kept for it.
+        transport.set_write_buffer_limits(high=0)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
+        super().connection_made(transport)
+
+    def log_exception(self, *args: object, **kw: object) -> None:
+        """Without the words of the error, since they may be the client's."""
+        error = kw.get("exc_info")
+        if isinstance(error, web.RequestPayloadError | HttpProcessingError | ConnectionError):
+            _log.info("a connection was given up: %s", type(error).__name__)
+            return
+        where = error.__traceback__ if isinstance(error, BaseException) else None
+        frames = "".join(traceback.format_tb(where))
+        _log.error("a connection failed: %s\n%s", type(error).__name__, frames)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if isinstance(exc, ConnectionError):
+            raise exc
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer was begun already")
+        if isinstance(exc, LineTooLong):
+            status, said = 431, "a header or the request line is too long"
+        else:
+            said = "this is no HTTP request" if status < 500 else "the gateway failed"
+        _log.info("refused what came with %d: %s", status, type(exc).__name__)
+        response = web.Response(
+            body=errors.encoded(Refused(status, said)),
+            status=status,
+            content_type="application/json",
+            headers={"Server": SERVER},
+        )
+        response.force_close()
+        return response
+
+
+class _Server(web.Server):
+    def __init__(self, handler: Handler, limits: Limits):
+        def request_of(
+            message: RawRequestMessage,
+            payload: StreamReader,
+            protocol: web.RequestHandler,
+            writer: AbstractStreamWriter,
+            task: "asyncio.Task[None]",
+        ) -> web.Request:
+            loop, most = asyncio.get_running_loop(), limits.body
+            return web.Request(message, payload, protocol, writer, task, loop, client_max_size=most)
+
+        super().__init__(handler, request_factory=request_of, handler_cancellation=True)  # type: ignore[arg-type]
+        self._limits = limits
+
+    def __call__(self) -> web.RequestHandler:
+        return _Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # addresses hold keys
+            max_headers=self._limits.headers,
+            max_line_size=self._limits.header_bytes,
+            max_field_size=self._limits.header_bytes,
+            keepalive_timeout=self._limits.idle_seconds,
+            lingering_time=_LINGER,
+        )
+
+
+class Listener:
+    """Open between `start` and `aclose`."""
+
+    def __init__(self, handler: Handler, limits: Limits):
+        self._handler = handler
+        self._limits = limits
+        self._runner: web.ServerRunner | None = None
+        self._sites: list[web.BaseSite] = []
+        self._handling: set[asyncio.Task[object]] = set()
+        self.is_closing = False
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._handling)
+
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None,
+        sock: socket.socket | None = None,
+        inside: Path | None = None,
+    ) -> int:
+        """The port that it listens on. `sock`: a socket that listens already, perhaps shared with
+        other processes; `inside`: where the other workers of the same gateway come in."""
+        server = _Server(self._handle, self._limits)
+        self._runner = web.ServerRunner(server, shutdown_timeout=_GONE)
+        await self._runner.setup()
+        if sock is not None:
+            self._sites.append(web.SockSite(self._runner, sock, ssl_context=tls))
+        else:
+            self._sites.append(web.TCPSite(self._runner, host, port, ssl_context=tls))
+        if inside is not None:
+            # One that was killed has left its own behind.
+            inside.unlink(missing_ok=True)
+            self._sites.insert(0, web.UnixSite(self._runner, str(inside)))
+        try:
+            for site in self._sites:
+                await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            self._runner = None
+            words = f"the gateway cannot listen at {host}, port {port}: {error.strerror}"
+            raise UsageError(words) from error
+        outside = [address for address in self._runner.addresses if not isinstance(address, str)]
+        return int(outside[0][1])
+
+    async def aclose(self) -> None:
+        """Takes no more, lets what is under way end within its bound, and ends the rest."""
+        self.is_closing = True
+        if self._runner is None:
+            return
+        for site in self._sites:
+            await site.stop()
+        if self._handling:
+            await asyncio.wait(self._handling, timeout=self._limits.drain_seconds)
+        # Cancelled ones may still clear up: none is left when this returns.
+        while self._handling:
+            for task in self._handling:
+                task.cancel()
+            await asyncio.wait(self._handling)
+        await self._runner.cleanup()
+        self._runner = None
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        task = asyncio.current_task()
+        assert task is not None, "a request is handled in a task"
+        self._handling.add(task)
+        try:
+            return await self._handler(request)
+        finally:
+            self._handling.discard(task)

@@ -1,0 +1,166 @@
+"""Blocks: Anthropic's content, from and to messages.
+
+Invariant: a message that was told to a client, when it is sent back, is the same message again:
+text, reasoning, and calls with their ids, names and arguments. Arguments come back as compact JSON
+in the order that they were sent; compared as JSON values they are equal. How a client cuts the
+message up (one turn or several, a string or blocks) makes no difference.
+
+Text blocks of one turn are joined without anything between them. A result's `is_error` has no place
+in a chat template: its text is what the model is told.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import structs
+
+from holdfast.gateway.protocol.messages import shortened
+from holdfast.gateway.wires.anthropic.errors import bad, unsupported
+from holdfast.gateway.wires.anthropic.request import (
+    AssistantTurn,
+    Counted,
+    Result,
+    Said,
+    SystemTurn,
+    Text,
+    Thinking,
+    ToolUse,
+    UserTurn,
+)
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+
+INVALID = "INVALID_JSON"
+"""The key under which arguments that are no JSON object are told, as Anthropic recommends it."""
+Block = dict[str, object]
+
+# A coding agent accounts for itself in a line of its system prompt that changes with every request:
+# with it, no request would go on with the one before. No engine's business.
+_ACCOUNT = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
+
+
+def messages(asked: Counted) -> tuple[Message, ...]:
+    """The conversation: the system prompt first; results before what the user adds to them."""
+    told = _system(asked.system)
+    found = [Message(Role.SYSTEM, told)] if told else []
+    names: dict[str, str] = {}
+    said: Message | None = None
+    for number, turn in enumerate(asked.messages):
+        if isinstance(turn, AssistantTurn):
+            # Assistant turns that follow one another are one.
+            said = _assistant(turn.content, f"messages.{number}", before=said)
+            names.update((call.id, call.name) for call in said.tool_calls)
+            continue
+        if said is not None:
+            found.append(said)
+            said = None
+        found += _outside(turn, names, f"messages.{number}")
+    return tuple(found) if said is None else (*found, said)
+
+
+def blocks(message: Message) -> list[Block]:
+    """What a client is told of a message."""
+    found: list[Block] = []
+    if message.reasoning:
+        signature = signature_of(message.reasoning)
+        found.append({"type": "thinking", "thinking": message.reasoning, "signature": signature})
+    if message.text:
+        found.append({"type": "text", "text": message.text})
+    for call in message.tool_calls:
+        given = input_of(call.arguments)
+        found.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
+    return found
+
+
+def signature_of(reasoning: str) -> str:
+    """Clients want one and send it back; nothing is read from it."""
+    digest = hashlib.sha256(b"thinking\0" + reasoning.encode()).digest()
+    return base64.b64encode(digest).decode()
+
+
+def input_of(arguments: str) -> dict[str, object]:
+    """Arguments as an object, from which `arguments_of` gets them back."""
+    try:
+        found = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        found = None
+    if isinstance(found, dict) and not _wrapped(found):
+        return found
+    return {INVALID: arguments}
+
+
+def arguments_of(given: dict[str, object]) -> str:
+    if _wrapped(given):
+        return str(given[INVALID])
+    return msgspec.json.encode(given).decode()
+
+
+def _wrapped(given: dict[str, object]) -> bool:
+    return len(given) == 1 and isinstance(given.get(INVALID), str)
+
+
+def _system(system: str | list[Text] | None) -> str:
+    parts = [system] if isinstance(system, str) else [part.text for part in system or ()]
+    return "".join(_ACCOUNT.sub("", part) for part in parts)
+
+
+def _outside(turn: UserTurn | SystemTurn, names: dict[str, str], where: str) -> Iterable[Message]:
+    if isinstance(turn, SystemTurn):
+        return [Message(Role.SYSTEM, _text(turn.content, where))]
+    if isinstance(turn.content, str):
+        given: Sequence[Text | Result] = [Text(turn.content)]
+    else:
+        given = turn.content
+    results = [block for block in given if isinstance(block, Result)]
+    text = _text([block for block in given if isinstance(block, Text)], where)
+    if not results and not text:
+        raise bad(where, "user messages must have non-empty content")
+    found = [_result(block, names, where) for block in results]
+    return [*found, Message(Role.USER, text)] if text else found
+
+
+def _result(block: Result, names: dict[str, str], where: str) -> Message:
+    name = names.get(block.tool_use_id)
+    if name is None:
+        called = shortened(block.tool_use_id)
+        raise bad(
+            f"{where}.content",
+            f"unexpected `tool_use_id` found in `tool_result` blocks: {called}. "
+            "Each `tool_result` block must have a corresponding `tool_use` block before it.",
+        )
+    text = _text(block.content or "", where)
+    # An error without words would read like a success.
+    told = text or ("Error" if block.is_error else "")
+    return Message(Role.TOOL, told, tool_call_id=block.tool_use_id, name=name)
+
+
+def _assistant(content: Said, where: str, *, before: Message | None) -> Message:
+    given = [Text(content)] if isinstance(content, str) else content
+    text = _text([block for block in given if isinstance(block, Text)], where)
+    reasoning = "".join(block.thinking for block in given if isinstance(block, Thinking))
+    calls = tuple(_call(block, where) for block in given if isinstance(block, ToolUse))
+    if before is None:
+        return Message(Role.ASSISTANT, text, tool_calls=calls, reasoning=reasoning or None)
+    return structs.replace(
+        before,
+        content=before.text + text,
+        tool_calls=before.tool_calls + calls,
+        reasoning=(before.reasoning or "") + reasoning or None,
+    )
+
+
+def _call(block: ToolUse, where: str) -> ToolCall:
+    if block.caller not in (None, {"type": "direct"}):
+        raise unsupported(f"{where}.content.caller")
+    return ToolCall(block.id, FunctionCall(block.name, arguments_of(block.input)))
+
+
+def _text(content: str | Iterable[Text], where: str) -> str:
+    if isinstance(content, str):
+        return content
+    found = list(content)
+    if any(block.citations for block in found):
+        raise unsupported(f"{where}.content.citations")
+    return "".join(block.text for block in found)

@@ -1,0 +1,97 @@
+"""Anthropic's messages: `/v1/messages`, `/v1/messages/count_tokens` and its `/v1/models`.
+
+Pure, and the same bytes for the same answer. What a request may hold is said in
+`anthropic_request`, how a conversation is read and told in `anthropic_blocks`.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from holdfast.gateway.protocol.messages import Answer, Ask, Known, Refused
+from holdfast.gateway.wires import sse
+from holdfast.gateway.wires.anthropic import errors, request
+from holdfast.gateway.wires.anthropic.blocks import blocks, messages
+from holdfast.gateway.wires.anthropic.stream import MessageStream, message_of, stopped, usage
+from holdfast.gateway.wires.anthropic.tools import forced, is_parallel, schemas
+
+_PING = sse.event("ping", b'{"type":"ping"}')
+_encode = msgspec.json.Encoder().encode
+
+
+class AnthropicMessages:
+    """The wire of `/v1/messages`. It never asks for more than one choice."""
+
+    def ask(self, body: bytes, known: Known | None = None) -> Ask:
+        asked = request.request(body)
+        return Ask(
+            asked.model,
+            messages(asked),
+            schemas(asked),
+            max_tokens=asked.max_tokens,
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            stop=tuple(asked.stop_sequences or ()),
+            json=asked.json,
+            reasoning_effort=asked.effort,
+            top_k=asked.top_k or None,
+            tool_choice=forced(asked),
+            parallel_tool_calls=is_parallel(asked),
+            stream=bool(asked.stream),
+        )
+
+    def answer(self, ask: Ask, answer: Answer) -> bytes:
+        choice = answer.choices[0]
+        told = message_of(answer, blocks(choice.message))
+        used = usage(answer.opening, answer.completion_tokens)
+        return _encode({**told, **stopped(choice), "usage": used})
+
+    def stream(self, ask: Ask) -> MessageStream:
+        return MessageStream()
+
+    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+        return self.stream(ask).end(answer)
+
+    def keep_alive(self) -> bytes:
+        return _PING
+
+    def refusal(self, refused: Refused) -> bytes:
+        return errors.refusal(refused)
+
+
+def count_ask(body: bytes) -> Ask:
+    """A request of `/v1/messages/count_tokens`; nothing is sampled for it."""
+    asked = request.counted(body)
+    return Ask(asked.model, messages(asked), schemas(asked), reasoning_effort=asked.effort)
+
+
+def count_answer(tokens: int) -> bytes:
+    return _encode({"input_tokens": tokens})
+
+
+def models_answer(models: Sequence[str], *, created: int = 0) -> bytes:
+    """All models on one page."""
+    return _encode(
+        {
+            "data": [_model(name, created) for name in models],
+            "has_more": False,
+            "first_id": models[0] if models else None,
+            "last_id": models[-1] if models else None,
+        }
+    )
+
+
+def model_answer(model: str, *, created: int = 0) -> bytes:
+    return _encode(_model(model, created))
+
+
+def _model(name: str, created: int) -> dict[str, object]:
+    when = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": when,
+        "lifecycle": "active",
+    }

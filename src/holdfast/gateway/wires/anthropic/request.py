@@ -1,0 +1,238 @@
+"""The shape of a request to `/v1/messages`: what is accepted, what is ignored, what is refused.
+
+- Ignored, since nothing that is sampled depends on it: `metadata`, `service_tier`, `speed`,
+  `diagnostics`, `cache_control` wherever it stands, `citations` that are off.
+- Refused by name: what would change the answer and cannot be done (`container`,
+  `mcp_servers`, …), and every field that is not known.
+- `null`, an empty list or an empty object says nothing and is as good as absent.
+- `thinking`: `adaptive` means that the model decides, and it does; `disabled` is what a policy that
+  does not reason does anyway. Neither reaches the template. A budget (`enabled`) and
+  `between_tools` cannot be held and are refused. `display` is ignored: reasoning is always shown
+  whole, because what a client sends back must be what was sampled.
+- `context_management`: edits that keep everything, as Claude Code sends them, ask for nothing; one
+  that would clear something is refused.
+- `output_config`: `effort` is followed where the model has such a thing, and `high` is the same as
+  none, as Anthropic has it; `format` is a JSON schema.
+"""
+
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from holdfast.gateway.wires.anthropic.errors import bad, misshapen, unknown, unsupported
+from holdfast.records.errors import UsageError
+from holdfast.records.sampling import schema_text
+
+Name = Annotated[str, Meta(min_length=1)]
+Choosing = dict[str, object]
+Found = TypeVar("Found")
+
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+_UNSUPPORTED = (
+    "compaction",
+    "container",
+    "context_management",
+    "fallback_credit_token",
+    "fallbacks",
+    "inference_geo",
+    "mcp_servers",
+    "thread",
+)
+
+
+class Text(Struct, tag="text", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    text: str
+    cache_control: object = None
+    citations: list[object] | None = None
+
+
+class ToolUse(Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    id: Name
+    name: Name
+    input: dict[str, object]
+    cache_control: object = None
+    caller: object = None
+    toolset_name: None = None
+
+
+class Result(Struct, tag="tool_result", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    tool_use_id: Name
+    content: str | list[Text] | None = None
+    is_error: bool | None = None
+    cache_control: object = None
+    toolset_name: None = None
+
+
+class Thinking(Struct, tag="thinking", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    thinking: str
+    signature: str | None = None
+
+
+class Redacted(
+    Struct, tag="redacted_thinking", tag_field="type", forbid_unknown_fields=True, frozen=True
+):
+    data: str
+
+
+Said = str | list[Text | ToolUse | Thinking | Redacted]
+
+
+class UserTurn(Struct, tag="user", tag_field="role", forbid_unknown_fields=True, frozen=True):
+    content: str | list[Text | Result]
+    cache_control: object = None
+
+
+class AssistantTurn(
+    Struct, tag="assistant", tag_field="role", forbid_unknown_fields=True, frozen=True
+):
+    content: Said
+    cache_control: object = None
+
+
+class SystemTurn(Struct, tag="system", tag_field="role", forbid_unknown_fields=True, frozen=True):
+    content: str | list[Text]
+    cache_control: object = None
+
+
+Turn = UserTurn | AssistantTurn | SystemTurn
+
+
+class Counted(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What `/v1/messages/count_tokens` takes."""
+
+    model: Name
+    messages: Annotated[list[Turn], Meta(min_length=1)]
+    system: str | list[Text] | None = None
+    tools: list[dict[str, object]] | None = None
+    tool_choice: Choosing | None = None
+    thinking: Choosing | None = None
+    output_config: Choosing | None = None
+    cache_control: object = None
+    speed: str | None = None
+    # Named here, so that they are refused for what they are and not as unknown.
+    compaction: object = None
+    container: object = None
+    context_management: object = None
+    fallback_credit_token: object = None
+    fallbacks: object = None
+    inference_geo: object = None
+    mcp_servers: object = None
+    thread: object = None
+
+    @property
+    def effort(self) -> str | None:
+        effort = (self.output_config or {}).get("effort")
+        return None if effort in (None, "high") else str(effort)
+
+    @property
+    def json(self) -> bool | str:
+        form = (self.output_config or {}).get("format")
+        if not isinstance(form, dict):
+            return False
+        try:
+            return schema_text(form["schema"])
+        except UsageError as error:
+            raise bad("output_config.format.schema", str(error)) from error
+
+
+class Request(Counted, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What `/v1/messages` takes."""
+
+    max_tokens: Annotated[int, Meta(ge=1, lt=2**31)]
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    metadata: dict[str, object] | None = None
+    service_tier: str | None = None
+    diagnostics: object = None
+
+
+_requests = msgspec.json.Decoder(Request)
+_counts = msgspec.json.Decoder(Counted)
+
+
+def request(body: bytes) -> Request:
+    """Raises `Refused` for what is malformed, unknown, or cannot be done."""
+    found = _decoded(_requests, body)
+    _check(found)
+    for number, stop in enumerate(found.stop_sequences or ()):
+        if not stop.strip():
+            raise bad(f"stop_sequences.{number}", "a stop sequence must hold more than white space")
+    # The answer would have to begin inside of the last message, which no template can do.
+    if isinstance(found.messages[-1], AssistantTurn):
+        raise bad(
+            "messages",
+            "This model does not support assistant message prefill. "
+            "The conversation must end with a user message.",
+        )
+    return found
+
+
+def counted(body: bytes) -> Counted:
+    """The same for a request that only asks how long it is."""
+    found = _decoded(_counts, body)
+    _check(found)
+    return found
+
+
+def _decoded(decoder: msgspec.json.Decoder[Found], body: bytes) -> Found:
+    try:
+        return decoder.decode(body)
+    except RecursionError as deep:
+        raise bad("", "The request body is nested too deeply") from deep
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise misshapen(error) from error
+
+
+def _check(found: Counted) -> None:
+    for name in _UNSUPPORTED:
+        given = getattr(found, name)
+        if given not in (None, [], {}) and not (name == "context_management" and _keeps_all(given)):
+            raise unsupported(name)
+    _check_thinking(found.thinking or {})
+    _check_output(found.output_config or {})
+
+
+def _keeps_all(management: object) -> bool:
+    """Whether every edit that is asked for leaves the conversation as it is."""
+    if not isinstance(management, dict) or set(management) != {"edits"}:
+        return False
+    edits = management["edits"]
+    return isinstance(edits, list) and all(
+        isinstance(edit, dict) and edit.get("keep") == "all" for edit in edits
+    )
+
+
+def _check_thinking(thinking: Choosing) -> None:
+    kind = thinking.get("type")
+    if thinking and kind not in ("disabled", "adaptive"):
+        raise unsupported("thinking.type", 'use "adaptive" or "disabled"')
+    _only(thinking, ("type", "display"), "thinking")
+
+
+def _check_output(output: Choosing) -> None:
+    _only(output, ("effort", "format"), "output_config")
+    if output.get("effort") not in (None, *_EFFORTS):
+        raise bad("output_config.effort", f"Input should be {', '.join(_EFFORTS)}")
+    if (form := output.get("format")) is not None:
+        _check_format(form)
+
+
+def _check_format(form: object) -> None:
+    where = "output_config.format"
+    if not isinstance(form, dict):
+        raise bad(where, "Input should be a valid dictionary")
+    _only(form, ("type", "schema"), where)
+    if form.get("type") != "json_schema":
+        raise unsupported(f"{where}.type", 'use "json_schema"')
+    if not isinstance(form.get("schema"), dict):
+        raise bad(f"{where}.schema", "Input should be a valid dictionary")
+
+
+def _only(given: Choosing, known: tuple[str, ...], where: str) -> None:
+    for name in given:
+        if name not in known:
+            raise unknown(f"{where}.{name}")

@@ -1,0 +1,102 @@
+"""Tools: from Anthropic's definitions to the schemas that templates render.
+
+Only tools that the client runs itself. What the provider would run (web search, code execution),
+what it would define (computer, bash, text editor), and what it would hold the model to (`strict`)
+is refused by name.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from holdfast.gateway.wires.anthropic.errors import bad, misshapen, unsupported
+from holdfast.gateway.wires.anthropic.request import Counted
+from holdfast.records.sampling import NAMED, REQUIRED
+
+_DEEPEST = 64
+_INTEGERS = range(-(2**63), 2**64)
+
+
+class Tool(Struct, forbid_unknown_fields=True, frozen=True):
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
+    input_schema: dict[str, object]
+    description: str | None = None
+    type: str | None = None
+    cache_control: object = None
+    eager_input_streaming: object = None
+    allowed_callers: list[str] | None = None
+    defer_loading: bool | None = None
+    input_examples: list[object] | None = None
+    strict: bool | None = None
+
+
+def schemas(asked: Counted) -> tuple[dict[str, object], ...]:
+    """As chat completions have them; none where the model may not call any."""
+    found = tuple(_schema(tool, f"tools.{number}") for number, tool in enumerate(asked.tools or ()))
+    names = [tool["name"] for tool in asked.tools or ()]
+    if len(set(names)) != len(names):
+        raise bad("tools", "Tool names must be unique.")
+    return () if (asked.tool_choice or {}).get("type") == "none" else found
+
+
+def forced(asked: Counted) -> str:
+    """What has to be called, as `Sampling` has it."""
+    choice = asked.tool_choice or {}
+    kind, name = choice.get("type", "auto"), choice.get("name")
+    if kind in ("auto", "none"):
+        return ""
+    if kind == "any" and asked.tools:
+        return REQUIRED
+    if kind == "tool" and name in [tool["name"] for tool in asked.tools or ()]:
+        return f"{NAMED}{name}"
+    if kind in ("any", "tool"):
+        raise bad("tool_choice", "there is no such tool in `tools`")
+    raise unsupported("tool_choice.type", 'use "auto", "any", "tool" or "none"')
+
+
+def is_parallel(asked: Counted) -> bool:
+    """Whether a reply may make several calls."""
+    return (asked.tool_choice or {}).get("disable_parallel_tool_use") in (None, False)
+
+
+def _schema(given: dict[str, object], where: str) -> dict[str, object]:
+    kind = given.get("type")
+    if kind not in (None, "custom"):
+        raise unsupported(f"{where}.type", f"{kind!r} is no tool that the client runs")
+    try:
+        tool = msgspec.convert(given, Tool)
+    except msgspec.ValidationError as error:
+        raise misshapen(error, under=where) from error
+    _check(tool, where)
+    _bounded(tool.input_schema, f"{where}.input_schema")
+    function: dict[str, object] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.input_schema
+    return {"type": "function", "function": function}
+
+
+def _check(tool: Tool, where: str) -> None:
+    refused = {
+        "strict": tool.strict,
+        "defer_loading": tool.defer_loading,
+        "input_examples": tool.input_examples,
+        "allowed_callers": tool.allowed_callers not in (None, ["direct"]),
+    }
+    for name, asked in refused.items():
+        if asked:
+            raise unsupported(f"{where}.{name}")
+
+
+def _bounded(value: object, where: str, depth: int = 0) -> None:
+    """A schema is recorded and rendered: it must be shallow, and its numbers must be storable."""
+    if depth > _DEEPEST:
+        raise bad(where, f"nested more than {_DEEPEST} levels deep")
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            _bounded(one, where, depth + 1)
+    elif type(value) is int and value not in _INTEGERS:
+        raise bad(where, "an integer needs more than 64 bits")

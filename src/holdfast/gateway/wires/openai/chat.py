@@ -1,0 +1,306 @@
+"""OpenAI's chat completions, `/v1/chat/completions`.
+
+An answer is told as one JSON object or as a stream of chunks. Both are functions of the answer
+alone: told again, they have the same bytes.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw
+
+from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Delta, Known, Opening, Refused
+from holdfast.gateway.wires import sse
+from holdfast.gateway.wires.openai import errors
+from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
+from holdfast.gateway.wires.openai.formats import Effort
+from holdfast.gateway.wires.openai.messages import Told, messages, tools
+from holdfast.gateway.wires.openai.parameters import (
+    NEUTRAL,
+    Count,
+    Parameters,
+    only_neutral,
+)
+from holdfast.gateway.wires.openai.stream import CompletionStream
+from holdfast.gateway.wires.spoken import Spoken
+from holdfast.gateway.wires.tool_choices import tool_choice
+from holdfast.records.message import Message, ToolCall
+
+_LEAST_LOGPROB = -9999.0
+"""What OpenAI says for a token that could hardly be sampled; JSON has no infinity."""
+
+
+_Said = TypeVar("_Said")
+
+
+class _Body(Parameters, Generic[_Said], kw_only=True, forbid_unknown_fields=True):
+    messages: _Said
+    tools: list[dict[str, object]] | None = None
+    tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
+    max_completion_tokens: Count | None = None
+    reasoning_effort: Effort | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0)] | None = None
+
+    # A guess of the answer that only makes it faster.
+    prediction: object = None
+
+    # Followed only where they ask for nothing: see _NEUTRAL.
+    functions: object = None
+    function_call: object = None
+    modalities: object = None
+    audio: object = None
+    moderation: object = None
+    web_search_options: object = None
+    verbosity: object = None
+    chat_template: object = None
+    chat_template_kwargs: object = None
+    add_generation_prompt: object = None
+    continue_final_message: object = None
+    include_reasoning: object = None
+
+
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    **NEUTRAL,
+    "functions": (),
+    "function_call": (),
+    "modalities": (["text"],),
+    "audio": (),
+    "moderation": (),
+    "web_search_options": (),
+    "verbosity": ("medium",),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "include_reasoning": (True,),
+}
+
+_DECODER = msgspec.json.Decoder(_Body[Annotated[list[Told], Meta(min_length=1)]])
+_UNREAD = msgspec.json.Decoder(_Body[Raw])
+_MESSAGES = msgspec.json.Decoder(list[Told])
+
+
+class OpenAIChat:
+    """The wire."""
+
+    def ask(self, body: bytes, known: Known | None = None) -> Ask:
+        told, said = _read(body, known)
+        only_neutral(told, _NEUTRAL)
+        if told.top_logprobs:
+            raise unsupported_value(
+                "top_logprobs", told.top_logprobs, "only sampled tokens have logprobs; send 0."
+            )
+        shown = tools(told.tools) if told.tools else ()
+        choice = tool_choice(told.tool_choice, shown)
+        return Ask(
+            model=told.model,
+            messages=said or messages(told.messages),
+            tools=() if choice is None else shown,
+            max_tokens=_max_tokens(told),
+            temperature=told.temperature,
+            top_p=told.top_p,
+            stop=told.stops,
+            json=told.json,
+            reasoning_effort=told.reasoning_effort,
+            top_k=told.likeliest,
+            tool_choice=choice or "",
+            parallel_tool_calls=told.parallel_tool_calls is not False,
+            seed=told.seed,
+            n=told.n or 1,
+            stream=bool(told.stream),
+            logprobs=bool(told.logprobs),
+            token_ids=bool(told.return_token_ids),
+            include_usage=told.include_usage,
+        )
+
+    def answer(self, ask: Ask, answer: Answer) -> bytes:
+        return msgspec.json.encode(
+            {
+                **_head(answer, "chat.completion"),
+                "choices": [_choice(i, one, ask=ask) for i, one in enumerate(answer.choices)],
+                "usage": usage(answer),
+                "system_fingerprint": None,
+                **({"prompt_token_ids": answer.choices[0].prompt_ids} if ask.token_ids else {}),
+            }
+        )
+
+    def stream(self, ask: Ask) -> "ChatStream":
+        return ChatStream(ask)
+
+    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+        return self.stream(ask).end(answer)
+
+    def keep_alive(self) -> bytes:
+        return sse.KEEP_ALIVE
+
+    def refusal(self, refused: Refused) -> bytes:
+        return errors.encoded(refused)
+
+
+def _read(body: bytes, known: Known | None) -> tuple[_Body[Any], tuple[Message, ...]]:
+    """The body, and its messages where they are read with what is known of them."""
+    if known is not None:
+        # Where something is wrong, only the whole tells what, and in which message.
+        with contextlib.suppress(Refused, ValueError, RecursionError):
+            unread = _UNREAD.decode(body)
+            if said := known.messages(unread.messages, _new):
+                return unread, said
+    return errors.decoded(_DECODER, body), ()
+
+
+def _new(sent: bytes) -> tuple[Message, ...]:
+    return messages(_MESSAGES.decode(sent))
+
+
+def _max_tokens(told: _Body[Any]) -> int | None:
+    given = {one for one in (told.max_tokens, told.max_completion_tokens) if one is not None}
+    if len(given) > 1:
+        said = "'max_tokens' and 'max_completion_tokens' differ; send one of them."
+        raise wrong(said, param="max_tokens")
+    return given.pop() if given else None
+
+
+def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
+    return {
+        "id": f"chatcmpl-{answer.id}",
+        "object": kind,
+        "created": answer.created,
+        "model": answer.model,
+    }
+
+
+def token_ids(ask: Ask, choice: Choice) -> dict[str, object]:
+    """Of a choice, as vLLM tells them where they are asked for."""
+    found = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
+    return dict(found) if ask.token_ids else {}
+
+
+def usage(answer: Answer) -> dict[str, object]:
+    """As all of OpenAI's completions have it. Tokens of reasoning are not counted apart, which is
+    said as null and not as 0 where there are some."""
+    reasons = any(one.message.reasoning for one in answer.choices)
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": None if reasons else 0,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def _choice(index: int, choice: Choice, *, ask: Ask) -> dict[str, object]:
+    said = choice.message
+    message: dict[str, object] = {"role": "assistant", "content": _content(choice), "refusal": None}
+    if said.reasoning:
+        message["reasoning_content"] = said.reasoning
+    if said.tool_calls:
+        message["tool_calls"] = [_call(one) for one in said.tool_calls]
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": _logprobs(choice, range(len(choice.tokens))) if ask.logprobs else None,
+        "finish_reason": choice.finish_reason,
+        **token_ids(ask, choice),
+    }
+
+
+def _content(choice: Choice) -> str | None:
+    """Null only where tool calls are all that was said."""
+    return None if choice.message.tool_calls and not choice.message.text else choice.message.text
+
+
+def _call(call: ToolCall) -> dict[str, object]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _logprobs(choice: Choice, places: Sequence[int]) -> dict[str, object]:
+    said = [_logprob(choice.tokens[i], choice.logprobs[i]) for i in places]
+    return {"content": said, "refusal": None}
+
+
+def least_logprob(logprob: float) -> float:
+    """Bounded from below, as OpenAI does it."""
+    return max(logprob, _LEAST_LOGPROB)
+
+
+def _logprob(token: str, logprob: float) -> dict[str, object]:
+    # A token that is half a character has a replacement for its text, and its bytes are not known.
+    known = "\ufffd" not in token
+    return {
+        "token": token,
+        "logprob": least_logprob(logprob),
+        "bytes": list(token.encode()) if known else None,
+        "top_logprobs": [],
+    }
+
+
+class ChatStream(CompletionStream):
+    """Of each choice: its role, its reasoning, its text, its calls, its end."""
+
+    def _head(self, opening: Opening) -> dict[str, object]:
+        return {**_head(opening, "chat.completion.chunk"), "system_fingerprint": None}
+
+    def _usage(self, answer: Answer) -> dict[str, object]:
+        return usage(answer)
+
+    def _delta(self, delta: Delta, spoken: Spoken) -> Iterator[dict[str, object]]:
+        if not spoken.is_begun:
+            yield _opened(delta.index, None if delta.is_reasoning else "")
+        name = "reasoning_content" if delta.is_reasoning else "content"
+        yield _chunk(delta.index, {name: delta.text})
+
+    def _rest(self, index: int, choice: Choice, spoken: Spoken) -> Iterator[dict[str, object]]:
+        reasoning, text = spoken.rest(choice.message)
+        # Logprobs never come with a choice's first chunk: the published library counts those twice.
+        pieces, apart = self._pieces(choice, text, spoken)
+        content = _content(choice)
+        if not spoken.is_begun:
+            yield _opened(index, None if content is None else "")
+        for piece in sse.pieces(reasoning):
+            yield _chunk(index, {"reasoning_content": piece})
+        for piece, places in pieces:
+            yield _chunk(index, {"content": piece}, logprobs=_logprobs_at(choice, places))
+        if spoken.is_begun and content == "":
+            # It was opened without saying whether there is text.
+            yield _chunk(index, {"content": ""})
+        for delta in _call_deltas(choice.message.tool_calls):
+            yield _chunk(index, {"tool_calls": [delta]})
+        logprobs = _logprobs_at(choice, apart)
+        ended = _chunk(index, {}, logprobs=logprobs, finish_reason=choice.finish_reason)
+        yield {**ended, **token_ids(self._ask, choice)}
+
+
+def _logprobs_at(choice: Choice, places: range | None) -> dict[str, object] | None:
+    return None if places is None else _logprobs(choice, places)
+
+
+def _opened(index: int, content: str | None) -> dict[str, object]:
+    return _chunk(index, {"role": "assistant", "content": content, "refusal": None})
+
+
+def _call_deltas(calls: Sequence[ToolCall]) -> Iterator[dict[str, object]]:
+    for index, call in enumerate(calls):
+        function = {"name": call.name, "arguments": ""}
+        yield {"index": index, "id": call.id, "type": "function", "function": function}
+        for piece in sse.pieces(call.arguments):
+            yield {"index": index, "function": {"arguments": piece}}
+
+
+def _chunk(
+    index: int,
+    delta: Mapping[str, object],
+    *,
+    logprobs: dict[str, object] | None = None,
+    finish_reason: str | None = None,
+) -> dict[str, object]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}

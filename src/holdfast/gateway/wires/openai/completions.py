@@ -1,0 +1,196 @@
+"""OpenAI's legacy completions, `/v1/completions`: a bare prompt, as text or as tokens."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Annotated, cast
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Delta, Known, Opening, Refused
+from holdfast.gateway.wires import sse
+from holdfast.gateway.wires.openai import errors
+from holdfast.gateway.wires.openai.chat import least_logprob, token_ids, usage
+from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
+from holdfast.gateway.wires.openai.parameters import (
+    MOST_TOKENS,
+    NEUTRAL,
+    Parameters,
+    only_neutral,
+)
+from holdfast.gateway.wires.openai.stream import CompletionStream
+from holdfast.gateway.wires.spoken import Spoken
+
+_DEFAULT_MAX_TOKENS = 16
+"""As this endpoint has always had it."""
+
+_MOST_CHOICES = 128
+
+_Token = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+_Prompt = str | list[str | _Token | list[_Token]]
+
+
+class _Body(Parameters, kw_only=True, forbid_unknown_fields=True):
+    prompt: _Prompt
+    logprobs: Annotated[int, Meta(ge=0)] | None = None
+
+    # Followed only where they ask for nothing: see _NEUTRAL.
+    echo: object = None
+    suffix: object = None
+    add_special_tokens: object = None
+
+
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    **NEUTRAL,
+    "echo": (False,),
+    "suffix": ("",),
+    "add_special_tokens": (True,),
+}
+
+_DECODER = msgspec.json.Decoder(_Body)
+
+
+class OpenAICompletions:
+    """The wire."""
+
+    def ask(self, body: bytes, known: Known | None = None) -> Ask:
+        told = errors.decoded(_DECODER, body)
+        only_neutral(told, _NEUTRAL)
+        if told.logprobs is not None and told.logprobs > 1:
+            raise unsupported_value(
+                "logprobs", told.logprobs, "only sampled tokens have logprobs; send 0 or 1."
+            )
+        prompts = _prompts(told.prompt)
+        if len(prompts) * (told.n or 1) > _MOST_CHOICES:
+            said = f"there can be {_MOST_CHOICES} choices of all prompts together"
+            raise wrong(f"Invalid 'prompt': {said}.", param="prompt")
+        only = prompts[0] if len(prompts) == 1 else None
+        return Ask(
+            model=told.model,
+            messages=(),
+            max_tokens=told.max_tokens or _DEFAULT_MAX_TOKENS,
+            temperature=told.temperature,
+            top_p=told.top_p,
+            stop=told.stops,
+            json=told.json,
+            top_k=told.likeliest,
+            seed=told.seed,
+            n=told.n or 1,
+            stream=bool(told.stream),
+            logprobs=told.logprobs is not None,
+            token_ids=bool(told.return_token_ids),
+            include_usage=told.include_usage,
+            text=only if isinstance(only, str) else None,
+            prompt_ids=only if isinstance(only, tuple) else None,
+            prompts=() if only is not None else prompts,
+        )
+
+    def answer(self, ask: Ask, answer: Answer) -> bytes:
+        choices = [
+            _choice(
+                i,
+                one.message.text,
+                logprobs=_logprobs(one, range(len(one.tokens))) if ask.logprobs else None,
+                finish_reason=_finish_reason(one),
+            )
+            | token_ids(ask, one)
+            for i, one in enumerate(answer.choices)
+        ]
+        return msgspec.json.encode({**_head(answer), "choices": choices, "usage": usage(answer)})
+
+    def stream(self, ask: Ask) -> "TextStream":
+        return TextStream(ask)
+
+    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+        return self.stream(ask).end(answer)
+
+    def keep_alive(self) -> bytes:
+        return sse.KEEP_ALIVE
+
+    def refusal(self, refused: Refused) -> bytes:
+        return errors.encoded(refused)
+
+
+def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:
+    """Texts or tokens, one or several."""
+    kinds = {str} if isinstance(prompt, str) else set(map(type, prompt))
+    if kinds == {int}:
+        return (tuple(cast("list[int]", prompt)),)
+    several = [prompt] if isinstance(prompt, str) else prompt
+    if len(kinds) > 1:
+        raise wrong("Invalid 'prompt': its prompts are not all of one kind.", param="prompt")
+    if not several or not all(several):
+        raise wrong("Invalid 'prompt': it is empty.", param="prompt")
+    return tuple(one if isinstance(one, str) else tuple(cast("list[int]", one)) for one in several)
+
+
+def _finish_reason(choice: Choice) -> str:
+    """A bare prompt has no tools: whatever its text looks like, it ended by itself or was cut."""
+    return "length" if choice.finish_reason == "length" else "stop"
+
+
+def _head(answer: Answer | Opening) -> dict[str, object]:
+    return {
+        "id": f"cmpl-{answer.id}",
+        "object": "text_completion",
+        "created": answer.created,
+        "model": answer.model,
+        "system_fingerprint": None,
+    }
+
+
+def _choice(
+    index: int,
+    text: str,
+    *,
+    logprobs: dict[str, object] | None = None,
+    finish_reason: str | None = None,
+) -> dict[str, object]:
+    return {
+        "index": index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": finish_reason,
+    }
+
+
+def _logprobs(choice: Choice, places: range) -> dict[str, object]:
+    """Of the tokens at these places; the likeliest others are not known, which is said as null."""
+    offsets = _offsets(choice.tokens)
+    return {
+        "tokens": [choice.tokens[i] for i in places],
+        "token_logprobs": [least_logprob(choice.logprobs[i]) for i in places],
+        "text_offset": [offsets[i] for i in places],
+        "top_logprobs": None,
+    }
+
+
+def _offsets(tokens: Sequence[str]) -> list[int]:
+    """Where each token begins in the text of the completion."""
+    return list(accumulate((len(one) for one in tokens), initial=0))
+
+
+class TextStream(CompletionStream):
+    """Of each choice: its text, its end."""
+
+    def _head(self, opening: Opening) -> dict[str, object]:
+        return _head(opening)
+
+    def _usage(self, answer: Answer) -> dict[str, object]:
+        return usage(answer)
+
+    def _delta(self, delta: Delta, spoken: Spoken) -> Iterator[dict[str, object]]:
+        yield _choice(delta.index, delta.text)
+
+    def _rest(self, index: int, choice: Choice, spoken: Spoken) -> Iterator[dict[str, object]]:
+        _, text = spoken.rest(choice.message)
+        pieces, apart = self._pieces(choice, text, spoken)
+        for piece, places in pieces:
+            yield _choice(index, piece, logprobs=_logprobs_at(choice, places))
+        end, reason = _logprobs_at(choice, apart), _finish_reason(choice)
+        ended = _choice(index, "", logprobs=end, finish_reason=reason)
+        yield ended | token_ids(self._ask, choice)
+
+
+def _logprobs_at(choice: Choice, places: range | None) -> dict[str, object] | None:
+    return None if places is None else _logprobs(choice, places)

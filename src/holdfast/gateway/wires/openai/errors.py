@@ -1,0 +1,120 @@
+"""Errors in OpenAI's shape, and what is wrong with a body said in OpenAI's words.
+
+`{"error": {"message", "type", "param", "code"}}`, which the published libraries raise as their own
+exceptions. Whatever a body holds, reading it ends in a value or in `Refused`.
+"""
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.gateway.protocol.messages import Refused, shortened
+
+T = TypeVar("T")
+
+_LONGEST = 200
+"""Names and values come from outside: no error is longer for them."""
+
+
+def encoded(refused: Refused) -> bytes:
+    """The body of an error."""
+    error = {
+        "message": refused.message,
+        "type": refused.kind or _kind(refused.status),
+        "param": refused.param,
+        "code": refused.code or None,
+    }
+    return msgspec.json.encode({"error": error})
+
+
+def _kind(status: int) -> str:
+    if status == 429:
+        return "rate_limit_error"
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
+def wrong(message: str, *, param: str | None = None, code: str = "invalid_value") -> Refused:
+    """A request that says something that cannot be."""
+    return Refused(400, message, param=None if param is None else _short(param), code=code)
+
+
+def unknown(name: str) -> Refused:
+    name = _short(name)
+    found = wrong(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+    found.is_unknown = found.is_unsupported = True
+    return found
+
+
+def unsupported(name: str, why: str) -> Refused:
+    """A parameter that exists but cannot be followed here, whatever its value."""
+    said = f"Unsupported parameter: '{name}' is not supported here: {why}"
+    return _unsupported(said, name, "unsupported_parameter")
+
+
+def unsupported_value(name: str, value: object, why: str) -> Refused:
+    """A parameter of which some values can be followed, and not this one."""
+    said = f"Unsupported value: '{name}' does not support {shown(value)} here: {why}"
+    return _unsupported(said, name, "unsupported_value")
+
+
+def _unsupported(said: str, name: str, code: str) -> Refused:
+    found = wrong(said, param=name, code=code)
+    found.is_unsupported = True
+    return found
+
+
+def shown(value: object) -> str:
+    """A decoded value as JSON, cut where it is long."""
+    try:
+        return _short(msgspec.json.encode(value).decode())
+    except (RecursionError, OverflowError):  # what was decoded at the limit is beyond it here
+        return "this value"
+
+
+def decoded(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
+    """The body as the decoder's type."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise invalid(str(error)) from error
+    except RecursionError as error:
+        raise wrong("The body is nested too deeply.", code="invalid_json") from error
+    except ValueError as error:
+        said = f"We could not parse the JSON body of your request: {_short(str(error))}"
+        raise wrong(said, code="invalid_json") from error
+
+
+def converted(value: object, to: type[T], *, root: str) -> T:
+    """A decoded value as a type; `root` is the parameter that it is the value of."""
+    try:
+        return msgspec.convert(value, to)
+    except msgspec.ValidationError as error:
+        raise invalid(str(error), root=root) from error
+
+
+_WHERE = re.compile(r"(?P<said>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
+_FIELD = re.compile(
+    r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL
+)
+
+
+def invalid(complaint: str, *, root: str = "") -> Refused:
+    """What msgspec says of a value, with the parameter it says it of."""
+    found = _WHERE.fullmatch(complaint)
+    assert found is not None
+    said, path = found["said"], root + (found["path"] or "")
+    if field := _FIELD.fullmatch(said):
+        name = f"{path}.{field['name']}" if path else field["name"]
+        if field["what"] == "contains unknown":
+            return unknown(name)
+        name = _short(name)
+        said = f"Missing required parameter: '{name}'."
+        return wrong(said, param=name, code="missing_required_parameter")
+    code = "invalid_type" if ", got `" in said else "invalid_value"
+    where = f"'{_short(path)}'" if path else "the body"
+    return wrong(f"Invalid {where}: {_short(said)}.", param=path or None, code=code)
+
+
+def _short(text: str) -> str:
+    return shortened(text, _LONGEST)

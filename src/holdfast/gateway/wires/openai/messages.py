@@ -1,0 +1,222 @@
+"""The messages and tools of chat completions, read strictly, and said again as records have them.
+
+Contents become one string: parts of text are joined, and no content is the empty one. So a turn is
+the same message however an agent's library tells it back.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from holdfast.gateway.wires.openai.errors import converted, unsupported_value, wrong
+from holdfast.gateway.wires.openai.parameters import Text, only_neutral
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+
+_DEEPEST = 100
+"""How deep a tool's schema may be: beyond it, whoever renders it runs out of stack."""
+
+
+class _Echoed(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What libraries put beside what they were told, and send back; nothing is sampled by it."""
+
+    cache_control: object = None
+    provider_specific_fields: object = None
+
+
+class _TextPart(_Echoed, tag="text", tag_field="type", forbid_unknown_fields=True):
+    text: str
+    prompt_cache_breakpoint: object = None
+
+
+class _Image(Struct, tag="image_url", tag_field="type"):
+    """Never read further: it is refused."""
+
+
+class _Audio(Struct, tag="input_audio", tag_field="type"):
+    """Refused."""
+
+
+class _Video(Struct, tag="video_url", tag_field="type"):
+    """Refused."""
+
+
+class _File(Struct, tag="file", tag_field="type"):
+    """Refused."""
+
+
+class _Refusal(Struct, tag="refusal", tag_field="type"):
+    """Refused."""
+
+
+_Part = _TextPart | _Image | _Audio | _Video | _File | _Refusal
+_Content = str | list[_Part]
+
+
+class _System(_Echoed, tag="system", tag_field="role", forbid_unknown_fields=True):
+    content: _Content
+    name: str | None = None
+
+
+class _Developer(_Echoed, tag="developer", tag_field="role", forbid_unknown_fields=True):
+    content: _Content
+    name: str | None = None
+
+
+class _User(_Echoed, tag="user", tag_field="role", forbid_unknown_fields=True):
+    content: _Content
+    name: str | None = None
+
+
+class _Called(_Echoed, forbid_unknown_fields=True):
+    name: Text
+    arguments: str
+
+
+class _Call(_Echoed, forbid_unknown_fields=True):
+    id: Text
+    function: _Called
+    type: Literal["function"] = "function"
+    index: int | None = None
+    """Left over in libraries that put a call together from a stream."""
+
+
+class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fields=True):
+    # An answer may be empty, and libraries tell that back as null.
+    content: _Content | None = None
+    name: str | None = None
+    tool_calls: list[_Call] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    # The same as blocks of some provider, which only it can read.
+    reasoning_details: object = None
+    thinking_blocks: object = None
+    # What an answer has, and a library tells back with it.
+    refusal: object = None
+    annotations: object = None
+    images: object = None
+    audio: object = None
+    function_call: object = None
+
+
+_EMPTY: dict[str, tuple[object, ...]] = {
+    "refusal": (),
+    "audio": (),
+    "images": ([],),
+    "function_call": (),
+}
+
+
+class _Tool(_Echoed, tag="tool", tag_field="role", forbid_unknown_fields=True):
+    content: _Content
+    tool_call_id: Text
+    name: str | None = None
+
+
+Told = _System | _Developer | _User | _Assistant | _Tool
+"""A message of a request."""
+
+_ROLES = {_System: Role.SYSTEM, _Developer: Role.DEVELOPER, _User: Role.USER}
+
+
+def messages(told: Sequence[Told]) -> tuple[Message, ...]:
+    return tuple(_message(one, f"messages[{place}]") for place, one in enumerate(told))
+
+
+def _message(told: Told, at: str) -> Message:
+    content = _text(told.content, at)
+    if isinstance(told, _Assistant):
+        return _assistant(told, content, at=at)
+    if isinstance(told, _Tool):
+        return Message(Role.TOOL, content, tool_call_id=told.tool_call_id, name=told.name)
+    return Message(_ROLES[type(told)], content, name=told.name)
+
+
+def _assistant(told: _Assistant, content: str, *, at: str) -> Message:
+    only_neutral(told, _EMPTY, at=f"{at}.")
+    given = {one for one in (told.reasoning, told.reasoning_content) if one}
+    if len(given) > 1:
+        said = f"'{at}' has both 'reasoning' and 'reasoning_content', and they differ; send one."
+        raise wrong(said, param=f"{at}.reasoning")
+    return Message(
+        Role.ASSISTANT,
+        content,
+        tool_calls=tuple(
+            ToolCall(one.id, FunctionCall(one.function.name, one.function.arguments))
+            for one in told.tool_calls or ()
+        ),
+        name=told.name,
+        reasoning=given.pop() if given else None,
+    )
+
+
+def _text(content: _Content | None, at: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not content:
+        raise wrong(f"Invalid '{at}.content': empty array.", param=f"{at}.content")
+    return "".join(_part(one, f"{at}.content[{place}]") for place, one in enumerate(content))
+
+
+def _part(part: _Part, at: str) -> str:
+    if isinstance(part, _TextPart):
+        return part.text
+    kind = part.__struct_config__.tag
+    raise unsupported_value(
+        f"{at}.type", kind, "the model reads text only; send parts of type text."
+    )
+
+
+_HIDDEN = ("strict", "cache_control")
+
+
+class _Function(Struct, forbid_unknown_fields=True):
+    name: Text
+    description: str | None = None
+    parameters: dict[str, object] | None = None
+    strict: bool | None = None
+    cache_control: object = None
+
+
+class _FunctionTool(Struct, tag="function", tag_field="type", forbid_unknown_fields=True):
+    function: _Function
+    cache_control: object = None
+
+
+def tools(told: Sequence[dict[str, object]]) -> tuple[dict[str, object], ...]:
+    """The tools as they were sent, in their order of members, without `strict` and what is a hint
+    to a cache.
+
+    `strict` is about constrained sampling, which does not exist here: arguments are what the model
+    wrote. Libraries set it on every tool, and it is nothing that a model is to read.
+    """
+    if not all(_shallow(one) for one in told):
+        raise wrong(f"'tools' is nested deeper than {_DEEPEST} levels.", param="tools")
+    converted(told, list[_FunctionTool], root="tools")
+    return tuple(_as_shown(one) for one in told)
+
+
+def _as_shown(tool: dict[str, object]) -> dict[str, object]:
+    function = tool["function"]
+    assert isinstance(function, dict)
+    kept = {name: value for name, value in function.items() if name not in _HIDDEN}
+    members = ((name, value) for name, value in tool.items() if name not in _HIDDEN)
+    return {name: kept if name == "function" else value for name, value in members}
+
+
+def _shallow(value: object) -> bool:
+    level: list[object] = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for one in level for inner in _inner(one)]
+        if not level:
+            return True
+    return False
+
+
+def _inner(value: object) -> Iterator[object]:
+    members: Iterable[object] = ()
+    if isinstance(value, dict):
+        members = value.values()
+    elif isinstance(value, list):
+        members = value
+    return (one for one in members if isinstance(one, dict | list))

@@ -1,0 +1,25 @@
+"""What `/v1/models` tells, of all models or of one."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.gateway.protocol.messages import Refused, shortened
+
+
+def every(names: Sequence[str], *, created: int) -> bytes:
+    """The body of `GET /v1/models`."""
+    listed = [_model(name, created=created) for name in names]
+    return msgspec.json.encode({"object": "list", "data": listed})
+
+
+def one(name: str, names: Sequence[str], *, created: int) -> bytes:
+    """The body of `GET /v1/models/NAME`. Raises `Refused` (404) for a name not among `names`."""
+    if name not in names:
+        said = f"The model '{shortened(name)}' does not exist. There are: {', '.join(names)}."
+        raise Refused(404, said, param="model", code="model_not_found")
+    return msgspec.json.encode(_model(name, created=created))
+
+
+def _model(name: str, *, created: int) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "holdfast"}

@@ -1,0 +1,86 @@
+"""The stream of OpenAI's completions, those of chats and the legacy ones: chunks, then `[DONE]`.
+
+A chunk belongs to one choice; those of several choices may follow each other in any order.
+"""
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Delta, Opening, Refused
+from holdfast.gateway.wires import sse
+from holdfast.gateway.wires.openai import errors
+from holdfast.gateway.wires.spoken import Spoken
+
+Json = dict[str, object]
+_Places = range | None
+_Piece = tuple[str, _Places]
+_encode = msgspec.json.Encoder().encode
+
+
+class CompletionStream(ABC):
+    """What both kinds have in common."""
+
+    def __init__(self, ask: Ask):
+        self._ask = ask
+        self._spoken: defaultdict[int, Spoken] = defaultdict(Spoken)
+
+    @abstractmethod
+    def _head(self, opening: Opening) -> Json:
+        """What every chunk begins with."""
+
+    @abstractmethod
+    def _delta(self, delta: Delta, spoken: Spoken) -> Iterator[Json]:
+        """More of a choice. `spoken` is what was told of it before."""
+
+    @abstractmethod
+    def _rest(self, index: int, choice: Choice, spoken: Spoken) -> Iterator[Json]:
+        """What is left of a choice, its end included."""
+
+    @abstractmethod
+    def _usage(self, answer: Answer) -> Json: ...
+
+    def more(self, opening: Opening, deltas: Sequence[Delta]) -> list[bytes]:
+        chunks = [chunk for delta in deltas for chunk in self._told(delta)]
+        return self._events(opening, chunks)
+
+    def end(self, answer: Answer) -> list[bytes]:
+        chunks = [
+            chunk
+            for index, choice in enumerate(answer.choices)
+            for chunk in self._rest(index, choice, self._spoken[index])
+        ]
+        events = self._events(answer.opening, chunks)
+        if self._ask.include_usage:
+            head = self._head(answer.opening)
+            told = {**head, "choices": [], "usage": self._usage(answer)}
+            events.append(sse.data(_encode(told)))
+        return [*events, sse.DONE]
+
+    def error(self, refused: Refused) -> bytes:
+        return sse.data(errors.encoded(refused))
+
+    def _pieces(self, choice: Choice, text: str, spoken: Spoken) -> tuple[list[_Piece], _Places]:
+        """The text that is left, each piece with the places of its tokens whose logprobs it tells;
+        and the places of those that the choice's end tells, where they are not the text's alone."""
+        places: _Places = range(len(choice.tokens)) if self._ask.logprobs else None
+        if places is not None and not spoken.has_text:
+            spelled = sse.spelled(choice.tokens, text)
+            if spelled:
+                return list(spelled), None
+        return [(piece, None) for piece in sse.pieces(text)], places
+
+    def _told(self, delta: Delta) -> list[Json]:
+        spoken = self._spoken[delta.index]
+        chunks = list(self._delta(delta, spoken))
+        spoken.take(delta)
+        spoken.is_begun = True
+        return chunks
+
+    def _events(self, opening: Opening, chunks: list[Json]) -> list[bytes]:
+        head = self._head(opening)
+        # Whoever asked for the usage gets null for it in all chunks but the last.
+        rest = {"usage": None} if self._ask.include_usage else {}
+        return [sse.data(_encode({**head, "choices": [chunk], **rest})) for chunk in chunks]

@@ -1,0 +1,188 @@
+"""An answer as a `/v1/responses` object: its items, and the settings that it tells back.
+
+A function of the ask and the answer alone, so that telling an answer again gives the same bytes.
+The ids of items hold the answer's id and the item's place, by which `responses_items` puts those of
+one answer together again. Settings that an `Ask` does not keep are told as their defaults; a first
+system message is told as the instructions.
+"""
+
+import msgspec
+
+from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Opening
+from holdfast.gateway.wires.openai.chat import least_logprob
+from holdfast.records.message import Role, ToolCall
+from holdfast.records.sampling import NAMED
+
+Json = dict[str, object]
+
+_CUT = "length"
+
+
+def closing(opened: Json, answer: Answer, output: list[Json]) -> Json:
+    """The response when nothing more comes."""
+    is_cut = was_cut(answer)
+    return {
+        **opened,
+        "status": "incomplete" if is_cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "output": output,
+        "usage": _usage(answer),
+    }
+
+
+def was_cut(answer: Answer) -> bool:
+    """Whether its last item is incomplete."""
+    return answer.choices[0].finish_reason == _CUT
+
+
+def opening(ask: Ask, answer: Answer | Opening) -> Json:
+    """The response before its first item."""
+    return {
+        "id": f"resp_{answer.id}",
+        "object": "response",
+        "created_at": answer.created,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": _instructions(ask),
+        "max_output_tokens": ask.max_tokens,
+        "max_tool_calls": None,
+        "metadata": {},
+        "model": answer.model,
+        "output": [],
+        "parallel_tool_calls": ask.parallel_tool_calls,
+        "previous_response_id": ask.previous,
+        "reasoning": {"effort": ask.reasoning_effort, "summary": None},
+        "service_tier": "default",
+        "store": False,
+        "temperature": ask.temperature,
+        "text": {"format": _format(ask)},
+        "tool_choice": _tool_choice(ask),
+        "tools": msgspec.Raw(msgspec.json.encode([_tool(one) for one in ask.tools])),
+        "top_logprobs": 0,
+        "top_p": ask.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": None,
+    }
+
+
+def _tool_choice(ask: Ask) -> object:
+    if not ask.tool_choice.startswith(NAMED):
+        return ask.tool_choice or "auto"
+    return {"type": "function", "name": ask.tool_choice.removeprefix(NAMED)}
+
+
+def _format(ask: Ask) -> Json:
+    if isinstance(ask.json, bool):
+        return {"type": "json_object" if ask.json else "text"}
+    schema = msgspec.Raw(ask.json.encode())
+    return {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}
+
+
+def items_of(answer: Answer) -> list[Json]:
+    """Reasoning, then words, then calls. A reply without calls always has words, if only ""."""
+    choice, found = answer.choices[0], list[Json]()
+    message = choice.message
+    if message.reasoning:
+        found.append(reasoning_item(answer, 0, message.reasoning))
+    if message.text or not message.tool_calls:
+        found.append(words_item(answer, len(found), message.text, logprobs_of(choice)))
+    for call in message.tool_calls:
+        found.append(call_item(answer, len(found), call))
+    if was_cut(answer):
+        found[-1]["status"] = "incomplete"
+    return found
+
+
+def _id(kind: str, answer: Answer | Opening, place: int) -> str:
+    return f"{kind}_{answer.id}_{place}"
+
+
+def reasoning_item(answer: Answer | Opening, place: int, text: str) -> Json:
+    return {
+        "id": _id("rs", answer, place),
+        "type": "reasoning",
+        "status": "completed",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": text}],
+        "encrypted_content": None,
+    }
+
+
+def words_item(answer: Answer | Opening, place: int, text: str, logprobs: list[Json]) -> Json:
+    return {
+        "id": _id("msg", answer, place),
+        "type": "message",
+        "status": "completed",
+        "role": "assistant",
+        "content": [
+            {
+                "type": "output_text",
+                "text": text,
+                "annotations": [],
+                "logprobs": logprobs,
+            }
+        ],
+    }
+
+
+def call_item(answer: Answer | Opening, place: int, call: ToolCall) -> Json:
+    return {
+        "id": _id("fc", answer, place),
+        "type": "function_call",
+        "status": "completed",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments,
+    }
+
+
+def logprobs_of(choice: Choice) -> list[Json]:
+    """Of the tokens that the text is made of; of all of them, where the text is not found in what
+    they spell."""
+    text, spelled = choice.message.text, "".join(choice.tokens)
+    start = spelled.rfind(text)
+    end = start + len(text) if start >= 0 else len(spelled)
+    found, at = list[Json](), 0
+    for token, logprob in zip(choice.tokens, choice.logprobs, strict=True):
+        if at < end and at + len(token) > start:
+            found.append(_logprob(token, logprob))
+        at += len(token)
+    return found
+
+
+def _logprob(token: str, logprob: float) -> Json:
+    # A token that is half a character has a replacement for its text, and its bytes are not known.
+    spelled = [] if "\ufffd" in token else list(token.encode())
+    return {
+        "token": token,
+        "bytes": spelled,
+        "logprob": least_logprob(logprob),
+        "top_logprobs": [],
+    }
+
+
+def _tool(tool: Json) -> Json:
+    function = tool["function"]
+    assert isinstance(function, dict), "tools are as `responses_request` makes them"
+    # Arguments are what the model wrote: nothing is strict about them.
+    absent = {"description": None, "parameters": None, "strict": False}
+    return {"type": "function", **absent, **function}
+
+
+def _instructions(ask: Ask) -> str | None:
+    first = ask.messages[0] if ask.messages else None
+    return first.text if first is not None and first.role is Role.SYSTEM else None
+
+
+def _usage(answer: Answer) -> Json:
+    """Tokens of reasoning are not counted apart; the client's model wants a number, which is 0."""
+    return {
+        "input_tokens": answer.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": answer.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+    }

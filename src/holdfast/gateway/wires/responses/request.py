@@ -1,0 +1,225 @@
+"""The parameters of `/v1/responses`.
+
+Each is one of four: followed (typed here), about the books and not about the sample (accepted),
+followed only where it asks for nothing (`_NEUTRAL`), or unknown (refused by name). Null means the
+same as nothing.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from holdfast.gateway.protocol.messages import Ask, Known
+from holdfast.gateway.wires.openai import errors, messages
+from holdfast.gateway.wires.openai.errors import (
+    converted,
+    shown,
+    unsupported,
+    unsupported_value,
+    wrong,
+)
+from holdfast.gateway.wires.openai.formats import Effort, TextFormat, json_of
+from holdfast.gateway.wires.openai.parameters import Count, Text
+from holdfast.gateway.wires.responses import items
+from holdfast.gateway.wires.responses.items import ONLY_OWN, WHOLE_INPUT
+from holdfast.gateway.wires.tool_choices import tool_choice
+from holdfast.records.message import Message, system
+
+_LOGPROBS = "message.output_text.logprobs"
+
+Includable = Literal[
+    "message.output_text.logprobs",
+    # Nothing is encrypted here, and the others belong to tools and inputs that are refused.
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+
+class _Text(Struct, forbid_unknown_fields=True):
+    format: TextFormat | None = None
+    verbosity: object = None
+
+
+class _Reasoning(Struct, forbid_unknown_fields=True):
+    # Reasoning is told whole, whatever summary of it is asked for.
+    summary: object = None
+    generate_summary: object = None
+    effort: Effort | None = None
+    context: object = None
+    mode: object = None
+
+
+class _CacheOptions(Struct):
+    prewarm: bool = False
+
+
+class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
+    model: Text
+    input: str | list[dict[str, object]]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    max_output_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    stream: bool | None = None
+    tools: list[dict[str, object]] | None = None
+    tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
+    include: list[Includable] | None = None
+    text: _Text | None = None
+    reasoning: _Reasoning | None = None
+    prompt_cache_options: _CacheOptions | None = None
+
+    # About the books.
+    client_metadata: object = None
+    max_tool_calls: object = None
+    """Counts the calls of built-in tools, of which there are none."""
+    metadata: object = None
+    prompt_cache_key: object = None
+    prompt_cache_retention: object = None
+    safety_identifier: object = None
+    service_tier: object = None
+    store: object = None
+    """Whether or not, what was answered is in the record, and can be referred to."""
+    stream_options: object = None
+    user: object = None
+
+    # Followed only where they ask for nothing: see _NEUTRAL.
+    access_programs: object = None
+    background: object = None
+    context_management: object = None
+    conversation: object = None
+    image: object = None
+    moderation: object = None
+    prompt: object = None
+    top_logprobs: object = None
+    truncation: object = None
+
+
+_NEUTRAL: dict[str, tuple[tuple[object, ...], str]] = {
+    "access_programs": ((), "it is a matter of OpenAI's own models."),
+    "background": ((False,), "every response is waited for; its trajectory outlives the wait."),
+    "context_management": (([],), "send the input that the model is to see."),
+    "conversation": ((), WHOLE_INPUT),
+    "image": ((), "the model reads text only."),
+    "moderation": ((), "nothing is moderated."),
+    "prompt": ((), "no templates are kept on the server; send 'instructions' and 'input'."),
+    "top_logprobs": ((0,), "only sampled tokens have logprobs; leave it out."),
+    "truncation": (("disabled",), "the input is never cut; cut it before it is sent."),
+}
+_NEUTRAL_TEXT: dict[str, tuple[tuple[object, ...], str]] = {
+    "verbosity": (("medium",), "how much the model says is for the instructions to say."),
+}
+_NEUTRAL_REASONING: dict[str, tuple[tuple[object, ...], str]] = {
+    "context": (("auto",), "send the reasoning that the model is to see."),
+    "mode": (("standard",), "how the model reasons is the policy's setting; leave it out."),
+}
+_DECODER = msgspec.json.Decoder(_Body)
+
+
+def ask_of(body: bytes, known: Known | None = None) -> Ask:
+    """Raises `Refused` for whatever cannot be answered. `known`: for what it refers to."""
+    told = errors.decoded(_DECODER, body)
+    _only_neutral(told, _NEUTRAL)
+    _only_neutral(told.text, _NEUTRAL_TEXT, at="text.")
+    _only_neutral(told.reasoning, _NEUTRAL_REASONING, at="reasoning.")
+    if told.prompt_cache_options is not None and told.prompt_cache_options.prewarm:
+        raise unsupported("prompt_cache_options.prewarm", "it asks for no answer.")
+    tools = _tools(told)
+    choice = tool_choice(told.tool_choice, tools)
+    return Ask(
+        model=told.model,
+        messages=_messages(told, known),
+        # A model that is told of no tools calls none.
+        tools=() if choice is None else tools,
+        tool_choice=choice or "",
+        parallel_tool_calls=told.parallel_tool_calls is not False,
+        max_tokens=told.max_output_tokens,
+        temperature=told.temperature,
+        top_p=told.top_p,
+        json=json_of(told.text.format if told.text else None, param="text.format"),
+        reasoning_effort=told.reasoning.effort if told.reasoning else None,
+        stream=bool(told.stream),
+        logprobs=_LOGPROBS in (told.include or ()),
+        instructed=bool(told.instructions),
+        previous=told.previous_response_id,
+    )
+
+
+def _only_neutral(
+    asked: Struct | None, neutral: dict[str, tuple[tuple[object, ...], str]], *, at: str = ""
+) -> None:
+    for name, (accepted, why) in neutral.items() if asked is not None else ():
+        value = getattr(asked, name)
+        # Equal as JSON: false is not 0.
+        if value is None or any(type(value) is type(one) and value == one for one in accepted):
+            continue
+        if accepted:
+            raise unsupported_value(f"{at}{name}", value, why)
+        raise unsupported(f"{at}{name}", why)
+
+
+def _messages(told: _Body, known: Known | None) -> tuple[Message, ...]:
+    found = items.messages(told.input, known)
+    if not found:
+        raise wrong("Invalid 'input': it says nothing; send at least one message.", param="input")
+    instructions = (system(told.instructions),) if told.instructions else ()
+    return (*instructions, *_said_before(told, known), *found)
+
+
+def _said_before(told: _Body, known: Known | None) -> tuple[Message, ...]:
+    """The conversation that a response ended; its instructions held for it alone."""
+    if told.previous_response_id is None:
+        return ()
+    answer = told.previous_response_id.removeprefix("resp_")
+    past = None if known is None else known.answered(answer)
+    if past is None:
+        raise wrong(
+            f"Previous response with id {shown(told.previous_response_id)} not found: {ONLY_OWN}",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return past.conversation[past.instructed :]
+
+
+class _Function(Struct, tag="function", tag_field="type", forbid_unknown_fields=True):
+    name: Text
+    description: str | None = None
+    parameters: dict[str, object] | None = None
+    strict: bool | None = None
+    defer_loading: Literal[False] | None = None
+
+
+def _tools(told: _Body) -> tuple[dict[str, object], ...]:
+    for place, one in enumerate(told.tools or ()):
+        if isinstance(one.get("type"), str) and one["type"] != "function":
+            why = "built-in tools do not run here; send tools of type function."
+            raise unsupported_value(f"tools[{place}].type", one["type"], why)
+    functions = converted(told.tools or [], list[_Function], root="tools")
+    found = messages.tools([_as_chat(one) for one in functions])
+    _check_recordable(found)
+    return found
+
+
+def _as_chat(tool: _Function) -> dict[str, object]:
+    """Always in the same order of members, which is the one that models read most."""
+    members = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+    }
+    function = {name: value for name, value in members.items() if value is not None}
+    return {"type": "function", "function": function}
+
+
+def _check_recordable(tools: tuple[dict[str, object], ...]) -> None:
+    try:
+        msgspec.msgpack.encode(tools)
+    except OverflowError as error:
+        raise wrong("'tools' holds an integer of more than 64 bits.", param="tools") from error

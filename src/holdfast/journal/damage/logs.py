@@ -1,0 +1,210 @@
+"""What has to hold within one trajectory's log, from its checksums to its meaning.
+
+Reads the records in order and folds them as everyone else does (`records.history`). The first bad
+record ends the reading of its log, because nothing after it is used; everything else that is
+wrong is collected.
+"""
+
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from holdfast.journal.sqlite import chain
+from holdfast.journal.sqlite.chain import BadRecord, Row
+from holdfast.journal.sqlite.cut import check_row
+from holdfast.records.history import History, joined
+from holdfast.records.step import (
+    AttemptStarted,
+    Drafted,
+    EnvironmentStepped,
+    Generated,
+    Record,
+    Scored,
+    Snapshotted,
+    ToolIntent,
+    ToolResult,
+)
+from holdfast.records.tokens import count, unpack_logprobs
+from holdfast.records.trajectory import Status
+
+_STATUSES = frozenset(int(status) for status in Status)
+_CUT = "repair the journal: the log is cut to its last good record and goes on from there"
+_RELINK = "repair the journal: the links are made anew from the records, nothing is cut"
+_DO_AGAIN = "nothing: the environment comes back from an earlier one, by doing more again"
+_STATE = "check the disk; if it is sound, please report it, with the journal"
+_REPORT = "please report it, with the journal: no fault of a disk explains it"
+
+
+class TrajectoryState(Struct, frozen=True):
+    """A trajectory as its own row has it."""
+
+    id: int
+    name: str
+    status: int
+    settled: bool
+    epoch: int
+
+
+class Finding(Struct, frozen=True):
+    """One thing that is not as it has to be."""
+
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} ({self.remedy})"
+
+
+def check_log(
+    connection: sqlite3.Connection, state: TrajectoryState, rows: Iterable[Row]
+) -> tuple[int, list[Finding]]:
+    """How many records were read, and what is wrong with them.
+
+    `rows` are all that claim to be of this log, in their order, found without its chain.
+    """
+    log = _Log(connection, state)
+    findings = list(log.findings(rows))
+    return len(log.positions), findings
+
+
+class _Log:
+    """One pass over one log."""
+
+    def __init__(self, connection: sqlite3.Connection, state: TrajectoryState):
+        self.positions: list[int] = []
+        self._connection = connection
+        self._state = state
+        self._history = History()
+        self._lengths: dict[str, int] = {}
+        """How long the stream of each generation is."""
+
+    def findings(self, rows: Iterable[Row]) -> Iterator[Finding]:
+        epoch, torn = 0, False
+        for expected, row in enumerate(rows):
+            self.positions.append(row[0])
+            if torn:
+                continue  # Counted, not read: see above.
+            try:
+                record = check_row(self._state.id, expected, row)
+            except BadRecord as bad:
+                torn = True
+                yield self._finding(f"record {bad.seq} (position {bad.position})", bad.reason, _CUT)
+                continue
+            before, epoch = epoch, row[2]
+            for what in (*self._wrong_epoch(epoch, before), *self._wrong_with(record)):
+                yield self._finding(f"record {row[1]} (position {row[0]})", what, _REPORT)
+            if isinstance(record, Snapshotted) and self._is_missing(record.snapshot):
+                what = f"needs blob {record.snapshot.hex()[:12]}, which is not there"
+                yield self._finding(f"record {row[1]} (position {row[0]})", what, _DO_AGAIN)
+            self._history.take(record)
+        if not torn:
+            for what in self._wrong_state():
+                yield self._finding("", what, _STATE)
+            yield from self._wrong_chain()
+
+    def _wrong_chain(self) -> Iterator[Finding]:
+        found, there = chain.positions(self._connection, self._state.id), len(self.positions)
+        counted = chain.length(self._connection, self._state.id)
+        if counted > there:
+            what = f"has {there} records, but its head counts {counted}: the last ones are lost"
+            yield self._finding("", what, _CUT)
+        elif counted != there or found != self.positions:
+            yield self._finding("", f"has links that do not lead to its {there} records", _RELINK)
+
+    def _finding(self, where: str, what: str, remedy: str) -> Finding:
+        name = self._state.name
+        return Finding(f"{name}, {where}" if where else name, what, remedy)
+
+    def _wrong_epoch(self, epoch: int, before: int) -> Iterator[str]:
+        if epoch < before:
+            yield f"was written under epoch {epoch}, after one of epoch {before}"
+        if epoch > self._state.epoch:
+            yield f"was written under epoch {epoch}; the trajectory is at {self._state.epoch}"
+
+    def _wrong_state(self) -> Iterator[str]:
+        history, state = self._history, self._state
+        if state.status not in _STATUSES:
+            yield f"has status {state.status}, which does not exist"
+        elif history.finished is not None and state.status != history.status:
+            yield f"is marked {Status(state.status).name}; its log says {history.status.name}"
+        elif history.finished is None and Status(state.status).is_over:
+            yield f"is marked {Status(state.status).name}, but its log does not end"
+        elif state.status == Status.PENDING and history.attempts:
+            yield f"is marked PENDING; its log says {history.status.name}"
+        if state.settled and history.finished is None:
+            yield "is settled, but its log does not end"
+
+    def _wrong_with(self, record: Record) -> Iterator[str]:
+        history = self._history
+        match record:
+            case Generated():
+                yield from self._wrong_generation(record)
+            case Drafted():
+                yield from self._wrong_draft(record)
+            case ToolResult() if not isinstance(history.steps.get(record.path), ToolIntent):
+                yield f"is the result of step {record.path}, which has no intent"
+            case AttemptStarted() if record.attempt != len(history.attempts) + 1:
+                yield f"starts attempt {record.attempt} after {len(history.attempts)} others"
+            case Scored() if history.finished is None:
+                yield "scores a trajectory that has not finished"
+            case EnvironmentStepped() if self._is_missing(record.snapshot):
+                yield f"needs blob {record.snapshot.hex()[:12]}, which is not there"
+
+    def _is_missing(self, digest: bytes) -> bool:
+        if not digest:
+            return False
+        found = self._connection.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
+        return found.fetchone() is None
+
+    def _wrong_draft(self, record: Drafted) -> Iterator[str]:
+        draft = self._history.drafts.get(record.path)
+        known = draft is not None and draft.fingerprint == record.fingerprint
+        there = count(draft.ids) if known and draft is not None else 0
+        if record.start > there:
+            yield f"drafts tokens from {record.start} on; {there} are recorded"
+        if len(record.ids) % 4 or len(record.ids) != len(record.logprobs):
+            yield "drafts tokens and logprobs that do not belong together"
+
+    def _wrong_generation(self, record: Generated) -> Iterator[str]:
+        draft = self._history.drafts.get(record.path)
+        if record.drafted > (count(draft.ids) if draft else 0):
+            yield f"begins with {record.drafted} drafted tokens, which are not recorded"
+        step = joined(record, draft)
+        yield from wrong_tokens(step)
+        length = 0
+        if step.base:
+            if not isinstance(self._history.steps.get(step.base), Generated):
+                yield f"continues step {step.base}, which is no earlier generation"
+            length = self._lengths.get(step.base, 0)
+        if not 0 <= step.keep <= length:
+            yield f"keeps {step.keep} tokens of a stream of {length}"
+        self._lengths[step.path] = step.keep + count(step.delta) + count(step.ids)
+
+
+def wrong_tokens(step: Generated) -> Iterator[str]:
+    """What is wrong with a generation by itself."""
+    if any(len(packed) % 4 for packed in (step.delta, step.ids, step.logprobs)):
+        yield "has token arrays of a broken length"
+        return
+    tokens = count(step.ids)
+    if not tokens and step.trainable:
+        yield "is a generation without tokens"
+    if count(step.logprobs) != tokens:
+        yield f"has {tokens} tokens and {count(step.logprobs)} logprobs"
+    if not all(map(math.isfinite, unpack_logprobs(step.logprobs))):
+        yield "has a logprob that is not finite"
+    if not _covers(step, tokens):
+        yield f"has version spans that do not cover its {tokens} tokens exactly"
+
+
+def _covers(step: Generated, tokens: int) -> bool:
+    """Whether the spans follow each other from the first token to the last."""
+    end = 0
+    for span in step.versions:
+        if span.start != end or span.end <= span.start:
+            return False
+        end = span.end
+    return end == tokens

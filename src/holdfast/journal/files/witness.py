@@ -1,0 +1,141 @@
+"""The witness: a small file beside the journal that knows how many commits there were.
+
+Whoever loses a piece of the write-ahead log loses whole commits, and what is left looks like a
+journal in which they never happened. So each writer, when a commit was synced and before anyone is
+told, notes its number here. The note is not synced: it survives the process, and costs no second
+wait for the disk. It is synced when the log is copied and at a clean end. So the witness may know
+less than the journal, after a power loss; never more. Where it does know more, commits are lost.
+
+The file has a fixed number of slots, and each writer writes into one of its own, so that writers
+need not wait for each other. Two that share a slot make the witness know a little less.
+"""
+
+import os
+import secrets
+import struct
+import time
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.journal.files.folders import make_alike, sync_folder
+from holdfast.journal.files.wal import beside
+
+SUFFIX = "-witness"
+SLOTS = 64
+SLOT_BYTES = 64
+# A mark, the journal's identity, the number, when that was, and the boot of the machine.
+_SLOT = struct.Struct("<8sQQd16s")
+_MARK = b"HFwitn01"
+_CRC = struct.Struct("<I")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Note(Struct, frozen=True):
+    """What the witness knows: there was a commit of that number."""
+
+    number: int
+    time: float
+    is_of_this_boot: bool
+    """The machine was not started anew since, so nothing that was noted is forgotten."""
+
+
+def witness_of(journal: Path) -> Path:
+    return beside(journal, SUFFIX)
+
+
+class Witness:
+    """A writer's side of it."""
+
+    def __init__(self, journal: Path, identity: int):
+        self._identity = identity
+        self._boot = _boot()
+        self._offset = secrets.randbelow(SLOTS) * SLOT_BYTES
+        self._file = _open(witness_of(journal), journal)
+
+    def note(self, number: int) -> None:
+        """That commit was synced."""
+        with suppress(OSError):  # The commit is durable; the witness only knows less.
+            self._write(_packed(self._identity, number, self._boot))
+
+    def sync(self) -> None:
+        with suppress(OSError):  # As above.
+            os.fdatasync(self._file)
+
+    def close(self) -> None:
+        self.sync()
+        os.close(self._file)
+
+    def _write(self, slot: bytes) -> None:
+        os.pwrite(self._file, slot, self._offset)
+
+
+def notes(journal: Path) -> dict[int, Note]:
+    """What the witness knows, by the identities of journals: there may have been others here."""
+    try:
+        content = witness_of(journal).read_bytes()
+    except OSError:
+        return {}  # There is none, or it is not ours to read: it says nothing.
+    boot = _boot()
+    newest: dict[int, Note] = {}
+    for at in range(0, len(content), SLOT_BYTES):
+        identity, note = _unpacked(content[at : at + SLOT_BYTES], boot)
+        if note is not None and (identity not in newest or newest[identity].number < note.number):
+            newest[identity] = note
+    return newest
+
+
+def begin_anew(journal: Path, identity: int, number: int) -> None:
+    """From now on the journal's last commit is that one, whatever was known before."""
+    path = witness_of(journal)
+    new = path.with_name(f"{path.name}-new")
+    with suppress(FileNotFoundError):
+        new.unlink()
+    file = _open(new, journal)
+    try:
+        os.pwrite(file, _packed(identity, number, _boot()), 0)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    new.replace(path)
+    sync_folder(path.parent)
+
+
+def _open(path: Path, journal: Path) -> int:
+    """With room for all slots, and for those to read and write who may do so with the journal."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(file).st_size < SLOTS * SLOT_BYTES:
+            make_alike(file, journal)
+            os.pwrite(file, bytes(SLOTS * SLOT_BYTES), 0)
+            os.fsync(file)
+            sync_folder(path.parent)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _packed(identity: int, number: int, boot: bytes) -> bytes:
+    slot = _SLOT.pack(_MARK, identity, number, time.time(), boot)
+    return slot + _CRC.pack(zlib.crc32(slot))
+
+
+def _unpacked(slot: bytes, boot: bytes) -> tuple[int, Note | None]:
+    """Whose note it is, and the note; None for what was never written, or is damaged."""
+    if len(slot) < _SLOT.size + _CRC.size or not slot.startswith(_MARK):
+        return 0, None
+    if _CRC.unpack_from(slot, _SLOT.size)[0] != zlib.crc32(slot[: _SLOT.size]):
+        return 0, None
+    _, identity, number, when, noted_in = _SLOT.unpack_from(slot)
+    return identity, Note(number, when, boot == noted_in)
+
+
+def _boot() -> bytes:
+    """Unknown, it is another one each time: nothing is vouched for."""
+    try:
+        return bytes.fromhex(_BOOT.read_text().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return secrets.token_bytes(16)

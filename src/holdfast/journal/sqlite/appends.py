@@ -1,0 +1,339 @@
+"""Appending: fencing and insertion for a whole batch in a handful of statements.
+
+Every statement that SQLite steps gives up the interpreter lock and has to win it back, so a batch
+of 256 rows that took 512 statements would crawl while the event loop is busy. Here it takes one to
+read epochs and heads, and one for each table that is written.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+from msgspec import Struct, json
+
+from holdfast.journal.journal import Lease
+from holdfast.journal.sqlite.writer import Operation
+from holdfast.records.codec import MAX_RECORD, checksum, encode
+from holdfast.records.errors import JournalError, LeaseLost
+from holdfast.records.step import Record
+from holdfast.records.trajectory import Status
+
+MAX_HEADS = 50_000
+"""As many are remembered: a hundred bytes each."""
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def _inserts(into: str, columns: int) -> dict[int, str]:
+    """One statement for each size; rows of NULLs, which fill it up, are left out."""
+    row = f"({','.join('?' * columns)})"
+    return {
+        size: f"INSERT OR {into} SELECT * FROM (VALUES {','.join([row] * size)}) "  # noqa: S608 - ours
+        "WHERE column1 IS NOT NULL"
+        for size in _SIZES
+    }
+
+
+_RECORDS = _inserts("ABORT INTO records(position, trajectory, seq, epoch, crc, body)", 6)
+# The records are what counts: a link or a head that damage left behind is no reason to refuse them.
+_LINKS = _inserts("REPLACE INTO links(position, previous)", 2)
+_HEADS = _inserts("REPLACE INTO heads(trajectory, position, length)", 3)
+_STANDING = """SELECT (SELECT coalesce(max(position), 0) FROM records), json_group_array(json_array(
+        t.id, t.epoch, coalesce(h.position, 0), coalesce(h.length, 0)))
+    FROM trajectories t LEFT JOIN heads h ON h.trajectory = t.id
+    WHERE t.id IN (SELECT value FROM json_each(?))"""
+
+Row = tuple[int, int, int, int, bytes]
+"""Trajectory, seq, epoch, checksum, body."""
+
+
+class Head(Struct, array_like=True, gc=False):
+    """Where a trajectory's log stands while a batch is written."""
+
+    trajectory: int
+    epoch: int
+    position: int
+    """Of its last record; 0 before the first."""
+    length: int
+
+
+class Standing(Struct):
+    """Where everything stands while a batch is written."""
+
+    position: int
+    """The last one that is taken."""
+    heads: dict[int, Head]
+
+
+_heads: json.Decoder[list[Head]] = json.Decoder(list[Head])
+
+
+class Entry(Struct):
+    """What one lease appends, and what becomes of its trajectory with it."""
+
+    lease: Lease
+    first: int
+    """The place that its first row takes. It is only written there: a log has no gaps."""
+    rows: list[Row]
+    status: Status | None
+    settled: bool | None
+
+
+class Append(Operation):
+    """One or more entries that are written together or not at all."""
+
+    __slots__ = ("entries",)
+    brief = True
+
+    def __init__(self, entries: list[Entry], rows: int, size: int):
+        # Not by `super()`: this is the hottest path that there is.
+        self.rows = rows
+        self.size = size
+        self.result = self.error = None
+        self.entries = entries
+
+    def run(self, connection: sqlite3.Connection) -> None:
+        """By itself; an `Appender` writes many at once."""
+        write(connection, [self], _extended(connection, None, [self]))
+        if self.error is not None:
+            raise self.error
+
+
+def append_of(
+    lease: Lease, records: Sequence[Record], status: Status | None, settled: bool | None
+) -> Append:
+    """Encodes everything, and only then takes places: a record that cannot be encoded takes none.
+
+    From here on the order is fixed.
+    """
+    # In one piece and with few objects: the event loop does nothing as often as this.
+    if lease.broken is not None:
+        raise lease.broken
+    trajectory, epoch, first = lease.id, lease.epoch, lease.next_seq
+    rows: list[Row] = []
+    seq, total = first, 0
+    for record in records:
+        body = encode(record)
+        size = len(body)
+        if size > MAX_RECORD:
+            raise JournalError(
+                f"a record of {size:,} bytes is too large; the limit is {MAX_RECORD:,}"
+            )
+        rows.append((trajectory, seq, epoch, checksum(body, trajectory, seq, epoch), body))
+        seq += 1
+        total += size
+    lease.next_seq = seq
+    return Append([Entry(lease, first, rows, status, settled)], len(rows), total)
+
+
+def append_of_all(
+    entries: Sequence[tuple[Lease, Sequence[Record], Status | None]], settled: bool | None
+) -> Append:
+    """The same for several leases: none keeps a place unless all are encoded."""
+    each: list[Append] = []
+    try:
+        for lease, records, status in entries:
+            each.append(append_of(lease, records, status, settled))
+    except BaseException:
+        for append in reversed(each):
+            append.entries[0].lease.next_seq = append.entries[0].first
+        raise
+    return Append(
+        [entry for append in each for entry in append.entries],
+        sum([append.rows for append in each]),
+        sum([append.size for append in each]),
+    )
+
+
+class Appender:
+    """Runs batches, and remembers between them where the logs of its connection stand.
+
+    While only this connection writes, every batch would read what the last one wrote. SQLite counts
+    the commits of all others (`data_version`); a look at that count under the write lock tells
+    whether what is remembered still holds, epochs included.
+    """
+
+    def __init__(self) -> None:
+        self._connection: sqlite3.Connection | None = None
+        self._others = -1
+        self._standing: Standing | None = None
+
+    def run_batch(self, connection: sqlite3.Connection, batch: list[Operation]) -> None:
+        """Runs operations in their order: appends in bulk, everything else one by one in between.
+
+        Within a transaction. One that does not become durable ends its connection, and what is
+        remembered ends with that.
+        """
+        self._look(connection)
+        appends: list[Append] = []
+        for operation in batch:
+            if isinstance(operation, Append):
+                appends.append(operation)
+                continue
+            self._append_all(connection, appends)
+            appends = []
+            self._standing = None  # It may change whatever it likes.
+            _run_alone(connection, operation)
+        self._append_all(connection, appends)
+
+    def _look(self, connection: sqlite3.Connection) -> None:
+        (others,) = connection.execute("PRAGMA data_version").fetchone()
+        if connection is not self._connection or others != self._others:
+            self._connection, self._others, self._standing = connection, others, None
+
+    def _append_all(self, connection: sqlite3.Connection, appends: list[Append]) -> None:
+        if not appends:
+            return
+        # Unless it is written to the end, it is not what stands in the journal.
+        standing, self._standing = self._standing, None
+        standing = _extended(connection, standing, appends)
+        write(connection, appends, standing)
+        self._standing = standing
+
+
+def _run_alone(connection: sqlite3.Connection, operation: Operation) -> None:
+    try:
+        operation.result = operation.run(connection)
+    except sqlite3.OperationalError:
+        raise
+    except Exception as error:
+        operation.error = error
+
+
+def _extended(
+    connection: sqlite3.Connection, standing: Standing | None, appends: list[Append]
+) -> Standing:
+    """With the heads of all that these append to."""
+    if standing is None or len(standing.heads) > MAX_HEADS:
+        standing = Standing(-1, {})
+    heads = standing.heads
+    unknown = [
+        entry.lease.id
+        for append in appends
+        for entry in append.entries
+        if entry.lease.id not in heads
+    ]
+    if unknown or standing.position < 0:
+        found = standing_of(connection, unknown)
+        heads |= found.heads
+        standing.position = found.position
+    return standing
+
+
+def write(connection: sqlite3.Connection, appends: list[Append], standing: Standing) -> None:
+    """Those that are not refused."""
+    rows: list[Row] = []
+    marked: list[Entry] = []
+    for append in appends:
+        append.error = _take_places(append.entries, standing.heads)
+        if append.error is None:
+            for entry in append.entries:
+                rows += entry.rows
+                if entry.status is not None or entry.settled is not None:
+                    marked.append(entry)
+    insert(connection, rows, standing)
+    for entry in marked:
+        _mark(connection, entry)
+
+
+def standing_of(connection: sqlite3.Connection, trajectories: list[int]) -> Standing:
+    asked = json.encode(trajectories).decode()
+    position, found = connection.execute(_STANDING, (asked,)).fetchone()
+    return Standing(position, {head.trajectory: head for head in _heads.decode(found)})
+
+
+def _take_places(entries: list[Entry], heads: dict[int, Head]) -> JournalError | None:
+    """Moves the heads on past `entries`, or says why they are refused and moves none."""
+    if len(entries) == 1:
+        entry = entries[0]
+        head = heads.get(entry.lease.id)
+        if head is None or head.epoch != entry.lease.epoch or head.length != entry.first:
+            return _refusal(entry, head)
+        head.length += len(entry.rows)
+        return None
+    return _take_all_places(entries, heads)
+
+
+def _take_all_places(entries: list[Entry], heads: dict[int, Head]) -> JournalError | None:
+    for number, entry in enumerate(entries):
+        refused = _take_places([entry], heads)
+        if refused is not None:
+            for taken in reversed(entries[:number]):
+                heads[taken.lease.id].length = taken.first
+            return refused
+    return None
+
+
+def _refusal(entry: Entry, head: Head | None) -> JournalError:
+    if head is None or head.epoch != entry.lease.epoch:
+        return lost(entry.lease, None if head is None else head.epoch)
+    # An earlier append of this lease failed while this one was already queued. Written, it would
+    # leave a gap, and everything after a gap is lost.
+    return JournalError(
+        f"an earlier append to {entry.lease.key} failed, so this one cannot follow it; nothing "
+        "was written"
+    )
+
+
+def lost(lease: Lease, epoch: int | None) -> LeaseLost:
+    return LeaseLost(
+        f"another worker has claimed {lease.key} (its epoch is {epoch}, ours {lease.epoch}); "
+        "nothing was written"
+    )
+
+
+def insert(connection: sqlite3.Connection, rows: list[Row], standing: Standing) -> None:
+    """Writes rows behind the last position, each linked to the one before it in its log.
+
+    Their heads have taken their places already; here they learn the positions.
+    """
+    position, heads = standing.position, standing.heads
+    records: list[object] = []
+    links: list[object] = []
+    touched: dict[int, Head] = {}
+    for trajectory, seq, epoch, crc, body in rows:
+        position += 1
+        head = touched[trajectory] = heads[trajectory]
+        records += (position, trajectory, seq, epoch, crc, body)
+        links += (position, head.position)
+        head.position = position
+    moved: list[object] = []
+    for trajectory, head in touched.items():
+        moved += (trajectory, head.position, head.length)
+    standing.position = position
+    _insert(connection, _RECORDS, records, 6)
+    _insert(connection, _LINKS, links, 2)
+    _insert(connection, _HEADS, moved, 3)
+
+
+def _insert(
+    connection: sqlite3.Connection, statements: dict[int, str], values: list[object], columns: int
+) -> None:
+    at, left = 0, len(values) // columns
+    while left > 0:
+        size = _size_for(left)
+        some = values[at : at + size * columns]
+        some += [None] * (size * columns - len(some))
+        connection.execute(statements[size], some)
+        at += size * columns
+        left -= size
+
+
+def _size_for(rows: int) -> int:
+    """A size that `rows` nearly fill, or else one that they fill: a NULL costs as much as a row."""
+    return next((size for size in _SIZES if rows <= size <= rows * 4 / 3), 0) or max(
+        size for size in _SIZES if size <= rows
+    )
+
+
+def _mark(connection: sqlite3.Connection, entry: Entry) -> None:
+    if entry.status is not None:
+        connection.execute(
+            "UPDATE trajectories SET status = ? WHERE id = ?", (int(entry.status), entry.lease.id)
+        )
+    if entry.settled:
+        (place,) = connection.execute(
+            "UPDATE counters SET value = value + 1 WHERE name = 'settled' RETURNING value"
+        ).fetchone()
+        connection.execute(
+            "UPDATE trajectories SET settled = ?, owner = NULL WHERE id = ?",
+            (place, entry.lease.id),
+        )

@@ -1,0 +1,396 @@
+"""The journal on SQLite: one file, any number of processes on one machine.
+
+WAL mode with `synchronous=FULL`, set explicitly because build defaults differ. One writer thread
+with group commit; reads go through connections of their own and never wait for the writer. The
+WAL is moved into the main file by a thread of its own, off the writer's path.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.journal.journal import (
+    Batch,
+    Claim,
+    Cut,
+    Lease,
+    RunRow,
+    TrajectoryRow,
+    Worker,
+    WorkerIdentity,
+    digest_of,
+)
+from holdfast.journal.lease_clock import BootClock, JumpWatch, LeaseClock
+from holdfast.journal.sqlite import delivery, leases, runs, writer
+from holdfast.journal.sqlite.appends import Appender, append_of, append_of_all
+from holdfast.journal.sqlite.checkpoint import Checkpointer
+from holdfast.journal.sqlite.commits import Commits
+from holdfast.journal.sqlite.creation import create_if_missing
+from holdfast.journal.sqlite.cut import cut_to_last_good, decode_rows, reopen_failed
+from holdfast.journal.sqlite.handle import Handle
+from holdfast.journal.sqlite.losses import refuse_losses
+from holdfast.journal.sqlite.names import refuse_second_name
+from holdfast.journal.sqlite.schema import (
+    WITHOUT_LOG,
+    explain,
+    mode_to_read,
+    not_creatable,
+    prepare,
+    require,
+)
+from holdfast.journal.sqlite.writer import Call, Writer
+from holdfast.records.errors import JournalCorrupt, JournalError
+from holdfast.records.run import Run, RunSpec
+from holdfast.records.step import Record
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Status
+
+BUSY_SECONDS = writer.BUSY_SECONDS
+CACHE_KIB = 8192
+"""Enough for a batch. Logs are written at their end and hardly ever read by a writer, and every
+page of a cache that is not yet full costs a fault when it is first touched."""
+READ_AHEAD = 16
+"""Logs that are read at once: a hop to another thread costs as much as reading a short one."""
+Result = TypeVar("Result")
+Connect = Callable[[str], sqlite3.Connection]
+
+
+def plain_connect(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+
+
+def connect_to_read(
+    path: Path, connect: Connect = plain_connect, *, without_log: bool = False
+) -> sqlite3.Connection:
+    """A connection that cannot write, to a journal of this version."""
+    mode = WITHOUT_LOG if without_log else mode_to_read(path)
+    try:
+        connection = connect(f"{path.absolute().as_uri()}?{mode}")
+    except sqlite3.Error as error:
+        raise explain(error, path, reading=True) from error
+    try:
+        require(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class SqliteJournal:
+    """See `Journal` for what it promises. Use `open_journal`, or close it yourself."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        connect: Connect = plain_connect,
+        lease_clock: LeaseClock | None = None,
+    ):
+        self.path = path
+        self._lease_clock = lease_clock or BootClock()
+        self._jumps = JumpWatch()
+        # Whoever changes the working directory later does not mean another journal.
+        self._file = path.absolute()
+        self._read_only = read_only
+        self._closed = False
+        self._raw_connect = connect
+        self._cursors: dict[int, int] = {}
+        self._reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-reads")
+        self._reader: sqlite3.Connection | None = None
+        if not read_only:
+            self._open_to_write()
+        elif not path.exists():
+            raise JournalError(f"there is no journal at {path}")
+        commits = Commits(self._file)
+        self._checkpointer = Checkpointer(self._connect, commits.sync)
+        handle = Handle(self._file, self._connect, self._keep)
+        self._writer = Writer(path, handle, Appender().run_batch, self._checkpointer, commits)
+
+    def _open_to_write(self) -> None:
+        """A bad file is refused here, not in some later append, and before anything is written."""
+        try:
+            create_if_missing(self._file, self._raw_connect)
+        except (OSError, sqlite3.Error) as error:
+            raise not_creatable(error, self.path) from error
+        refuse_second_name(self.path)
+        refuse_losses(self.path)
+        self._connect().close()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            connection = self._raw_connect(f"{self._file.as_uri()}?mode=rw")
+        except sqlite3.Error as error:
+            raise explain(error, self.path) from error
+        try:
+            prepare(connection, self.path)
+            connection.execute("PRAGMA synchronous=FULL")
+            self._require_log(connection)
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+        except sqlite3.Error as error:
+            connection.close()
+            raise explain(error, self.path) from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _keep(self) -> sqlite3.Connection:
+        """A connection that is there, and does nothing: see `handle`."""
+        connection = self._raw_connect(f"{self._file.as_uri()}?mode=rw")
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _require_log(self, connection: sqlite3.Connection) -> None:
+        """A copy that SQLite's own tools made of a journal has none."""
+        (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        if mode != "wal":
+            raise JournalError(f"journal {self.path} cannot have a write-ahead log where it is")
+
+    async def _write(
+        self, function: Callable[[sqlite3.Connection], Result], *, size: int = 0
+    ) -> Result:
+        await self._writable()
+        result: Result = await self._writer.enqueue(Call(function, size))  # type: ignore[assignment]
+        return result
+
+    async def _writable(self) -> None:
+        if self._read_only:
+            raise JournalError(f"journal {self.path} is open for reading only")
+        if not self._writer.has_room:
+            await self._writer.room()
+
+    async def _read(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
+        def with_connection() -> Result:
+            if self._reader is None:
+                if self._read_only:
+                    refuse_second_name(self.path)
+                    refuse_losses(self.path)
+                self._reader = connect_to_read(self._file, self._raw_connect)
+            try:
+                return function(self._reader)
+            except sqlite3.Error as error:
+                self._close_reader()
+                raise explain(error, self.path) from error
+
+        if self._closed:
+            raise JournalError(f"journal {self.path} is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._reads, with_connection)
+
+    # --- runs
+
+    async def create_run(self, spec: RunSpec, tasks: Sequence[Task]) -> Run:
+        return await self._write(lambda connection: runs.create(connection, spec, tasks))
+
+    async def find_run(self, name: str) -> Run | None:
+        return await self._read(lambda connection: runs.find(connection, name))
+
+    async def amend_run(
+        self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
+    ) -> Run:
+        return await self._write(
+            lambda connection: runs.amend(connection, run, spec, tasks, differences)
+        )
+
+    async def runs(self) -> list[RunRow]:
+        return await self._read(runs.listing)
+
+    async def tasks(self, run: Run) -> list[Task]:
+        return await self._read(lambda connection: runs.tasks(connection, run))
+
+    async def trajectories(self, run: Run) -> list[TrajectoryRow]:
+        return await self._read(lambda connection: runs.trajectories(connection, run))
+
+    # --- workers and leases
+
+    async def join(
+        self, run: Run, identity: WorkerIdentity, *, lease_seconds: float, share: bool
+    ) -> Worker:
+        return await self._write(
+            lambda connection: leases.join(
+                connection,
+                run,
+                identity,
+                lease_seconds=lease_seconds,
+                share=share,
+                now=self._lease_clock.read(),
+            )
+        )
+
+    async def heartbeat(self, worker: Worker) -> None:
+        self._jumps.look(self._lease_clock.read())
+        await self._write(
+            lambda connection: leases.heartbeat(connection, worker, self._lease_clock.read())
+        )
+
+    async def leave(self, worker: Worker) -> None:
+        await self._write(lambda connection: leases.leave(connection, worker))
+
+    async def claim(self, worker: Worker, *, groups: int) -> list[Claim]:
+        # Claims go through the tasks in order; only when the end is reached is the beginning
+        # looked at again, for groups that others gave back. So a claim costs the same however
+        # many groups are being worked on.
+        after = self._cursors.get(worker.id, -1)
+        claims = await self._claim(worker, groups=groups, after=after)
+        if not claims and after >= 0:
+            claims = await self._claim(worker, groups=groups, after=-1)
+        if claims:
+            self._cursors[worker.id] = claims[-1].ordinal
+        return claims
+
+    async def _claim(self, worker: Worker, *, groups: int, after: int) -> list[Claim]:
+        return await self._write(
+            lambda connection: leases.claim(
+                connection, worker, groups=groups, after=after, now=self._lease_clock.read()
+            )
+        )
+
+    # --- the log
+
+    async def append(
+        self,
+        lease: Lease,
+        records: Sequence[Record],
+        *,
+        status: Status | None = None,
+        settled: bool | None = None,
+    ) -> None:
+        # Not by `append_together`: one coroutine less on the hottest path that there is.
+        if self._read_only or not self._writer.has_room:
+            await self._writable()
+        operation = append_of(lease, records, status, settled)
+        try:
+            await self._writer.enqueue(operation)
+        except JournalError as error:
+            lease.broken = error
+            raise
+        _note(lease, status, settled)
+
+    async def append_together(
+        self,
+        entries: Sequence[tuple[Lease, Sequence[Record], Status | None]],
+        *,
+        settled: bool | None = None,
+    ) -> None:
+        if self._read_only or not self._writer.has_room:
+            await self._writable()
+        operation = append_of_all(entries, settled)
+        try:
+            await self._writer.enqueue(operation)
+        except JournalError as error:
+            for lease, _, _ in entries:
+                lease.broken = error
+            raise
+        for lease, _, status in entries:
+            _note(lease, status, settled)
+
+    async def history(self, trajectory: int) -> list[Record]:
+        await self._writer.drain()
+        return await self._read(lambda connection: decode_rows(connection, trajectory))
+
+    async def histories(self, run: Run) -> AsyncIterator[tuple[TrajectoryRow, list[Record]]]:
+        await self._writer.drain()
+        rows = await self.trajectories(run)
+        for at in range(0, len(rows), READ_AHEAD):
+            some = rows[at : at + READ_AHEAD]
+            for row, found in zip(some, await self._logs(some), strict=True):
+                if isinstance(found, JournalCorrupt):
+                    raise JournalCorrupt(f"{row.key} is corrupt: {found}") from found
+                yield row, found
+
+    async def _logs(self, rows: list[TrajectoryRow]) -> "list[list[Record] | JournalCorrupt]":
+        def each(connection: sqlite3.Connection) -> "list[list[Record] | JournalCorrupt]":
+            return [_log(connection, row.id) for row in rows]
+
+        return await self._read(each)
+
+    async def cut(self, lease: Lease) -> Cut | None:
+        cut = await self._write(lambda connection: cut_to_last_good(connection, lease))
+        if cut is not None:
+            lease.next_seq, lease.status = cut.seq, cut.status
+        return cut
+
+    async def reopen(self, run: Run, *, reason: str) -> int:
+        return await self._write(lambda connection: reopen_failed(connection, run, reason))
+
+    # --- blobs
+
+    async def put_blob(self, body: bytes) -> bytes:
+        digest = digest_of(body)
+        await self._write(
+            lambda connection: (
+                connection.execute(
+                    "INSERT OR IGNORE INTO blobs VALUES (?, ?)", (digest, body)
+                ).rowcount
+            ),
+            size=len(body),
+        )
+        return digest
+
+    async def get_blob(self, digest: bytes) -> bytes:
+        row = await self._read(
+            lambda connection: connection.execute(
+                "SELECT body FROM blobs WHERE digest = ?", (digest,)
+            ).fetchone()
+        )
+        if row is None:
+            raise JournalCorrupt(f"there is no blob {digest.hex()[:12]}")
+        body = bytes(row[0])
+        if digest_of(body) != digest:
+            raise JournalCorrupt(f"blob {digest.hex()[:12]} does not match its digest")
+        return body
+
+    # --- delivery
+
+    async def next_batch(self, run: Run, consumer: str, step: int, *, groups: int) -> Batch:
+        return await self._write(
+            lambda connection: delivery.next_batch(connection, run, consumer, step, groups=groups)
+        )
+
+    async def commit(self, run: Run, consumer: str, step: int) -> None:
+        await self._write(lambda connection: delivery.commit(connection, run, consumer, step))
+
+    async def rewind(self, run: Run, consumer: str, step: int) -> int:
+        return await self._write(
+            lambda connection: delivery.rewind(connection, run, consumer, step)
+        )
+
+    async def close(self) -> None:
+        """Finishes what is queued. The writer leaves last: it moves the log into the file."""
+        # Again, if it was cancelled: each step may be repeated.
+        await self._writer.drain()
+        if not self._closed:
+            self._closed = True
+            self._reads.submit(self._close_reader)
+        await asyncio.to_thread(self._reads.shutdown)
+        await asyncio.to_thread(self._checkpointer.stop)
+        await self._writer.close()
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+
+def _note(lease: Lease, status: Status | None, settled: bool | None) -> None:
+    if status is not None:
+        lease.status = status
+    if settled is not None:
+        lease.settled = settled
+
+
+def _log(connection: sqlite3.Connection, trajectory: int) -> "list[Record] | JournalCorrupt":
+    try:
+        return decode_rows(connection, trajectory)
+    except JournalCorrupt as error:
+        return error

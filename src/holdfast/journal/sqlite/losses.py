@@ -1,0 +1,254 @@
+"""Has the journal lost commits? Looked at before anything is written, and before anyone reads.
+
+Four things are held against each other: what SQLite will read, what the file is without its log,
+what the witness knows, and what lies in the log behind the point where SQLite stops. See `wal` and
+`witness` for what each can tell. The log may have been copied into the file already, beyond the
+point where it is damaged: then SQLite would put old pages over newer ones, and the file alone is
+what is left.
+Nothing here writes, and a live writer gives no false alarm: the witness is read before the
+database, which then knows at least as much.
+"""
+
+import sqlite3
+import time
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.journal.files.wal import LogScan, beside, log_of, scan
+from holdfast.journal.files.witness import Note, notes
+from holdfast.journal.sqlite.commits import has_foreign_writers, identity_of, last_number
+from holdfast.journal.sqlite.schema import (
+    APPLICATION_ID,
+    WITHOUT_LOG,
+    JournalDamaged,
+    log_size,
+    mode_to_read,
+)
+
+# As long as whoever opens it afterwards would wait.
+BUSY_SECONDS = 30.0
+# A file that a live process copies its log into may show half of a page: then it is read again.
+_TRIES, _PAUSE = 5, 0.05
+
+
+class Loss(Struct, frozen=True):
+    """What is gone, and how that is known."""
+
+    what: str
+    remedy: str
+    without_log: bool = False
+    """What is left is the file alone: nothing of the log may be read, or written into the file. It
+    is another journal's, or older than the file, or SQLite sees no commit in it."""
+    is_foreign: bool = False
+    """The log is another journal's."""
+    is_cut: bool = False
+    """It is the file that ends too early, not the log."""
+
+
+class _State(Struct, frozen=True):
+    """What a journal says of itself."""
+
+    identity: int | None
+    number: int
+    pages: int
+    page_size: int
+    has_foreign_writers: bool
+
+
+def refuse_losses(path: Path) -> None:
+    """`JournalDamaged` where something is lost: what may not be done twice may be among it."""
+    loss = find_loss(path)
+    if loss is not None:
+        raise JournalDamaged(f"journal {path} {loss.what}; {loss.remedy}")
+
+
+def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
+    """None where all is there, or where nobody can tell.
+
+    Where the witness vouches for the last commit, the log is read only `thoroughly`.
+    """
+    noted = notes(path)
+    try:
+        state = _read(path, mode_to_read(path))
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        # Whoever opens it is told what is the matter with it, unless the log is.
+        return _unreadable_with_log(path, noted) if _is_of_content(error) else None
+    if log_size(path) and _is_foreign(path, state):
+        what = "has the log (-wal) of another journal beside it"
+        return Loss(what, _put_back(path, _alone(path)), without_log=True, is_foreign=True)
+    if state is None:
+        return None
+    note = None if state.identity is None else noted.get(state.identity)
+    newer = _newer_without_log(path, state)
+    if newer is not None:
+        return _left_alone(path, newer, note)
+    if note is not None and note.number > state.number:
+        log = scan(log_of(path))
+        return _lost(path, state, log, _told_by(note, state, _why(log)))
+    found = None
+    if thoroughly or not _is_vouched_for(path, state, note):
+        found = scan(log_of(path))
+        if found.is_damaged and not found.commits and _is_vouched_for(path, state, note):
+            return _left_alone(path, state, note)
+        if found.is_damaged:
+            what = f"has lost {_commits(found.beyond)} at least: {_why(found)}"
+            return _lost(path, state, found, what)
+    return _cut(path, state, found)
+
+
+def _is_of_content(error: Exception) -> bool:
+    """Whether it says that what was read makes no sense; not that nothing could be read."""
+    content = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in content
+
+
+def _unreadable_with_log(path: Path, noted: dict[int, Note]) -> Loss | None:
+    """None where the file makes no sense without its log, either."""
+    alone = _alone(path) if log_size(path) else None
+    if alone is None or alone.identity is None:
+        return None
+    return _left_alone(path, alone, noted.get(alone.identity))
+
+
+def _left_alone(path: Path, alone: _State, note: Note | None) -> Loss:
+    """The log was copied into the file further than it can be read now."""
+    why = f"{_why(scan(log_of(path)))}, and the file has newer pages already"
+    if note is None:
+        what = f"has a log that must not be read, and may have lost commits: {why}"
+    elif note.number > alone.number:
+        what = _told_by(note, alone, why)
+    else:
+        what = f"has lost no commit, but has a log that must not be read: {why}"
+    return Loss(what, _put_back(path, alone), without_log=True)
+
+
+def _lost(path: Path, state: _State, log: LogScan, what: str) -> Loss:
+    if not log.commits:
+        return Loss(what, _put_back(path, state), without_log=True)
+    left = (
+        f"keeps the file with the good part of its log, up to commit {state.number:,}, and both as "
+        "they were under other names"
+    )
+    return Loss(what, _remedy(path, left))
+
+
+def _read(path: Path, mode: str) -> _State | None:
+    """None for a file that is no journal, or one that no version with numbers has written."""
+    uri = f"{path.absolute().as_uri()}?{mode}"
+    with closing(
+        sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)
+    ) as connection:
+        connection.execute("BEGIN")
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION_ID or version < 2:
+            return None
+        identity = identity_of(connection)
+        return _State(
+            identity=identity,
+            number=last_number(connection),
+            pages=connection.execute("PRAGMA page_count").fetchone()[0],
+            page_size=connection.execute("PRAGMA page_size").fetchone()[0],
+            has_foreign_writers=identity is not None and has_foreign_writers(connection, identity),
+        )
+
+
+def _is_foreign(path: Path, state: _State | None) -> bool:
+    """Whether the log makes another journal of the file than it is without it."""
+    if state is not None and state.has_foreign_writers:
+        return True
+    for _ in range(_TRIES):
+        alone = _alone(path)
+        if alone is None or alone.identity is None:
+            return False
+        if state is not None and state.identity == alone.identity:
+            return False
+        time.sleep(_PAUSE)
+    return True
+
+
+def _newer_without_log(path: Path, state: _State) -> _State | None:
+    """The file alone, where it knows of more commits than with its log."""
+    for _ in range(_TRIES):
+        alone = _alone(path) if log_size(path) else None
+        if alone is None or alone.number <= state.number:
+            return None
+        time.sleep(_PAUSE)
+        with suppress(sqlite3.Error, UnicodeDecodeError):  # Then what was read before counts.
+            # After the file: a live writer may have gone on meanwhile.
+            state = _read(path, mode_to_read(path)) or state
+    return alone
+
+
+def _alone(path: Path) -> _State | None:
+    """None where it cannot be read: after a power loss, a page may be half of what the log has."""
+    try:
+        return _read(path, WITHOUT_LOG)
+    except (sqlite3.Error, UnicodeDecodeError):
+        return None
+
+
+def _is_vouched_for(path: Path, state: _State, note: Note | None) -> bool:
+    """Whether the witness has seen the last commit, and has forgotten nothing since."""
+    if note is None or state.identity is None or not note.is_of_this_boot:
+        return False
+    now = notes(path).get(state.identity)  # A live writer may have gone on meanwhile.
+    return now is not None and state.number <= now.number
+
+
+def _told_by(note: Note, left: _State, why: str) -> str:
+    when = datetime.fromtimestamp(note.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"has lost {_commits(note.number - left.number)}, the last one of {when}: {why}"
+
+
+def _why(log: LogScan) -> str:
+    if not log.size:
+        return "its log (-wal) is gone, or the file is an older one"
+    if log.beyond:
+        return (
+            f"its log (-wal) is damaged at byte {log.bad:,}, and the {log.size - log.bad:,} bytes "
+            "from there on are lost"
+        )
+    return f"its log (-wal) ends at byte {log.end:,}, too early, or is an older one"
+
+
+def _commits(number: int) -> str:
+    return "1 commit" if number == 1 else f"{number:,} commits"
+
+
+def _put_back(path: Path, alone: _State | None) -> str:
+    """Where the file alone is what is left."""
+    upto = "" if alone is None else f", up to commit {alone.number:,}"
+    return _remedy(path, f"keeps the file without its log{upto}, and the log under another name")
+
+
+def _remedy(path: Path, left: str) -> str:
+    return (
+        f"put the right log back beside it, or go back to a copy of all; `holdfast journal check "
+        f"{path} --repair` accepts the loss: it {left}"
+    )
+
+
+def _cut(path: Path, state: _State, log: LogScan | None) -> Loss | None:
+    """Whether the file ends too early, with pages missing that the log does not have, either.
+
+    Where nobody has read the log, only an end inside a page is a reason to do so: while it is not
+    copied into the file, the file is always shorter.
+    """
+    whole = state.pages * state.page_size
+    size = beside(path, "").stat().st_size
+    if size >= whole or (log is None and size % state.page_size == 0):
+        return None
+    in_log = (log or scan(log_of(path))).pages
+    size = beside(path, "").stat().st_size  # After the log, which others may copy meanwhile.
+    missing = range(size // state.page_size + 1, state.pages + 1)
+    if size >= whole or in_log.issuperset(missing):
+        return None
+    remedy = (
+        f"go back to a copy of it, or let `holdfast journal check {path} --repair` see whether it "
+        "can be mended; check the disk"
+    )
+    return Loss(f"is cut: {whole - size:,} bytes at its end are missing", remedy, is_cut=True)

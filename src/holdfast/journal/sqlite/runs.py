@@ -1,0 +1,262 @@
+"""Runs, tasks and the listing of trajectories, as SQL."""
+
+import sqlite3
+import zlib
+from collections.abc import Sequence
+from contextlib import closing
+
+import msgspec
+
+from holdfast.journal.journal import RunRow, TrajectoryRow, WorkerIdentity
+from holdfast.journal.lease_clock import IS_LEASED, BootClock
+from holdfast.journal.process import is_gone
+from holdfast.journal.sqlite import chain
+from holdfast.records.errors import JournalCorrupt, UsageError
+from holdfast.records.run import Run, RunChange, RunSpec
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Status, TrajectoryKey
+
+# The database's own clock, in seconds since the epoch.
+NOW = "((julianday('now') - 2440587.5) * 86400.0)"
+
+_encode = msgspec.msgpack.encode
+
+
+def create(connection: sqlite3.Connection, spec: RunSpec, tasks: Sequence[Task]) -> Run:
+    if find(connection, spec.name) is not None:
+        raise UsageError(f"run {spec.name!r} exists already")
+    connection.execute(
+        f"INSERT INTO runs(name, spec, changes, created) VALUES (?, ?, ?, {NOW})",  # noqa: S608 - NOW is ours
+        (spec.name, _encode(spec), _encode(())),
+    )
+    run = find(connection, spec.name)
+    assert run is not None, "it was just inserted"
+    _plan(connection, run.id, spec.samples, list(enumerate(tasks)))
+    return run
+
+
+def find(connection: sqlite3.Connection, name: str) -> Run | None:
+    row = connection.execute(
+        "SELECT id, spec, changes, created FROM runs WHERE name = ?", (name,)
+    ).fetchone()
+    if row is None:
+        return None
+    return run_of(name, row)
+
+
+def run_of(name: str, row: tuple[int, bytes, bytes, float]) -> Run:
+    identity, spec, changes, created = row
+    try:
+        run = Run(
+            id=identity,
+            spec=msgspec.msgpack.decode(spec, type=RunSpec),
+            changes=msgspec.msgpack.decode(changes, type=tuple[RunChange, ...]),
+            created=float(created),
+        )
+    except (ValueError, TypeError) as error:  # Of any kind: text that is no UTF-8, too.
+        raise JournalCorrupt(f"run {name!r}: its description does not decode: {error}") from error
+    if run.spec.name != name:
+        raise JournalCorrupt(f"run {name!r}: its description is of run {run.spec.name!r}")
+    return run
+
+
+def amend(
+    connection: sqlite3.Connection,
+    run: Run,
+    spec: RunSpec,
+    tasks: Sequence[Task],
+    differences: Sequence[str],
+) -> Run:
+    """Goes on with another spec: new tasks are planned, missing ones rest, changes are kept."""
+    (now,) = connection.execute(f"SELECT {NOW}").fetchone()
+    changes = (*run.changes, RunChange(tuple(differences), now))
+    connection.execute(
+        "UPDATE runs SET spec = ?, changes = ? WHERE id = ?",
+        (_encode(spec), _encode(changes), run.id),
+    )
+    known: dict[str, int] = dict(
+        connection.execute("SELECT id, ordinal FROM tasks WHERE run = ?", (run.id,)).fetchall()
+    )
+    connection.execute("UPDATE tasks SET current = 0 WHERE run = ?", (run.id,))
+    after = max(known.values(), default=-1) + 1
+    fresh = [task for task in tasks if task.id not in known]
+    planned = [(known[task.id], task) for task in tasks if task.id in known]
+    planned += list(enumerate(fresh, after))
+    _plan(connection, run.id, spec.samples, planned)
+    if spec.scorer and spec.scorer != run.spec.scorer:
+        _unsettle_outcomes(connection, run.id)
+    return Run(id=run.id, spec=spec, changes=changes, created=run.created)
+
+
+def _unsettle_outcomes(connection: sqlite3.Connection, run: int) -> None:
+    """They are finished and only scored again. What a consumer has stays what it was."""
+    connection.execute(
+        "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 "
+        "WHERE run = ? AND status IN (?, ?) AND settled IS NOT NULL AND task NOT IN "
+        "(SELECT task FROM deliveries WHERE run = ?)",
+        (run, int(Status.COMPLETED), int(Status.TRUNCATED), run),
+    )
+
+
+def _plan(
+    connection: sqlite3.Connection, run: int, samples: int, tasks: Sequence[tuple[int, Task]]
+) -> None:
+    rows = [(run, ordinal, task.id, *_body(task)) for ordinal, task in tasks]
+    connection.executemany(
+        "INSERT INTO tasks(run, ordinal, id, body, crc) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT(run, ordinal) DO UPDATE SET body = excluded.body, crc = excluded.crc, "
+        "current = 1",
+        rows,
+    )
+    # A group that a consumer has gets no more members: its batch stays what it was.
+    connection.executemany(
+        "INSERT OR IGNORE INTO trajectories(run, task, sample) SELECT ?1, ?2, ?3 WHERE NOT EXISTS "
+        "(SELECT 1 FROM deliveries WHERE run = ?1 AND task = ?2)",
+        [(run, ordinal, sample) for ordinal, _ in tasks for sample in range(samples)],
+    )
+
+
+def _body(task: Task) -> tuple[bytes, int]:
+    body = _encode(task)
+    return body, zlib.crc32(body)
+
+
+TASK = "CAST(k.id AS BLOB), CAST(k.body AS BLOB), k.crc"
+"""What makes a task, whatever damage made of it: text that is no UTF-8 cannot even be read."""
+
+
+class MisnamedTask(JournalCorrupt):
+    """A task is whole, but its row has another name for it."""
+
+    def __init__(self, name: object, task: Task):
+        super().__init__(f"task {shown(name)!r} is named {task.id!r} in its own text")
+        self.task = task
+
+
+def task_of(row: tuple[object, object, object]) -> Task:
+    """Of `TASK`; what is not as it was written is `JournalCorrupt`."""
+    name, body, crc = row
+    if not isinstance(body, bytes) or zlib.crc32(body) != crc:
+        raise JournalCorrupt(f"task {shown(name)!r} fails its checksum")
+    try:
+        task = msgspec.msgpack.decode(body, type=Task)
+    except ValueError as error:
+        raise JournalCorrupt(f"task {shown(name)!r} does not decode: {error}") from error
+    if name != task.id.encode():
+        raise MisnamedTask(name, task)
+    return task
+
+
+def shown(name: object) -> str:
+    """A name that was read as bytes, for whoever looks for it: whatever damage made of it."""
+    return name.decode(errors="replace") if isinstance(name, bytes) else "?"
+
+
+def text_of(value: object, *, of: str) -> str:
+    """Text that was read as bytes, so that it can be read whatever damage made of it."""
+    if not isinstance(value, bytes):
+        raise JournalCorrupt(f"{of} is no text")
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise JournalCorrupt(f"{of} is no text: {error}") from error
+
+
+def tasks(connection: sqlite3.Connection, run: Run) -> list[Task]:
+    # Closed at once, also by an error: whoever kept that would keep the snapshot with it.
+    with closing(
+        connection.execute(f"SELECT {TASK} FROM tasks k WHERE run = ? ORDER BY ordinal", (run.id,))  # noqa: S608 - ours
+    ) as rows:
+        return [task_of(row) for row in rows]
+
+
+_TRAJECTORY = """SELECT CAST(k.id AS BLOB), t.sample, t.id, t.task, t.status,
+        t.settled IS NOT NULL, t.epoch, coalesce(h.length, 0),
+        coalesce((SELECT 'process ' || w.pid || ' on ' || w.host FROM workers w
+                  WHERE w.id = t.owner), ''),
+        NOT k.current
+    FROM trajectories t JOIN tasks k ON k.run = t.run AND k.ordinal = t.task
+    LEFT JOIN heads h ON h.trajectory = t.id """
+
+
+_Row = tuple[object, int, int, int, int, int, int, int, str, int]
+
+
+def trajectory_rows(
+    connection: sqlite3.Connection, run: str, where: str, parameters: tuple[object, ...]
+) -> list[TrajectoryRow]:
+    """The trajectories `where` of the run with that name, of tables `t` and, for tasks, `k`."""
+    found: list[_Row] = connection.execute(_TRAJECTORY + where, parameters).fetchall()
+    headless = [row[2] for row in found if row[4] and not row[7]]
+    there = chain.lengths_without_heads(connection, headless)
+    return [_trajectory_row(run, row, there.get(row[2], row[7])) for row in found]
+
+
+def _trajectory_row(run: str, row: _Row, records: int) -> TrajectoryRow:
+    name, sample, identity, ordinal, status, settled, epoch, _, owner, resting = row
+    key = TrajectoryKey(run, text_of(name, of=f"the name of task {ordinal}"), sample)
+    if not all(isinstance(number, int) for number in (sample, ordinal, epoch, records)):
+        raise JournalCorrupt(f"{key}: its row does not decode ({row[1:8]!r:.100})")
+    return TrajectoryRow(
+        key=key,
+        id=identity,
+        ordinal=ordinal,
+        status=status_of(status, of=str(key)),
+        settled=bool(settled),
+        epoch=epoch,
+        records=records,
+        owner=owner,
+        resting=bool(resting),
+    )
+
+
+def status_of(value: int, *, of: str) -> Status:
+    try:
+        return Status(value)
+    except ValueError as error:
+        raise JournalCorrupt(f"{of} has status {value!r:.20}, which does not exist") from error
+
+
+def trajectories(connection: sqlite3.Connection, run: Run) -> list[TrajectoryRow]:
+    return trajectory_rows(
+        connection, run.spec.name, "WHERE t.run = ? ORDER BY t.task, t.sample", (run.id,)
+    )
+
+
+def listing(connection: sqlite3.Connection) -> list[RunRow]:
+    found = connection.execute(
+        "SELECT CAST(name AS BLOB), id, spec, changes, created FROM runs ORDER BY id"
+    ).fetchall()
+    named = [(text_of(name, of="the name of a run"), *row) for name, *row in found]
+    return [_run_row(connection, run_of(name, (*row,))) for name, *row in named]
+
+
+def _run_row(connection: sqlite3.Connection, run: Run) -> RunRow:
+    by_status = connection.execute(
+        "SELECT status, count(*), count(settled) FROM trajectories t "
+        "JOIN tasks k ON k.run = t.run AND k.ordinal = t.task AND k.current "
+        "WHERE t.run = ? GROUP BY status ORDER BY status",
+        (run.id,),
+    ).fetchall()
+    (tasks_count,) = connection.execute(
+        "SELECT count(*) FROM tasks WHERE run = ? AND current", (run.id,)
+    ).fetchone()
+    now = BootClock().read()
+    leased = connection.execute(
+        "SELECT host, pid, born, namespace FROM workers w "  # noqa: S608 - IS_LEASED is ours
+        f"WHERE run = :run AND {IS_LEASED}",
+        now.parameters | {"run": run.id},
+    ).fetchall()
+    workers = [WorkerIdentity(*row) for row in leased]
+    return RunRow(
+        name=run.spec.name,
+        created=run.created,
+        tasks=tasks_count,
+        samples=run.spec.samples,
+        by_status={
+            status_of(status, of=f"a trajectory of run {run.spec.name!r}").name: total
+            for status, total, _ in by_status
+        },
+        settled=sum(settled for _, _, settled in by_status),
+        live_workers=tuple(str(worker) for worker in workers if not is_gone(worker)),
+    )

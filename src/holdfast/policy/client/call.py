@@ -1,0 +1,349 @@
+"""One sample, try after try, until it is whole.
+
+Every retry of a single request happens here, under one budget and one deadline. A try that breaks
+off keeps what it sampled: the next one, on whichever replica, goes on from the last token, or
+begins anew where only that gives what an undisturbed run has. An outage makes the call wait instead
+of failing it. Rollouts never see a transient error.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from array import array
+from typing import Protocol
+
+from holdfast.clock import Clock
+from holdfast.policy.client.completion_builder import ABORTED, FINISHED, Sampled
+from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.possible import check_possible
+from holdfast.policy.client.served_model import Seeds
+from holdfast.policy.client.stop_strings import StopWatch
+from holdfast.policy.dialects.dialect import Ask
+from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import (
+    BadAnswer,
+    ContextOverflow,
+    EngineUnavailable,
+    HoldfastError,
+    PolicyError,
+)
+from holdfast.records.redaction import redact
+
+SAVE_SECONDS = 5.0
+STILL_COMING = 10.0
+"""Seconds since the last token within which a reply at its deadline is still under way."""
+
+
+class Replicas(Protocol):
+    """Where a call goes."""
+
+    async def choose(self, request: Request, *, avoid: Endpoint | None) -> Endpoint:
+        """A replica that takes work, another than `avoid` if there is one; waits if none does."""
+        ...
+
+    async def available(self) -> None:
+        """Returns when some replica takes work; raises `EndpointDown` when patience is spent."""
+        ...
+
+    @property
+    def seconds_down(self) -> float: ...
+
+    def distrust(self, endpoint: Endpoint) -> None:
+        """It gave an answer that cannot be used."""
+        ...
+
+    def version_of(self, endpoint: Endpoint) -> str | None: ...
+
+
+class Call:
+    """How one sample is doing. Used once."""
+
+    def __init__(
+        self, request: Request, replicas: Replicas, *, model: str, retry: RetryPolicy, clock: Clock
+    ):
+        self._request = request
+        self._replicas = replicas
+        self._model = model
+        self._retry = retry
+        self._clock = clock
+        self._sampled = Sampled(request)
+        self._started = clock.elapsed()
+        self._down = replicas.seconds_down
+        self._tries = 0
+        self._failures = 0
+        """Since the last outage."""
+        self._outages = 0
+        self._last_save = self._started
+        self._version: str | None = None
+        self._watch: StopWatch | None = None
+        self._is_constrained = request.sampling.json is not False or bool(request.structure)
+        self._renewals = 0
+        """How often what was sampled was given up, to be sampled again under the same seed."""
+        self._fresh = 0
+        """Tokens of the present try when the last of them came."""
+        self._fresh_at = self._started
+
+    async def complete(self) -> Completion:
+        failed: Endpoint | None = None
+        while True:
+            endpoint = await self._replicas.choose(self._request, avoid=failed)
+            self._tries += 1
+            outages = endpoint.gate.outages
+            try:
+                await self._try(endpoint)
+            except PolicyError as error:
+                if not error.retryable:
+                    raise
+                await self._recover(endpoint, error, outages=outages)
+                failed = endpoint
+            else:
+                endpoint.gate.succeeded()
+                return self._sampled.completion(
+                    model=self._model,
+                    tries=self._tries,
+                    seconds=self._taken(),
+                )
+
+    # --- one try
+
+    async def _try(self, endpoint: Endpoint) -> None:
+        if self._is_whole(endpoint):
+            return
+        sampled = self._sampled
+        if self._must_begin_anew(endpoint):
+            self._renewals += 1
+            sampled.begin_anew()
+        ask = await self._ask(endpoint)
+        self._version = self._replicas.version_of(endpoint)
+        sampled.begin(
+            ask.prompt,
+            version=self._version,
+            logprobs_mode=endpoint.logprobs_mode,
+            spelled=ask.spelled,
+        )
+        self._watch = StopWatch.at_seam(self._request, sampled)
+        endpoint.running += 1
+        try:
+            if ask.stream:
+                await self._follow(endpoint, ask)
+            else:
+                await self._receive(endpoint, ask)
+            self._check_end()
+        except PolicyError as error:
+            if isinstance(error, EngineUnavailable) and self._is_complete():
+                return  # It broke off after it had said everything.
+            await self._keep_after(error)
+            raise
+        except asyncio.CancelledError:
+            # The run stops: what is there is kept, if that is still allowed.
+            sampled.interrupted()
+            if not self._is_constrained:
+                with contextlib.suppress(HoldfastError):
+                    await self._save(hold=0)
+            raise
+        finally:
+            endpoint.running -= 1
+
+    def _is_complete(self) -> bool:
+        """Whether what a broken try gave is a whole completion all the same."""
+        if self._watch is not None:
+            self._watch.found(self._sampled)
+        return self._sampled.finish_reason in FINISHED
+
+    async def _keep_after(self, error: PolicyError) -> None:
+        """Keeps what a failed try gave; of one that lied, nothing, and of one that was held to a
+        format neither: an engine begins a format anew with each request, inside of what is there
+        already."""
+        partial = self._request.partial
+        if not isinstance(error, BadAnswer) and not self._is_constrained:
+            self._sampled.interrupted()
+            await self._save(hold=0)
+        elif (taken_back := self._sampled.distrusted()) is not None and partial is not None:
+            await partial.save(taken_back)
+
+    def _is_whole(self, endpoint: Endpoint) -> bool:
+        """Whether what was sampled before needs no further token, or has no room for one."""
+        sampled = self._sampled
+        room, longest = self._request.sampling.max_tokens, endpoint.described.max_model_len
+        if longest is not None and endpoint.dialect.has_tokens:
+            room = min(room, longest - len(self._request.prompt))
+        if len(sampled) and len(sampled) >= room:
+            sampled.finish_reason = "length"
+        elif len(sampled) and sampled.ids[-1] in self._request.stop_token_ids:
+            sampled.finish_reason = "stop"
+        return sampled.finish_reason is not None
+
+    def _must_begin_anew(self, endpoint: Endpoint) -> bool:
+        """Whether tokens of a broken try are given up, although the reply could go on from them.
+
+        Where a seed holds for a whole request, only that request gives the tokens that an
+        undisturbed run has. That is wanted where a seed is, unless tokens are durable already. A
+        reply that is broken off again and again goes on from its tokens all the same: else one
+        that takes longer than the time between two aborts would never end.
+        """
+        request = self._request
+        if not len(self._sampled) or request.seed is None or self._renewals >= self._retry.tries:
+            return False
+        if request.partial is not None or request.draft.ids:
+            return False
+        return endpoint.seeds is Seeds.REQUEST
+
+    async def _ask(self, endpoint: Endpoint) -> Ask:
+        request, sampled = self._request, self._sampled
+        check_possible(request, endpoint)
+        prompt: array[int] = request.prompt
+        if len(sampled):
+            prompt = prompt + sampled.ids
+        wanted = request.sampling.max_tokens - len(sampled)
+        longest = endpoint.described.max_model_len
+        if longest is not None and endpoint.dialect.has_tokens:
+            if len(prompt) >= longest:
+                raise ContextOverflow(f"{len(prompt)} tokens; the model takes {longest}")
+            wanted = min(wanted, longest - len(prompt))
+        return Ask(
+            request=request,
+            model=self._model,
+            prompt=prompt,
+            max_tokens=wanted,
+            seed=self._seed(endpoint),
+            stream=request.partial is not None and endpoint.dialect.has_tokens,
+            _spelled=await endpoint.spellings.of(prompt, request.home),
+        )
+
+    def _seed(self, endpoint: Endpoint) -> int | None:
+        """The request's own; of the rest of a completion, one of the rest's own.
+
+        An engine starts a seed's noise anew with each request. Given the same seed, it would draw
+        the rest with the very noise that drew the beginning.
+        """
+        seed, at = self._request.seed, len(self._sampled)
+        if seed is None or not at or endpoint.seeds is Seeds.POSITION:
+            return seed
+        digest = hashlib.blake2b(f"{seed}\0{at}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 1
+
+    async def _receive(self, endpoint: Endpoint, ask: Ask) -> None:
+        await endpoint.answer(ask, self._sampled, before=lambda: self._note_version(endpoint))
+        if self._watch is not None:
+            self._watch.found(self._sampled)
+
+    async def _follow(self, endpoint: Endpoint, ask: Ask) -> None:
+        partial = self._request.partial
+        assert partial is not None, "only what is kept in parts is streamed"
+        stream = endpoint.stream(ask, self._sampled)
+        self._fresh, self._fresh_at = 0, self._clock.elapsed()
+        try:
+            async for _ in stream:
+                self._note_version(endpoint)
+                if self._watch is not None and self._watch.found(self._sampled):
+                    return
+                if self._is_time_to_save(partial):
+                    await self._save(hold=1)
+                if self._is_late(endpoint):
+                    return
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
+
+    def _note_version(self, endpoint: Endpoint) -> None:
+        """An update that was acknowledged on the way splits a stream where it is; of an answer in
+        one piece, nobody knows which weights sampled which token."""
+        version = self._replicas.version_of(endpoint)
+        if version != self._version:
+            self._version = version
+            whole = self._request.partial is None
+            self._sampled.assume(None if whole else version)
+
+    def _is_late(self, endpoint: Endpoint) -> bool:
+        """A deadline that comes while tokens still come ends the completion as it is. A stream that
+        sends other things than tokens has stalled, whatever it sends."""
+        sampled, now = self._sampled, self._clock.elapsed()
+        if sampled.finish_reason is not None:
+            return False
+        if sampled.fresh > self._fresh:
+            self._fresh, self._fresh_at = sampled.fresh, now
+        silence, late = now - self._fresh_at, self._left() <= 0 or self._is_over_budget()
+        if silence > self._retry.stall_timeout or (late and silence > STILL_COMING):
+            raise EngineUnavailable(f"{endpoint.name} sent no token for {silence:.0f} s")
+        if late and sampled.fresh:
+            sampled.finish_reason = DEADLINE
+        return late and sampled.fresh > 0
+
+    def _is_time_to_save(self, partial: Partial) -> bool:
+        """What has ended is about to be recorded as a whole: it is not drafted any more."""
+        if self._sampled.finish_reason is not None or self._is_constrained:
+            return False
+        unsaved = len(self._sampled) - self._sampled.saved
+        if unsaved > partial.every:
+            return True
+        seconds = SAVE_SECONDS if partial.seconds is None else partial.seconds
+        return unsaved > 1 and self._clock.elapsed() - self._last_save > seconds
+
+    async def _save(self, *, hold: int) -> None:
+        partial = self._request.partial
+        if partial is None:
+            return
+        self._last_save = self._clock.elapsed()
+        if (draft := self._sampled.unsaved(hold=hold)) is not None:
+            await partial.save(draft)
+
+    def _check_end(self) -> None:
+        reason = self._sampled.finish_reason
+        if reason == ABORTED:
+            raise EngineUnavailable("the engine aborted the generation (finish_reason 'abort')")
+        if reason is None:
+            raise EngineUnavailable("the engine's answer ends without a finish_reason")
+
+    # --- after a try that failed
+
+    async def _recover(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> None:
+        """Returns when trying again makes sense, or raises `error`."""
+        # What goes forward is not failing, however often it is interrupted.
+        self._failures = 1 if self._sampled.fresh else self._failures + 1
+        if await self._was_outage(endpoint, error, outages=outages):
+            # The endpoint's failure, not this call's: unless this call is what brings it down.
+            self._outages += 1
+            self._failures = 0
+            if self._outages > self._retry.tries:
+                raise error
+            return
+        left = self._left()
+        if self._failures >= self._retry.tries or left <= 0:
+            raise error
+        await self._pause(endpoint, error, left)
+
+    def _left(self) -> float:
+        """Seconds until the deadline."""
+        return self._retry.deadline - self._taken()
+
+    def _taken(self) -> float:
+        """Seconds since the call began, the endpoint's outages not counted."""
+        down = self._replicas.seconds_down - self._down
+        return max(0.0, self._clock.elapsed() - self._started - down)
+
+    def _is_over_budget(self) -> bool:
+        return self._request.seconds is not None and self._taken() >= self._request.seconds
+
+    async def _was_outage(self, endpoint: Endpoint, error: PolicyError, *, outages: int) -> bool:
+        """Whether the endpoint was down since this try began; waits while no replica is up."""
+        gate = endpoint.gate
+        if isinstance(error, EngineUnavailable) and not error.connected:
+            gate.failed()
+            if self._failures >= self._retry.tries:
+                # Ask before giving up: a lone call never fails often enough to shut the gate.
+                gate.shut()
+        elif isinstance(error, BadAnswer):
+            self._replicas.distrust(endpoint)
+        await self._replicas.available()
+        return gate.outages != outages or not gate.is_open
+
+    async def _pause(self, endpoint: Endpoint, error: PolicyError, left: float) -> None:
+        asked = error.retry_after if isinstance(error, EngineUnavailable) else None
+        delay = self._retry.delay(self._failures, retry_after=asked)
+        if delay > left:
+            raise EngineUnavailable(
+                f"{redact(str(error))} — it asks to wait {delay:.0f} s, more than the {left:.0f} s "
+                "that are left"
+            ) from error
+        endpoint.gate.spend_retry()
+        await self._clock.sleep(delay)

@@ -1,0 +1,161 @@
+"""Inspection: what an endpoint can do, and what is missing for training; it samples some tokens."""
+
+from array import array
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct, structs
+
+from holdfast.policy.client.repeatability import repeatability
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.client.served_model import Seeds
+from holdfast.policy.policy import Completion, Draft, Partial, Request
+from holdfast.records.errors import HoldfastError
+from holdfast.records.logprobs import PROCESSING, LogprobsMode
+from holdfast.records.message import user
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import VersionSource
+from holdfast.records.tokens import count, unpack_ids
+
+PROMPT = array("i", [5, 6, 7, 8])
+TOKENS = 12
+PLAIN = "sample at temperature 1 and top_p 1 alone"
+
+
+class Finding(Struct, frozen=True):
+    """One ability. `fit` says whether training can do with it as it is."""
+
+    what: str
+    fit: bool
+    detail: str
+    failed: bool = False
+    """Whether looking at it failed; `detail` then is what the engine answered instead."""
+    remedy: str = ""
+    """What makes it fit, where something does."""
+
+
+class Inspection(Struct, frozen=True):
+    url: str
+    model: str
+    dialect: str
+    max_model_len: int | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_fit_for_training(self) -> bool:
+        return all(finding.fit for finding in self.findings)
+
+    @property
+    def is_fit_for_evaluation(self) -> bool:
+        """Whether anything could be sampled."""
+        return not all(finding.failed for finding in self.findings)
+
+
+async def inspect(policy: EnginePolicy) -> Inspection:
+    """Looks at the first replica of a policy that was checked."""
+    endpoint = policy.endpoints[0]
+    checks = _CHECKS if policy.has_tokens else (_chat,)
+    findings = [await _look(check, policy) for check in checks]
+    return Inspection(
+        url=endpoint.name,
+        model=policy.model,
+        dialect=endpoint.dialect.kind.value,
+        max_model_len=endpoint.described.max_model_len,
+        findings=tuple(findings),
+    )
+
+
+_LOGPROBS = {
+    LogprobsMode.PROCESSED: Finding("logprobs", True, "of the distribution that was sampled from"),
+    LogprobsMode.TEMPERED: Finding(
+        "logprobs", True, "with temperature, but not with cuts: sample uncut (top_p 1, no top_k)"
+    ),
+    LogprobsMode.RAW: Finding(
+        "logprobs",
+        False,
+        "raw: temperature and top_p are not in them",
+        remedy=f"start it with processed ones ({PROCESSING}), or {PLAIN}",
+    ),
+    LogprobsMode.UNKNOWN: Finding(
+        "logprobs", False, "of a distribution that could not be measured", remedy=PLAIN
+    ),
+}
+
+
+Check = Callable[[EnginePolicy], Awaitable[Finding]]
+
+
+async def _look(check: Check, policy: EnginePolicy) -> Finding:
+    try:
+        return await check(policy)
+    except HoldfastError as error:
+        name = (check.__doc__ or check.__name__).split(".")[0]
+        return Finding(name, False, f"failed: {error}", failed=True)
+
+
+def _request(*, tokens: int = TOKENS, temperature: float = 1.0, seed: int | None = 7) -> Request:
+    return Request(PROMPT, Sampling(tokens, temperature), seed, "holdfast-policy-check")
+
+
+async def _chat(policy: EnginePolicy) -> Finding:
+    """token ids."""
+    request = structs.replace(_request(), messages=(user("Say hello."),))
+    said = await policy.sample(request)
+    assert said.message is not None, "chat answers with a message"
+    return Finding(
+        "token ids", False, "none: this engine answers with messages, good for evaluation only"
+    )
+
+
+async def _ids(policy: EnginePolicy) -> Finding:
+    """token ids."""
+    completion = await policy.sample(_request())
+    return Finding("token ids", True, f"{count(completion.ids)} ids with as many logprobs")
+
+
+async def _logprobs(policy: EnginePolicy) -> Finding:
+    """logprobs."""
+    await policy.sample(_request(tokens=1))  # Of an engine that gives nothing, nothing is said.
+    return _LOGPROBS[policy.logprobs_mode]
+
+
+async def _versions(policy: EnginePolicy) -> Finding:
+    """weight versions."""
+    spans = (await policy.sample(_request())).versions
+    told = [span.version for span in spans if span.source is VersionSource.ENGINE]
+    if told:
+        return Finding("weight versions", True, f"told per span of tokens (now {told[-1]!r})")
+    return Finding(
+        "weight versions",
+        True,
+        "not told: spans are marked as assumed from the last acknowledged update "
+        "(vLLM tells them with --enable-scale-out)",
+    )
+
+
+async def _seeds(policy: EnginePolicy) -> Finding:
+    """seeds."""
+    is_by_position = policy.seeds is Seeds.POSITION
+    detail = await repeatability(policy, _request(), seeds_by_position=is_by_position)
+    return Finding("seeds", True, detail)
+
+
+async def _streams(policy: EnginePolicy) -> Finding:
+    """streaming."""
+    saved: list[Draft] = []
+
+    async def save(draft: Draft) -> None:
+        saved.append(draft)
+
+    request = structs.replace(_request(), partial=Partial(save, 4))
+    streamed = await policy.sample(request)
+    whole = await policy.sample(_request())
+    if _tokens(streamed) != _tokens(whole):
+        return Finding("streaming", True, "works; its tokens differ from those of a whole reply")
+    return Finding("streaming", True, "works: a reply can go on from its last token")
+
+
+def _tokens(completion: Completion) -> list[int]:
+    return unpack_ids(completion.ids).tolist()
+
+
+_CHECKS: tuple[Check, ...] = (_ids, _logprobs, _versions, _seeds, _streams)

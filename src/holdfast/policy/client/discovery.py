@@ -1,0 +1,192 @@
+"""Discovery: what an inference engine is, and what it can do.
+
+Each engine is recognised by what only it has; tokens are sampled only to measure what no engine
+says: of which distribution its logprobs are.
+"""
+
+import ssl
+from collections.abc import Sequence
+from functools import partial
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from holdfast.policy.client.endpoint import Endpoint
+from holdfast.policy.client.http_errors import Denied
+from holdfast.policy.client.logprobs_probe import measured
+from holdfast.policy.client.probe import UNREACHABLE, say
+from holdfast.policy.client.served_model import Model, Seeds
+from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.dialects.dialect import EngineSays, Kind, Unusable
+from holdfast.records.errors import BadRequest, EndpointDown, PolicyRefused, Truncated
+from holdfast.records.logprobs import LogprobsMode
+
+FIRST_SECONDS = 120.0
+"""An engine's first tokens after its start may take a minute."""
+_UNKNOWN = {Kind.VLLM_GENERATE: (403, 404, 405)}
+"""The statuses of a path that an engine does not have, or has switched off as vLLM does."""
+
+
+async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
+    """Sets the endpoint's dialect and its model's limits; raises what a user can do about it."""
+    served = await served_models(endpoint)
+    described = next((one for one in served if one.id == endpoint.model), None)
+    if described is None:
+        raise PolicyRefused(
+            f"{endpoint.name} does not serve model {endpoint.model!r}; it serves: "
+            f"{', '.join(one.id for one in served) or 'none'}"
+        )
+    kind = dialect or await _kind(endpoint, described)
+    endpoint.dialect = DIALECTS[kind]
+    endpoint.described = described
+    described.max_model_len = described.max_model_len or described.context_length
+    endpoint.seeds = _seeds(described)
+    if kind is Kind.SGLANG:
+        await _look_at_sglang(endpoint)
+    endpoint.logprobs_mode = await logprobs_mode_of(endpoint, described, seconds=FIRST_SECONDS)
+
+
+async def logprobs_mode_of(endpoint: Endpoint, described: Model, *, seconds: float) -> LogprobsMode:
+    """What the engine says, or what is measured, within `seconds`, where it does not say it."""
+    if not endpoint.dialect.has_tokens:
+        return LogprobsMode.UNKNOWN
+    if described.logprobs_mode in tuple(LogprobsMode):
+        return LogprobsMode(described.logprobs_mode)
+    post = partial(endpoint.ask, seconds=seconds)
+    return await measured(post, endpoint.dialect, endpoint.model)
+
+
+def _seeds(described: Model) -> Seeds:
+    return Seeds(described.seeds) if described.seeds in tuple(Seeds) else Seeds.REQUEST
+
+
+async def served_models(endpoint: Endpoint) -> list[Model]:
+    """What the engine serves; raises what a user can do about it."""
+    try:
+        return await endpoint.models()
+    except Denied as error:
+        if error.status in (401, 403):
+            raise  # It says what to do about the key.
+        raise PolicyRefused(f"{error} — {_about_address(endpoint)}") from error
+    except UNREACHABLE as error:
+        if _is_plain(error):
+            raise PolicyRefused(
+                f"{endpoint.name} speaks plain http, not https; give the address as "
+                f"http{endpoint.name.removeprefix('https')}"
+            ) from error
+        raise EndpointDown(
+            f"the policy at {endpoint.name} does not answer ({say(error)}); start it, or "
+            "correct the address"
+        ) from error
+
+
+def _about_address(endpoint: Endpoint) -> str:
+    if "v1" in urlsplit(endpoint.url).path.split("/"):
+        return "give the address without /v1 and what follows it"
+    return "it may be no inference engine; check the address"
+
+
+def _is_plain(error: BaseException) -> bool:
+    """Whether what answered a TLS handshake was no TLS."""
+    return isinstance(error, aiohttp.ClientConnectorSSLError) and (
+        isinstance(error.os_error, ssl.SSLError)
+        and error.os_error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
+    )
+
+
+async def check_spoken(endpoints: Sequence[Endpoint]) -> None:
+    """Raises `PolicyRefused` where an engine does not know the path of the dialect that a user
+    named for it; for after `discover`, of those that are up.
+
+    An empty request samples nothing. An engine that knows the path refuses it as such; whatever
+    else it has to say about it, it will say of the first real one.
+    """
+    for endpoint in endpoints:
+        try:
+            await endpoint.ask("POST", endpoint.dialect.path, {"model": endpoint.model})
+        except Denied as error:
+            if error.status not in _UNKNOWN.get(endpoint.dialect.kind, (404, 405)):
+                raise
+            raise PolicyRefused(await _not_spoken(endpoint, error)) from error
+        except UNREACHABLE:
+            continue
+
+
+async def _not_spoken(endpoint: Endpoint, error: Denied) -> str:
+    named, looks_like = endpoint.dialect.kind, await _kind(endpoint, endpoint.described)
+    if named is looks_like:
+        return (
+            f"{error}; it looks like {named.value}, but does not speak it: name another --dialect"
+        )
+    return (
+        f"{endpoint.name} does not speak {named.value}; it looks like {looks_like.value} (leave "
+        "--dialect out to have it found)"
+    )
+
+
+async def _kind(endpoint: Endpoint, model: Model) -> Kind:
+    owner = (model.owned_by or "").lower()
+    if owner in ("vllm", "holdfast"):
+        return Kind.VLLM_GENERATE if await _offers_generate(endpoint) else Kind.VLLM
+    if "fireworks" in owner or "fireworks.ai" in endpoint.url:
+        return Kind.FIREWORKS
+    if owner == "sglang" or await _is_sglang(endpoint):
+        return Kind.SGLANG
+    return Kind.VLLM if await _gives_ids(endpoint) else Kind.CHAT
+
+
+async def _offers_generate(endpoint: Endpoint) -> bool:
+    """Whether vLLM's own wire is there and switched on: it then refuses an empty request as such,
+    instead of not knowing it (404) or having it disabled (403)."""
+    try:
+        await endpoint.ask("POST", DIALECTS[Kind.VLLM_GENERATE].path, {})
+    except (BadRequest, Truncated):
+        return True
+    except UNREACHABLE:
+        return False
+    return True
+
+
+async def _is_sglang(endpoint: Endpoint) -> bool:
+    try:
+        found = msgspec.json.decode(await endpoint.get("/get_model_info"))
+    except UNREACHABLE:
+        return False
+    return isinstance(found, dict) and "model_path" in found
+
+
+async def _look_at_sglang(endpoint: Endpoint) -> None:
+    """What it was started with: a seed counts only in deterministic inference, and by position."""
+    try:
+        found = msgspec.json.decode(await endpoint.get("/get_server_info"))
+    except UNREACHABLE:
+        return
+    if not isinstance(found, dict):
+        return
+    described = endpoint.described
+    lengths = [found.get(name) for name in ("context_length", "max_total_num_tokens")]
+    if described.max_model_len is None:
+        known = (one for one in lengths if isinstance(one, int) and one > 0)
+        described.max_model_len = next(known, None)
+    is_deterministic = found.get("enable_deterministic_inference")
+    if described.seeds is None and isinstance(is_deterministic, bool):
+        endpoint.seeds = Seeds.POSITION if is_deterministic else Seeds.NONE
+
+
+async def _gives_ids(endpoint: Endpoint) -> bool:
+    """Whether an unknown engine completes token ids with token ids: the one question that only a
+    token can answer."""
+    dialect = DIALECTS[Kind.VLLM]
+    body = {
+        "model": endpoint.model,
+        "prompt": [1],
+        "max_tokens": 1,
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
+    try:
+        piece = dialect.whole(await endpoint.ask("POST", dialect.path, body))
+    except (*UNREACHABLE, Unusable, EngineSays):
+        return False
+    return bool(piece.ids) and piece.logprobs is not None

@@ -1,0 +1,79 @@
+"""Measures of which distribution an engine's logprobs are: no engine says it.
+
+The most likely tokens are sampled three times: greedily, at a temperature close to 0, and from a
+distribution that is cut to next to nothing. All three give the same tokens. Greedy replies have the
+logprobs of the model's own distribution; in the other two the same tokens are nearly certain, and
+their logprobs nearly 0, if temperature or cuts are in them. Nothing hangs on chance, seeds, or the
+last digits of a logprob, which differ from batch to batch.
+"""
+
+import asyncio
+from array import array
+from collections.abc import Awaitable, Callable
+from itertools import takewhile
+
+from holdfast.policy.client.probe import UNREACHABLE
+from holdfast.policy.dialects.dialect import Ask, Dialect, EngineSays, Piece, Unusable
+from holdfast.policy.policy import Request
+from holdfast.records.logprobs import LogprobsMode
+from holdfast.records.sampling import Sampling
+
+Post = Callable[[str, str, object], Awaitable[bytes]]
+
+TOKENS = 8
+COLD = 0.01
+"""Lower temperatures are raised to this by vLLM."""
+GREEDY = Sampling(TOKENS, temperature=0.0)
+TEMPERED = Sampling(TOKENS, temperature=COLD)
+CUT = Sampling(TOKENS, top_p=COLD)
+PROMPTS = ((5, 6, 7, 8), (9, 10), (1,))
+"""They make no sense, so that no model is certain of what follows."""
+LEAST = 0.5
+"""By how many nats the greedy tokens must be uncertain, all together."""
+LIKE = 0.75
+UNLIKE = 0.25
+
+
+async def measured(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
+    """UNKNOWN where the engine answers nothing that tells, or not in time."""
+    for prompt in PROMPTS:
+        asks = [_sampled(post, dialect, model, prompt, how) for how in (GREEDY, TEMPERED, CUT)]
+        greedy, tempered, cut = await asyncio.gather(*asks)
+        if greedy is None or tempered is None or cut is None:
+            return LogprobsMode.UNKNOWN
+        found = _mode(_is_in(tempered, greedy), _is_in(cut, greedy))
+        if found is not LogprobsMode.UNKNOWN:
+            return found
+    return LogprobsMode.UNKNOWN
+
+
+async def _sampled(
+    post: Post, dialect: Dialect, model: str, prompt: tuple[int, ...], sampling: Sampling
+) -> Piece | None:
+    ids = array("i", prompt)
+    request = Request(ids, sampling, None, "logprobs")
+    ask = Ask(request, model, ids, max_tokens=TOKENS, seed=None, stream=False)
+    try:
+        return dialect.whole(await post("POST", dialect.path, dialect.body(ask)))
+    except (*UNREACHABLE, Unusable, EngineSays):
+        return None
+
+
+def _is_in(other: Piece, greedy: Piece) -> bool | None:
+    """Whether what makes `other` different is in its logprobs; None: it cannot be told."""
+    ids = zip(greedy.ids or (), other.ids or (), strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ids))
+    own, theirs = (-sum((one.logprobs or ())[:same]) for one in (greedy, other))
+    if own < LEAST:
+        return None
+    if theirs <= UNLIKE * own:
+        return True
+    return False if LIKE * own <= theirs <= own / LIKE else None
+
+
+def _mode(has_temperature: bool | None, has_cuts: bool | None) -> LogprobsMode:
+    if has_temperature is None or has_cuts is None:
+        return LogprobsMode.UNKNOWN
+    if not has_temperature:
+        return LogprobsMode.RAW
+    return LogprobsMode.PROCESSED if has_cuts else LogprobsMode.TEMPERED

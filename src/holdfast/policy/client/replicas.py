@@ -1,0 +1,327 @@
+"""The replicas of one model, as one policy.
+
+A request goes to the replica that has its prefix in its cache, unless that one is busier than the
+rest; a replica that fails is left out until it is well again, and with it the version of the
+weights that everyone else has. Nothing fails because some replicas are down; when all are, calls
+and admission wait until one is back or the run's patience is at its end.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.policy.client.call import Call
+from holdfast.policy.client.circuit_breaker import Downtime
+from holdfast.policy.client.discovery import discover, logprobs_mode_of, served_models
+from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint, base_url
+from holdfast.policy.client.served_model import Model, Seeds
+from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.dialects.dialect import Kind
+from holdfast.policy.policy import Completion, Request
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import EndpointDown, HoldfastError, UsageError
+from holdfast.records.logprobs import PROCESSING, LogprobsMode, worst
+
+MAX_HOMES = 100_000
+SLACK = 1.25
+"""How much busier than the average a replica may be before affinity gives way."""
+DRAIN_POLL = 0.05
+ALIKE = f"start them alike ({PROCESSING})"
+
+
+class EnginePolicy:
+    """One model, served by one or more replicas. Shared by all trajectories of one loop."""
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        model: str,
+        *,
+        dialect: Kind | str | None = None,
+        api_key: str | None = None,
+        retry: RetryPolicy | None = None,
+        patience: float = 900.0,
+        connections: int = 1024,
+        clock: Clock | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ):
+        """`tell` is called with a line for people when a replica goes down, when it is back, and
+        with what a run must not expect of the engine."""
+        self.model = model
+        self._patience, self._connections, self.tell = patience, connections, tell
+        self._retry = retry or RetryPolicy()
+        self._clock = clock or SystemClock()
+        self._dialect = None if dialect is None else _kind(dialect)
+        addresses = [urls] if isinstance(urls, str) else list(urls)
+        if not addresses:
+            raise UsageError("a policy needs at least one address")
+        self.endpoints = [self._endpoint(url, api_key, patience, connections) for url in addresses]
+        self._api_key = api_key
+        if len({endpoint.url for endpoint in self.endpoints}) < len(self.endpoints):
+            raise UsageError("the policy names the same address twice")
+        self._homes: OrderedDict[str, Endpoint] = OrderedDict()
+        self._downtime = Downtime([one.gate for one in self.endpoints], self._clock)
+        self._version: str | None = None
+
+    def _endpoint(
+        self, url: str, api_key: str | None, patience: float, connections: int
+    ) -> Endpoint:
+        endpoint = Endpoint(
+            url,
+            self.model,
+            api_key=api_key,
+            retry=self._retry,
+            patience=patience,
+            connections=connections,
+            clock=self._clock,
+            dialect=DIALECTS[self._dialect or Kind.VLLM],
+        )
+        endpoint.gate.tell = self.tell
+        return endpoint
+
+    def sibling(
+        self,
+        urls: Sequence[str],
+        model: str,
+        *,
+        api_key: str | None = None,
+        retry: RetryPolicy | None = None,
+        patience: float | None = None,
+    ) -> "EnginePolicy":
+        """A policy for another model or other replicas, as patient as this one. At this one's own
+        addresses it has this one's key; a key goes nowhere else."""
+        if {one.url for one in self.endpoints} >= {base_url(url) for url in urls}:
+            api_key = api_key or self._api_key
+        return EnginePolicy(
+            urls,
+            model,
+            api_key=api_key,
+            retry=retry or self._retry,
+            patience=self._patience if patience is None else patience,
+            connections=self._connections,
+            clock=self._clock,
+            tell=self.tell,
+        )
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which an outage is waited out."""
+        return self._patience
+
+    # --- before the work
+
+    async def check(self) -> None:
+        """Finds out what each replica is. One that is down is left for later, if others are up."""
+        found = await asyncio.gather(
+            *(discover(one, self._dialect) for one in self.endpoints), return_exceptions=True
+        )
+        errors = [one for one in found if isinstance(one, BaseException)]
+        for error in errors:
+            if not isinstance(error, EndpointDown) or len(errors) == len(found):
+                raise error
+        for endpoint, outcome in zip(self.endpoints, found, strict=True):
+            endpoint.recheck = partial(self._recheck, endpoint)
+            if outcome is not None:
+                endpoint.introduce = partial(self._introduce, endpoint)
+                endpoint.gate.shut()
+        self._agree()
+
+    async def _introduce(self, endpoint: Endpoint) -> str | None:
+        """A replica that was down at the start, seen for the first time."""
+        like = next(one for one in self.endpoints if one.introduce is None)
+        try:
+            await discover(endpoint, self._dialect)
+        except HoldfastError as error:
+            return str(error)
+        if endpoint.dialect.has_tokens != like.dialect.has_tokens:
+            return f"it speaks {endpoint.dialect.kind.value}, the others {like.dialect.kind.value}"
+        return self._why_apart(endpoint, endpoint.logprobs_mode)
+
+    async def _recheck(self, endpoint: Endpoint, model: Model) -> str | None:
+        """A replica that is back: it may have been started with other options."""
+        mode = await logprobs_mode_of(endpoint, model, seconds=PROBE_SECONDS)
+        if mode is LogprobsMode.UNKNOWN:
+            return None
+        if (why := self._why_apart(endpoint, mode)) is not None:
+            return why
+        if mode is not endpoint.logprobs_mode:
+            before, endpoint.logprobs_mode = endpoint.logprobs_mode, mode
+            self.tell(f"{endpoint.name} is back with {mode} logprobs (before: {before})")
+        return None
+
+    def _why_apart(self, endpoint: Endpoint, mode: LogprobsMode) -> str | None:
+        """Why logprobs of this mode cannot be mixed with those of the replicas that are up."""
+        for other in self.endpoints:
+            if other is not endpoint and other.gate.is_open and _differ(other.logprobs_mode, mode):
+                return (
+                    f"its logprobs are {mode}, those of {other.name} {other.logprobs_mode}; {ALIKE}"
+                )
+        return None
+
+    def _agree(self) -> None:
+        """All replicas speak one dialect: a rollout either has tokens or has none."""
+        up = [one for one in self.endpoints if one.gate.is_open]
+        kinds = sorted({one.dialect.kind.value for one in up})
+        if len({one.dialect.has_tokens for one in up}) > 1:
+            raise UsageError(f"the replicas differ: {', '.join(kinds)}; name one with --dialect")
+        for endpoint in up:
+            if (why := self._why_apart(endpoint, endpoint.logprobs_mode)) is not None:
+                raise UsageError(f"the replicas differ: {endpoint.name}: {why}")
+        for endpoint in self.endpoints:
+            if endpoint not in up:
+                endpoint.dialect, endpoint.described = up[0].dialect, up[0].described
+                endpoint.seeds = up[0].seeds
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether what it samples can be trained on."""
+        return self.endpoints[0].dialect.has_tokens
+
+    @property
+    def logprobs_mode(self) -> LogprobsMode:
+        """What the logprobs of its replicas have in them, once it was checked."""
+        return worst(one.logprobs_mode for one in self.endpoints if one.introduce is None)
+
+    @property
+    def seeds(self) -> Seeds:
+        """What its replicas make of a seed, once it was checked."""
+        return self.endpoints[0].seeds
+
+    async def ready(self) -> None:
+        await self.available()
+
+    @property
+    def seconds_down(self) -> float:
+        return self._downtime.seconds
+
+    # --- the work
+
+    async def sample(self, request: Request) -> Completion:
+        call = Call(request, self, model=self.model, retry=self._retry, clock=self._clock)
+        return await call.complete()
+
+    async def choose(self, request: Request, *, avoid: Endpoint | None = None) -> Endpoint:
+        """The replica for one try of a request: not the one that failed it just now, if another
+        is there."""
+        if len(self.endpoints) == 1 and not self.endpoints[0].draining:
+            await self.available()
+            return self.endpoints[0]
+        while True:
+            await self.available()
+            if up := [one for one in self.endpoints if one.gate.is_open and not one.draining]:
+                return self._best(request, [one for one in up if one is not avoid] or up)
+            await self._clock.sleep(DRAIN_POLL)
+
+    def _best(self, request: Request, up: list[Endpoint]) -> Endpoint:
+        busy = SLACK * (1 + sum(one.running for one in up)) / len(up)
+        home = self._homes.get(request.home)
+        if home is None or home not in up or home.running > busy:
+            ranked = sorted(up, key=lambda one: _rank(request.family, one.url), reverse=True)
+            home = next((one for one in ranked if one.running < busy), None)
+            home = home or min(up, key=lambda one: one.running)
+        if request.home:
+            self._homes[request.home] = home
+            self._homes.move_to_end(request.home)
+            if len(self._homes) > MAX_HOMES:
+                self._homes.popitem(last=False)
+        return home
+
+    async def available(self) -> None:
+        """Returns when some replica takes work; raises `EndpointDown` when none ever will."""
+        gates = [endpoint.gate for endpoint in self.endpoints]
+        if len(gates) == 1:
+            await gates[0].passed()
+            return
+        while not any(gate.is_open and not gate.is_given_up for gate in gates):
+            waited_for = [gate for gate in gates if not gate.is_given_up]
+            if not waited_for:
+                await gates[0].passed()  # Raises, and says why.
+            waits = [asyncio.ensure_future(gate.opened()) for gate in waited_for]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
+
+    def distrust(self, endpoint: Endpoint) -> None:
+        # The only replica is not left out: its call has its own tries, and then fails alone.
+        if len(self.endpoints) > 1:
+            endpoint.gate.lied()
+
+    # --- versions
+
+    def version_of(self, endpoint: Endpoint) -> str | None:
+        """What `endpoint` is assumed to run: what was acknowledged last, if anything was."""
+        return self._version
+
+    def acknowledge(self, version: str) -> None:
+        """Every replica that is up now runs `version`; one that comes back must run it, too."""
+        self._version = version
+        for endpoint in self.endpoints:
+            endpoint.expected_version = version
+
+    # --- draining
+
+    async def drain(self, url: str, *, timeout: float) -> bool:
+        """Gives the replica no new work, and waits for what it has; whether it got done."""
+        endpoint = self._named(url)
+        endpoint.draining = True
+        started = self._clock.elapsed()
+        while endpoint.running:
+            if self._clock.elapsed() - started > timeout:
+                return False
+            await self._clock.sleep(DRAIN_POLL)
+        return True
+
+    def admit(self, url: str) -> None:
+        """Gives a drained replica work again."""
+        self._named(url).draining = False
+
+    def _named(self, url: str) -> Endpoint:
+        for endpoint in self.endpoints:
+            if endpoint.url == url.rstrip("/").removesuffix("/v1"):
+                return endpoint
+        known = ", ".join(endpoint.name for endpoint in self.endpoints)
+        raise UsageError(f"{url} is no replica of this policy; they are: {known}")
+
+    async def aclose(self) -> None:
+        """Closes every client, also when closing one fails."""
+        results = await asyncio.gather(
+            *(endpoint.aclose() for endpoint in self.endpoints), return_exceptions=True
+        )
+        errors = [one for one in results if isinstance(one, BaseException)]
+        if errors:
+            raise errors[0]
+
+
+async def only_model(url: str, *, api_key: str | None = None) -> str:
+    """The model of an engine that serves exactly one."""
+    policy = EnginePolicy(url, "", api_key=api_key)
+    try:
+        served = await served_models(policy.endpoints[0])
+    finally:
+        await policy.aclose()
+    if len(served) != 1:
+        names = ", ".join(one.id for one in served) or "none"
+        raise UsageError(f"{policy.endpoints[0].name} serves {names}: name one with --model")
+    return served[0].id
+
+
+def _kind(dialect: Kind | str) -> Kind:
+    try:
+        return Kind(dialect)
+    except ValueError:
+        known = ", ".join(kind.value for kind in Kind)
+        raise UsageError(f"no dialect {dialect!r}; there are: {known}") from None
+
+
+def _differ(one: LogprobsMode, other: LogprobsMode) -> bool:
+    return one is not other and LogprobsMode.UNKNOWN not in (one, other)
+
+
+def _rank(family: str, url: str) -> bytes:
+    return hashlib.blake2b(f"{family}\0{url}".encode(), digest_size=8).digest()

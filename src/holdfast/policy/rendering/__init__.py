@@ -1,0 +1,26 @@
+"""From messages to tokens, and from sampled tokens to a message.
+
+- `renderer`: Renderer: messages to ids, sampled ids to a message, and the bridge from one turn to
+  the next.
+- `select`: Which renderer a tokenizer gets.
+- `family`: FamilyRenderer: the hand-written rendering of a model family, from the `renderers`
+  package.
+- `template`: TemplateRenderer: any model that has a chat template.
+- `jinja`: Chat templates: Jinja, in the environment that transformers gives them.
+- `template_probe`: A short conversation that stands in for a long one, to learn what a chat
+  template appends.
+- `tokenizer`: Tokenizer: a folder's vocabulary, special tokens and chat template, without
+  transformers.
+- `to_dicts`: A conversation as the dictionaries that chat templates and the `renderers` package
+  read.
+- `parse`: Completion parser: sampled ids to a message, by the markup that a chat template mentions.
+- `parse_tool_calls`: Tool calls and reasoning in what a model sampled.
+- `messages_only`: The renderer of engines that take messages and give messages: it makes no tokens
+  at all.
+- `reasoning_effort`: Reasoning effort: how long a model is to think, where its template has a word
+  for it.
+- `parse_stream`: LiveMessage: what can be told of a reply while it is sampled.
+- `detokenize_stream`: Increments: the text of tokens that come bit by bit, for a cost that does not
+  grow with them.
+- `structure`: Structure: a reply that is kept to tool calls in the markup of its model's family.
+"""

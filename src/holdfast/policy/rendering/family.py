@@ -1,0 +1,261 @@
+"""FamilyRenderer: the hand-written rendering of a model family, from the `renderers` package.
+
+The package's bridge returns prompt + completion + what follows, and copies all of it. What it
+reads of the prompt is only the last assistant header, which decides whether reasoning is open; so
+it is given the prompt from its last end of a turn on, and the cost of a bridge does not grow with
+the history.
+
+Invariant: what the package returns begins with exactly what it was given, or there is no bridge.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from holdfast.policy.rendering.parse_tool_calls import from_attempts, message
+from holdfast.policy.rendering.reasoning_effort import MOST_LEVELS, unsupported
+from holdfast.policy.rendering.structure import Marks, hermes_marks
+from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments, verbatim_arguments
+from holdfast.policy.rendering.tokenizer import Tokenizer, extra
+from holdfast.records.errors import UsageError
+from holdfast.records.message import Message
+from holdfast.records.tokens import last_of
+
+Tools = Sequence[dict[str, object]]
+
+# These write a call's arguments as they are given; the others have to take them apart.
+_VERBATIM = frozenset(
+    (
+        "qwen3",
+        "qwen3-vl",
+        "llama-3",
+        "deepseek-v3",
+        "deepseek-r1",
+        "kimi-k2",
+        "kimi-k2.5",
+        "gpt-oss",
+    )
+)
+# Calls are JSON between tags, name first.
+_HERMES = frozenset(("qwen3", "qwen3-vl", "prime-qwen3"))
+_DEVELOPER = frozenset(("gpt-oss", "gemma4", "deepseek-v4"))
+# The last header is what this one reads; its turns may end with a token that stops nothing.
+_ANCHORS = {"gpt-oss": "<|start|>"}
+_HEADERS = {"llama-3": "<|end_header_id|>"}
+_CLOSINGS = {"gemma4": "<channel|>", "hy3": "</think:opensource>", "gpt-oss": "", "inkling": ""}
+"""What ends reasoning, where it is not `</think>`; "": what is cut reads as what is not."""
+# Its text goes through an encoder of its own, in which special tokens are text anyway.
+_OWN_ENCODER = frozenset(("gpt-oss",))
+
+
+class FamilyRenderer:
+    """`keep_reasoning` keeps earlier reasoning where the family's template would drop it when a
+    user speaks, so that the stream is never broken there."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        family: str,
+        *,
+        keep_reasoning: bool = False,
+        options: Mapping[str, object] | None = None,
+    ):
+        self.tokenizer = tokenizer
+        self.family = family
+        chosen = dict(options or {})
+        self._options, self._keep_reasoning = chosen, keep_reasoning
+        self._package = _package_renderer(tokenizer, family, chosen, keep_reasoning=keep_reasoning)
+        self.stop_token_ids: tuple[int, ...] = tuple(self._package.get_stop_token_ids())
+        anchor = _ANCHORS.get(family)
+        self._anchors = frozenset(
+            self.stop_token_ids if anchor is None else (tokenizer.convert_tokens_to_ids(anchor),)
+        )
+        header = _HEADERS.get(family)
+        self._header = None if header is None else tokenizer.convert_tokens_to_ids(header)
+        self._closing = tokenizer.encode(_CLOSINGS.get(family, "</think>"))
+        digest = tokenizer.digest(repr(sorted(chosen.items())), str(keep_reasoning))
+        self.name = f"renderers:{family}@{version()}+{digest}"
+        self._at_effort: dict[str, FamilyRenderer] = {}
+
+    def with_effort(self, effort: str) -> "FamilyRenderer":
+        if (found := self._at_effort.get(effort)) is not None:
+            return found
+        other = copy.copy(self)
+        options = {**self._options, "reasoning_effort": effort}
+        try:
+            vars(other)["_package"] = _package_renderer(
+                self.tokenizer, self.family, options, keep_reasoning=self._keep_reasoning
+            )
+        except UsageError as error:
+            raise unsupported(str(error)) from error
+        if len(self._at_effort) < MOST_LEVELS:
+            self._at_effort[effort] = other
+        return other
+
+    def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
+        try:
+            ids: list[int] = self._package.render_ids(
+                self._dicts(messages), tools=list(tools) or None, add_generation_prompt=True
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise UsageError(f"{self.name} does not render this conversation: {error}") from error
+        return ids
+
+    def bridge(
+        self,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        messages: Sequence[Message],
+        tools: Tools,
+    ) -> list[int] | None:
+        if not messages:
+            return self._speaking_again(prompt, completion, tools)
+        given = self.tail(prompt)
+        sampled = list(completion)
+        found = self._package.bridge_to_next_turn(
+            given, sampled, self._dicts(messages), tools=list(tools) or None
+        )
+        if found is None:
+            return None
+        kept = given + sampled
+        # The package cuts what stands after an end of turn; a stream is never cut.
+        return found.token_ids[len(kept) :] if found.token_ids[: len(kept)] == kept else None
+
+    def _speaking_again(
+        self, prompt: Sequence[int], completion: Sequence[int], tools: Tools
+    ) -> list[int] | None:
+        """What follows where the assistant speaks again at once. The package has no bridge for it:
+        its rendering of a short conversation says how a turn ends, and how one begins."""
+        user: dict[str, object] = {"role": "user", "content": "."}
+        both: list[dict[str, object]] = [user, {"role": "assistant", "content": "."}]
+        try:
+            turn = self._rendered(both, tools)
+            before = len(self._rendered([user], tools))
+            opening = self._opening(both, tools) or self._opening([user], tools)
+        except (ValueError, TypeError, KeyError):
+            return None
+        end = max((last_of(turn, token) for token in self.stop_token_ids), default=-1)
+        after, closing = ([], []) if end < before else (turn[end + 1 :], [turn[end]])
+        if completion and completion[-1] in self.stop_token_ids:
+            return [*after, *opening]
+        thinking = self._closing if self._is_thinking(completion, prompt, tools) else []
+        return [*thinking, *closing, *after, *opening]
+
+    def _opening(self, conversation: list[dict[str, object]], tools: Tools) -> list[int]:
+        """What invites the assistant to speak after a conversation; empty if nothing does."""
+        closed = self._rendered(conversation, tools)
+        ids = self._rendered(conversation, tools, add_generation_prompt=True)
+        return ids[len(closed) :] if ids[: len(closed)] == closed else []
+
+    def _rendered(
+        self, conversation: list[dict[str, object]], tools: Tools, **options: bool
+    ) -> list[int]:
+        ids: list[int] = self._package.render_ids(
+            conversation, tools=list(tools) or None, **options
+        )
+        return ids
+
+    def _is_thinking(self, completion: Sequence[int], prompt: Sequence[int], tools: Tools) -> bool:
+        """Whether the completion ends in the middle of reasoning."""
+        try:
+            parsed = self._package.parse_response(
+                list(completion), tools=list(tools) or None, prompt_ids=self.tail(prompt) or None
+            )
+        except Exception:
+            return False  # The parser is not ours and the text is the policy's.
+        return not parsed.reasoning_complete
+
+    def parse(
+        self, completion: Sequence[int], *, prompt: Sequence[int] = (), tools: Tools = ()
+    ) -> Message:
+        ids = list(completion)
+        if self._header in ids:
+            # The package takes it for the end of the prompt's header, and drops what is before it.
+            return message(self.tokenizer.decode(self._said(ids)).strip())
+        try:
+            parsed = self._parsed(ids, prompt, tools)
+            return from_attempts(
+                parsed.content,
+                parsed.reasoning_content,
+                parsed.tool_calls,
+                text_of=lambda first, last: self.tokenizer.decode(ids[first:last]),
+            )
+        except Exception:
+            # The parser is not ours and the text is the policy's: what breaks it is only text.
+            end = ids[:-1] if ids and ids[-1] in self.stop_token_ids else ids
+            return message(self.tokenizer.decode(end))
+
+    def _parsed(self, ids: list[int], prompt: Sequence[int], tools: Tools) -> Any:
+        given = {"tools": list(tools) or None, "prompt_ids": self.tail(prompt) or None}
+        parsed = self._package.parse_response(ids, **given)
+        if parsed.reasoning_complete or not self._closing:
+            return parsed
+        # Reasoning that was cut reads as if it ended there: the package keeps spaces around it, or
+        # drops what was said before it, which it does not where it is closed.
+        closed = self._package.parse_response([*self._said(ids), *self._closing], **given)
+        return closed if closed.reasoning_complete else parsed
+
+    def _said(self, ids: list[int]) -> list[int]:
+        end = next((at for at, token in enumerate(ids) if token in self.stop_token_ids), len(ids))
+        return ids[:end]
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=not special)
+
+    def encode(self, text: str, *, whole: bool) -> list[int]:
+        return self.tokenizer.encode_whole(text) if whole else self.tokenizer.encode(text)
+
+    def call_marks(self, name: str) -> Marks | None:
+        return hermes_marks(name) if self.family in _HERMES else None
+
+    def tail(self, prompt: Sequence[int]) -> list[int]:
+        """The prompt from its last end of a turn on: all that the package reads of it."""
+        at = max((last_of(prompt, anchor) for anchor in self._anchors), default=-1)
+        return list(prompt[max(at, 0) :])
+
+    def _dicts(self, messages: Sequence[Message]) -> list[dict[str, object]]:
+        return as_dicts(
+            messages,
+            quoted=str if self.family in _OWN_ENCODER else self.tokenizer.quoted,
+            arguments=verbatim_arguments if self.family in _VERBATIM else decoded_arguments,
+            developer=self.family in _DEVELOPER,
+        )
+
+
+def version() -> str:
+    """Of the `renderers` package: another version may render otherwise."""
+    return metadata.version("renderers")
+
+
+def families() -> tuple[str, ...]:
+    """The names of the families that the package renders by hand."""
+    return tuple(sorted(set(known_models().values())))
+
+
+def known_models() -> dict[str, str]:
+    """Model names, as a hub has them, and the family of each."""
+    models: dict[str, str] = dict(_package().MODEL_RENDERER_MAP)
+    return models
+
+
+def _package() -> Any:
+    return extra("renderers.base", needed_by="a model family")
+
+
+def _package_renderer(
+    tokenizer: Tokenizer, family: str, options: dict[str, object], *, keep_reasoning: bool
+) -> Any:
+    base = _package()
+    configs = extra("renderers.configs", needed_by="a model family")
+    try:
+        config = configs.config_from_name(family)
+        if config is None:
+            raise ValueError("the family has no settings")
+        if keep_reasoning:
+            config = type(config)(thinking_retention="all")
+        return base.create_renderer(tokenizer, config, chat_template_kwargs=options or None)
+    except Exception as error:  # assertions, download errors: all say that the two do not fit
+        raise UsageError(
+            f"{tokenizer.name_or_path} cannot be rendered as {family}: {error}"
+        ) from error

@@ -1,0 +1,103 @@
+"""Completion parser: sampled ids to a message, by the markup that a chat template mentions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.policy.rendering.parse_tool_calls import (
+    from_attempts,
+    hermes,
+    message,
+    split_reasoning,
+)
+from holdfast.policy.rendering.tokenizer import Tokenizer, extra
+from holdfast.records.errors import UsageError
+from holdfast.records.message import Message
+
+HERMES, PLAIN = "hermes", "none"
+_DETECTED = (
+    ("<arg_key>", "glm"),
+    ("<function=", "qwen3.5"),
+    ("<｜tool▁calls▁begin｜>", "deepseek-v3"),
+    ("<tool_call>", HERMES),
+)
+
+
+class CompletionParser:
+    """Whatever was sampled becomes a message; what is no markup, or broken markup, is its text."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: str,
+        *,
+        stops: Sequence[int],
+        tool_parser: str | None = None,
+    ):
+        self.name = tool_parser or next(
+            (name for mark, name in _DETECTED if mark in template), PLAIN
+        )
+        self.reasons = "</think>" in template
+        """Whether the template tells reasoning from what is said."""
+        end = tokenizer.encode("</think>")
+        self.reasoning_end = end[0] if self.reasons and len(end) == 1 else None
+        self._tokenizer = tokenizer
+        self._stops = frozenset(stops)
+        self._tools = _package_parser(self.name, tokenizer)
+
+    def parse(self, completion: Sequence[int], *, prompt: Sequence[int] = ()) -> Message:
+        ids = self._said(completion)
+        text = self._tokenizer.decode(ids)
+        reasoning, rest = None, text
+        if self.reasons:
+            reasoning, rest = split_reasoning(text, opened=self._opened(prompt))
+        if self.name == PLAIN:
+            return message(rest, reasoning=reasoning)
+        if self._tools is None:
+            content, calls = hermes(rest)
+            return message(content, reasoning=reasoning, calls=calls)
+        return self._with_package(ids, rest, reasoning)
+
+    def is_thinking(self, completion: Sequence[int], prompt: Sequence[int]) -> bool:
+        """Whether the completion ends in the middle of reasoning."""
+        if not self.reasons:
+            return False
+        text = self._tokenizer.decode(self._said(completion))
+        begun = text.lstrip().startswith("<think>") or self._opened(prompt)
+        return begun and "</think>" not in text
+
+    def _with_package(self, ids: list[int], rest: str, reasoning: str | None) -> Message:
+        end = self.reasoning_end
+        start = ids.index(end) + 1 if reasoning is not None and end in ids else 0
+        if reasoning is not None and not start:
+            return message(rest, reasoning=reasoning)
+        after = ids[start:]
+        try:
+            content, attempts = self._tools.extract(after)
+            return from_attempts(
+                self._tokenizer.decode(content).strip(),
+                reasoning,
+                attempts,
+                text_of=lambda first, last: self._tokenizer.decode(after[first:last]),
+            )
+        except Exception:
+            # The parser is not ours and the text is the policy's: what breaks it is only text.
+            return message(rest, reasoning=reasoning)
+
+    def _said(self, completion: Sequence[int]) -> list[int]:
+        ids = list(completion)
+        end = next((at for at, token in enumerate(ids) if token in self._stops), len(ids))
+        return ids[:end]
+
+    def _opened(self, prompt: Sequence[int]) -> bool:
+        # The invitation to think is the very end of a prompt.
+        return self._tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")
+
+
+def _package_parser(name: str, tokenizer: Tokenizer) -> Any:
+    if name in (HERMES, PLAIN):
+        return None
+    parsers = extra("renderers.parsers", needed_by=f"tool calls of kind {name!r}")
+    if name not in parsers.TOOL_PARSERS:
+        known = ", ".join(sorted([HERMES, PLAIN, *parsers.TOOL_PARSERS]))
+        raise UsageError(f"there is no tool call parser {name!r}; there are {known}")
+    return parsers.get_tool_parser(name, tokenizer)

@@ -1,0 +1,266 @@
+"""LiveMessage: what can be told of a reply while it is sampled.
+
+The end of a reply decides what its beginning means: markup that closes makes a call of what looked
+like text, and the ends of a text may be stripped. What is told here is what no end can change: text
+up to the first sign of markup, without the spaces at its end. Where markup may be followed by more
+of it (the end of reasoning), the renderer's own parser says what the text then belongs to.
+
+Invariant: what is told of a channel, put together, is a beginning of what the renderer's `parse`
+finds in that channel when the reply is whole. The cost of a batch of tokens grows with the batch,
+but for a bounded number of times at which everything is parsed.
+"""
+
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from functools import lru_cache, partial
+
+from msgspec import Struct
+
+from holdfast.policy.rendering.detokenize_stream import BROKEN, Increments
+from holdfast.policy.rendering.family import FamilyRenderer
+from holdfast.policy.rendering.renderer import ByteRenderer, Renderer
+from holdfast.policy.rendering.template import TemplateRenderer
+from holdfast.records.message import Message
+
+MOST_PARSES = 16
+_THINK = ("<think>", "</think>")
+_TOOL = ("<tool_call>", "</tool_call>", "｜DSML｜")
+# What stands between channels. Any other markup may be the beginning of a call, and is waited out.
+_BETWEEN = frozenset(
+    (
+        *_THINK,
+        *("<think:opensource>", "</think:opensource>"),
+        *("<|channel>", "<channel|>", "<|think|>"),
+        *("<|content_thinking|>", "<|content_text|>", "<|end_message|>", "<|message_model|>"),
+        *("<|channel|>", "<|message|>", "<|end|>", "<|start|>"),
+    )
+)
+_WHOLE_IS_A_CALL = frozenset(("llama-3",))
+"""Families whose calls are JSON without any markup around it."""
+_CONTENT_AFTER = {"inkling": "<|content_text|>"}
+"""Families in which other text may be the name of a call."""
+
+
+class Channel(StrEnum):
+    REASONING = "reasoning"
+    CONTENT = "content"
+
+
+Said = tuple[Channel, str]
+
+
+class Grammar(Struct, frozen=True):
+    """What a renderer's replies are told apart by."""
+
+    control: dict[int, str]
+    """Tokens that are no text."""
+    markers: tuple[str, ...]
+    """What they are, and what counts as markup however it is spelled."""
+    whole_is_a_call: bool = False
+    content_after: str | None = None
+    """The only markup after which text is content."""
+
+
+def grammar_of(renderer: Renderer) -> Grammar | None:
+    """None: nothing of a reply can be told before its end."""
+    if isinstance(renderer, ByteRenderer):
+        control = {ByteRenderer.OPEN: "<|open|>", ByteRenderer.END: "<|end|>"}
+        return Grammar(control, (*_THINK, *_TOOL))
+    if isinstance(renderer, TemplateRenderer | FamilyRenderer):
+        control = renderer.tokenizer.control_tokens
+        family = renderer.family if isinstance(renderer, FamilyRenderer) else ""
+        stops = {token: control.get(token, "") for token in renderer.stop_token_ids}
+        markers = tuple(dict.fromkeys((*_THINK, *_TOOL, *control.values())))
+        return Grammar(
+            {**control, **stops},
+            markers,
+            whole_is_a_call=family in _WHOLE_IS_A_CALL,
+            content_after=_CONTENT_AFTER.get(family),
+        )
+    return None
+
+
+class LiveMessage:
+    """One reply under way."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        *,
+        prompt: Sequence[int],
+        tools: Sequence[dict[str, object]] = (),
+        stop: Sequence[str] = (),
+        bare: bool = False,
+    ):
+        """`bare`: whatever the reply looks like, it is text, up to a stop string."""
+        found = grammar_of(renderer)
+        self._grammar = found or Grammar({}, ())
+        self._control = {} if bare else self._grammar.control
+        self._decode = partial(renderer.decode, special=False) if bare else renderer.decode
+        self._renderer, self._prompt, self._tools = renderer, prompt, tools
+        self._signs = _signs((*(() if bare else self._grammar.markers), *stop))
+        self._ids: array[int] = array("i")
+        self._text = Increments(self._decode)
+        self._channel: Channel | None = Channel.CONTENT if bare else None
+        """Whose the present text is; None: that has to be found out."""
+        self._unplaced = ""
+        """The text since the last sign of markup, while it belongs to nothing."""
+        self._held = ""
+        """Text of the channel that may yet turn out to be something else."""
+        self._told: dict[Channel, list[str]] = {channel: [] for channel in Channel}
+        self._parses = 0
+        self._found: list[Said] = []
+        self._last_marker: str | None = None
+        self.is_over = found is None
+        """Whether nothing more is told before the reply is whole."""
+
+    def take(self, ids: Sequence[int]) -> list[Said]:
+        """What can be told now that `ids` have been sampled, too."""
+        start = 0
+        for at, token in enumerate(ids):
+            if self.is_over:
+                break
+            if token in self._control:
+                self._plain(ids[start:at])
+                self._met(self._control[token])
+                self._ids.append(token)
+                self._text = Increments(self._decode)
+                start = at + 1
+        if not self.is_over:
+            self._plain(ids[start:])
+        found, self._found = self._found, []
+        return found
+
+    # --- text
+
+    def _plain(self, ids: Sequence[int]) -> None:
+        if not len(ids) or self.is_over:
+            return
+        self._ids.extend(ids)
+        text = self._text.take(ids)
+        while text and not self.is_over:
+            text = self._more(text)
+
+    def _more(self, text: str) -> str:
+        """Takes text up to the first sign of markup; what is left of it."""
+        before = self._held if self._channel else self._unplaced
+        whole = before + text
+        # A sign may have begun in what was there before, but it did not end there.
+        sign = self._signs.whole.search(whole, max(0, len(before) - self._signs.longest))
+        plain, rest = (whole[: sign.start()], whole[sign.end() :]) if sign else (whole, "")
+        if self._channel is None:
+            self._unplaced = plain
+            self._place(is_whole=sign is None)
+        else:
+            self._held = plain
+        if self._channel is not None:
+            self._tell()
+        if sign is not None:
+            self._met(sign[0])
+        return rest
+
+    def _met(self, marker: str) -> None:
+        self._channel, self._unplaced, self._held = None, "", ""
+        self._last_marker = marker
+        if marker not in _BETWEEN:
+            self.is_over = True
+
+    def _tell(self) -> None:
+        assert self._channel is not None, "text has its channel before it is told"
+        # Spaces at the end may be stripped, and so may those before the beginning of a sign.
+        end = len(self._held) - self._signs.begun(self._held)
+        certain = self._held[:end].rstrip()
+        self._say(self._channel, certain)
+        self._held = self._held[len(certain) :]
+
+    def _say(self, channel: Channel, text: str) -> None:
+        if text:
+            self._found.append((channel, text))
+            self._told[channel].append(text)
+
+    # --- whose it is
+
+    def _place(self, *, is_whole: bool) -> None:
+        """Finds out whose the text since the last sign is. Only the last text can be placed: of an
+        earlier one, the parser says where it went together with what followed."""
+        text = _core(self._unplaced)
+        if not text.strip() or not is_whole:
+            return
+        self._parses += 1
+        if self._parses > MOST_PARSES:
+            self.is_over = True
+            return
+        said = self._renderer.parse(self._ids, prompt=self._prompt, tools=self._tools)
+        ends = [one for one in Channel if _core(_of(said, one)).endswith(text.strip())]
+        if len(ends) > 1:
+            return  # More text will tell.
+        if not ends or not self._goes_on(said, ends[0]):
+            self.is_over = True
+            return
+        (self._channel,) = ends
+        if self._channel is Channel.CONTENT:
+            self._say(Channel.REASONING, self._rest(said, Channel.REASONING))
+        self._held = self._rest(said, self._channel) + self._unplaced[len(text) :]
+        self._unplaced = ""
+
+    def _rest(self, said: Message, channel: Channel) -> str:
+        """What the parser found and was not told."""
+        return _core(_of(said, channel))[len("".join(self._told[channel])) :]
+
+    def _goes_on(self, said: Message, channel: Channel) -> bool:
+        """Whether what the parser found goes on from what was told, and will whatever comes."""
+        found, told = _of(said, channel), "".join(self._told[channel])
+        if channel is Channel.CONTENT and not self._is_content(found, is_first=not told):
+            return False
+        return found.startswith(told)
+
+    def _is_content(self, text: str, *, is_first: bool) -> bool:
+        grammar = self._grammar
+        if grammar.content_after not in (None, self._last_marker):
+            return False
+        # Before calls, spaces are stripped which are kept where there are none.
+        return not is_first or not (
+            text[:1].isspace() or (grammar.whole_is_a_call and text.startswith("{"))
+        )
+
+
+class _Signs(Struct, frozen=True):
+    """What ends plain text."""
+
+    whole: re.Pattern[str]
+    beginnings: frozenset[str]
+    longest: int
+
+    def begun(self, text: str) -> int:
+        """How many characters at the end of the text may be the beginning of a sign."""
+        for length in range(min(self.longest - 1, len(text)), 0, -1):
+            if text[-length:] in self.beginnings:
+                return length
+        return 0
+
+
+@lru_cache(maxsize=64)
+def _signs(markers: tuple[str, ...]) -> _Signs:
+    longest_first = sorted((one for one in markers if one), key=len, reverse=True)
+    return _Signs(
+        re.compile("|".join(map(re.escape, longest_first)) or r"(?!)"),
+        frozenset(_beginnings(longest_first)),
+        len(longest_first[0]) if longest_first else 0,
+    )
+
+
+def _beginnings(markers: Iterable[str]) -> Iterable[str]:
+    return (marker[:length] for marker in markers for length in range(1, len(marker)))
+
+
+def _of(said: Message, channel: Channel) -> str:
+    return said.text if channel is Channel.CONTENT else said.reasoning or ""
+
+
+def _core(text: str) -> str:
+    """Without what is stripped from its end, or not yet a character there."""
+    while text != (shorter := text.rstrip().rstrip(BROKEN)):
+        text = shorter
+    return text

@@ -1,0 +1,41 @@
+"""Reasoning effort: how long a model is to think, where its template has a word for it.
+
+An engine that takes messages is told by a parameter. One that takes tokens knows only its prompt:
+the renderer has to write the effort into it, or there is no such thing as effort for this model.
+"""
+
+from typing import Protocol, runtime_checkable
+
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.errors import Unsupported
+
+MOST_LEVELS = 16
+"""Renderings that are kept at hand; no template has as many levels."""
+
+
+@runtime_checkable
+class TakesEffort(Protocol):
+    """A renderer that may know what to do with an effort."""
+
+    def with_effort(self, effort: str) -> Renderer:
+        """The same renderer, writing this effort; raises `Unsupported` where it cannot."""
+        ...
+
+
+def at_effort(renderer: Renderer, effort: str | None) -> Renderer:
+    """The renderer that writes `effort` into its prompts; raises `Unsupported` by that name."""
+    if effort is None or isinstance(renderer, MessagesOnly):
+        return renderer
+    if not isinstance(renderer, TakesEffort):
+        raise unsupported(f"the renderer {renderer.name!r} has no words for it")
+    return renderer.with_effort(effort)
+
+
+def unsupported(why: str, *, told: str = "") -> Unsupported:
+    """`told`: the same without paths, for agents."""
+    return Unsupported(
+        "reasoning_effort",
+        f"reasoning_effort cannot be followed: {why}; leave it out",
+        why=told or why,
+    )

@@ -1,0 +1,148 @@
+"""Renderer: messages to ids, sampled ids to a message, and the bridge from one turn to the next.
+
+The bridge is what keeps a trajectory token-exact: it gives only the ids that *follow* a sampled
+completion, so that the next prompt begins with exactly what the engine sampled.
+"""
+
+import json
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.policy.rendering.parse_tool_calls import hermes
+from holdfast.policy.rendering.structure import Marks, hermes_marks
+from holdfast.records.message import Message, Role
+from holdfast.records.tokens import TYPE_IDS
+
+_CODE_POINTS = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
+
+
+class Renderer(Protocol):
+    """Pure functions of what they are given: large prompts are rendered in threads, so that its
+    methods run in several at once."""
+
+    name: str
+    """Part of a run's identity: other rendering is another run."""
+    stop_token_ids: tuple[int, ...]
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, object]]
+    ) -> Sequence[int]:
+        """A whole conversation, ready for the assistant to speak. Where the ids are at hand as a
+        new `array("i")`, that is the cheapest to give."""
+        ...
+
+    def bridge(
+        self,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, object]],
+    ) -> list[int] | None:
+        """Only the ids that follow prompt + completion; None if only a full rendering will do.
+
+        Its cost does not grow with the length of the prompt.
+        """
+        ...
+
+    def parse(
+        self,
+        completion: Sequence[int],
+        *,
+        prompt: Sequence[int] = (),
+        tools: Sequence[dict[str, object]] = (),
+    ) -> Message:
+        """The assistant's message. Tool calls have no ids yet; malformed ones stay text.
+
+        The prompt tells whether it opened the reasoning that the completion goes on with.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        """The text of ids, for people and for finding stop strings: never to be encoded again.
+
+        Engines look for stop strings in the text without its special tokens.
+        """
+        ...
+
+
+class ByteRenderer:
+    """One token per byte of UTF-8, one that opens a message and one that ends it.
+
+    It needs no model files, which makes it the renderer of tests and demos. Until they are packed,
+    its tokens are the code points of a text: so they are put together at the speed of memory.
+    """
+
+    name = "bytes"
+    OPEN = 256
+    END = 257
+    stop_token_ids: tuple[int, ...] = (END,)
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, object]]
+    ) -> Sequence[int]:
+        shown = self._block("tools", json.dumps(list(tools), sort_keys=True)) if tools else ""
+        return _code_points(shown + self._said(messages))
+
+    def bridge(
+        self,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, object]],
+    ) -> list[int] | None:
+        # A completion that was cut by its length never wrote its own end.
+        end = "" if completion and completion[-1] == self.END else chr(self.END)
+        return _code_points(end + self._said(messages)).tolist()
+
+    def parse(
+        self,
+        completion: Sequence[int],
+        *,
+        prompt: Sequence[int] = (),
+        tools: Sequence[dict[str, object]] = (),
+    ) -> Message:
+        text = self.decode(completion)
+        rest, calls = hermes(text)
+        return Message(Role.ASSISTANT, rest, tool_calls=calls)
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        # Nearly always, only the last token is none of the bytes.
+        body = ids[:-1] if len(ids) and ids[-1] >= 256 else ids
+        try:
+            raw = bytes(list(body))
+        except ValueError:
+            raw = bytes(token for token in ids if token < 256)
+        return raw.decode("utf-8", "replace")
+
+    def encode(self, text: str, *, whole: bool) -> list[int]:
+        return list(text.encode("utf-8", "surrogatepass"))
+
+    def call_marks(self, name: str) -> Marks:
+        return hermes_marks(name, space="")
+
+    def _said(self, messages: Sequence[Message]) -> str:
+        """Messages, and the opening of the assistant's next one."""
+        return "".join([*map(self._message, messages), self._opening(Role.ASSISTANT)])
+
+    def _message(self, message: Message) -> str:
+        text = message.text
+        for call in message.tool_calls:
+            name = json.dumps(call.name)
+            text += f'<tool_call>{{"name": {name}, "arguments": {call.arguments}}}</tool_call>'
+        return self._block(message.role, text)
+
+    def _block(self, role: str, text: str) -> str:
+        said = text.encode("utf-8", "surrogatepass").decode("latin-1")
+        return f"{self._opening(role)}{said}{chr(self.END)}"
+
+    def _opening(self, role: str) -> str:
+        return f"{chr(self.OPEN)}{role}\n"
+
+
+def _code_points(text: str) -> "array[int]":
+    """The code points of a text, packed."""
+    ids: array[int] = array(TYPE_IDS)
+    ids.frombytes(text.encode(_CODE_POINTS))
+    return ids

@@ -1,0 +1,183 @@
+"""Which renderer a tokenizer gets.
+
+A family is taken without being named only if the model goes by a name that the `renderers`
+package knows, or if the family renders probing conversations exactly as the tokenizer's own chat
+template does. Otherwise the template is the truth.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.policy.policy import Policy
+from holdfast.policy.rendering.family import FamilyRenderer, families, known_models
+from holdfast.policy.rendering.jinja import template_of
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.policy.rendering.renderer import ByteRenderer, Renderer
+from holdfast.policy.rendering.template import TemplateRenderer
+from holdfast.policy.rendering.tokenizer import Tokenizer, load_tokenizer
+from holdfast.records.errors import UsageError
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
+
+BYTES, TEMPLATE = "bytes", "template"
+
+
+def renderer_of(
+    policy: Policy, *, tokenizer: str | Path | None = None, family: str | None = None
+) -> Renderer:
+    """The renderer of a checked policy's model: by the tokenizer that is named, else by the one
+    that the engine says its model has."""
+    if not isinstance(policy, EnginePolicy):
+        name = type(policy).__name__
+        raise UsageError(f"{name} does not say how its model renders; give renderer=…")
+    if not policy.has_tokens:
+        return MessagesOnly()
+    described = policy.endpoints[0].described
+    if family == BYTES and described.renderer not in (None, BYTES):
+        raise UsageError(
+            f"the bytes of --renderer {BYTES} are no tokens of {policy.model!r}; its engine says "
+            f"that it is rendered by its {described.renderer}"
+        )
+    family = family or (None if tokenizer else described.renderer)
+    source = tokenizer or described.root or policy.model
+    if tokenizer or family == BYTES or Path(source).is_dir():
+        return renderer_for(source, family=family)
+    try:
+        return renderer_for(source, family=family)
+    except UsageError as error:
+        raise UsageError(
+            f"{error} — the engine says that its model is {source!r}; if its tokenizer is in a "
+            "folder here, name that with --tokenizer"
+        ) from error
+
+
+def renderer_for(
+    tokenizer: str | Path,
+    *,
+    family: str | None = None,
+    tool_parser: str | None = None,
+    keep_reasoning: bool = False,
+    options: Mapping[str, object] | None = None,
+    date: datetime | None = None,
+) -> Renderer:
+    """The renderer for the tokenizer of a folder (or of a hub name).
+
+    `family`: None picks; "template" is the tokenizer's own chat template, "bytes" needs no
+    tokenizer; else a family of the `renderers` package. `options` go to the template
+    (`enable_thinking`); `date` is what a template sees that asks for today, so that a run which
+    is resumed tomorrow renders the same.
+    """
+    if family == BYTES:
+        return ByteRenderer()
+    _check(family, tool_parser=tool_parser, keep_reasoning=keep_reasoning)
+    loaded = load_tokenizer(tokenizer)
+    if family == TEMPLATE:
+        return _template(loaded, tool_parser=tool_parser, options=options, date=date)
+    found = family
+    if found is None and tool_parser is None:
+        found = _installed_models().get(loaded.name_or_path)
+    if found is None:
+        template = _template(loaded, tool_parser=tool_parser, options=options, date=date)
+        found = None if tool_parser else _fitting(loaded, template, options)
+        if found is None and not keep_reasoning:
+            return template
+    if found is None:
+        raise UsageError(_KEPT)
+    return FamilyRenderer(loaded, found, keep_reasoning=keep_reasoning, options=options)
+
+
+_KEPT = "only a family keeps reasoning that its template drops; name one, or leave keep_reasoning"
+
+
+def _check(family: str | None, *, tool_parser: str | None, keep_reasoning: bool) -> None:
+    """Nothing that was asked for is quietly left out."""
+    if family == TEMPLATE and keep_reasoning:
+        raise UsageError(_KEPT)
+    if family in (None, TEMPLATE):
+        return
+    if family not in families():
+        known = ", ".join((BYTES, TEMPLATE, *families()))
+        raise UsageError(f"there is no renderer {family!r}; there are {known}")
+    if tool_parser is not None:
+        raise UsageError(f"the family {family} parses its own tool calls; give no tool_parser")
+
+
+def _template(
+    tokenizer: Tokenizer,
+    *,
+    tool_parser: str | None,
+    options: Mapping[str, object] | None,
+    date: datetime | None,
+) -> TemplateRenderer:
+    now = datetime.now if date is None else lambda: date
+    return TemplateRenderer(
+        tokenizer,
+        template_of(tokenizer, options or {}, now=now),
+        parser=tool_parser,
+        options={**(options or {}), **({} if date is None else {"date": date.isoformat()})},
+    )
+
+
+def _installed_models() -> dict[str, str]:
+    # Without the package there is still the template; with a broken one there is an error.
+    return known_models() if find_spec("renderers") else {}
+
+
+def _candidates(tokenizer: Tokenizer) -> list[str]:
+    """Families that the folder's own words point to."""
+    models = _installed_models()
+    kind = str(tokenizer.config.get("model_type", "")).replace("_", "").replace("-", "").lower()
+    given = str(tokenizer.config.get("_name_or_path") or "")
+    names = {given, tokenizer.folder.name, "/".join(tokenizer.folder.parts[-2:])}
+    found = [
+        family
+        for model, family in models.items()
+        if model in names or model.rpartition("/")[2] in names or _plain(family) == kind
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _plain(family: str) -> str:
+    return family.replace("-", "").replace(".", "")
+
+
+def _fitting(
+    tokenizer: Tokenizer, template: TemplateRenderer, options: Mapping[str, object] | None
+) -> str | None:
+    return next((one for one in _candidates(tokenizer) if _fits(one, template, options)), None)
+
+
+def _fits(family: str, template: TemplateRenderer, options: Mapping[str, object] | None) -> bool:
+    try:
+        found = FamilyRenderer(template.tokenizer, family, options=options)
+        return all(
+            found.render(messages, tools) == template.render(messages, tools)
+            for messages, tools in _PROBES
+        )
+    except UsageError:
+        return False
+
+
+_TOOL: dict[str, object] = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Looks something up.",
+        "parameters": {"type": "object", "properties": {"what": {"type": "string"}}},
+    },
+}
+_CALL = ToolCall("call00001", FunctionCall("look", '{"what": "é"}'))
+_ASKED = [user("Hello."), assistant("Yes?"), user("Look.")]
+_LOOKED = [
+    *_ASKED,
+    Message(Role.ASSISTANT, "", tool_calls=(_CALL,), reasoning="Let me see."),
+    Message(Role.TOOL, "Nothing.", tool_call_id="call00001", name="look"),
+]
+_PROBES: tuple[tuple[list[Message], list[dict[str, object]]], ...] = (
+    (_ASKED[:1], []),
+    ([system("Be brief."), *_ASKED], []),
+    (_LOOKED, [_TOOL]),
+    ([system("Be brief."), *_LOOKED, assistant("None."), user("Thanks.")], [_TOOL]),
+)

@@ -1,0 +1,156 @@
+"""TemplateRenderer: any model that has a chat template.
+
+A template only knows how to render a whole conversation. The bridge is found by rendering a short
+stand-in for it: its assistant speaks as the sampled completion did (reasoning, text, tool calls),
+the new messages follow, and what stands after the assistant's end is what follows a completion.
+It is used only if the stand-in proves that the template appends: the assistant's part reads the
+same with the new messages as without them, and the prompt before it too. Otherwise there is no
+bridge, and the caller renders anew.
+
+Invariant: sampled ids are never encoded again, and a bridge costs the same in turn 2 and 200.
+"""
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+
+from holdfast.policy.rendering.jinja import ChatTemplate, errors
+from holdfast.policy.rendering.parse import HERMES, CompletionParser
+from holdfast.policy.rendering.reasoning_effort import MOST_LEVELS, unsupported
+from holdfast.policy.rendering.structure import Marks, hermes_marks
+from holdfast.policy.rendering.template_probe import Shape, StandIn
+from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
+from holdfast.policy.rendering.tokenizer import Tokenizer
+from holdfast.records.errors import UsageError
+from holdfast.records.message import Message, Role
+from holdfast.records.tokens import last_of
+
+Tools = Sequence[dict[str, object]]
+_NAME = re.compile(r"[\w.:/-]{1,128}")
+
+
+class TemplateRenderer:
+    """Renders with a tokenizer's own chat template, parses by the markup that it mentions."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        parser: str | None = None,
+        options: Mapping[str, object] | None = None,
+    ):
+        self.tokenizer = tokenizer
+        self._template = template
+        self._stand_in = StandIn(template, tokenizer)
+        end = self._stand_in.end
+        ids = (*((end,) if end is not None else ()), *tokenizer.stop_token_ids())
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(ids))
+        self._parser = CompletionParser(
+            tokenizer, template.source, tool_parser=parser, stops=self.stop_token_ids
+        )
+        self.shows_tools = "tools" in template.source
+        """Whether the model ever sees the tools that it is offered."""
+        self._developer = "developer" in template.source
+        chosen = repr(sorted((options or {}).items()))
+        digest = tokenizer.digest(template.text, chosen, self._parser.name)
+        self.name = f"template:{self._parser.name}+{digest}"
+        self._at_effort: dict[str, TemplateRenderer] = {}
+
+    def with_effort(self, effort: str) -> "TemplateRenderer":
+        if (found := self._at_effort.get(effort)) is not None:
+            return found
+        if not self._template.reads("reasoning_effort"):
+            raise unsupported(
+                f"the chat template of {self.tokenizer.name_or_path} never reads reasoning_effort",
+                told="its chat template never reads it",
+            )
+        template = self._template.given(reasoning_effort=effort)
+        other = copy.copy(self)
+        vars(other).update(_template=template, _stand_in=StandIn(template, self.tokenizer))
+        if len(self._at_effort) < MOST_LEVELS:
+            self._at_effort[effort] = other
+        return other
+
+    def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
+        try:
+            text = self._template.render(self._dicts(messages), tools, opening=True)
+        except errors() as error:
+            raise UsageError(
+                f"the chat template of {self.tokenizer.name_or_path} does not render this "
+                f"conversation: {error}"
+            ) from error
+        return self.tokenizer.encode(text)
+
+    def bridge(
+        self,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        messages: Sequence[Message],
+        tools: Tools,
+    ) -> list[int] | None:
+        if any(message.role is Role.ASSISTANT for message in messages):
+            return None
+        ended = bool(completion) and completion[-1] in self.stop_token_ids
+        thinking = self._parser.is_thinking(completion, prompt)
+        if not messages:
+            following = self._stand_in.speaking_again(tools)
+        elif thinking and ended:
+            # The end stands inside the reasoning: nothing can close it there.
+            return None
+        else:
+            following = self._following(prompt, completion, messages, tools)
+        if following is None:
+            return None
+        return following if ended else [*self._closing(thinking=thinking), *following]
+
+    def parse(
+        self, completion: Sequence[int], *, prompt: Sequence[int] = (), tools: Tools = ()
+    ) -> Message:
+        return self._parser.parse(completion, prompt=prompt)
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=not special)
+
+    def encode(self, text: str, *, whole: bool) -> list[int]:
+        return self.tokenizer.encode_whole(text) if whole else self.tokenizer.encode(text)
+
+    def call_marks(self, name: str) -> Marks | None:
+        return hermes_marks(name) if self._parser.name == HERMES else None
+
+    def _closing(self, *, thinking: bool) -> list[int]:
+        """What a completion that was cut by its length still lacks."""
+        return [*(self.tokenizer.encode("</think>") if thinking else ()), *self._stand_in.closing]
+
+    def _following(
+        self,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        messages: Sequence[Message],
+        tools: Tools,
+    ) -> list[int] | None:
+        said = self.parse(completion, prompt=prompt, tools=tools)
+        new = self._dicts(messages)
+        # A name that could be taken for markup is of no use to a template that looks it up.
+        names = (call.name for call in said.tool_calls)
+        calls = tuple(name if _NAME.fullmatch(name) else "tool" for name in names)
+        thought = self._parser.reasons
+        shape = Shape(reasoning=thought, content=bool(said.content) or not calls, calls=calls)
+        found = self._stand_in.following(shape, new, tools)
+        if found is not None or not thought or said.reasoning or self._may_reason(prompt):
+            return found
+        # The template drops earlier reasoning here, but there is none to drop.
+        plain = Shape(reasoning=False, content=shape.content, calls=calls)
+        return self._stand_in.following(plain, new, tools)
+
+    def _may_reason(self, prompt: Sequence[int]) -> bool:
+        end = self._parser.reasoning_end
+        return end is None or last_of(prompt, end) >= 0
+
+    def _dicts(self, messages: Sequence[Message]) -> list[dict[str, object]]:
+        return as_dicts(
+            messages,
+            quoted=self.tokenizer.quoted,
+            arguments=decoded_arguments,
+            developer=self._developer,
+        )

@@ -1,0 +1,151 @@
+"""A short conversation that stands in for a long one, to learn what a chat template appends."""
+
+import json
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from holdfast.policy.rendering.jinja import ChatTemplate, Dicts, errors
+from holdfast.policy.rendering.tokenizer import Tokenizer
+
+ASKED = "hfzasked"
+THOUGHT = "hfzthought"
+SAID = "hfzsaid"
+GIVEN = "hfzgiven"
+
+
+class Shape(Struct, frozen=True):
+    """What a completion consists of, without what it says."""
+
+    reasoning: bool = False
+    content: bool = True
+    calls: tuple[str, ...] = ()
+
+    def marks(self) -> tuple[str, ...]:
+        given = tuple(f"{GIVEN}{index}" for index in range(len(self.calls)))
+        return (*((THOUGHT,) if self.reasoning else ()), *((SAID,) if self.content else ()), *given)
+
+    def assistant(self, ids: Sequence[str]) -> dict[str, object]:
+        found: dict[str, object] = {"role": "assistant", "content": SAID if self.content else ""}
+        if self.reasoning:
+            found["reasoning_content"] = THOUGHT
+        if self.calls:
+            found["tool_calls"] = [
+                _call(name, index, ids[index] if index < len(ids) else f"call{index:05}")
+                for index, name in enumerate(self.calls)
+            ]
+        return found
+
+
+class StandIn:
+    """What a template writes after an assistant's turn, and how it ends one.
+
+    `end` is the token that ends a turn, `closing` the ids that end one which was cut; None and
+    empty when the template has no such token, and then there is no bridge.
+    """
+
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer):
+        self._template = template
+        self._tokenizer = tokenizer
+        self.end: int | None = None
+        self.closing: list[int] = []
+        self._ending = ""
+        self._find_end()
+        self._known: dict[str, str] = {}
+
+    def following(self, shape: Shape, messages: Dicts, tools: Dicts) -> list[int] | None:
+        """The ids after the assistant's end, with `messages` next; None if nothing is proven."""
+        if self.end is None:
+            return None
+        ids = tuple(str(one["tool_call_id"]) for one in messages if one.get("tool_call_id"))
+        try:
+            before, turn = self._before(tools), self._turn(shape, ids, tools)
+            text = self._template.render(
+                [_user(), shape.assistant(ids), *messages], tools, opening=True
+            )
+        except errors():
+            # The whole conversation may be allowed where the stand-in is not; if it is not
+            # either, rendering it says why.
+            return None
+        span = self._span(text, shape, len(before)) if text.startswith(before) else None
+        if span is None or not turn or text[slice(*span)] != turn:
+            return None
+        return self._tokenizer.encode(text[span[1] - len(self._ending) :])[1:]
+
+    def speaking_again(self, tools: Dicts) -> list[int] | None:
+        """The ids after the assistant's end where it speaks again at once; after its last word, if
+        the template has no end of a turn. None if the template allows no such thing."""
+        spoken = [_user(), Shape().assistant(())]
+        try:
+            text = self._template.render(spoken, tools, opening=True)
+            opening = self._opening(spoken, tools) or self._opening(spoken[:1], tools)
+        except errors():
+            return None
+        said = text.rfind(SAID)
+        end = text.find(self._ending, said + len(SAID))
+        if said < 0 or end < 0:
+            return None
+        after = text[end + len(self._ending) :]
+        after = after if after.endswith(opening) else after + opening
+        # From the end marker on, which is one token: what follows it is encoded as in a whole.
+        return self._tokenizer.encode(self._ending + after)[1 if self._ending else 0 :]
+
+    def _opening(self, conversation: Dicts, tools: Dicts) -> str:
+        """What invites the assistant to speak after a conversation; empty if nothing does."""
+        closed = self._template.render(conversation, tools, opening=False)
+        text = self._template.render(conversation, tools, opening=True)
+        return text[len(closed) :] if text.startswith(closed) else ""
+
+    def _before(self, tools: Dicts) -> str:
+        """The prompt before the assistant's turn."""
+        given = json.dumps(list(tools))
+        # Another thread may put its own there at any moment.
+        known = self._known.get(given)
+        if known is None:
+            known = self._template.render([_user()], tools, opening=True)
+            self._known = {given: known}
+        return known
+
+    def _turn(self, shape: Shape, ids: Sequence[str], tools: Dicts) -> str:
+        """The assistant's turn when nothing follows it; empty if it is not all there."""
+        text = self._template.render([_user(), shape.assistant(ids)], tools, opening=False)
+        span = self._span(text, shape, text.find(ASKED) + len(ASKED))
+        return text[slice(*span)] if span else ""
+
+    def _span(self, text: str, shape: Shape, start: int) -> tuple[int, int] | None:
+        """From the first mark of the assistant's turn to the end of its end marker."""
+        first = at = text.find(shape.marks()[0], start)
+        for mark in shape.marks():
+            at = text.find(mark, at) if at >= 0 else at
+        end = text.find(self._ending, at) if at >= 0 else -1
+        return None if end < 0 else (first, end + len(self._ending))
+
+    def _find_end(self) -> None:
+        try:
+            conversation = [_user(), Shape().assistant(())]
+            text = self._template.render(conversation, (), opening=False)
+        except errors():
+            return
+        said = text.rfind(SAID) + len(SAID)
+        marker = self._tokenizer.control(text, said)
+        if SAID not in text or marker is None or text[said : marker[0]].strip():
+            return
+        if not self._is_boundary(text, marker[0]):
+            return
+        self._ending = text[slice(*marker)]
+        self.end = self._tokenizer.convert_tokens_to_ids(self._ending)
+        self.closing = self._tokenizer.encode(text[said : marker[1]])
+
+    def _is_boundary(self, text: str, at: int) -> bool:
+        """Whether encoding on either side of the end marker is encoding the whole."""
+        encode = self._tokenizer.encode
+        return encode(text) == [*encode(text[:at]), *encode(text[at:])]
+
+
+def _user() -> dict[str, object]:
+    return {"role": "user", "content": ASKED}
+
+
+def _call(name: str, index: int, identifier: str) -> dict[str, object]:
+    function = {"name": name, "arguments": {"given": f"{GIVEN}{index}"}}
+    return {"id": identifier, "type": "function", "function": function}

@@ -1,0 +1,169 @@
+"""Fingerprints of code: what makes a rollout, or a scorer, the same when its run goes on.
+
+A fingerprint covers the file that defines the code, the file that it was taken from, the user's own
+modules that these import (see `code_files`), the `identity` of a processor, the simple arguments of
+a `functools.partial`, and the texts that a function has from the one around it.
+"""
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType
+
+from holdfast.records.run import Code
+from holdfast.rollout.code.files import files_of
+from holdfast.rollout.code.source import compiled, simple_text, without_evaluations
+
+
+class _Reading:
+    """What is taken down while an `identity` is asked for: it may stand for code as well."""
+
+    def __init__(self, *, as_before: bool = False):
+        self.files: dict[str, str] = {}
+        self.as_before = as_before
+
+
+_reading: "ContextVar[_Reading | None]" = ContextVar("reading", default=None)
+
+
+def fingerprint_of(candidate: object) -> str:
+    """`name@digest`."""
+    return fingerprinted(candidate)[0]
+
+
+def fingerprinted(candidate: object, *, module: ModuleType | None = None) -> tuple[str, Code]:
+    """`name@digest`, and what it stands for. `module` is what the user named as having it: what it
+    is made with may stand there, whichever file defines it."""
+    function = getattr(candidate, "function", candidate)
+    subject = _subject(function)
+    name = getattr(subject, "__name__", type(candidate).__name__)
+    with _taken_down() as reading:
+        code, named = _code(subject), b"" if module is None else _named(module, subject)
+        now = _digest(code, _arguments(function, subject), _identity(candidate), named)
+    with _taken_down(as_before=True):
+        before = _digest(_file(subject) + _identity(candidate))
+    return f"{name}@{now}", Code(reading.files, f"{name}@{before}")
+
+
+def code_of(*candidates: object) -> str:
+    """A digest of what defines them: for the `identity` of a processor that is given functions of
+    the user's."""
+    reading = _reading.get()
+    if reading is not None and reading.as_before:
+        return _digest(*(_file(_subject(one)) for one in candidates))
+    functions = [getattr(one, "function", one) for one in candidates]
+    parts = ((_code(_subject(one)), _arguments(one, _subject(one))) for one in functions)
+    return _digest(*(part for pair in parts for part in pair))
+
+
+def files_noted(subject: object, *, keep: str = "") -> bytes:
+    """What stands for code in a file, which is noted; OSError or TypeError where it is in none."""
+    own = Path(inspect.getfile(subject))  # type: ignore[arg-type]
+    name = subject.__name__ if isinstance(subject, ModuleType) else _module_of(subject)
+    digest, imported = files_of(own, module=name, keep=keep)
+    if (reading := _reading.get()) is not None:
+        reading.files |= {_label(own, digest, reading.files | imported): digest} | imported
+    # Its own file may be renamed; where the others are imported from is code.
+    return repr((digest, list(imported.items()))).encode("utf-8", "surrogatepass")
+
+
+def _module_of(subject: object) -> str:
+    return str(getattr(subject, "__module__", ""))
+
+
+def _label(file: Path, digest: str, taken: Mapping[str, str]) -> str:
+    """Its name, with as many folders as it takes to be no other file's."""
+    label = file.name
+    for folder in file.resolve().parents:
+        if taken.get(label, digest) == digest:
+            break
+        label = f"{folder.name}/{label}"
+    return label
+
+
+@contextmanager
+def files_taken_down() -> Iterator[dict[str, str]]:
+    """The files that are noted in the block."""
+    with _taken_down() as reading:
+        yield reading.files
+
+
+@contextmanager
+def _taken_down(*, as_before: bool = False) -> Iterator[_Reading]:
+    reading = _Reading(as_before=as_before)
+    token = _reading.set(reading)
+    try:
+        yield reading
+    finally:
+        _reading.reset(token)
+
+
+def _identity(candidate: object) -> bytes:
+    identity = getattr(candidate, "identity", "")
+    return identity.encode() if isinstance(identity, str) else b""
+
+
+def _subject(candidate: object) -> object:
+    """What of it has a file: the function under partials and wrappers, or the class."""
+    candidate = getattr(candidate, "function", candidate)
+    while isinstance(candidate, functools.partial):
+        candidate = candidate.func
+    if callable(candidate):
+        candidate = inspect.unwrap(candidate)
+    named = callable(candidate) and hasattr(candidate, "__name__")
+    return candidate if named else type(candidate)
+
+
+def _code(subject: object) -> bytes:
+    try:
+        return files_noted(subject)
+    except (TypeError, OSError):
+        return compiled(subject)
+
+
+def _named(module: ModuleType, subject: object) -> bytes:
+    """The file of `module`, where it is another one than that which defines the code."""
+    try:
+        own = Path(inspect.getfile(subject)).resolve()  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        own = None
+    try:
+        return b"" if own == Path(inspect.getfile(module)).resolve() else files_noted(module)
+    except (TypeError, OSError):
+        return b""
+
+
+def _file(subject: object) -> bytes:
+    """As it was when the code's own file alone counted."""
+    try:
+        return without_evaluations(Path(inspect.getfile(subject)).read_bytes())  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return compiled(subject)
+
+
+def _arguments(candidate: object, subject: object) -> bytes:
+    """What partials hold, and the texts that are closed over: prompts, mostly. Numbers are not
+    looked at there, since counters are numbers, too."""
+    parts: list[object] = []
+    while isinstance(candidate, functools.partial):
+        parts += [candidate.args, candidate.keywords]
+        candidate = candidate.func
+    for cell in getattr(subject, "__closure__", None) or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # Not bound yet.
+            continue
+        if isinstance(held, str | bytes):
+            parts.append(held)
+    return simple_text(parts).encode("utf-8", "surrogatepass") if parts else b""
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:12]

@@ -1,0 +1,281 @@
+"""Episode: one environment's durable life within a trajectory.
+
+Every answer of the environment is recorded before anyone sees it. On replay nothing of the
+environment is called: it is brought back, by its recovery level, when the rollout goes live again
+(see `live_world`).
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast.records.errors import ToolSaysNo, UsageError
+from holdfast.records.failure import failure_of
+from holdfast.records.step import CloseFailed, Contract, EnvironmentStepped, ToolResult
+from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
+from holdfast.rollout.episodes.guarded import check_usable, identity_of, recovery_of
+from holdfast.rollout.episodes.observation_records import answer_of, observation_of, step_of
+from holdfast.rollout.episodes.restore import EPISODE_OVER, LiveWorld
+from holdfast.rollout.replay import divergence
+from holdfast.rollout.replay.nested_steps import check_own
+from holdfast.rollout.replay.prompt import fingerprint
+from holdfast.rollout.replay.reply import Reply
+from holdfast.rollout.replay.session import Session
+from holdfast.rollout.threads.contain import as_exception
+from holdfast.rollout.threads.dedicated import OwnThread
+from holdfast.rollout.threads.gate import Begin
+from holdfast.rollout.tools.tool import Tool, in_the_end, result_text, tools_of
+
+MAX_SEED = 2**31
+
+
+class BoundTool(Tool):
+    """A tool that acts in an episode's environment."""
+
+    def __init__(self, tool: Tool, episode: "Episode"):
+        self.__dict__.update(tool.__dict__)
+        self.episode = episode
+        self.contract = episode.contract_of(tool)
+
+    @asynccontextmanager
+    async def slot(self, arguments: dict[str, object]) -> "AsyncIterator[Begin[object]]":
+        if self.is_async or self.isolated:
+            async with super().slot(arguments) as begin:
+                yield begin
+        else:  # The environment's thread is free: its calls are made one by one.
+            yield lambda: self._in_its_thread(arguments)
+
+    async def _in_its_thread(self, arguments: dict[str, object]) -> object:
+        if self.episode.environment.inline:
+            return await in_the_end(self.function(**arguments))
+        found = await self.episode.thread.run(lambda: self.function(**arguments))
+        return await in_the_end(found)
+
+
+class Episode:
+    """Made by `await t.env(environment)`. Use `step`, or give `tools` to the policy."""
+
+    def __init__(
+        self,
+        session: Session,
+        environment: Environment,
+        path: str,
+        act: "Callable[[Episode, str], Coroutine[Any, Any, Observation]]",
+    ):
+        check_usable(environment)
+        self.path = path
+        self.environment = environment
+        self.rewards: list[float] = []
+        """The reward of each step."""
+        self.observation = Observation("")
+        """The last one."""
+        self.seconds = 0.0
+        """How long the last step took, live or when it was recorded."""
+        self._act = act
+        self._session = session
+        self._world = LiveWorld(session, environment, path, recovery_of(environment))
+        self._turn = asyncio.Lock()
+        self._begun = False
+        self._closed = False
+        self._tools: tuple[BoundTool, ...] = ()
+
+    @property
+    def thread(self) -> OwnThread:
+        """Where the environment's blocking calls run, those of its tools, too."""
+        return self._world.guarded.thread
+
+    @property
+    def over(self) -> bool:
+        return self.observation.over
+
+    @property
+    def total_reward(self) -> float:
+        return sum(self.rewards)
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The environment's tools: what they do is part of this episode."""
+        return self._tools
+
+    def contract_of(self, tool: Tool) -> Contract:
+        """An interrupted call happened in a world that is put back to before it."""
+        match self._world.level:
+            case Recovery.STATELESS:
+                return tool.contract
+            case Recovery.RESTART:
+                return Contract.RESTART
+            case _:
+                return Contract.IDEMPOTENT
+
+    def check_of(self, session: Session) -> None:
+        """Refuses the episode of another trajectory, or of an earlier attempt: what is done in it
+        would be recorded where it did not happen."""
+        if self._session is not session:
+            owner = "an earlier attempt" if self._session.name == session.name else None
+            raise UsageError(
+                f"the episode of {self.environment.name} that is used in the rollout of "
+                f"{session.name} is one of {owner or self._session.name}; open one with t.env"
+            )
+
+    # --- what a rollout does
+
+    def step(self, action: str) -> "Coroutine[Any, Any, Observation]":
+        """Does `action`, and returns what the environment answers; durable when it returns."""
+        return self._act(self, action)
+
+    async def open(self, seed: int | None) -> None:
+        session, environment = self._session, self.environment
+        if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__")):
+            raise UsageError(f"a seed is a whole number, not {seed!r:.200}")
+        if getattr(environment, "blobs", None) is not None:
+            raise UsageError(
+                f"{environment.name} is in use already: make a new instance for each trajectory"
+            )
+        environment.blobs = session.blobs
+        session.episodes.append(self)
+        await self._world.guarded.prepare()
+        offered = tools_of(environment.tools, where=f"{environment.name}.tools")
+        self._tools = tuple(BoundTool(one, self) for one in offered)
+        self._world.tools = self._tools
+        asked = "" if seed is None else str(seed)
+        identity = identity_of(environment)
+        mark = fingerprint(environment.name.encode(), identity.encode(), asked.encode())
+        step = await session.match(
+            self.path,
+            EnvironmentStepped,
+            mark,
+            lambda recorded: divergence.of_environment(recorded, f"{environment.name} opened"),
+        )
+        if step is None:
+            self._world.seed = self._new_seed() if seed is None else seed
+            started = session.clock.elapsed()
+            seen = await self._world.begin()
+            step = self._step(seen, self.path, str(self._world.seed), mark, started)
+            await session.append(step)
+        self._world.seed = int(step.action)
+        self._begun = True
+        self._see(step)
+
+    async def act(self, path: str, action: str) -> Observation:
+        """What the environment answers to `action`, the step at `path`."""
+        if isinstance(action, Reply):
+            raise UsageError("an action is text: reply.text")
+        if not isinstance(action, str):
+            raise UsageError(f"an action is text, not {type(action).__name__}: {action!r:.200}")
+        action = result_text(action)
+        mark = fingerprint(self.path.encode(), action.encode())
+        if self.over and not self._session.is_recorded(path):
+            name = self.environment.name
+            raise UsageError(f"the episode of {name} is over; `episode.over` says so")
+        async with self._turn:
+            step = await self._session.match(
+                path,
+                EnvironmentStepped,
+                mark,
+                lambda recorded: divergence.of_environment(recorded, f"action {action!r}"),
+            )
+            if step is None and self.over:
+                # It waited for its turn, and the step before it ended the episode.
+                refused = Observation(EPISODE_OVER, error=ToolSaysNo.__name__)
+                step = self._step(refused, path, action, mark, self._session.clock.elapsed())
+                await self._session.append(step)
+                self._world.did(path)
+            elif step is None:
+                step = await self._do(path, action, mark)
+            if step.observation == EPISODE_OVER and step.error:
+                return observation_of(step)
+            self._see(step)
+            self.rewards.append(step.reward)
+            return self.observation
+
+    async def _do(self, path: str, action: str, mark: bytes) -> EnvironmentStepped:
+        await self._ready()
+        await self._world.enter(path)
+        started = self._session.clock.elapsed()
+        try:
+            seen = await self._world.step(path, action)
+            step = self._step(seen, path, action, mark, started)
+            await self._session.append(step)
+        except BaseException:
+            self._world.lose()
+            raise
+        self._world.did(path)
+        return step
+
+    def _step(
+        self, seen: Observation, path: str, action: str, mark: bytes, started: float
+    ) -> EnvironmentStepped:
+        taken = self._session.clock.elapsed() - started
+        return step_of(
+            seen, path=path, fingerprint=mark, action=action, episode=self.path, seconds=taken
+        )
+
+    async def _ready(self) -> None:
+        if self._closed:
+            raise UsageError(f"the episode of {self.environment.name} was closed")
+        await self._world.come_back()
+
+    @asynccontextmanager
+    async def acting(self, path: str) -> "AsyncIterator[None]":
+        """Held while a bound tool runs at `path`, until its result is recorded."""
+        async with self._turn:
+            if self.over:
+                raise ToolSaysNo(EPISODE_OVER)
+            await self._ready()
+            try:
+                yield
+            except BaseException:
+                self._world.lose()
+                raise
+            self._world.did(path)
+
+    def heard(self, result: ToolResult) -> None:
+        """What a tool call earned, and whether it ended the episode; live or replayed."""
+        if result.reward is not None:
+            self.rewards.append(result.reward)
+            self.observation = answer_of(result)
+
+    async def close(self) -> None:
+        """Lets go of the environment; what its closing raises is recorded, and harms nothing."""
+        check_own(self._session)
+        if self._closed:
+            return
+        self._closed = True
+        if self._world.guarded.opened:
+            try:
+                await self._world.guarded.close()
+            except Exception as error:
+                failure = failure_of(as_exception(error), step=self.path, phase="close")
+                now = self._session.clock.now()
+                self._session.afterwards.append(CloseFailed(self.path, failure, now))
+        self.thread.stop()
+
+    async def __aenter__(self) -> "Episode":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- what the session does
+
+    async def revive(self) -> None:
+        """Called when the attempt goes live: what cannot come back is found before more is done."""
+        is_checked = self._world.level in (Recovery.REPLAY, Recovery.RESTART)
+        if is_checked and self._begun and not self.over and not self._closed:
+            await self._world.come_back()
+
+    async def keep(self) -> None:
+        """Called between turns."""
+        if self._begun and not self.over and not self._closed:
+            async with self._turn:
+                await self._world.keep()
+
+    def _new_seed(self) -> int:
+        seed = self._session.seed_at(self.path)
+        return secrets.randbelow(MAX_SEED) if seed is None else seed % MAX_SEED
+
+    def _see(self, step: EnvironmentStepped) -> None:
+        self.observation = observation_of(step)
+        self.seconds = step.seconds

@@ -1,0 +1,174 @@
+"""A user's environment, called with care: each call has its deadline and its thread, what it raises
+is classified once, and what it returns can be recorded."""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast.records.errors import (
+    EnvironmentBroken,
+    HoldfastError,
+    JournalCorrupt,
+    ToolSaysNo,
+    UsageError,
+)
+from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, checked
+from holdfast.rollout.replay.session import Session, is_accident
+from holdfast.rollout.threads.contain import as_exception, contained
+from holdfast.rollout.threads.dedicated import CallTimedOut, OwnThread
+from holdfast.rollout.tools.tool import result_text
+
+CLOSE_TIMEOUT = 30.0
+MAX_SNAPSHOT = 256 * 1024 * 1024
+
+
+class GuardedEnvironment:
+    """Whatever goes wrong in here is remembered by the session: no rollout can swallow it."""
+
+    def __init__(self, session: Session, environment: Environment):
+        self.opened = False
+        """Whether there is anything to close."""
+        self.thread = OwnThread(f"environment {environment.name}")
+        self._session = session
+        self._environment = environment
+
+    async def prepare(self) -> None:
+        if type(self._environment).prepare is not Environment.prepare:
+            await self._must("prepare", self._environment.prepare)
+
+    async def reset(self, seed: int) -> Observation:
+        self.opened = True
+        seen = await self._must("reset", self._environment.reset, seed=seed)
+        return self._checked("reset", seen)
+
+    async def step(self, action: str) -> Observation:
+        try:
+            seen = await self._call("step", self._environment.step, action)
+        except ToolSaysNo as no:
+            return Observation(result_text(str(no)), error=type(no).__name__)
+        return self._checked("step", seen)
+
+    async def snapshot(self) -> bytes:
+        state = await self._must("snapshot", self._environment.snapshot)
+        if not isinstance(state, bytes):
+            error = TypeError(f"it wants to return bytes, not {type(state).__name__}")
+            raise self.broke("snapshot", error)
+        if len(state) > MAX_SNAPSHOT:
+            words = f"{len(state):,} bytes are more than {MAX_SNAPSHOT:,}; keep parts in self.blobs"
+            raise self.broke("snapshot", ValueError(words))
+        return state
+
+    async def restore(self, state: bytes) -> None:
+        self.opened = True
+        await self._must("restore", self._environment.restore, state)
+
+    async def close(self) -> None:
+        """Its error is the caller's to tell: what was done in the environment stands."""
+        limit = min(CLOSE_TIMEOUT, self._environment.timeout)
+        await self._within_timeout("close", self._environment.close, limit=limit, behind=True)
+
+    def broke(self, what: str, error: Exception) -> BaseException:
+        if isinstance(error, HoldfastError) and not isinstance(error, ToolSaysNo):
+            return self._session.failed(error)
+        root = as_exception(error)
+        words = f"{self._environment.name}.{what} broke: {type(root).__name__}: {root}"
+        return self._session.failed(EnvironmentBroken(words), self._session.step)
+
+    async def _must(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        """Calls what cannot say no."""
+        try:
+            return await self._call(what, method, *args, **kw)
+        except ToolSaysNo as no:
+            raise self.broke(what, no) from no
+
+    async def _call(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        try:
+            return await self._within_timeout(what, lambda: method(*args, **kw), of=method)
+        except (ToolSaysNo, JournalCorrupt):
+            raise
+        except HoldfastError as error:
+            if is_accident(error):
+                self._session.failed(error)
+            raise
+        except Exception as error:
+            raise self.broke(what, error) from error
+
+    async def _within_timeout(
+        self,
+        what: str,
+        call: Callable[[], Any],
+        *,
+        of: Callable[..., Any] | None = None,
+        limit: float | None = None,
+        behind: bool = False,
+    ) -> Any:
+        limit = self._environment.timeout if limit is None else limit
+        late = f"{self._environment.name}.{what} was not done within {limit:g} s"
+        if inspect.iscoroutinefunction(of or call):
+            return await self._awaited(call(), limit, late)
+        try:
+            if self._environment.inline:
+                found = call()
+            else:
+                found = await self.thread.run(call, timeout=limit, behind=behind)
+        except CallTimedOut as error:
+            raise EnvironmentBroken(late) from error
+        if isinstance(found, Awaitable):
+            return await self._awaited(found, limit, late)
+        return found
+
+    async def _awaited(self, found: Awaitable[Any], limit: float, late: str) -> Any:
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                return await contained(found)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise EnvironmentBroken(late) from error
+
+    def _checked(self, what: str, seen: object) -> Observation:
+        try:
+            return checked(seen)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise self._session.failed(
+                TypeError(f"{self._environment.name}.{what}: {error}"), self._session.step
+            ) from error
+
+
+def check_usable(environment: object) -> None:
+    """Refuses, before anything is done with it, what cannot be opened."""
+    if isinstance(environment, type) and issubclass(environment, Environment):
+        raise UsageError(f"t.env wants an instance: {environment.__name__}()")
+    if environment is None:
+        raise UsageError("None is no holdfast.Environment: the function that makes it returns none")
+    if not isinstance(environment, Environment):
+        raise UsageError(f"{environment!r:.200} is no holdfast.Environment: make it a subclass")
+    if inspect.isroutine(getattr(type(environment), "tools", None)):
+        raise UsageError(f"{environment.name}.tools is a method: put @property above it")
+    limit: object = environment.timeout
+    if not isinstance(limit, int | float) or isinstance(limit, bool) or not 0 < limit < math.inf:
+        raise UsageError(
+            f"{environment.name}.timeout has to be a number of seconds above 0, not {limit!r:.200}"
+        )
+
+
+def identity_of(environment: Environment) -> str:
+    identity: object = environment.identity
+    if not isinstance(identity, str):
+        found = "a method" if inspect.isroutine(identity) else f"{identity!r:.200}"
+        raise UsageError(
+            f"{environment.name}.identity has to be a string, and a property, not {found}"
+        )
+    return identity
+
+
+def recovery_of(environment: Environment) -> Recovery:
+    try:
+        return Recovery(environment.recovery)
+    except ValueError:
+        raise UsageError(
+            f"{environment.name}: {environment.recovery!r} is no recovery level; there are "
+            + ", ".join(Recovery)
+        ) from None

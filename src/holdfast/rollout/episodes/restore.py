@@ -1,0 +1,241 @@
+"""LiveWorld: an episode's environment as it is now, and the way back to it.
+
+The journal says what was done in the environment and what it answered. When it has to be there
+again, it is restored or reset, what followed is done again, and each answer is compared with the
+recorded one. Where they differ, the record no longer describes this world: the steps from there on
+become history, and the rollout begins again before them (I9).
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from holdfast.records.errors import Diverged, EnvironmentBroken, JournalCorrupt, ToolSaysNo
+from holdfast.records.history import CAME_BACK_DIFFERENT, World
+from holdfast.records.step import (
+    Entered,
+    EnvironmentStepped,
+    Snapshotted,
+    ToolIntent,
+    ToolResult,
+    is_cut_by,
+)
+from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, checked
+from holdfast.rollout.episodes.guarded import GuardedEnvironment
+from holdfast.rollout.episodes.observation_records import answer_of, observation_of
+from holdfast.rollout.replay import divergence
+from holdfast.rollout.replay.crash_count import check_alive
+from holdfast.rollout.replay.nested_steps import Inside
+from holdfast.rollout.replay.session import OnDivergence, Session
+from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
+
+MAX_REWINDS = 3
+"""How often a trajectory may begin again, without getting on, because its environment came back
+different."""
+EPISODE_OVER = "Nothing happened: the episode is over."
+
+
+class LiveWorld:
+    """Knows which of the recorded actions the environment has been through."""
+
+    def __init__(self, session: Session, environment: Environment, path: str, level: Recovery):
+        self.guarded = GuardedEnvironment(session, environment)
+        self.level = level
+        self.seed = 0
+        self.tools: Sequence[Tool] = ()
+        self._path = path
+        self._session = session
+        self._environment = environment
+        self._is_live = False
+        self._is_lost = False
+        self._done: list[str] = []
+        """The actions that the environment has been through."""
+        self._kept = 0
+        """After how many of them the last snapshot was taken."""
+        self._way_back = asyncio.Lock()
+        self._cuts = 0
+        """How often the record was cut when the environment was last known to agree with it."""
+
+    async def begin(self) -> Observation:
+        """The first reset of an episode."""
+        await self.enter(self._path)
+        seen = await self._reset()
+        self._is_live = True
+        return seen
+
+    async def step(self, path: str, action: str) -> Observation:
+        async with Inside(self._session, path, is_world=True):
+            return await self.guarded.step(action)
+
+    async def _reset(self) -> Observation:
+        async with Inside(self._session, self._path, is_world=True):
+            return await self.guarded.reset(self.seed)
+
+    def did(self, path: str) -> None:
+        """The action at `path` is done and recorded."""
+        self._done.append(path)
+
+    def lose(self) -> None:
+        """An action was cut off half-way: nobody knows what state that left."""
+        self._is_lost = self.level is not Recovery.STATELESS
+
+    # --- snapshots
+
+    async def keep(self) -> None:
+        """Makes the state durable, if it is new."""
+        if self.level is not Recovery.SNAPSHOT or not self._is_live or self._is_lost:
+            return
+        if len(self._done) == self._kept or self._done != self._world.actions:
+            return
+        state = await self.guarded.snapshot()
+        digest = await self._session.blobs.put_blob(state)
+        self._kept = len(self._done)
+        await self._session.append(Snapshotted(self._path, self._kept, digest))
+
+    # --- the way back
+
+    async def come_back(self) -> None:
+        """Returns when the environment is where the record says that it is."""
+        if self._is_lost:
+            raise self._session.failed(
+                EnvironmentBroken(
+                    f"a call of {self._environment.name} was cut off half-way: its state is unknown"
+                )
+            )
+        world = self._world
+        if self._is_live and len(world.actions) == len(self._done) and world.cuts == self._cuts:
+            return
+        async with self._way_back:
+            cuts = world.cuts  # Another branch may cut more while this one waits.
+            await self._come_back(world)
+            self._cuts = cuts
+
+    @property
+    def _world(self) -> World:
+        return self._session.history.worlds.get(self._path, World())
+
+    async def _come_back(self, world: World) -> None:
+        if self._is_live and world.actions == self._done:
+            return
+        is_told = await self.enter(self._path)
+        if not self._is_live or world.actions[: len(self._done)] != self._done:
+            await self._begin_again(world)
+        for path in world.actions[len(self._done) :]:
+            await self._do_again(path)
+            self._done.append(path)
+        if is_told:
+            await self._session.append(Entered(self._path, left=True))
+
+    async def enter(self, path: str) -> bool:
+        """Before the environment is called: should that kill the process again, it is counted.
+        Whether it was recorded."""
+        session = self._session
+        check_alive(session, path, self._environment.name)
+        if is_told := session.is_on_old_ground:
+            await session.append(Entered(path))
+        return is_told
+
+    async def _begin_again(self, world: World) -> None:
+        match self.level:
+            case Recovery.RESTART:
+                raise await self._session.rewind(
+                    ["0"], f"{self._environment.name} cannot come back and has to start anew", ""
+                )
+            case Recovery.STATELESS:
+                await self._reset()
+                self._done = list(world.actions)
+            case Recovery.SNAPSHOT if await self._restored(world):
+                pass
+            case _:
+                await self._compare(self._path, await self._reset())
+                self._done = []
+        self._is_live = True
+
+    async def _restored(self, world: World) -> bool:
+        """From the newest snapshot that can be read; a damaged one costs more to be done again."""
+        for applied, digest in reversed(world.snapshots):
+            try:
+                await self.guarded.restore(await self._session.blobs.get_blob(digest))
+            except JournalCorrupt:
+                continue
+            self._kept, self._done = applied, world.actions[:applied]
+            return True
+        return False
+
+    async def _do_again(self, path: str) -> None:
+        history = self._session.history
+        step = history.steps[path]
+        if isinstance(step, EnvironmentStepped):
+            if not (step.error and step.observation == EPISODE_OVER):
+                await self._compare(path, await self.step(path, step.action))
+        elif isinstance(step, ToolIntent) and history.results[path].content != EPISODE_OVER:
+            await self._compare(path, await self._call_again(step))
+
+    async def _call_again(self, intent: ToolIntent) -> Observation:
+        tool = next((one for one in self.tools if one.name == intent.name), None)
+        if tool is None:
+            return Observation(f"there is no tool {intent.name} any more", error="UnknownTool")
+        try:
+            arguments = tool.bind(intent.arguments)
+            if tool.wants_key:
+                arguments[KEY_PARAMETER] = intent.idempotency_key
+            async with (
+                tool.slot(arguments) as begin,
+                asyncio.timeout(tool.caller_timeout),
+                Inside(self._session, intent.path, is_world=True),
+            ):
+                found = await begin()
+            if isinstance(found, Observation):
+                return structs.replace(checked(found), text=tool.shown(found.text))
+            return Observation(tool.shown(found))
+        except ToolSaysNo as no:
+            return Observation(tool.shown(str(no)), error=type(no).__name__)
+        except Exception as error:
+            raise self.guarded.broke(f"tool {tool.name}", error) from error
+
+    async def _compare(self, path: str, found: Observation) -> None:
+        recorded = self._recorded_at(path)
+        if _shape(found) == _shape(recorded):
+            return
+        session, name = self._session, self._environment.name
+        words = divergence.of_observations(_words(recorded), _words(found))
+        where = f"{name}, at step {path}: {words}"
+        if session.on_divergence is OnDivergence.FAIL:
+            raise session.failed(Diverged(f"{CAME_BACK_DIFFERENT}: {where}"))
+        if session.history.rewinds >= MAX_REWINDS:
+            raise session.failed(
+                EnvironmentBroken(
+                    f"{name} came back different {MAX_REWINDS + 1} times: the same seed and "
+                    "actions do not give the same answers; declare another recovery level"
+                )
+            )
+        raise await session.rewind(self._from(path), CAME_BACK_DIFFERENT, where)
+
+    def _recorded_at(self, path: str) -> Observation:
+        history = self._session.history
+        step = history.steps[path]
+        if isinstance(step, EnvironmentStepped):
+            return observation_of(step)
+        result: ToolResult = history.results[path]
+        return answer_of(result)
+
+    def _from(self, path: str) -> list[str]:
+        """Where to cut, so that the step at `path` and all that was done in this world after it
+        are history."""
+        actions = self._world.actions
+        cuts = [path]
+        # What hangs on an opening goes with it (see `History.cut`).
+        for one in actions[actions.index(path) :] if path != self._path else ():
+            if not any(is_cut_by(one, cut) for cut in cuts):
+                cuts.append(one)
+        return cuts
+
+
+def _shape(seen: Observation) -> tuple[object, ...]:
+    return seen.text, seen.reward, seen.done, seen.truncated, seen.error
+
+
+def _words(seen: Observation) -> str:
+    ends = (" done" if seen.done else "") + (" truncated" if seen.truncated else "")
+    return f"{seen.error} {seen.text}\nreward {seen.reward:g}{ends}".strip()

@@ -1,0 +1,161 @@
+"""AgentRolloutProcessor and EnvironmentRolloutProcessor: the two loops that most agents are.
+
+An agent is asked until it calls no more tools. A player is shown what its environment answers, and
+what it replies is the next action, until the episode is over. Limits end both, as a truncation with
+its reason; neither contains a line about crashes.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from holdfast.records.errors import Truncated, UsageError
+from holdfast.records.message import Message, system
+from holdfast.records.task import Task
+from holdfast.records.trajectory import Truncation
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.episodes.environment import Environment
+from holdfast.rollout.episodes.episode import Episode
+from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
+from holdfast.rollout.replay.budget import Limits
+from holdfast.rollout.replay.reply import Reply
+from holdfast.rollout.tools.tool import Function, Tool, check_listed, tools_of
+
+MakeEnvironment = Callable[[Task], Environment]
+"""Makes a task's environment, a new one for each attempt."""
+Finish = Callable[[Rollout, Sequence[Episode]], Awaitable[Returned]]
+
+FromTask = TypeVar("FromTask", bound=Callable[[Task], object])
+
+DEFAULT_TURNS = 50
+
+
+class AgentRolloutProcessor(RolloutProcessor):
+    """Turns until the model calls no more tools, or the episode of an environment is over.
+
+    Its tools are those given and those of its environments (MCP servers, workspaces, games). Calls
+    of one turn run side by side. `finish` is awaited after the last turn, also when a limit ended
+    it, while the environments are still there; what it returns is the reward.
+    """
+
+    def __init__(
+        self,
+        tools: "Sequence[Tool | Function]" = (),
+        *,
+        environments: Sequence[MakeEnvironment] = (),
+        system_prompt: str | None = None,
+        max_turns: int | None = DEFAULT_TURNS,
+        max_tokens: int | None = None,
+        max_seconds: float | None = None,
+        finish: Finish | None = None,
+    ):
+        """`max_tokens` and `max_seconds` bound the whole trajectory, not one reply."""
+        self.tools = tools_of(tools, where="tools")
+        self.environments = makers(environments)
+        self.system_prompt = system_prompt
+        self.limits = Limits(max_turns, max_tokens, max_seconds)
+        self.finish = finish
+
+    @property
+    def identity(self) -> str:
+        """Another prompt, limit or tool makes another run."""
+        given = code_of(*self.tools, *self.environments, self.finish)
+        return f"{self.system_prompt!r} {self.limits!r} {given}"
+
+    async def rollout(self, t: Rollout) -> Returned:
+        limits = self.limits
+        t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
+        episodes = [await t.env(make(t.task)) for make in self.environments]
+        tools = [*self.tools, *(tool for episode in episodes for tool in episode.tools)]
+        t.add(*opening(t.task, self.system_prompt))
+        t.add(*(one.observation for one in episodes if one.observation.text))
+        try:
+            await self._work(t, episodes, tools)
+        except Truncated as limit:
+            # What was reached until then is judged all the same.
+            raise Truncated(limit.reason, returned=await self._judge(t, episodes)) from limit
+        return await self._judge(t, episodes)
+
+    async def _work(self, t: Rollout, episodes: Sequence[Episode], tools: Sequence[Tool]) -> None:
+        while not any(one.over for one in episodes):
+            reply = await t.generate(tools=tools)
+            if not reply.tool_calls:
+                return
+            await t.tools(reply.tool_calls, *tools)
+        if any(one.observation.truncated for one in episodes):
+            t.truncate(Truncation.ENVIRONMENT_LIMIT)
+
+    async def _judge(self, t: Rollout, episodes: Sequence[Episode]) -> Returned:
+        return None if self.finish is None else await self.finish(t, episodes)
+
+
+class EnvironmentRolloutProcessor(RolloutProcessor):
+    """Observation, reply, action, until the episode is over. The reward is the sum of its steps'.
+
+    `action` reads the action out of a reply; by default it is the reply's text.
+    """
+
+    def __init__(
+        self,
+        environment: MakeEnvironment,
+        *,
+        action: Callable[[Reply], str] | None = None,
+        system_prompt: str | None = None,
+        max_turns: int | None = DEFAULT_TURNS,
+        max_tokens: int | None = None,
+        max_seconds: float | None = None,
+    ):
+        self.environment = from_task(environment, what="environment", makes="an Environment")
+        self.action = action or (lambda reply: reply.text)
+        self.system_prompt = system_prompt
+        self.limits = Limits(max_turns, max_tokens, max_seconds)
+
+    @property
+    def identity(self) -> str:
+        given = code_of(self.environment, self.action)
+        return f"{self.system_prompt!r} {self.limits!r} {given}"
+
+    async def rollout(self, t: Rollout) -> Returned:
+        limits = self.limits
+        t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
+        episode = await t.env(self.environment(t.task))
+        t.add(*opening(t.task, self.system_prompt), episode.observation)
+        try:
+            while not episode.over:
+                reply = await t.generate()
+                t.add(await episode.step(self.action(reply)))
+            if episode.observation.truncated:
+                t.truncate(Truncation.ENVIRONMENT_LIMIT)
+        except Truncated as limit:
+            raise Truncated(limit.reason, returned=episode.total_reward) from limit
+        return episode.total_reward
+
+
+def makers(given: Sequence[MakeEnvironment]) -> tuple[MakeEnvironment, ...]:
+    check_listed(given, "environments wants a list of functions that make one from a task")
+    return tuple(from_task(one, what="environments", makes="an Environment") for one in given)
+
+
+def from_task(given: FromTask, *, what: str, makes: str) -> FromTask:
+    """A function of a task, checked where it is set up; what it makes is seen when it is called."""
+    wants = f"{what} wants a function that makes {makes} from a task"
+    if isinstance(given, Environment):
+        raise UsageError(f"{wants}, not an instance: lambda task: {type(given).__name__}(…)")
+    if not callable(given):
+        raise UsageError(f"{wants}: lambda task: …, not {given!r:.200}")
+    try:
+        inspect.signature(given).bind(None)
+    except TypeError:
+        name = getattr(given, "__name__", type(given).__name__)
+        raise UsageError(
+            f"{wants}, but {name} does not take one argument: lambda task: …"
+        ) from None
+    except ValueError:
+        pass  # Some built-in callables do not tell.
+    return given
+
+
+def opening(task: Task, system_prompt: str | None) -> list[Message]:
+    """The task's messages, after the system prompt if there is one."""
+    said = list(task.messages)
+    return said if system_prompt is None else [system(system_prompt), *said]

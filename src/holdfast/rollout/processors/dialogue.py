@@ -1,0 +1,125 @@
+"""DialogueRolloutProcessor: an assistant and a simulated user, each with a policy of its own.
+
+The two have separate conversations, each in its own model's tokens: what one says is what the other
+is told. Both sides are durable; only the assistant is trained.
+"""
+
+from collections.abc import Callable, Sequence
+
+from holdfast.policy.policy import Policy
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.errors import UsageError
+from holdfast.records.message import Message, Role, system, user
+from holdfast.records.task import Task
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.processors.agent import from_task, opening
+from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
+from holdfast.rollout.replay.budget import Limits
+from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.tools.tool import Function, Tool, tools_of
+
+DEFAULT_TURNS = 20
+STOP = "###STOP###"
+"""What a simulated user says, by default, to end a dialogue."""
+BEGIN = "Begin."
+"""What the simulated user is told first: chat templates want somebody else to speak before it."""
+
+
+class DialogueRolloutProcessor(RolloutProcessor):
+    """Assistant and user take turns until the user ends it, or a limit does.
+
+    `user_prompt` tells the simulated user who it is, from the task. The user speaks through
+    `user_policy` and `user_renderer`, which the caller owns; without them, through the run's own
+    policy, untrained. A task that ends with a user's message begins with that; otherwise the user
+    is asked first.
+    """
+
+    def __init__(
+        self,
+        user_prompt: Callable[[Task], str],
+        *,
+        user_policy: Policy | None = None,
+        user_renderer: Renderer | None = None,
+        tools: "Sequence[Tool | Function]" = (),
+        system_prompt: str | None = None,
+        stop: str = STOP,
+        user_max_tokens: int | None = None,
+        max_turns: int | None = DEFAULT_TURNS,
+        max_tokens: int | None = None,
+        max_seconds: float | None = None,
+    ):
+        self.user_prompt = from_task(user_prompt, what="user_prompt", makes="the user's prompt")
+        self.user_policy = user_policy
+        self.user_renderer = user_renderer
+        self.tools = tools_of(tools, where="tools")
+        self.system_prompt = system_prompt
+        self.stop = _ending(stop)
+        self.user_max_tokens = user_max_tokens
+        self.limits = Limits(max_turns, max_tokens, max_seconds)
+
+    @property
+    def identity(self) -> str:
+        given = code_of(*self.tools, self.user_prompt)
+        model = self.user_policy.model if self.user_policy else ""
+        return f"{self.system_prompt!r} {self.stop!r} {self.limits!r} {given} {model}"
+
+    async def rollout(self, t: Rollout) -> Returned:
+        limits = self.limits
+        t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
+        customer = self._customer(t)
+        t.add(*opening(t.task, self.system_prompt))
+        # What was said before, from the user's side: chat templates want the other one to begin.
+        before = [user(BEGIN), *_mirrored(t.task.messages)]
+        if before[-1].role is Role.ASSISTANT:
+            customer.add(*before)
+        else:
+            *before, told = before
+            customer.add(*before)
+            if not await self._user_says(t, customer, told.text):
+                return None
+        while True:
+            said = await self._assistant_says(t)
+            if not await self._user_says(t, customer, said):
+                return None
+
+    def _customer(self, t: Rollout) -> Rollout:
+        customer = t.beside()
+        customer.add(system(self.user_prompt(t.task)))
+        return customer
+
+    async def _assistant_says(self, t: Rollout) -> str:
+        """One reply, after as many tool calls as it takes."""
+        while True:
+            reply = await t.generate(tools=self.tools)
+            if not reply.tool_calls:
+                return reply.text
+            await t.tools(reply.tool_calls, *self.tools)
+
+    async def _user_says(self, t: Rollout, customer: Rollout, told: str) -> bool:
+        """Lets the user answer; False when it ends the dialogue."""
+        customer.add(told)
+        voice = Voice(
+            self.user_policy or t.voice.policy,
+            self.user_renderer or t.voice.renderer,
+            trained=False,
+        )
+        answer = await customer.generate(voice=voice, max_tokens=self.user_max_tokens)
+        if self.stop in answer.text:
+            return False
+        t.add(answer.text)
+        return True
+
+
+def _ending(stop: object) -> str:
+    # Every text holds the empty one: it would end each dialogue at the user's first words.
+    if not isinstance(stop, str) or not stop:
+        raise UsageError(f"stop={stop!r:.200}: give the words with which the user ends a dialogue")
+    return stop
+
+
+def _mirrored(messages: Sequence[Message]) -> list[Message]:
+    """A conversation from the other side: the user's words are its own."""
+    other = {Role.USER: Role.ASSISTANT, Role.ASSISTANT: Role.USER}
+    return [
+        Message(other[one.role], one.text) for one in messages if one.role in other and one.text
+    ]

@@ -1,0 +1,176 @@
+"""RolloutProcessor: the strategy by which tasks become trajectories.
+
+`setup` once, then `__call__` any number of times, then `acleanup` once, whatever happened in
+between. A processor may own long-lived things (a browser, a session, a client) across rows.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from holdfast.records.errors import UsageError
+from holdfast.records.sampling import Sampling, response_format_of
+from holdfast.records.task import Task
+from holdfast.rollout.code.fingerprint import code_of, fingerprint_of, fingerprinted
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.replay.unawaited import Pending
+from holdfast.rollout.threads.contain import contained
+
+__all__ = [
+    "FunctionProcessor",
+    "Returned",
+    "Reward",
+    "RolloutConfig",
+    "RolloutFunction",
+    "RolloutProcessor",
+    "SingleTurnRolloutProcessor",
+    "as_processor",
+    "code_of",
+    "completion_params_of",
+    "fingerprint_of",
+    "fingerprinted",
+]
+
+Reward = float | None
+Returned = Reward | tuple[int, Reward]
+"""What a rollout returns: nothing, its reward, or (turns used, reward)."""
+RolloutFunction = Callable[[Rollout], Awaitable[Returned]]
+
+NEVER_AWAITED = "{step}() was called and never awaited: await {step}(…)"
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """What a processor is given. `open` makes the durable context of a row's trajectory."""
+
+    model: str
+    sampling: Sampling
+    open: Callable[[Task], Rollout]
+    completion_params: Mapping[str, object] = field(default_factory=lambda: _DERIVED)
+    """What the run was started with, by the names of chat APIs; by default model and sampling."""
+
+    def __post_init__(self) -> None:
+        if self.completion_params is _DERIVED:
+            derived = completion_params_of(self.model, self.sampling)
+            object.__setattr__(self, "completion_params", derived)
+
+
+_DERIVED: Mapping[str, object] = {}
+
+
+def completion_params_of(
+    model: str, sampling: Sampling, *, n: int | None = None
+) -> dict[str, object]:
+    """A model and its sampling under the names that chat APIs have for them."""
+    params: dict[str, object] = {
+        "model": model,
+        "temperature": sampling.temperature,
+        "max_tokens": sampling.max_tokens,
+        "top_p": sampling.top_p,
+    }
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    if (form := response_format_of(sampling)) is not None:
+        params["response_format"] = form
+    if sampling.reasoning_effort is not None:
+        params["reasoning_effort"] = sampling.reasoning_effort
+    return params if n is None else params | {"n": n}
+
+
+class RolloutProcessor:
+    """Override `rollout`; or `__call__`, if the rows of one call belong together."""
+
+    @property
+    def identity(self) -> str:
+        """Settings of this instance that make another run; resuming with others is refused."""
+        return ""
+
+    async def setup(self) -> None:
+        """Called once, before the first row."""
+
+    async def rollout(self, t: Rollout) -> Returned:
+        """Makes one trajectory; may return its reward, or (turns used, reward)."""
+        raise UsageError(f"{type(self).__name__} defines no `async def rollout(self, t)`")
+
+    def __call__(
+        self, tasks: Sequence[Task], config: RolloutConfig
+    ) -> "list[asyncio.Task[Returned]]":
+        """Starts the rows; asyncio task i belongs to row i. The caller owns the tasks."""
+        return [
+            asyncio.create_task(self._row(config.open(task)), name=f"rollout {task.id}")
+            for task in tasks
+        ]
+
+    async def _row(self, t: Rollout) -> Returned:
+        # The coroutine is made in its task: one that is cancelled before it began leaves none.
+        pending = Pending.of_this_task()
+        try:
+            made = self.rollout(t)
+            if not isinstance(made, Awaitable):
+                raise UsageError(f"{type(self).__name__}.rollout has to be `async def`")
+            found = await contained(made)
+        except Exception as error:
+            if step := await pending.never_awaited():
+                error.add_note(NEVER_AWAITED.format(step=step))
+            raise
+        if step := await pending.never_awaited():
+            raise UsageError(NEVER_AWAITED.format(step=step))
+        return found
+
+    async def acleanup(self) -> None:
+        """Called once, after the last row, also when the run failed."""
+
+
+class FunctionProcessor(RolloutProcessor):
+    """A plain async function as a processor."""
+
+    def __init__(self, function: RolloutFunction):
+        self.function = function
+
+    async def rollout(self, t: Rollout) -> Returned:
+        return await self.function(t)
+
+
+class SingleTurnRolloutProcessor(RolloutProcessor):
+    """The task's messages, one reply."""
+
+    async def rollout(self, t: Rollout) -> Returned:
+        t.add(*t.task.messages)
+        await t.generate()
+        return None
+
+
+def as_processor(candidate: object) -> RolloutProcessor:
+    """A processor from an instance, a class without arguments, or an async function."""
+    if isinstance(candidate, RolloutProcessor):
+        return candidate
+    if isinstance(candidate, type) and issubclass(candidate, RolloutProcessor):
+        _check_takes(candidate, wants="a class is made without arguments: give an instance")
+        return candidate()
+    if _is_async(candidate):
+        _check_takes(candidate, None, wants="a rollout takes one argument: async def solve(t)")
+        return FunctionProcessor(candidate)
+    raise UsageError(
+        f"{candidate!r} is no rollout: it wants an async function of one argument, or a "
+        "RolloutProcessor"
+    )
+
+
+def _is_async(candidate: object) -> TypeGuard[RolloutFunction]:
+    """Of a function, or of an object that is called like one."""
+    if inspect.iscoroutinefunction(candidate):
+        return True
+    is_object = callable(candidate) and not isinstance(candidate, type)
+    return is_object and inspect.iscoroutinefunction(candidate.__call__)  # type: ignore[operator]
+
+
+def _check_takes(candidate: Callable[..., object], *arguments: object, wants: str) -> None:
+    """A mistake of the whole run is told before it fails each of its trajectories."""
+    signature = inspect.signature(candidate)
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        name = getattr(candidate, "__name__", type(candidate).__name__)
+        raise UsageError(f"{name}{signature}: {error}; {wants}") from error

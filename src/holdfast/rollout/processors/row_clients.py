@@ -1,0 +1,178 @@
+"""Clients of inference engines that rows name, beside the run's own policy.
+
+There is one for each (endpoint, model), whoever asks first: it is looked at once, before its first
+request, so that what is recorded replays although the engine is gone. Whoever owns the clients
+closes all of them, also when closing one fails.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.policy.policy import Completion, Policy, Request
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import (
+    BadRequest,
+    EndpointDown,
+    PolicyRefused,
+    RowEndpointDown,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from holdfast.policy.client.replicas import EnginePolicy
+
+
+CHECK_AGAIN = 1.0
+
+
+class Client:
+    """A policy that is checked once, by the first request that reaches it."""
+
+    def __init__(self, policy: "EnginePolicy"):
+        self.policy = policy
+        self.model = policy.model
+        self._checking = asyncio.Lock()
+        self._finding = asyncio.Lock()
+        self._checked = False
+        self._gone: EndpointDown | None = None
+
+    async def check(self) -> None:
+        async with self._checking:
+            if not self._checked:
+                await self.policy.check()
+                self._checked = True
+
+    async def found(self) -> None:
+        """Like `check`, but an engine that is down is waited for, as long as by the run itself;
+        all rows that name it wait together, and are told together."""
+        async with self._finding:
+            started = time.monotonic()
+            while not self._checked and self._gone is None:
+                try:
+                    await self.check()
+                except EndpointDown as error:
+                    if time.monotonic() - started > self.policy.patience:
+                        self._gone = error
+                    else:
+                        await asyncio.sleep(CHECK_AGAIN)
+        if self._gone is not None:
+            raise self._gone
+
+    async def ready(self) -> None:
+        await self.policy.ready()
+
+    @property
+    def seconds_down(self) -> float:
+        return self.policy.seconds_down
+
+    async def sample(self, request: Request) -> Completion:
+        await self.check()
+        # Messages go to engines that take no tokens, tokens to those that do.
+        if self.policy.has_tokens == bool(request.messages):
+            what = "takes tokens" if self.policy.has_tokens else "gives no token ids"
+            raise UsageError(
+                f"{self.policy.endpoints[0].name} {what}, and the run's renderer is made for the "
+                "other kind; give the processor a renderer for it"
+            )
+        return await self.policy.sample(request)
+
+    async def aclose(self) -> None:
+        await self.policy.aclose()
+
+    def at_the_cost_of_rows(self) -> "RowClient":
+        return RowClient(self)
+
+
+class RowClient:
+    """A client that only some rows name: what it refuses costs those rows, not the run."""
+
+    def __init__(self, client: Client):
+        self._client = client
+        self.model = client.model
+
+    async def check(self) -> None:
+        await self._client.check()
+
+    async def ready(self) -> None:
+        await self._client.ready()
+
+    @property
+    def seconds_down(self) -> float:
+        return self._client.seconds_down
+
+    async def sample(self, request: Request) -> Completion:
+        try:
+            await self._client.found()
+            return await self._client.sample(request)
+        except PolicyRefused as error:
+            raise BadRequest(str(error)) from error
+        except EndpointDown as error:
+            raise RowEndpointDown(str(error)) from error
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class Clients:
+    """Every client by its (addresses, model)."""
+
+    def __init__(
+        self,
+        *,
+        api_keys: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+        patience: float | None = None,
+    ):
+        self._api_keys = dict(api_keys or {})
+        self._retry = retry
+        self._patience = patience
+        self._open: dict[tuple[tuple[str, ...], str], Client] = {}
+
+    def other_than(self, own: Policy, urls: Sequence[str] | None, model: str) -> Client | None:
+        """The client for `model` at `urls`, or where the run's own policy is; None: that one."""
+        if urls is None and model == own.model:
+            return None
+        from holdfast.policy.client.endpoint import base_url
+        from holdfast.policy.client.replicas import EnginePolicy
+
+        theirs = [one.url for one in own.endpoints] if isinstance(own, EnginePolicy) else []
+        if model == own.model and all(base_url(url) in theirs for url in urls or ()):
+            return None
+        if urls is None and not theirs:
+            raise ValueError(
+                f"model {model!r} is not the run's ({own.model!r}), and the run's policy has no "
+                "address to look for it; give 'base_url'"
+            )
+        return self.of(theirs if urls is None else urls, model, own=own)
+
+    def of(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
+        """`own` is the run's policy: its patience and retries hold for all."""
+        from holdfast.policy.client.endpoint import base_url
+        from holdfast.policy.client.replicas import EnginePolicy
+
+        addresses = tuple(base_url(url) for url in urls)
+        if (addresses, model) not in self._open:
+            keys = {base_url(url): key for url, key in self._api_keys.items()}
+            wanted = {keys.get(address) for address in addresses}
+            if len(wanted) > 1:
+                raise UsageError("replicas of one model share one key; give each the same")
+            like = own if isinstance(own, EnginePolicy) else EnginePolicy(addresses, model)
+            policy = like.sibling(
+                addresses, model, api_key=wanted.pop(), retry=self._retry, patience=self._patience
+            )
+            self._open[addresses, model] = Client(policy)
+        return self._open[addresses, model]
+
+    async def aclose(self) -> None:
+        """Closes all; then raises the error of the one that failed, or a group of several."""
+        clients, self._open = list(self._open.values()), {}
+        results = await asyncio.gather(
+            *(client.aclose() for client in clients), return_exceptions=True
+        )
+        errors = [one for one in results if isinstance(one, BaseException)]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise BaseExceptionGroup("several clients failed to close", errors)

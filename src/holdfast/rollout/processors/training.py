@@ -1,0 +1,221 @@
+"""TrainingRolloutProcessor: one reply per sample, drawn as completion params say.
+
+A group is the n samples of a task: n trajectories, each with its own durable steps, retries and
+score, all drawn from the same prompt ids. `n` is therefore the number of samples of the run, and
+one failure costs one sample. What is sampled is in the journal like any other rollout's; the row
+view (`holdfast export --what rows`) gives it the shape that training recipes read.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import UsageError
+from holdfast.records.message import Message, Role
+from holdfast.records.sampling import Sampling, json_of
+from holdfast.records.task import Task
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.processors.processor import Returned, RolloutConfig, RolloutProcessor
+from holdfast.rollout.processors.row_clients import Clients
+from holdfast.rollout.replay.speaker import Voice
+
+_SAMPLED = ("max_tokens", "temperature", "top_p", "stop", "json", "reasoning_effort")
+_WHERE = frozenset({"model", "base_url", "api_base"})
+READ = frozenset({"n", "response_format", *_WHERE, *_SAMPLED} - {"json"})
+IGNORED = frozenset(
+    {
+        # How an answer travels, and how often it is asked for.
+        *("stream", "stream_options", "timeout", "num_retries", "max_retries", "cache", "caching"),
+        # Asks for what is always recorded.
+        *("logprobs", "top_logprobs", "return_token_ids", "raw_output"),
+        "return_reasoning_with_separate_field",
+        # For the provider's books.
+        *("user", "metadata", "provider", "custom_llm_provider", "drop_params"),
+    }
+)
+"""Parameters of eval-protocol's rows that change nothing about what is sampled."""
+
+
+class CompletionParams(msgspec.Struct, frozen=True):
+    """What completion params ask for; None where they leave it to the run."""
+
+    model: str | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] | None = None
+    json: bool | str | None = None
+    """What `response_format` asks for."""
+    reasoning_effort: str | None = None
+    base_url: str | None = None
+
+
+class TrainingRolloutProcessor(RolloutProcessor):
+    """Answers the last message of each task once, in the voice that its completion params name.
+
+    The params of a row (`completion_params` in its metadata, or in its `input_metadata` when it
+    is an EvaluationRow) go before the processor's own, and those before the run's. Rows that name
+    another model or `base_url` than the run's share one client for each (endpoint, model); the
+    processor owns these clients and closes all of them in `acleanup`.
+    """
+
+    def __init__(
+        self,
+        completion_params: Mapping[str, object] | None = None,
+        *,
+        drop_trailing_assistant_messages: bool = True,
+        renderer: Renderer | None = None,
+        api_keys: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+        patience: float | None = None,
+    ):
+        """All but the first two are for endpoints and models other than the run's; `retry` and
+        `patience` are the run's own when they are left out.
+
+        Keys go by address: a row can name any, and must not be able to send a key there.
+        """
+        self.drop_trailing_assistant_messages = drop_trailing_assistant_messages
+        self._own = {} if completion_params is None else dict(completion_params)
+        self._renderer = renderer
+        self._clients = Clients(api_keys=api_keys, retry=retry, patience=patience)
+        params = read_params(self._own, where="completion_params")
+        if completion_params is not None and params.model is None:
+            raise ValueError("completion_params name no model; give 'model'")
+        self._params = params
+
+    @property
+    def identity(self) -> str:
+        """What of it makes another run, beyond its code."""
+        own = {key: value for key, value in sorted(self._own.items()) if key != "n"}
+        renderer = self._renderer.name if self._renderer else ""
+        return f"{own!r} {self.drop_trailing_assistant_messages} {renderer}"
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples of each task its completion params ask for; None: they do not say."""
+        return self._params.n
+
+    async def setup(self) -> None:
+        """An endpoint that all rows share is looked at before the first of them."""
+        if self._params.base_url is not None and self._params.model is not None:
+            await self._clients.of((self._params.base_url,), self._params.model).check()
+
+    def __call__(
+        self, tasks: Sequence[Task], config: RolloutConfig
+    ) -> "list[asyncio.Task[Returned]]":
+        return [
+            asyncio.create_task(self._checked(task, config), name=f"rollout {task.id}")
+            for task in tasks
+        ]
+
+    async def _checked(self, task: Task, config: RolloutConfig) -> Returned:
+        """A row whose params cannot be met fails alone, and before anything is sampled."""
+        theirs = {**config.completion_params, **self._own}
+        params = read_params({**theirs, **row_params(task)}, where=f"task {task.id!r}")
+        if params.model is None:
+            raise ValueError(f"task {task.id!r}: no completion params name a model")
+        wanted, drawn = read_params(row_params(task)).n, config.completion_params.get("n")
+        if wanted is not None and drawn is not None and wanted != drawn:
+            raise ValueError(
+                f"task {task.id!r} asks for n={wanted}, but the run draws {drawn} samples of each "
+                f"task; start it with samples={wanted} (--samples {wanted})"
+            )
+        return await self._row(config.open(task))
+
+    async def rollout(self, t: Rollout) -> Returned:
+        row = row_params(t.task)
+        params = read_params({**self._own, **row}, where=f"task {t.task.id!r}")
+        t.add(*self._prompt(t.task))
+        await t.generate(
+            tools=t.task.tools,
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            stop=params.stop,
+            json=params.json,
+            reasoning_effort=params.reasoning_effort,
+            voice=self._voice(t.voice, params, named_by_row=bool(_WHERE & row.keys())),
+        )
+        return None
+
+    def _prompt(self, task: Task) -> tuple[Message, ...]:
+        messages = task.messages
+        if self.drop_trailing_assistant_messages:
+            while messages and messages[-1].role is Role.ASSISTANT:
+                messages = messages[:-1]
+        if not messages:
+            raise ValueError(f"task {task.id!r} has no message to answer")
+        return messages
+
+    def _voice(self, own: Voice, params: CompletionParams, *, named_by_row: bool) -> Voice:
+        """The run's own, unless another model or endpoint is named."""
+        model = params.model or own.policy.model
+        urls = None if params.base_url is None else (params.base_url,)
+        client = self._clients.other_than(own.policy, urls, model)
+        if client is None:
+            return own
+        policy = client.at_the_cost_of_rows() if named_by_row else client
+        return Voice(policy, self._renderer or own.renderer)
+
+    async def acleanup(self) -> None:
+        await self._clients.aclose()
+
+
+def samples_for(processor: RolloutProcessor, given: int | None) -> int:
+    """The samples per task: as given, else as the processor's completion params say, else 1."""
+    if given is not None:
+        return given
+    wanted = processor.samples if isinstance(processor, TrainingRolloutProcessor) else None
+    return 1 if wanted is None else wanted
+
+
+def row_params(task: Task) -> dict[str, object]:
+    """What a task itself says about its sampling; a None says nothing."""
+    return _said(_mapping(task, "input_metadata"), task) | _said(task.metadata, task)
+
+
+def _said(holder: Mapping[str, object], task: Task) -> dict[str, object]:
+    found = holder.get("completion_params") or {}
+    if not isinstance(found, Mapping):
+        raise ValueError(f"task {task.id!r}: completion_params are no object: {found!r}")
+    return {str(name): value for name, value in found.items() if value is not None}
+
+
+def _mapping(task: Task, name: str) -> Mapping[str, object]:
+    found = task.metadata.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def read_params(
+    params: Mapping[str, object], *, where: str = "completion_params"
+) -> CompletionParams:
+    """The params as values; `ValueError` names the first that is unknown or makes no sense."""
+    given = {name: value for name, value in params.items() if value is not None}
+    if unknown := sorted(given.keys() - READ - IGNORED):
+        raise ValueError(f"{where}: {_unknown(unknown[0])}")
+    if "api_base" in given:
+        given.setdefault("base_url", given["api_base"])
+    if isinstance(given.get("stop"), str):
+        given["stop"] = (given["stop"],)
+    try:
+        if (form := given.pop("response_format", None)) is not None:
+            given["json"] = json_of(form)
+        read = msgspec.convert(given, CompletionParams)
+        msgspec.convert({name: given[name] for name in _SAMPLED if name in given}, Sampling)
+    except (msgspec.ValidationError, UsageError) as error:
+        raise ValueError(f"{where}: {error}") from error
+    if read.n is not None and read.n < 1:
+        raise ValueError(f"{where}: n must be 1 or more, not {read.n}")
+    if read.model is not None and not read.model:
+        raise ValueError(f"{where}: the model's name is empty")
+    return read
+
+
+def _unknown(name: str) -> str:
+    if name == "api_key":
+        return "a key would be recorded; give the processor api_keys={address: key} instead"
+    return f"unknown completion parameter {name!r}; known: {', '.join(sorted(READ))}"

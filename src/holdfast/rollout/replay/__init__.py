@@ -1,0 +1,18 @@
+"""The log of one attempt: which step is replayed, and which one runs.
+
+- `session`: Session: one attempt at one trajectory, as the durable context sees it.
+- `nested_steps`: Inside: user code that runs within a step, a tool's, an environment's or one given
+  to `t.value`.
+- `unawaited`: Steps that were called: one that nobody awaits is told at the rollout's end.
+- `crash_count`: Deaths: calls of tools and environments in which the process died, or was stopped,
+  before.
+- `divergence`: Divergence in words: what is recorded, what the rollout asks for now, and where they
+  part.
+- `speaker`: Voice: who speaks in a turn: a policy, and the renderer that turns messages into its
+  tokens.
+- `budget`: Budgets: how much one trajectory may use, in turns, tokens and time.
+- `reply`: What a rollout is given back by its steps.
+- `prompt`: The prompt of the next turn: what is kept of the token stream, and what comes after it.
+- `generate_step`: One generation: what is asked of the policy, kept on the way, and recorded at the
+  end.
+"""

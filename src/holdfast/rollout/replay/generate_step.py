@@ -1,0 +1,276 @@
+"""One generation: what is asked of the policy, kept on the way, and recorded at the end.
+
+With partial durability on, tokens become durable while they are sampled. A generation that was
+interrupted, by a kill of this process or of the engine, goes on from its last durable token; its
+record then holds only the tokens that no draft holds.
+"""
+
+import hashlib
+import itertools
+import json
+from array import array
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from msgspec import Struct, structs
+
+from holdfast.policy.off_loop import off_loop
+from holdfast.policy.policy import DEADLINE, Completion, Draft, Partial, Request
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.policy.rendering.parse_tool_calls import without_calls
+from holdfast.policy.rendering.structure import structure_of
+from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported
+from holdfast.records.message import Message, Role
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import Drafted, Generated
+from holdfast.records.tokens import count, unpack_ids
+from holdfast.rollout.replay.prompt import Prompt
+from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.speaker import Voice
+
+
+class Turn(Struct, frozen=True):
+    """A generation about to run."""
+
+    path: str
+    prompt: Prompt
+    ids: "array[int]"
+    """The whole prompt."""
+    sampling: Sampling
+    tools: tuple[dict[str, object], ...]
+    messages: tuple[Message, ...]
+    added: tuple[Message | str, ...]
+    seed_from: str = ""
+    """What its seed, and the ids of its calls, are derived from, where that is not its path."""
+    seed: int | None = None
+    """The one that whoever asks for it wants, instead of the derived one."""
+    bare: bool = False
+    """Whether its prompt is no conversation: whatever the reply looks like, it is text."""
+
+
+_NOBODY = (b"", 0, 0)
+
+
+class Audience(Struct, frozen=True):
+    """Somebody who is told of a generation while it is sampled: of what is durable, and no more."""
+
+    hear: Callable[[Draft], None]
+    """Called with each part of it, first with what is durable from before."""
+    every: int
+    """Tokens after which there is more to tell."""
+    seconds: float | None
+    """Or so many of them, where tokens come slowly; None: a few."""
+    call: bytes = b""
+    """Kept with the drafts: see `Drafted`."""
+    occurrence: int = 0
+    created: int = 0
+
+
+async def sample(
+    session: Session,
+    voice: Voice,
+    turn: Turn,
+    seconds: float | None = None,
+    *,
+    audience: Audience | None = None,
+) -> Completion:
+    _check_possible(voice, turn)
+    key = session.lease.key
+    draft = _durable(session, voice, turn)
+    if audience is not None and draft.ids:
+        audience.hear(draft)
+    request = Request(
+        prompt=turn.ids,
+        sampling=turn.sampling,
+        seed=session.seed_at(turn.seed_from or turn.path) if turn.seed is None else turn.seed,
+        id=f"{session.name}/{turn.path}",
+        stop_token_ids=voice.renderer.stop_token_ids,
+        home=session.name,
+        family=key.task,
+        draft=draft,
+        partial=_partial(session, voice, turn, audience),
+        decode=partial(voice.renderer.decode, special=False),
+        seconds=seconds,
+    )
+    if isinstance(voice.renderer, MessagesOnly):
+        request = structs.replace(request, messages=turn.messages, tools=turn.tools)
+    elif structure := structure_of(voice.renderer, turn.sampling, turn.tools):
+        request = structs.replace(request, structure=structure)
+    return await voice.policy.sample(request)
+
+
+async def heard(session: Session, voice: Voice, turn: Turn, seconds: float | None) -> Completion:
+    """The same, but a limit that another voice meets is the world's, and not the policy's: a
+    simulated user whose context is full."""
+    try:
+        completion = await sample(session, voice, turn, seconds)
+    except Truncated as limit:
+        if voice.trained:
+            raise
+        raise EnvironmentBroken(f"another voice met a limit: {limit}") from limit
+    if completion.finish_reason == DEADLINE and not voice.trained:
+        # Never recorded: replayed, it would fail every further attempt, too.
+        raise EnvironmentBroken("another voice met its deadline")
+    return completion
+
+
+def _check_possible(voice: Voice, turn: Turn) -> None:
+    """Raises `Unsupported` for what no engine does, although each of its parts can be done."""
+    if turn.sampling.json is False or not turn.tools:
+        return
+    if not isinstance(voice.renderer, MessagesOnly):
+        raise Unsupported(
+            "json", "a reply that is kept to JSON cannot call tools: ask for one or the other"
+        )
+
+
+def _durable(session: Session, voice: Voice, turn: Turn) -> Draft:
+    draft = session.history.drafts.get(turn.path)
+    if draft is None or draft.fingerprint != turn.prompt.fingerprint:
+        return Draft()
+    if draft.model != voice.policy.model:
+        return Draft()
+    return Draft(0, draft.ids, draft.logprobs, draft.versions, draft.logprobs_mode)
+
+
+def _partial(
+    session: Session, voice: Voice, turn: Turn, audience: Audience | None
+) -> Partial | None:
+    if audience is None:
+        every = session.partial_tokens
+        return Partial(_saver(session, voice, turn), every) if every else None
+    every = min(audience.every, session.partial_tokens or audience.every)
+    return Partial(_saver(session, voice, turn, audience), every, audience.seconds)
+
+
+def _saver(
+    session: Session, voice: Voice, turn: Turn, audience: Audience | None = None
+) -> Callable[[Draft], Awaitable[None]]:
+    async def save(draft: Draft) -> None:
+        await session.append(
+            Drafted(
+                turn.path,
+                turn.prompt.fingerprint,
+                draft.start,
+                draft.ids,
+                draft.logprobs,
+                draft.versions,
+                voice.policy.model,
+                *((audience.call, audience.occurrence, audience.created) if audience else _NOBODY),
+                draft.logprobs_mode,
+            )
+        )
+        if audience is not None:
+            audience.hear(draft)
+
+    return save
+
+
+async def generated(
+    session: Session, voice: Voice, turn: Turn, completion: Completion
+) -> Generated:
+    """The step as everyone sees it, with all of its tokens."""
+    size = len(turn.ids) + count(completion.ids)
+    message = await off_loop(partial(_message, voice, turn, completion), size=size)
+    return Generated(
+        path=turn.path,
+        fingerprint=turn.prompt.fingerprint,
+        base=turn.prompt.base,
+        keep=turn.prompt.keep,
+        delta=turn.prompt.delta.tobytes(),
+        ids=completion.ids,
+        logprobs=completion.logprobs,
+        finish_reason=completion.finish_reason,
+        versions=completion.versions,
+        message=_with_call_ids(message, session, turn),
+        added=turn.added,
+        model=completion.model,
+        sampling=turn.sampling,
+        tries=completion.tries,
+        seconds=completion.seconds,
+        prefix_break=turn.prompt.prefix_break,
+        seams=completion.seams,
+        trainable=voice.trained and completion.message is None,
+        logprobs_mode=completion.logprobs_mode,
+    )
+
+
+def _message(voice: Voice, turn: Turn, completion: Completion) -> Message:
+    message = completion.message or _parsed(voice, turn, unpack_ids(completion.ids))
+    _check_json(turn, completion, message)
+    _check_calls(turn, completion, message)
+    return message
+
+
+def _parsed(voice: Voice, turn: Turn, ids: "array[int]") -> Message:
+    if turn.bare:
+        return Message(Role.ASSISTANT, voice.renderer.decode(ids, special=False))
+    found = voice.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
+    if turn.tools or not found.tool_calls:
+        return found
+    # Who was shown no tools calls none: what looks like a call is text, as the policy wrote it.
+    stops = voice.renderer.stop_token_ids
+    said = itertools.takewhile(lambda token: token not in stops, ids)
+    return without_calls(found, voice.renderer.decode(array("i", said)))
+
+
+def _check_json(turn: Turn, completion: Completion, message: Message) -> None:
+    """An engine that does not know the parameter may well ignore it: what it says is looked at. A
+    reply that was cut is no JSON, and no lie; nor is one that calls a tool."""
+    sampling = turn.sampling
+    if sampling.json is False or completion.finish_reason != "stop":
+        return
+    if sampling.stop or message.tool_calls:
+        return
+    try:
+        json.loads(message.text)
+    except (ValueError, RecursionError) as error:
+        raise Unsupported(
+            "json",
+            "the engine was asked for JSON and answered something else: it does not know how, or "
+            "its reply began with reasoning that it was not told to set apart (vLLM: "
+            f"--reasoning-parser). It begins: {message.text[:100]!r}",
+        ) from error
+
+
+def _check_calls(turn: Turn, completion: Completion, message: Message) -> None:
+    """The same for a reply that has to call a tool."""
+    sampling = turn.sampling
+    if not sampling.tool_choice or completion.finish_reason != "stop" or sampling.stop:
+        return
+    called = {call.name for call in message.tool_calls}
+    if called and sampling.forced_tool in ("", *called):
+        return
+    raise Unsupported(
+        "tool_choice",
+        "the engine was asked for a tool call and answered something else: it does not know how, "
+        "or its reply began with reasoning that it was not told to set apart (vLLM: "
+        f"--reasoning-parser). It begins: {message.text[:100]!r}",
+    )
+
+
+def without_drafted(session: Session, step: Generated) -> Generated:
+    """The step as it is recorded: tokens that a draft holds are not stored again."""
+    draft = session.history.drafts.get(step.path)
+    if draft is None or (draft.fingerprint, draft.model) != (step.fingerprint, step.model):
+        return step
+    kept = len(draft.ids)
+    assert step.ids[:kept] == draft.ids, "a completion begins with what is durable of it"
+    return structs.replace(
+        step, drafted=count(draft.ids), ids=step.ids[kept:], logprobs=step.logprobs[kept:]
+    )
+
+
+def _with_call_ids(message: Message, session: Session, turn: Turn) -> Message:
+    if not message.tool_calls:
+        return message
+    name = turn.path.replace(".", "_")
+    if turn.seed_from:
+        # Of calls at once, numbers are a matter of timing, and ids must not be: an agent sends
+        # them back, so that they are part of what it asks next.
+        name = hashlib.sha256(f"{session.name}/{turn.seed_from}".encode()).hexdigest()[:16]
+    calls = tuple(
+        call if call.id else structs.replace(call, id=f"call_{name}_{index}")
+        for index, call in enumerate(message.tool_calls)
+    )
+    return structs.replace(message, tool_calls=calls)

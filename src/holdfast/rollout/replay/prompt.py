@@ -1,0 +1,233 @@
+"""The prompt of the next turn: what is kept of the token stream, and what comes after it.
+
+Invariant (I3): the stream is only ever what an engine was sent and what it sampled. As long as
+messages are only added, the next prompt is the stream plus a bridge. When history was rewritten,
+or the tools changed, the conversation is rendered anew, the common beginning is kept, and the
+break is named.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.policy.off_loop import off_loop
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.message import Message, size_of
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import Generated
+from holdfast.records.tokens import ids_of, pack_ids, unpack_ids
+
+
+class Prompt(Struct, gc=False):
+    """The first `keep` tokens of the stream of `base`, then `delta`."""
+
+    base: str
+    keep: int
+    delta: "array[int]"
+    prefix_break: str
+    fingerprint: bytes
+
+
+class Stream:
+    """A token stream and the messages that it stands for.
+
+    The tokens of its last turn are put behind the others when they are first asked for: many a
+    conversation never goes on. Its arrays are shared by its copies, and never changed.
+    """
+
+    __slots__ = (
+        "_completion",
+        "_digest",
+        "_effort",
+        "_ids",
+        "_messages",
+        "_tools",
+        "_turn",
+        "base",
+    )
+
+    def __init__(self) -> None:
+        self._ids: array[int] = array("i")
+        self._turn: tuple[int, bytes, bytes] | None = None
+        """How many of those are kept, and what follows them, packed: prompt and completion."""
+        self.base = ""
+        self._messages: list[Message] = []
+        self._completion: array[int] = array("i")
+        self._digest = b""
+        self._tools: tuple[dict[str, object], ...] = ()
+        self._effort: str | None = None
+
+    @classmethod
+    def standing(
+        cls,
+        ids: "array[int]",
+        step: Generated,
+        messages: Sequence[Message],
+        tools: tuple[dict[str, object], ...],
+    ) -> "Stream":
+        """The stream after `step`, from what is recorded; `messages` end with its reply."""
+        stream = cls()
+        stream._ids, stream.base = ids, step.path
+        stream._completion = unpack_ids(step.ids)
+        stream._digest = _hash(step.fingerprint, step.ids, *_said_without_tokens(step))
+        stream._messages, stream._tools = list(messages), tools
+        stream._effort = step.sampling.reasoning_effort
+        return stream
+
+    @property
+    def ids(self) -> "array[int]":
+        """Not to be changed."""
+        if self._turn is not None:
+            keep, delta, completion = self._turn
+            self._ids, self._turn = self._ids[:keep] + unpack_ids(delta + completion), None
+        return self._ids
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What it stands for, the last reply included."""
+        return self._messages
+
+    def copy(self) -> "Stream":
+        other = Stream()
+        other._ids, other._turn, other.base = self._ids, self._turn, self.base
+        other._messages, other._completion = list(self._messages), self._completion
+        other._digest, other._tools = self._digest, self._tools
+        other._effort = self._effort
+        return other
+
+    def added(self, messages: Sequence[Message], *, anew: bool) -> Sequence[Message]:
+        """The messages that the prompt adds to those of the base."""
+        return messages if anew else messages[len(self._messages) :]
+
+    def prompt_ids(self, prompt: Prompt) -> "array[int]":
+        """All of its tokens; not to be changed, as those of a conversation's first prompt are the
+        prompt's own."""
+        return self.ids[: prompt.keep] + prompt.delta if prompt.keep else prompt.delta
+
+    async def prepare(
+        self,
+        messages: Sequence[Message],
+        tools: tuple[dict[str, object], ...],
+        *,
+        renderer: Renderer,
+        sampling: Sampling,
+    ) -> Prompt:
+        """The next prompt, made in a thread where the conversation is a large one."""
+        size = self._size(messages) + len(msgspec.msgpack.encode(tools))
+        make = partial(self.next_prompt, messages, tools, renderer=renderer, sampling=sampling)
+        return await off_loop(make, size=size)
+
+    def _size(self, messages: Sequence[Message]) -> int:
+        """Of what may have to be rendered, in characters and, of what is known, in tokens."""
+        known = len(self._messages)
+        if list(messages[:known]) != self._messages:
+            return sum(map(size_of, messages))
+        # The stream is put together here: in a thread, a copy that is made meanwhile might see
+        # half of it.
+        return len(self.ids) + sum(map(size_of, messages[known:]))
+
+    def next_prompt(
+        self,
+        messages: Sequence[Message],
+        tools: tuple[dict[str, object], ...],
+        *,
+        renderer: Renderer,
+        sampling: Sampling,
+    ) -> Prompt:
+        keep, delta, why = self._extend(messages, tools, renderer, sampling.reasoning_effort)
+        fingerprint = _hash(
+            self._digest,
+            keep.to_bytes(8, "little"),
+            pack_ids(delta),
+            msgspec.msgpack.encode(sampling),
+            msgspec.msgpack.encode(tools),
+            *self._untokenized(messages, renderer, anew=bool(why)),
+        )
+        return Prompt(self.base, keep, delta, why, fingerprint)
+
+    def _untokenized(
+        self, messages: Sequence[Message], renderer: Renderer, *, anew: bool
+    ) -> tuple[bytes, ...]:
+        """Without tokens, the messages themselves are what is asked."""
+        if not isinstance(renderer, MessagesOnly):
+            return ()
+        return (msgspec.msgpack.encode(list(self.added(messages, anew=anew))),)
+
+    def _extend(
+        self,
+        messages: Sequence[Message],
+        tools: tuple[dict[str, object], ...],
+        renderer: Renderer,
+        effort: str | None,
+    ) -> "tuple[int, array[int], str]":
+        if not self.base:
+            return 0, ids_of(renderer.render(messages, tools)), ""
+        why = self._why_not_bridged(messages, tools)
+        # A template may have written it anywhere, and most do at the very beginning.
+        if not why and effort != self._effort and not isinstance(renderer, MessagesOnly):
+            why = "the reasoning effort was changed"
+        if not why:
+            sent = self.ids[: len(self.ids) - len(self._completion)]
+            new = messages[len(self._messages) :]
+            bridge = renderer.bridge(sent, self._completion, new, tools)
+            if bridge is not None:
+                return len(self.ids), ids_of(bridge), ""
+            why = "the renderer has no bridge from this turn"
+        anew = ids_of(renderer.render(messages, tools))
+        keep = _common(self.ids, anew)
+        kept = keep == len(self.ids) and not isinstance(renderer, MessagesOnly)
+        return keep, anew[keep:], "" if kept else why
+
+    def _why_not_bridged(
+        self, messages: Sequence[Message], tools: tuple[dict[str, object], ...]
+    ) -> str:
+        known = len(self._messages)
+        if list(messages[:known]) != self._messages:
+            return "earlier messages were changed"
+        return "" if tools == self._tools else "the tools were changed"
+
+    def advance(
+        self,
+        step: Generated,
+        messages: Sequence[Message],
+        tools: tuple[dict[str, object], ...],
+    ) -> None:
+        """Takes a recorded turn in: from now on it is the base."""
+        self._ids = self.ids if step.keep else array("i")
+        self._turn = step.keep, step.delta, step.ids
+        self._completion = unpack_ids(step.ids)
+        self.base = step.path
+        self._digest = _hash(step.fingerprint, step.ids, *_said_without_tokens(step))
+        self._messages = [*messages, step.message]
+        self._tools = tools
+        self._effort = step.sampling.reasoning_effort
+
+
+def _said_without_tokens(step: Generated) -> tuple[bytes, ...]:
+    return () if step.ids else (msgspec.msgpack.encode(step.message),)
+
+
+def _common(left: "array[int]", right: "array[int]") -> int:
+    """How many tokens they begin with alike; halved until it is found, at the speed of memory."""
+    least, most = 0, min(len(left), len(right))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if left[least:middle] == right[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+def _hash(*parts: bytes) -> bytes:
+    # Each part after its length, in one update: a call for each would cost more than the hashing.
+    whole = b"".join([piece for part in parts for piece in (len(part).to_bytes(4, "little"), part)])
+    return hashlib.blake2b(whole, digest_size=8).digest()
+
+
+fingerprint = _hash

@@ -1,0 +1,24 @@
+"""Voice: who speaks in a turn: a policy, and the renderer that turns messages into its tokens."""
+
+from msgspec import Struct, structs
+
+from holdfast.policy.policy import Policy
+from holdfast.policy.rendering.reasoning_effort import at_effort
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.sampling import Sampling
+
+
+class Voice(Struct, frozen=True):
+    """Who speaks in a turn: a policy, and the renderer of its model. The caller owns both."""
+
+    policy: Policy
+    renderer: Renderer
+    trained: bool = True
+    """False: what it says is part of the world, such as a simulated user."""
+
+    def speaking(self, sampling: Sampling) -> "Voice":
+        """As it speaks with this sampling; raises `Unsupported` for what it cannot."""
+        if sampling.reasoning_effort is None:
+            return self
+        renderer = at_effort(self.renderer, sampling.reasoning_effort)
+        return structs.replace(self, renderer=renderer)

@@ -1,0 +1,11 @@
+"""User code in threads, and how it is kept from ending what it does not own.
+
+- `pool`: Running blocking user code without blocking the loop, and without ever waiting for it at
+  exit.
+- `dedicated`: A thread that belongs to one environment: all of its blocking calls run there, one by
+  one.
+- `contain`: Keeps user code from ending the process: `sys.exit()` in a rollout is one failure, no
+  more.
+- `gate`: Gate: where a call waits, in the thread that will run it, until it may begin.
+- `mailbox`: Mailboxes: how threads tell an event loop what has happened.
+"""

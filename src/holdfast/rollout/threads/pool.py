@@ -1,0 +1,288 @@
+"""Running blocking user code without blocking the loop, and without ever waiting for it at exit.
+
+Python cannot stop a thread. One that hangs is left behind (a daemon, so the process can still
+end), is counted, and is bounded: with too many left behind, new work is refused loudly.
+"""
+
+import asyncio
+import contextvars
+import os
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from holdfast.records.errors import ThreadsHang
+from holdfast.rollout.threads.gate import Begin, Gate, NotBegun, at_gate
+from holdfast.rollout.threads.mailbox import Mailbox, mailbox_of, set_exception, set_result
+
+MAX_ABANDONED = 64
+HANGING_SECONDS = 60.0
+"""How long so many may hang before that is more than a slow moment."""
+LOOK_AGAIN = 0.1
+IDLE_SECONDS = 1.0
+PATIENCE = 0.01
+"""Seconds that calls wait for a thread that is at work, before there are more."""
+MAX_ADMITTED = 16
+"""Calls of one loop that are about to begin at once: enough for a commit to be shared, and few
+enough that no kill finds many which are recorded and have not begun."""
+MOST_PATIENCE = 0.1
+"""The same while the event loop is so busy that no thread gets far."""
+Result = TypeVar("Result")
+
+
+class StillRunning(Exception):
+    """A call did not end in its time; its thread is left behind."""
+
+
+class DaemonThreads:
+    """Runs calls in threads of its own. Cancelling the await abandons a thread until its call ends
+    by itself.
+
+    No call waits for others that take their time: while the threads do not get on, there are twice
+    as many after each moment. Short calls, of which thousands may come at once, share one: threads
+    that fight for the interpreter's lock take longer than the calls. One that is free goes after a
+    while.
+    """
+
+    def __init__(self, what: str):
+        self._what = what
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process = os.getpid()
+        self._line = _Line(f"holdfast-{self._what}")
+        self._abandoned: set[_Call] = set()
+
+    async def room(self) -> None:
+        """Returns when there are few enough that hang; `ThreadsHang` when they stay."""
+        end = time.monotonic() + HANGING_SECONDS
+        while self._hanging() >= MAX_ABANDONED:
+            if time.monotonic() >= end:
+                raise self._refusal()
+            await asyncio.sleep(LOOK_AGAIN)
+
+    def _hanging(self) -> int:
+        if self._process != os.getpid():
+            self._forget()  # A fork has none of the threads of the process that it came from.
+        if self._abandoned:
+            self._abandoned = {call for call in self._abandoned if call.is_running}
+        return len(self._abandoned)
+
+    def _refusal(self) -> ThreadsHang:
+        return ThreadsHang(
+            f"{len(self._abandoned)} {self._what} still hang, past their timeouts, and no more are "
+            "made; give what they wait for a timeout (`requests.get(…, timeout=30)`), and go on"
+        )
+
+    @asynccontextmanager
+    async def slot(self, function: Callable[[], Result]) -> "AsyncIterator[Begin[Result]]":
+        """A thread that is there for the function, which runs when the block begins it."""
+        await self.room()
+        async with _Admission() as admission:
+            gate = Gate()
+            async with at_gate(gate, self.run(function, gate=gate)) as running:
+
+                async def begin() -> Result:
+                    gate.open()
+                    admission.end()
+                    return await running
+
+                yield begin
+
+    async def run(
+        self,
+        function: Callable[[], Result],
+        *,
+        seconds: float | None = None,
+        gate: Gate | None = None,
+    ) -> Result:
+        """What the function returns or raises; after so many seconds, `StillRunning`. With a
+        `gate`, its thread waits there first."""
+        if self._hanging() >= MAX_ABANDONED:
+            raise self._refusal()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        call = _Call(function, future, mailbox_of(loop), gate)
+        timer = None if seconds is None else loop.call_later(seconds, _give_up, future)
+        self._line.join(call, loop, hanging=len(self._abandoned))
+        try:
+            return await future
+        except (asyncio.CancelledError, StillRunning):
+            call.is_wanted = False
+            self._abandoned.add(call)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
+class _Admission:
+    """A place among the few calls that are about to begin. Those that have begun need none."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._places = _admitted.setdefault(loop, asyncio.Semaphore(MAX_ADMITTED))
+        self._is_held = False
+
+    async def __aenter__(self) -> "_Admission":
+        await self._places.acquire()
+        self._is_held = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._places.release()
+
+
+_admitted: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _give_up(future: "asyncio.Future[Result]") -> None:
+    if not future.done():
+        future.set_exception(StillRunning())
+
+
+class _Call:
+    """One call: who waits for it, and how far it is."""
+
+    __slots__ = (
+        "_context", "_function", "_future", "_mailbox",
+        "gate", "is_running", "is_wanted", "since",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        function: Callable[[], Result],
+        future: "asyncio.Future[Result]",
+        mailbox: Mailbox,
+        gate: Gate | None,
+    ):
+        self._function = function
+        self._future = future
+        self._mailbox = mailbox
+        self._context = contextvars.copy_context()
+        self.gate = gate
+        self.since = time.monotonic()
+        self.is_wanted = True
+        self.is_running = True
+        """Until it has ended, or was passed over because nobody waits for it any more."""
+
+    def pass_gate(self) -> None:
+        """Waits until it may begin, if it has to."""
+        if self.gate is None or not self.is_wanted:
+            return
+        try:
+            self._context = self.gate.wait()
+        except NotBegun:
+            self.is_wanted = False
+
+    def do(self) -> None:
+        if self.is_wanted:
+            try:
+                result = self._context.run(self._function)
+            except BaseException as error:
+                self._mailbox.post(set_exception, self._future, error)
+            else:
+                self._mailbox.post(set_result, self._future, result)
+        self.is_running = False
+
+
+class _Line:
+    """The calls that wait, and the threads that take them, the first one first."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self._waiting: deque[_Call] = deque()
+        self._free: deque[queue.SimpleQueue[None]] = deque()
+        """The bells of threads that wait for work. Whoever takes one out rings it."""
+        self._threads = 0
+        self._ended = 0
+        """Calls, ever: how one sees that the threads get on."""
+        self._counting = threading.Lock()
+        self._watched_by: asyncio.AbstractEventLoop | None = None
+
+    def join(self, call: _Call, loop: asyncio.AbstractEventLoop, *, hanging: int) -> None:
+        self._waiting.append(call)
+        # What comes to a gate waits there for more than a thread: it has one of its own.
+        if call.gate is not None or len(self._free) + hanging >= self._threads:
+            self._more(1)
+        self._watch(loop)
+
+    def _more(self, wanted: int) -> None:
+        for _ in range(wanted):
+            try:
+                self._free.pop().put(None)
+            except IndexError:
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                with self._counting:
+                    self._threads += 1
+
+    # --- on the loop of whoever has called
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Another loop's eye is not trusted: that loop may have ended.
+        if self._watched_by is not loop:
+            self._watched_by = loop
+            due = loop.time() + PATIENCE
+            loop.call_at(due, self._look, loop, due, self._ended)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, due: float, ended: int) -> None:
+        """More threads, if those that there are do not get on."""
+        self._watched_by = None
+        try:
+            waited = time.monotonic() - self._waiting[0].since
+        except IndexError:
+            return
+        if self._ended == ended:
+            self._more(min(len(self._waiting), max(1, self._threads)))
+        elif loop.time() - due < PATIENCE or waited > MOST_PATIENCE:
+            # A loop that is late holds the interpreter's lock: one more would wait for it, too.
+            self._more(1)
+        self._watch(loop)
+
+    # --- in a thread
+
+    def _work(self) -> None:
+        bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        while self._waiting or self._is_called(bell):
+            try:
+                call = self._waiting.popleft()
+            except IndexError:
+                continue  # Another was faster.
+            call.pass_gate()
+            call.do()
+            del call  # It holds what the user's function and its result hold.
+            self._ended += 1
+
+    def _is_called(self, bell: "queue.SimpleQueue[None]") -> bool:
+        """Waits for work. False where none came: the thread ends, and nobody counts on it."""
+        self._free.append(bell)
+        if self._waiting and self._takes_back(bell):
+            return True  # It came at this moment, when no thread seemed free.
+        try:
+            bell.get(timeout=IDLE_SECONDS)
+        except queue.Empty:
+            if self._takes_back(bell):
+                with self._counting:
+                    self._threads -= 1
+                return False
+            bell.get()  # It was taken at this moment.
+        return True
+
+    def _takes_back(self, bell: "queue.SimpleQueue[None]") -> bool:
+        try:
+            self._free.remove(bell)
+        except ValueError:
+            return False
+        return True

@@ -1,0 +1,13 @@
+"""Tools: from a Python function to a schema, a checked call and a result.
+
+- `tool`: Tools: Python functions that a model may call.
+- `schema`: What a tool takes: the schema that a model is shown, and the arguments that come of its
+  answer.
+- `schema_inline`: A JSON schema without references, which chat templates and small models read
+  best.
+- `validate`: Arguments against a ready-made JSON schema, in words that a model can act on.
+- `docstring`: A docstring, taken apart: what a function does, what its parameters mean, what it
+  returns.
+- `result`: A tool's result as text: what the model is shown of whatever a function returned.
+- `isolated`: Room.
+"""

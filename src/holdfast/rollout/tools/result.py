@@ -1,0 +1,98 @@
+"""A tool's result as text: what the model is shown of whatever a function returned."""
+
+import builtins
+import json
+
+import msgspec
+
+from holdfast.records.errors import EnvironmentBroken, UsageError
+
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+)
+
+
+class RaisedElsewhere(EnvironmentBroken):
+    """An error of a tool in another process; `kind` is the name of its class."""
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+def is_bug(error: Exception) -> bool:
+    """Classes of libraries, which may derive from Python's own, say nothing of the sort."""
+    if isinstance(error, UsageError):
+        return True
+    if isinstance(error, RaisedElsewhere):
+        kind: object = getattr(builtins, error.kind, None)
+    else:
+        kind = type(error) if type(error).__module__ == "builtins" else None
+    if not isinstance(kind, type):
+        return False
+    # A text that cannot be decoded comes from outside, and is a `ValueError`, too.
+    return kind is ValueError or issubclass(kind, _MISTAKES)
+
+
+MAX_RESULT = 64 * 1024 * 1024
+"""Bytes of a result that are accepted at all."""
+
+
+def result_text(value: object) -> str:
+    """What the model sees of a tool's return value: always text that can be recorded.
+
+    Raises ValueError for what cannot be: it is too large, or it cannot say what it is.
+    """
+    text = _text(value).encode("utf-8", "backslashreplace")
+    if len(text) > MAX_RESULT:
+        # A record that no journal takes would stop the run, not this trajectory.
+        raise ValueError(f"it returned {len(text):,} bytes; the limit is {MAX_RESULT:,}")
+    return text.decode()
+
+
+def cut(text: str, limit: int) -> str:
+    """The beginning and the end, `limit` characters together, and how much is missing between."""
+    if len(text) <= limit:
+        return text
+    head = (limit + 1) // 2
+    tail = len(text) - (limit - head)
+    return f"{text[:head]}\n… {tail - head:,} characters left out …\n{text[tail:]}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    try:
+        return _json(value)
+    except (TypeError, ValueError, RecursionError):
+        return _repr(value)
+
+
+def _json(value: object) -> str:
+    encoded = msgspec.json.encode(value, enc_hook=_repr)
+    if b"null" not in encoded:
+        return encoded.decode()
+    # msgspec writes NaN and infinity as null, which says something else.
+    plain = msgspec.to_builtins(value, enc_hook=_repr, str_keys=True)
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:
+        kind = type(value).__name__
+        raise ValueError(
+            f"it returned a {kind} that cannot be shown: its repr raised {type(error).__name__}"
+        ) from error

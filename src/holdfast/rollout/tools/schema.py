@@ -1,0 +1,246 @@
+"""What a tool takes: the schema that a model is shown, and the arguments that come of its answer.
+
+`Signature` reads a typed function; `ReadySchema` takes a JSON schema as it is. Whatever could not
+be shown to a model, or not be given by one, is refused here, when the tool is defined.
+"""
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import Annotated, Any, Optional, Protocol, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from holdfast.records.errors import UsageError
+from holdfast.rollout.tools import schema_inline, validate
+from holdfast.rollout.tools.docstring import Docstring, parse
+
+KEY_PARAMETER = "idempotency_key"
+_ABSENT = object()
+
+
+class Parameters(Protocol):
+    """Both kinds. `decode` raises msgspec's errors, whose words are for the model."""
+
+    description: str
+    schema: dict[str, object]
+    wants_key: bool
+
+    def decode(self, arguments: str | bytes) -> dict[str, object]:
+        """What the function is called with; what was not given is left to its own defaults."""
+        ...
+
+
+class Signature:
+    """A typed function's parameters."""
+
+    def __init__(self, function: Callable[..., object], name: str):
+        self._tool = name
+        written = _written(function, name)
+        docstring = _docstring(function, written)
+        hints = _hints(written, name)
+        parameters = self._parameters(function, hints)
+        self.wants_key = KEY_PARAMETER in _signature(function, name).parameters
+        fields: list[Any] = [_field(one, hints[one.name]) for one in parameters]
+        self._struct = msgspec.defstruct(
+            "Arguments", fields, forbid_unknown_fields=True, kw_only=True
+        )
+        returns = f"\n\nReturns: {docstring.returns}" if docstring.returns else ""
+        self.description = (docstring.description + returns).strip()
+        self.schema = schema_inline.flat(self._struct)
+        shown = self.schema["properties"]
+        assert isinstance(shown, dict), "msgspec describes a struct by its properties"
+        for one in parameters:
+            _complete(shown[one.name], one, hints[one.name], docstring)
+
+    def decode(self, arguments: str | bytes) -> dict[str, object]:
+        bound = msgspec.json.decode(arguments, type=self._struct)
+        given = {field: getattr(bound, field) for field in self._struct.__struct_fields__}
+        return {field: value for field, value in given.items() if value is not _ABSENT}
+
+    def _parameters(
+        self, function: Callable[..., object], hints: dict[str, Any]
+    ) -> list[inspect.Parameter]:
+        """Those that the model gives; each has a hint that JSON can hold."""
+        bound = function.keywords if isinstance(function, functools.partial) else {}
+        shown = [
+            one
+            for one in _signature(function, self._tool).parameters.values()
+            if one.name != KEY_PARAMETER and one.name not in bound
+        ]
+        for one in shown:
+            self._check_kind(one)
+            if one.default is None and one.name in hints:
+                # `limit: int = None` means that None may be given.
+                hints[one.name] = Optional[hints[one.name]]  # noqa: UP045  (of any hint)
+            self._check_hint(one, hints)
+        return shown
+
+    def _check_kind(self, parameter: inspect.Parameter) -> None:
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            raise UsageError(
+                f"tool {self._tool}: *{parameter.name} cannot be shown to a model; "
+                "take a list or a dict as one parameter"
+            )
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise UsageError(
+                f"tool {self._tool}: {parameter.name} cannot be given by name; "
+                "remove the / from the signature"
+            )
+
+    def _check_hint(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> None:
+        where = f"tool {self._tool}: parameter {parameter.name}"
+        if parameter.name not in hints:
+            raise UsageError(
+                f"{where} has no type, so the model cannot know what to give; annotate it "
+                "(with `Any` if it takes anything)"
+            )
+        hint = hints[parameter.name]
+        try:
+            msgspec.json.schema(hint)
+            msgspec.json.Decoder(hint)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"{where} has the type {_name(hint)}, which cannot be given as JSON ({error}); use "
+                "str, int, float, bool, a Literal or Enum, or a list, dict, dataclass, TypedDict "
+                "or msgspec.Struct of these"
+            ) from error
+
+
+class ReadySchema:
+    """A JSON schema that somebody else wrote, for a function that takes what it describes."""
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *,
+        name: str,
+        description: str,
+        parameters: Mapping[str, object],
+    ):
+        try:
+            self.schema: dict[str, object] = json.loads(msgspec.json.encode(parameters))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(
+                f"tool {name}: its parameters are not a JSON schema: {error}"
+            ) from error
+        if not isinstance(self.schema, dict) or self.schema.get("type", "object") != "object":
+            raise UsageError(
+                f"tool {name}: its parameters have to be the schema of an object, like "
+                '{"type": "object", "properties": {…}}'
+            )
+        self.schema.setdefault("type", "object")
+        shown = self.schema.setdefault("properties", {})
+        if not isinstance(shown, dict):
+            raise UsageError(f"tool {name}: the properties of its parameters are not an object")
+        self.description = description
+        self.wants_key = KEY_PARAMETER not in shown and _takes_key(function)
+
+    def decode(self, arguments: str | bytes) -> dict[str, object]:
+        given = msgspec.json.decode(arguments)
+        wrong = validate.problem(given, self.schema)
+        if wrong:
+            raise msgspec.ValidationError(wrong)
+        assert isinstance(given, dict), "the schema is that of an object"
+        return given
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """What a function is called, whatever wraps it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _written(function: Callable[..., object], name: str) -> Callable[..., object]:
+    """The function in the source, which has the hints and the docstring."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isclass(function):
+        raise UsageError(f"tool {name}: {function.__name__} is a class; give a function")
+    if not callable(function):
+        raise UsageError(f"tool {name}: {type(function).__name__} cannot be called")
+    written = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.isgeneratorfunction(written) or inspect.isasyncgenfunction(written):
+        raise UsageError(f"tool {name}: it yields, but a call has one result; return a list")
+    return written
+
+
+def _signature(function: Callable[..., object], name: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"tool {name}: {error}; wrap it in a typed function") from error
+
+
+def _takes_key(function: Callable[..., object]) -> bool:
+    try:
+        return KEY_PARAMETER in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # Builtins may have none.
+        return False
+
+
+def _hints(written: Callable[..., object], name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(written, include_extras=True)
+    except Exception as error:  # Annotations are evaluated: they may raise anything.
+        raise UsageError(
+            f"tool {name}: its annotations cannot be read ({type(error).__name__}: {error}); "
+            "the types in them have to be defined at the top level of its module"
+        ) from error
+
+
+def _docstring(function: Callable[..., object], written: Callable[..., object]) -> Docstring:
+    if inspect.isroutine(function) or isinstance(function, functools.partial):
+        return parse(inspect.getdoc(written) or "")
+    # An object: what its call says, or else what its class says. `getdoc` would find words about
+    # calls of any object.
+    return parse(inspect.cleandoc(written.__doc__ or type(function).__doc__ or ""))
+
+
+def _field(parameter: inspect.Parameter, hint: object) -> tuple[object, ...]:
+    if parameter.default is parameter.empty:
+        return parameter.name, hint
+    # The function's own default stays its own: it may be anything.
+    return parameter.name, hint, msgspec.field(default_factory=lambda: _ABSENT)
+
+
+def _complete(
+    shown: dict[str, object], parameter: inspect.Parameter, hint: object, docstring: Docstring
+) -> None:
+    said = _annotated(hint) or docstring.parameters.get(parameter.name, "")
+    described_by_type = "description" in shown and not _has_description(hint)
+    if said and (described_by_type or "description" not in shown):
+        shown["description"] = said
+    if parameter.default is not parameter.empty:
+        try:
+            default = json.loads(msgspec.json.encode(parameter.default))
+        except (TypeError, ValueError, RecursionError):
+            return  # A marker of the function's own, which means nothing to a model.
+        if default is not None or parameter.default is None:
+            shown["default"] = default
+
+
+def _annotated(hint: object) -> str:
+    """The words of `Annotated[int, "words"]`."""
+    texts = (getattr(one, "documentation", one) for one in _metadata(hint))
+    return next((text for text in texts if isinstance(text, str)), "")
+
+
+def _has_description(hint: object) -> bool:
+    return any(isinstance(one, msgspec.Meta) and one.description for one in _metadata(hint))
+
+
+def _metadata(hint: object) -> list[object]:
+    """Of `Annotated`, also where None is allowed as well."""
+    if get_origin(hint) is Annotated:
+        return list(get_args(hint)[1:])
+    if get_origin(hint) in (Union, UnionType):
+        return [found for one in get_args(hint) for found in _metadata(one)]
+    return []
+
+
+def _name(hint: object) -> str:
+    return hint.__qualname__ if isinstance(hint, type) else str(hint)

@@ -1,0 +1,310 @@
+"""Tools: Python functions that a model may call.
+
+A tool says what may happen to a call of which nobody knows whether it ran (`Contract`). The
+default is the careful one: it is not run again, and the model is told.
+"""
+
+import functools
+import inspect
+import json
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import overload
+
+import msgspec
+
+from holdfast.records.errors import ToolSaysNo, UsageError
+from holdfast.records.message import FunctionCall, ToolCall
+from holdfast.records.step import Contract
+from holdfast.rollout.threads.contain import contained
+from holdfast.rollout.threads.gate import Begin
+from holdfast.rollout.threads.pool import DaemonThreads
+from holdfast.rollout.tools.isolated.function import Isolated
+from holdfast.rollout.tools.result import MAX_RESULT, cut, result_text
+from holdfast.rollout.tools.schema import (
+    KEY_PARAMETER,
+    Parameters,
+    ReadySchema,
+    Signature,
+    name_of,
+)
+
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "KEY_PARAMETER",
+    "MAX_RESULT",
+    "Function",
+    "InvalidArguments",
+    "Tool",
+    "as_tool",
+    "check_listed",
+    "name_in",
+    "result_text",
+    "schemas_of",
+    "tool",
+    "tools_of",
+]
+
+DEFAULT_TIMEOUT = 600.0
+MAX_SHOWN = 100_000
+"""Characters of a result that a model is shown."""
+NAMES = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What chat templates and inference engines take."""
+
+Function = Callable[..., "Awaitable[object] | object"]
+
+
+class InvalidArguments(ToolSaysNo):
+    """The model's arguments do not fit the tool."""
+
+
+class Tool:
+    """A function with a name, a schema, a contract and a deadline.
+
+    - A parameter called `idempotency_key` is not shown to the model: it gets a key that is the
+      same whenever the same call is run again.
+    - `timeout` is in seconds; `max_result` in characters, beyond which a result is cut.
+    - An `isolated` one runs in a process of its own, which is killed at the deadline.
+    - `takes` says what its arguments are, where the function itself does not.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        *,
+        contract: Contract | str = Contract.AT_MOST_ONCE,
+        timeout: float = DEFAULT_TIMEOUT,
+        name: str | None = None,
+        max_result: int = MAX_SHOWN,
+        isolated: bool = False,
+        takes: Parameters | None = None,
+    ):
+        self.name = _checked_name(name if name is not None else name_of(function))
+        self._set_up(function, takes or Signature(function, self.name))
+        self._set_limits(contract, timeout=timeout, max_result=max_result)
+        self._isolated = Isolated(function, self.name) if isolated else None
+        # Its own: one that hangs uses up what is allowed to hang, and no other tool's share.
+        self._threads = DaemonThreads(f"calls of tool {self.name}")
+
+    @classmethod
+    def from_schema(
+        cls,
+        name: str,
+        description: str,
+        parameters: Mapping[str, object],
+        function: Function,
+        *,
+        contract: Contract | str = Contract.AT_MOST_ONCE,
+        timeout: float = DEFAULT_TIMEOUT,
+        max_result: int = MAX_SHOWN,
+    ) -> "Tool":
+        """A tool from a ready JSON schema: `function(**arguments)` gets the decoded object.
+
+        What of the schema is checked before the function is called: see `tool_arguments`.
+        """
+        takes = ReadySchema(function, name=name, description=description, parameters=parameters)
+        return cls(
+            function,
+            contract=contract,
+            timeout=timeout,
+            name=name,
+            max_result=max_result,
+            takes=takes,
+        )
+
+    def _set_up(self, function: Function, parameters: Parameters) -> None:
+        self.function = function
+        self.is_async = _is_async(function)
+        self.wants_key = parameters.wants_key
+        self._parameters = parameters
+        self.schema: dict[str, object] = {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": parameters.description,
+                "parameters": parameters.schema,
+            },
+        }
+
+    def _set_limits(self, contract: Contract | str, *, timeout: float, max_result: int) -> None:
+        if not 0 < timeout < math.inf:
+            raise UsageError(f"tool {self.name}: timeout={timeout} has to be more than 0 seconds")
+        if max_result < 1:
+            raise UsageError(f"tool {self.name}: max_result={max_result} has to be at least 1")
+        if contract not in list(Contract):
+            known = ", ".join(Contract)
+            raise UsageError(f"tool {self.name}: contract={contract!r} is none of {known}")
+        self.contract = Contract(contract)
+        self.timeout = timeout
+        self.max_result = max_result
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        return self.function(*args, **kwargs)
+
+    def call(self, **arguments: object) -> ToolCall:
+        """A call by the rollout itself rather than by the model."""
+        written = json.dumps(arguments, default=msgspec.to_builtins)
+        return ToolCall("", FunctionCall(self.name, written))
+
+    def bind(self, arguments: str) -> dict[str, object]:
+        """The validated arguments, or `InvalidArguments` with words for the model."""
+        try:
+            return self._parameters.decode(arguments or "{}")
+        except RecursionError as error:
+            raise InvalidArguments(
+                f"invalid arguments for {self.name}: too deeply nested"
+            ) from error
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise InvalidArguments(f"invalid arguments for {self.name}: {error}") from error
+
+    @property
+    def isolated(self) -> bool:
+        return self._isolated is not None
+
+    @property
+    def caller_timeout(self) -> float | None:
+        """The deadline that whoever begins a call holds; None where the call holds it itself.
+
+        An isolated call's time does not count before its process is there and ready.
+        """
+        return None if self.isolated else self.timeout
+
+    @asynccontextmanager
+    async def slot(self, arguments: dict[str, object]) -> "AsyncIterator[Begin[object]]":
+        """All that a call needs to begin at once: for plain functions a thread, so that they never
+        block the loop, for isolated ones a process that is ready. Waiting for it costs no time of
+        the call.
+
+        Cancelling ends the wait; an isolated function is also ended itself.
+        """
+        if self._isolated is not None:
+            given = {name: one for name, one in arguments.items() if name != KEY_PARAMETER}
+            key = arguments.get(KEY_PARAMETER) if self.wants_key else None
+            async with self._isolated.slot(
+                given, key=None if key is None else str(key), timeout=self.timeout
+            ) as begin:
+                yield begin
+        elif self.is_async:
+            yield lambda: in_the_end(self.function(**arguments))
+        else:
+            async with self._threads.slot(lambda: self.function(**arguments)) as begin_thread:
+
+                async def begin_in_thread() -> object:
+                    return await in_the_end(await begin_thread())
+
+                yield begin_in_thread
+
+    async def invoke(self, arguments: dict[str, object]) -> object:
+        """Waits for a slot, and runs the function in it."""
+        async with self.slot(arguments) as begin:
+            return await begin()
+
+    def shown(self, value: object) -> str:
+        """What the model is shown of a result, and what is recorded."""
+        return cut(result_text(value), self.max_result)
+
+
+async def in_the_end(found: object) -> object:
+    """What a function has given, which may have to be awaited."""
+    return await contained(found) if isinstance(found, Awaitable) else found
+
+
+@overload
+def tool(function: Function, /) -> Tool: ...
+@overload
+def tool(
+    *,
+    contract: Contract | str = ...,
+    timeout: float = ...,
+    name: str | None = ...,
+    max_result: int = ...,
+    isolated: bool = ...,
+) -> Callable[[Function], Tool]: ...
+def tool(
+    function: Function | None = None,
+    /,
+    *,
+    contract: Contract | str = Contract.AT_MOST_ONCE,
+    timeout: float = DEFAULT_TIMEOUT,
+    name: str | None = None,
+    max_result: int = MAX_SHOWN,
+    isolated: bool = False,
+) -> Tool | Callable[[Function], Tool]:
+    """Makes a tool: `@tool`, or `@tool(contract="idempotent", timeout=30)`."""
+
+    def make(function: Function) -> Tool:
+        return Tool(
+            function,
+            contract=contract,
+            timeout=timeout,
+            name=name,
+            max_result=max_result,
+            isolated=isolated,
+        )
+
+    return make if function is None else make(function)
+
+
+def as_tool(candidate: "Tool | Function") -> Tool:
+    if isinstance(candidate, Tool):
+        return candidate
+    if not callable(candidate):
+        meant = "; did you mean *tools?" if isinstance(candidate, list | tuple) else ""
+        raise UsageError(f"{candidate!r:.200} is no tool: give a function or a Tool{meant}")
+    # Its schema is asked for at every turn. A method's would keep its object alive.
+    return _tool_of(candidate) if inspect.isfunction(candidate) else Tool(candidate)
+
+
+@functools.lru_cache(maxsize=256)
+def _tool_of(function: Function) -> Tool:
+    return Tool(function)
+
+
+def tools_of(given: "Sequence[Tool | Function]", *, where: str) -> tuple[Tool, ...]:
+    """Tools where they are set up: all are there, and no two have one name."""
+    check_listed(given, f"{where} wants a list of functions or Tools")
+    found = tuple(as_tool(one) for one in given)
+    schemas_of(found)
+    return found
+
+
+def check_listed(given: object, wants: str) -> None:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"{wants}, not {given!r:.200}")
+
+
+def schemas_of(
+    tools: "Sequence[Tool | Function | dict[str, object]]",
+) -> tuple[dict[str, object], ...]:
+    """What is shown to the model, from tools, plain functions or ready-made schemas."""
+    check_listed(tools, "tools wants a list of functions, Tools or schemas")
+    found = tuple(one if isinstance(one, dict) else as_tool(one).schema for one in tools)
+    names = [name_in(schema) for schema in found]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(
+            f"two tools are called {twice!r}, and the model could only call one of them; rename "
+            "one (a server's tools can be given a prefix)"
+        )
+    return found
+
+
+def name_in(schema: dict[str, object]) -> object:
+    function = schema.get("function")
+    return function.get("name") if isinstance(function, dict) else schema.get("name", id(schema))
+
+
+def _checked_name(name: str) -> str:
+    if not NAMES.fullmatch(name):
+        raise UsageError(
+            f"tool name {name!r}: models and engines take 1 to 64 letters, digits, _ and -; "
+            'give another, as in Tool(function, name="search")'
+        )
+    return name
+
+
+def _is_async(function: Function) -> bool:
+    call = type(function).__call__ if not inspect.isroutine(function) else function
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -1,0 +1,57 @@
+"""Crash points: ending this process with SIGKILL at an exact moment.
+
+A plan is `POINT:K` for the K-th time that a point of `holdfast.crashpoint` is reached (`POINTS`).
+Three points are about commits: `before:K` dies when the journal's K-th operation is about to be
+committed, `after:K` when it has just been and nobody has been told, `witnessed:K` when the witness
+knows of it as well. Every record is an operation;
+so are creating a run, joining, claiming and leaving. With such a plan each record is a transaction
+of its own, so that each boundary can be hit. `HOLDFAST_CRASH` carries a plan to a command.
+"""
+
+import os
+import signal
+
+from holdfast import crashpoint
+from holdfast.journal.sqlite import writer
+from holdfast.records.errors import UsageError
+
+POINTS = {
+    "agent.ended": "agent.ended",
+    "agent.folder": "agent.folder",
+    "before": "journal.before_commit",
+    "after": "journal.after_commit",
+    "witnessed": "journal.witnessed",
+    "creating": "journal.creating",
+    "engine.admitted": "engine.admitted",
+    "engine.finished": "engine.finished",
+    "export.row": "export.row",
+    "gateway.delta": "gateway.delta",
+    "gateway.recorded": "gateway.recorded",
+    "gateway.told": "gateway.told",
+    "gateway.refused": "gateway.refused",
+    "gateway.finished": "gateway.finished",
+}
+
+
+def arm(plan: str) -> None:
+    """Arms `plan` for this process. One that can never strike is refused: its test would pass."""
+    point, _, number = plan.rpartition(":")
+    if point not in POINTS or not number.isdigit() or int(number) < 1:
+        raise UsageError(
+            f"a crash plan is POINT:K with K from 1, not {plan!r}; points: {', '.join(POINTS)}"
+        )
+    if point in ("before", "after", "witnessed"):
+        writer.MAX_ROWS = 1
+    crashpoint.arm(_Trap(POINTS[point], int(number)))
+
+
+class _Trap:
+    def __init__(self, point: str, times: int):
+        self._point = point
+        self._left = times
+
+    def __call__(self, point: str) -> None:
+        if point == self._point:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,183 @@
+"""How the fake engine answers one request: plain or streamed, rightly or with a fault.
+
+Every fault that begins after the request was read is committed here.
+"""
+
+import asyncio
+
+from aiohttp import web
+from msgspec import Struct
+
+from holdfast.testing.fake_engine import connection
+from holdfast.testing.fake_engine import errors as refusals
+from holdfast.testing.fake_engine import misbehaviour as wrong
+from holdfast.testing.fake_engine.faults import Fault, FaultKind
+from holdfast.testing.fake_engine.generation import Generation
+from holdfast.testing.fake_engine.request import Job, Wire
+from holdfast.testing.fake_engine.schedule import Run
+
+FOR_EVER = 1e9
+
+
+class Task(Struct):
+    """One request that was read: what to say of it, and what is to go wrong."""
+
+    request: web.Request
+    wire: Wire
+    job: Job
+    """As the answer tells it."""
+    fault: Fault | None
+    moment: int | None
+    """The tokens before the fault."""
+    per_chunk: int
+
+
+async def plain(task: Task, run: Run) -> web.StreamResponse:
+    """The whole answer at once."""
+    interrupted = task.fault is not None and task.fault.kind in wrong.INTERRUPTIONS
+    while run.generation.finish_reason is None:
+        if interrupted and len(run.generation.ids) == task.moment:
+            break
+        await _held(task, run)
+        await run.advance(_next(task, run.generation, task.job.limits.max_tokens))
+    if task.fault is None:
+        return connection.json(connection.encoded(task.wire.whole(task.job, run.generation.take())))
+    if interrupted:
+        return await _plain_interruption(task, run.generation)
+    return await _spoiled(task, run.generation, task.fault.kind)
+
+
+async def _plain_interruption(task: Task, generation: Generation) -> web.StreamResponse:
+    assert task.fault is not None, "something interrupts"
+    kind = task.fault.kind
+    if kind == FaultKind.STREAM_ERROR:
+        raise refusals.engine_died()
+    if kind == FaultKind.STREAM_STALL:
+        await asyncio.sleep(task.fault.seconds or FOR_EVER)
+    if kind in (FaultKind.STREAM_STALL, FaultKind.STREAM_CUT):
+        return connection.reset(task.request)
+    if kind == FaultKind.ABORT:
+        generation.abort()
+    return connection.json(connection.encoded(task.wire.whole(task.job, generation.take())))
+
+
+async def _spoiled(task: Task, generation: Generation, kind: FaultKind) -> web.StreamResponse:
+    if kind == FaultKind.RESET_AFTER:
+        return connection.reset(task.request)
+    job, pieces = wrong.spoiled(task.job, generation.take(), kind)
+    answer = task.wire.whole(job, wrong.joined(pieces))
+    body = wrong.spoiled_bytes(connection.encoded(answer), kind)
+    if kind == FaultKind.TRUNCATED_BODY:
+        return await connection.truncated(task.request, body)
+    return connection.json(body)
+
+
+async def streamed(task: Task, run: Run, stream: connection.EventStream) -> bool:
+    """Events, piece by piece; whether the generation and its stream came to their own end."""
+    events = _Sender(task, stream)
+    try:
+        await events.opening()
+        if not await _pieces(task, run, events):
+            return False
+        await events.closing(len(run.generation.ids))
+    except ConnectionResetError:
+        # The client has left; the cancellation that tells so may come too late.
+        return False
+    return run.generation.finish_reason != "abort"
+
+
+async def _pieces(task: Task, run: Run, events: "_Sender") -> bool:
+    """Whether the stream reached its regular end."""
+    generation, fault = run.generation, task.fault
+    while generation.finish_reason is None:
+        spoil = None
+        if fault is not None and len(generation.ids) == task.moment:
+            if await _interrupts(fault, generation, events):
+                return False
+            spoil = fault.kind
+        if generation.finish_reason is None:
+            await _held(task, run)
+            await run.advance(_next(task, generation, task.per_chunk))
+        await events.piece(generation, spoil)
+        if spoil == FaultKind.TRUNCATED_BODY:
+            return False
+        # Without a pause between tokens a fast stream would starve all others.
+        await asyncio.sleep(0)
+    return True
+
+
+async def _interrupts(fault: Fault, generation: Generation, events: "_Sender") -> bool:
+    """Commits what ends the stream here; whether it is over."""
+    if fault.kind == FaultKind.ABORT:
+        generation.abort()
+    if fault.kind not in wrong.INTERRUPTIONS or fault.kind == FaultKind.ABORT:
+        return False
+    if fault.kind == FaultKind.STREAM_ERROR:
+        await events.error()
+    elif fault.kind == FaultKind.STREAM_END:
+        await events.stream.end()
+    else:
+        if fault.kind == FaultKind.STREAM_STALL:
+            await asyncio.sleep(fault.seconds or FOR_EVER)
+        events.stream.reset()
+    return True
+
+
+async def _held(task: Task, run: Run) -> None:
+    fault = task.fault
+    if fault is None or fault.kind != FaultKind.HOLD or len(run.generation.ids) != task.moment:
+        return
+    await run.hold(fault.seconds)
+
+
+def _next(task: Task, generation: Generation, most: int) -> int:
+    """How many tokens to draw: a fault's moment is a border between two pieces."""
+    here = len(generation.ids)
+    if task.moment is not None and here < task.moment:
+        return min(most, task.moment - here)
+    return most
+
+
+class _Sender:
+    """Encodes what is said, and spoils it where told to."""
+
+    def __init__(self, task: Task, stream: connection.EventStream):
+        self._task = task
+        self._events = task.wire.events()
+        self.stream = stream
+
+    async def opening(self) -> None:
+        for event in self._events.opening(self._task.job):
+            await self.stream.send(connection.encoded(event))
+
+    async def piece(self, generation: Generation, spoil: FaultKind | None) -> None:
+        job, pieces = self._task.job, [generation.take()]
+        if spoil is not None:
+            job, pieces = wrong.spoiled(job, pieces[0], spoil)
+        for one in pieces:
+            for event in self._events.piece(job, one):
+                await self._send(connection.encoded(event), spoil)
+
+    async def _send(self, data: bytes, spoil: FaultKind | None) -> None:
+        fault = self._task.fault
+        if spoil is None and fault is not None and fault.kind == FaultKind.NAN_LOGPROB:
+            # SGLang's events repeat what came before, also what was wrong.
+            spoil = fault.kind
+        if spoil is not None:
+            data = wrong.spoiled_bytes(data, spoil)
+        if spoil == FaultKind.TRUNCATED_BODY:
+            await self.stream.break_off(data)
+        else:
+            await self.stream.send(data)
+
+    async def closing(self, tokens: int) -> None:
+        for event in self._events.closing(self._task.job, tokens):
+            await self.stream.send(connection.encoded(event))
+        await self.stream.send(connection.DONE)
+        await self.stream.end()
+
+    async def error(self) -> None:
+        event = self._task.wire.error(refusals.engine_died())
+        await self.stream.send(connection.encoded(event))
+        await self.stream.send(connection.DONE)
+        await self.stream.end()

@@ -1,0 +1,105 @@
+"""What goes over a connection of the fake engine: JSON, events, and broken connections."""
+
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from holdfast.testing.fake_engine.errors import Refused, malformed
+
+DONE = b"[DONE]"
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_encoder = msgspec.json.Encoder()
+
+
+def encoded(value: object) -> bytes:
+    return _encoder.encode(value)
+
+
+def json(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def answer(value: object) -> web.Response:
+    return json(encoded(value))
+
+
+def body(raw: bytes, kind: type[T]) -> T:
+    """Raises `Refused`."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.MsgspecError as error:
+        raise malformed(error) from error
+
+
+@web.middleware
+async def refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What a handler raises as a refusal is the answer."""
+    try:
+        return await handler(request)
+    except Refused as refused:
+        return refusal(refused)
+
+
+def refusal(refused: Refused, *, retry_after: float | None = None) -> web.Response:
+    response = json(refused.encoded(), refused.status)
+    if retry_after is not None:
+        response.headers["Retry-After"] = f"{retry_after:g}"
+    return response
+
+
+def reset(request: web.Request) -> web.Response:
+    """The client gets a TCP reset, not the polite end that a plain close would send."""
+    transport = request.transport
+    if transport is not None:
+        linger = struct.pack("ii", 1, 0)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        transport.abort()
+    return web.Response()
+
+
+def hang_up(request: web.Request) -> None:
+    """A polite end in the middle of an answer."""
+    if request.transport is not None:
+        request.transport.close()
+
+
+async def truncated(request: web.Request, body: bytes) -> web.StreamResponse:
+    response = web.StreamResponse()
+    response.content_type = "application/json"
+    response.content_length = len(body)
+    await response.prepare(request)
+    await response.write(body[: len(body) // 2])
+    hang_up(request)
+    return response
+
+
+class EventStream:
+    """Server-sent events, as engines send them: `data: …` and an empty line."""
+
+    def __init__(self, request: web.Request):
+        self._request = request
+        self.response = web.StreamResponse()
+        self.response.content_type = "text/event-stream"
+        self.response.charset = "utf-8"
+
+    async def begin(self) -> None:
+        await self.response.prepare(self._request)
+
+    async def send(self, data: bytes) -> None:
+        await self.response.write(b"data: %b\n\n" % data)
+
+    async def break_off(self, data: bytes) -> None:
+        """Half an event, and the connection is closed."""
+        await self.response.write(b"data: %b" % data[: len(data) // 2])
+        hang_up(self._request)
+
+    def reset(self) -> None:
+        reset(self._request)
+
+    async def end(self) -> None:
+        await self.response.write_eof()

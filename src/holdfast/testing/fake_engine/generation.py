@@ -1,0 +1,217 @@
+"""One sample of the fake engine while it is drawn: token by token, or all at once.
+
+What was drawn is taken in pieces; the pieces of a generation are, put together, what one piece
+would have held. Knows nothing of HTTP, of faults or of time.
+"""
+
+import codecs
+from zlib import crc32
+
+from msgspec import Struct
+
+from holdfast.testing.fake_engine.json_output import written
+from holdfast.testing.fake_engine.options import DEFAULT_VERSION, Seeds
+from holdfast.testing.fake_engine.tokens import (
+    END,
+    LETTERS,
+    MASK,
+    PACKED,
+    SPREAD,
+    Limits,
+    Sampler,
+    Script,
+    logprobs_at,
+    pack,
+    salt_of,
+    start_of,
+)
+
+
+class Span(Struct):
+    """Which weights sampled which tokens of a generation."""
+
+    version: str
+    start: int
+    end: int
+
+
+class Piece(Struct):
+    """Consecutive tokens of one generation: a chunk of a stream, or a whole answer."""
+
+    start: int
+    """How many tokens of the generation came before."""
+    sampled: int
+    """How many tokens it really holds."""
+    ids: list[int]
+    logprobs: list[float]
+    scored: list[int]
+    """The ids that the logprobs are for: `ids`, unless the engine lies."""
+    text: str
+    text_start: int
+    finish_reason: str | None
+    """None while the generation goes on."""
+    stop: int | str | None
+    """The stop string or token id that ended it, if one did."""
+    versions: list[Span]
+    """Of the generation so far, not of this piece."""
+
+
+class JsonScript(Struct, frozen=True):
+    """A reply that fits a schema. As in real engines, it begins with the request: what the prompt
+    holds already is not gone on with."""
+
+    schema: dict[str, object]
+    state: int
+    begun: int = 0
+
+    def text(self, salt: int) -> bytes:
+        return written(self.schema, self.state ^ salt).encode()
+
+
+class Generation:
+    """Pure: `prompt`, `seed`, `limits` and the versions given to `advance` decide everything."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        prompt: list[int],
+        *,
+        seed: int,
+        limits: Limits,
+        schema: dict[str, object] | None = None,
+        seeds: Seeds = "position",
+        scale: float = 1.0,
+    ):
+        """`scale` is what temperature and cuts make of its logprobs."""
+        packed, start = pack(prompt), start_of(seed)
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.versions: list[Span] = []
+        self.finish_reason: str | None = None
+        self._stop: int | str | None = None
+        self._limits = limits
+        self._stop_texts = sorted((text.encode(), text) for text in limits.stop_texts if text)
+        self._stop_ids = frozenset({END, *limits.stop_ids})
+        self._end_below = sampler.end_below
+        self._script: Script | JsonScript | None = sampler.script(packed, start)
+        if schema is not None:
+            self._script = JsonScript(schema, crc32(packed, start))
+        self._replies: dict[int, bytes] = {}
+        self._state = crc32(packed, start)
+        if seeds == "request":
+            # Where a request begins is part of its noise.
+            self._state = crc32(b"%d" % len(prompt), self._state)
+        self._scores = logprobs_at(scale)
+        self._taken = 0
+        self._text_taken = 0
+        self._text_held = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    # --- drawing
+
+    def advance(self, count: int, version: str = DEFAULT_VERSION) -> None:
+        """Draws `count` tokens with these weights; fewer if the generation ends before."""
+        before = len(self.ids)
+        self._draw(min(count, self._limits.max_tokens - before), salt_of(version))
+        self._attribute(version, before)
+        if not self.ended and len(self.ids) == self._limits.max_tokens:
+            self.finish_reason = "length"
+
+    @property
+    def ended(self) -> bool:
+        return self.finish_reason is not None
+
+    def abort(self) -> None:
+        self.finish_reason = self.finish_reason or "abort"
+
+    def _draw(self, count: int, salt: int) -> None:
+        ids, logprobs, state = self.ids, self.logprobs, self._state
+        reply, position = self._reply(salt), len(ids)
+        if self._script is not None:
+            position += self._script.begun
+        # The hot loop of every benchmark: `mix` is written out, and nothing is called in vain.
+        end_below, stops, texts = self._end_below, self._stop_ids, self._stop_texts
+        scores = self._scores
+        for place in range(position, position + count):
+            mixed = (state ^ salt) * SPREAD & MASK
+            mixed ^= mixed >> 15
+            if reply is not None:
+                token = reply[place] if place < len(reply) else END
+            else:
+                token = END if mixed < end_below else LETTERS[mixed & 31]
+            ids.append(token)
+            logprobs.append(scores[mixed >> 5 & 1023])
+            state = crc32(PACKED[token], state)
+            if token in stops or (texts and self._met_text()):
+                self._stopped(token)
+                break
+        self._state = state
+
+    def _reply(self, salt: int) -> bytes | None:
+        if self._script is None:
+            return None
+        if salt not in self._replies:
+            self._replies[salt] = self._script.text(salt)
+        return self._replies[salt]
+
+    def _met_text(self) -> str | None:
+        for encoded, text in self._stop_texts:
+            if self.ids[-len(encoded) :] == list(encoded):
+                return text
+        return None
+
+    def _stopped(self, token: int) -> None:
+        self.finish_reason = "stop"
+        self._stop = self._met_text() or (token if token != END else None)
+
+    def _attribute(self, version: str, start: int) -> None:
+        if len(self.ids) == start:
+            return
+        if self.versions and self.versions[-1].version == version:
+            self.versions[-1].end = len(self.ids)
+        else:
+            self.versions.append(Span(version, start, len(self.ids)))
+
+    # --- taking
+
+    def take(self) -> Piece:
+        """What was drawn since the last time."""
+        start, text_start = self._taken, self._text_taken
+        ids = self.ids[start:]
+        self._taken = len(self.ids)
+        return Piece(
+            start=start,
+            sampled=len(ids),
+            ids=ids,
+            logprobs=self.logprobs[start:],
+            scored=ids,
+            text=self._text(ids),
+            text_start=text_start,
+            finish_reason=self.finish_reason,
+            stop=self._stop,
+            versions=[Span(span.version, span.start, span.end) for span in self.versions],
+        )
+
+    def _text(self, ids: list[int]) -> str:
+        """As vLLM does: what may become a stop string is held back, and never a part of it shown.
+
+        The ids keep the stop string, the text does not.
+        """
+        raw = bytes(ids[:-1] if ids and ids[-1] == END else ids)
+        text = self._text_held + self._decoder.decode(raw, final=self.ended)
+        if self.ended:
+            hold = len(self._stop) if isinstance(self._stop, str) else 0
+            shown, self._text_held = text[: len(text) - hold], ""
+        else:
+            hold = max((len(stop) for _, stop in self._stop_texts), default=1) - 1
+            shown = text[: max(0, len(text) - hold)]
+            self._text_held = text[len(shown) :]
+        self._text_taken += len(shown)
+        return shown
+
+
+def whole(sampler: Sampler, prompt: list[int], *, seed: int, limits: Limits, version: str) -> Piece:
+    """All of a generation at once."""
+    generation = Generation(sampler, prompt, seed=seed, limits=limits)
+    generation.advance(limits.max_tokens, version)
+    return generation.take()

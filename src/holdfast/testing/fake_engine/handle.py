@@ -1,0 +1,283 @@
+"""A fake inference engine: a real HTTP server in a process of its own.
+
+`FakeEngine` starts, kills, restarts and asks it, without an event loop; the server itself is
+`server`, and `python -m holdfast.testing.fake_engine` runs it by hand.
+
+    with FakeEngine(faults=[Fault(FaultKind.RATE_LIMIT)]) as engine:
+        policy = EnginePolicy(engine.url, engine.model)
+
+The child writes one line, `ready <url>`, when it can be called, and ends when its parent does.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from holdfast.testing.fake_engine.faults import Fault
+from holdfast.testing.fake_engine.options import (
+    DEFAULT_VERSION,
+    Call,
+    Dialect,
+    LogprobsMode,
+    Options,
+    Seeds,
+    Stats,
+)
+
+START_SECONDS = 30.0
+ASK_SECONDS = 10.0
+
+# A proxy in the environment is not for an engine on this machine.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class FakeEngineError(Exception):
+    """The fake engine did not start, or is not running."""
+
+
+class FakeEngine:
+    """A handle on the process. Whatever happens to it, leaving the `with` block reaps it."""
+
+    def __init__(
+        self,
+        *,
+        model: str = "fake",
+        mean_length: float = 24,
+        replies: Sequence[str] = (),
+        delay: float = 0.0,
+        max_model_len: int = 1_000_000,
+        faults: Sequence[Fault] = (),
+        port: int = 0,
+        dialect: Dialect = "vllm",
+        token_delay: float = 0.0,
+        tokens_per_chunk: int = 1,
+        incremental_stream: bool = False,
+        describes: bool = True,
+        version: str = DEFAULT_VERSION,
+        seeds: Seeds = "position",
+        logprobs_mode: LogprobsMode = "processed",
+    ):
+        if dialect == "fireworks" and "/" not in model:
+            model = f"accounts/fireworks/models/{model}"
+        self._options = Options(
+            model,
+            mean_length,
+            tuple(replies),
+            delay,
+            max_model_len,
+            tuple(faults),
+            dialect=dialect,
+            token_delay=token_delay,
+            tokens_per_chunk=tokens_per_chunk,
+            incremental_stream=incremental_stream,
+            describes=describes,
+            version=version,
+            seeds=seeds,
+            logprobs_mode=logprobs_mode,
+        )
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: Path | None = None
+
+    @property
+    def model(self) -> str:
+        return self._options.model
+
+    @property
+    def url(self) -> str:
+        if not self._port:
+            raise FakeEngineError("the fake engine has no address before its first start")
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    # --- its life
+
+    def start(self) -> Self:
+        """Returns when it answers. The port stays the same for the life of this handle."""
+        if self._process is not None:
+            raise FakeEngineError("the fake engine is already running")
+        handle, name = tempfile.mkstemp(prefix="holdfast-fake-engine-", suffix=".log")
+        self._log = Path(name)
+        with open(handle, "wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603  # our own module, our own arguments
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            self._port = self._port_when_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """SIGTERM. Requests that run are lost, as with any engine; stopping twice is fine."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: no goodbye to any client."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """A new process on the same port, with new counters and the last fault plan anew."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self.start() if self._process is None else self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- what it saw
+
+    def stats(self) -> Stats:
+        return msgspec.json.decode(self._ask("/stats"), type=Stats)
+
+    def requests(self) -> list[tuple[str, int]]:
+        """Request ids with their arrival numbers, in order of arrival, faulty ones included."""
+        return msgspec.json.decode(self._ask("/requests"), type=list[tuple[str, int]])
+
+    def calls(self) -> list[Call]:
+        """The requests that could be read, in order of arrival."""
+        return msgspec.json.decode(self._ask("/calls"), type=list[Call])
+
+    def reset(self) -> None:
+        """Clears the counters; the fault plan remembers whom it has hit."""
+        self._ask("/reset", b"")
+
+    def set_faults(self, *faults: Fault) -> None:
+        """Replaces the plan, and whom it has hit is forgotten."""
+        self._ask("/faults", msgspec.json.encode(faults))
+        self._options = msgspec.structs.replace(self._options, faults=faults)
+
+    def start_with(self, **options: object) -> None:
+        """Other options from the next start on, as an operator changes them."""
+        self._options = msgspec.structs.replace(self._options, **options)
+
+    def update_weights(self, version: str) -> None:
+        """From the next token on, running generations included, the tokens are of this version.
+
+        A process that is started again begins with it."""
+        self._ask("/weights", version.encode())
+        self._options = msgspec.structs.replace(self._options, version=version)
+
+    def release(self) -> None:
+        """Lets go of the generations that a `FaultKind.HOLD` holds; `stats().held` counts them."""
+        self._ask("/release", b"")
+
+    # --- how
+
+    def _command(self) -> list[str]:
+        options = msgspec.json.encode(self._options).decode()
+        return [
+            *(sys.executable, "-m", "holdfast.testing.fake_engine"),
+            *("--port", str(self._port), "--parent", str(os.getpid()), "--options", options),
+        ]
+
+    def _port_when_ready(self) -> int:
+        process = self._running()
+        assert process.stdout is not None, "started with a pipe"
+        line, deadline = b"", time.monotonic() + START_SECONDS
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if not select.select([process.stdout], [], [], max(0.0, left))[0]:
+                raise self._failure(f"it was not ready within {START_SECONDS:g} s")
+            if not (read := os.read(process.stdout.fileno(), 4096)):
+                raise self._failure(f"it ended with status {process.wait()}")
+            line += read
+        ready, _, url = line.decode().strip().partition(" ")
+        if ready != "ready":
+            raise self._failure(f"it said {line!r}")
+        return int(url.rpartition(":")[2])
+
+    def _failure(self, what: str) -> FakeEngineError:
+        said = self._log.read_text(errors="replace")[-2000:] if self._log is not None else ""
+        return FakeEngineError(f"the fake engine did not start: {what}\n{said}".rstrip())
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        if self._log is not None:
+            self._log.unlink(missing_ok=True)
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            raise FakeEngineError("the fake engine is not running")
+        return self._process
+
+    def _ask(self, path: str, body: bytes | None = None) -> bytes:
+        self._running()
+        with _direct.open(f"{self.url}{path}", body, timeout=ASK_SECONDS) as answer:
+            return bytes(answer.read())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m holdfast.testing.fake_engine", description="A fake inference engine."
+    )
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
+    parser.add_argument("--parent", type=int, help="end when this process is no longer the parent")
+    parser.add_argument("--options", default="{}", help="JSON of fake_options.Options")
+    names = ("model", "mean-length", "delay", "max-model-len", "token-delay", "tokens-per-chunk")
+    for name in (*names, "dialect", "version", "seeds", "logprobs-mode"):
+        parser.add_argument(f"--{name}", help=f"overrides {name} of --options")
+    parser.add_argument("--reply", action="append", help="a template; may be given many times")
+    parser.add_argument("--faults", type=msgspec.json.decode, help="JSON: a list of faults")
+    serve(parser.parse_args(arguments))
+
+
+def serve(asked: argparse.Namespace) -> None:
+    # The handle, and whoever imports it, do without aiohttp.
+    from holdfast.testing.fake_engine import process as fake_process
+
+    given = {
+        "model": asked.model,
+        "mean_length": asked.mean_length,
+        "delay": asked.delay,
+        "max_model_len": asked.max_model_len,
+        "token_delay": asked.token_delay,
+        "tokens_per_chunk": asked.tokens_per_chunk,
+        "dialect": asked.dialect,
+        "version": asked.version,
+        "seeds": asked.seeds,
+        "logprobs_mode": asked.logprobs_mode,
+        "replies": asked.reply,
+        "faults": asked.faults,
+    }
+    merged = msgspec.json.decode(asked.options, type=dict[str, object])
+    merged |= {name: value for name, value in given.items() if value is not None}
+    options = msgspec.convert(merged, Options, strict=False)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(fake_process.serve(options, port=asked.port, parent=asked.parent))

@@ -1,0 +1,165 @@
+"""JSON that the fake engine writes where a request asks for it: any object, or one of a schema.
+
+What is written is a pure function of the schema and a number. It knows the part of JSON Schema that
+engines are mostly asked for; the rest is refused, with vLLM's words, when a request is read.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+from zlib import crc32
+
+from msgspec import Struct
+
+from holdfast.testing.fake_engine import errors as refusals
+from holdfast.testing.fake_engine.tokens import LETTERS, mix
+
+ANY: dict[str, object] = {
+    "type": "object",
+    "properties": {"said": {"type": "string"}, "number": {"type": "integer"}},
+    "required": ["said", "number"],
+}
+"""What is written where any object will do."""
+TAGS = "structural_tag"
+_TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
+_DEEPEST = 32
+
+
+class JsonSchema(Struct):
+    schema: dict[str, object] | None = None
+    name: str = ""
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct):
+    """As chat APIs have it, and vLLM's and Fireworks' completions."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    def wanted(self) -> dict[str, object] | None:
+        """The schema that a reply has to fit; None: anything goes."""
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return ANY
+        if self.json_schema is None or self.json_schema.schema is None:
+            said = "When response_format type is 'json_schema', the 'json_schema' field must be "
+            raise refusals.Refused(
+                400, f"{said}provided. (parameter=response_format)", param="response_format"
+            )
+        return checked(self.json_schema.schema)
+
+
+def checked(schema: dict[str, object]) -> dict[str, object]:
+    """Raises `Refused` for what cannot be written."""
+    written(schema, 0)
+    return schema
+
+
+def written(schema: Mapping[str, object], state: int) -> str:
+    """JSON that fits the schema; of a structural tag, one of its tags around such JSON."""
+    if schema.get("type") == TAGS:
+        return _tagged(schema, state)
+    return json.dumps(_value(schema, schema, state, 0))
+
+
+def tags(text: str) -> dict[str, object]:
+    """A structural tag, as vLLM and SGLang take it."""
+    try:
+        found = json.loads(text)
+        written(found, 0)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _refused(f"Invalid structural tag: {error}") from error
+    if not isinstance(found, dict) or found.get("type") != TAGS:
+        raise _refused("Invalid structural tag")
+    return found
+
+
+def _tagged(schema: Mapping[str, Any], state: int) -> str:
+    form = schema["format"]
+    assert form["type"] in ("tags_with_separator", "triggered_tags"), "what Holdfast asks for"
+    calls = 1 if form["stop_after_first"] else 1 + mix(state) % 2
+    found = []
+    for number in range(calls):
+        drawn = crc32(b"%d" % number, state)
+        tag = form["tags"][mix(drawn) % len(form["tags"])]
+        inside = written(tag["content"]["json_schema"], drawn)
+        found.append(f"{tag['begin']}{inside}{tag['end']}")
+    return str(form.get("separator", "")).join(found)
+
+
+def _value(
+    schema: Mapping[str, object], root: Mapping[str, object], state: int, depth: int
+) -> object:
+    if depth > _DEEPEST:
+        raise _refused("it never ends")
+    if "$ref" in schema:
+        return _value(_referred(root, schema["$ref"]), root, state, depth + 1)
+    if "const" in schema:
+        return schema["const"]
+    for name in ("enum", "anyOf", "oneOf"):
+        if isinstance(options := schema.get(name), list) and options:
+            chosen = options[mix(state) % len(options)]
+            return chosen if name == "enum" else _value(chosen, root, state, depth + 1)
+    return _typed(schema, root, state, depth)
+
+
+def _typed(
+    schema: Mapping[str, object], root: Mapping[str, object], state: int, depth: int
+) -> object:
+    kind = schema.get("type", "object")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    if kind not in _TYPES:
+        raise _refused(f"Invalid type: {kind}")
+    if kind == "object":
+        return _object(schema, root, state, depth)
+    if kind == "array":
+        return _array(schema, root, state, depth)
+    plain = {
+        "string": _word(state),
+        "integer": mix(state) % 100,
+        "number": mix(state) % 100 / 4,
+        "boolean": bool(mix(state) & 1),
+        "null": None,
+    }
+    return plain[str(kind)]
+
+
+def _object(
+    schema: Mapping[str, object], root: Mapping[str, object], state: int, depth: int
+) -> object:
+    properties = schema.get("properties")
+    found: dict[str, object] = {}
+    for name, inner in properties.items() if isinstance(properties, dict) else ():
+        found[name] = _value(inner, root, crc32(str(name).encode(), state), depth + 1)
+    return found
+
+
+def _array(
+    schema: Mapping[str, object], root: Mapping[str, object], state: int, depth: int
+) -> object:
+    least, items = schema.get("minItems", 0), schema.get("items")
+    inner = items if isinstance(items, dict) else {"type": "integer"}
+    length = max(least if isinstance(least, int) else 0, mix(state) % 3)
+    most = schema.get("maxItems")
+    length = min(length, most) if isinstance(most, int) else length
+    return [_value(inner, root, crc32(b"%d" % n, state), depth + 1) for n in range(length)]
+
+
+def _word(state: int) -> str:
+    length = 3 + mix(state) % 8
+    return "".join(chr(LETTERS[mix(crc32(b"%d" % n, state)) % 26]) for n in range(length))
+
+
+def _referred(root: Mapping[str, object], reference: object) -> Mapping[str, object]:
+    found: object = root
+    for name in str(reference).removeprefix("#/").split("/") if reference != "#" else ():
+        found = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise _refused(f"Cannot find definition for ref: {reference}")
+    return found
+
+
+def _refused(why: str) -> refusals.Refused:
+    return refusals.Refused(400, f"Grammar error: {why}")

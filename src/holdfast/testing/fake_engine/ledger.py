@@ -1,0 +1,49 @@
+"""What the fake engine has seen and done."""
+
+from holdfast.testing.fake_engine.faults import Fault
+from holdfast.testing.fake_engine.options import Call, Stats
+from holdfast.testing.fake_engine.request import Job
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.reset()
+
+    def reset(self) -> None:
+        self._stats = Stats()
+        self.arrivals: list[str] = []
+        self.calls: list[Call] = []
+
+    @property
+    def stats(self) -> Stats:
+        self._stats.in_flight = self.in_flight
+        return self._stats
+
+    def arrived(self, request_id: str, path: str) -> None:
+        self.arrivals.append(request_id)
+        self._stats.requests += 1
+        endpoints = self._stats.endpoints
+        endpoints[path] = endpoints.get(path, 0) + 1
+
+    def struck(self, fault: Fault) -> None:
+        faults = self._stats.faults
+        faults[fault.kind] = faults.get(fault.kind, 0) + 1
+
+    def understood(self, job: Job, path: str) -> None:
+        prompt, wanted = len(job.prompt), job.limits.max_tokens
+        self.calls.append(
+            Call(job.id, path, prompt, wanted, job.seed, job.stream, job.schema, job.effort)
+        )
+
+    def sampled(self, tokens: int) -> None:
+        self._stats.tokens += tokens
+
+    def completed(self) -> None:
+        self._stats.completions += 1
+
+    def stream_began(self) -> None:
+        self._stats.streams += 1
+
+    def stream_was_cut(self) -> None:
+        self._stats.streams_cut += 1

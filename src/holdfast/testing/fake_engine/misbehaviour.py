@@ -1,0 +1,125 @@
+"""Answers that are wrong on purpose, whatever the wire: lies about a job, and spoiled pieces."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from holdfast.testing.fake_engine import errors as refusals
+from holdfast.testing.fake_engine.faults import Fault, FaultKind
+from holdfast.testing.fake_engine.generation import Piece
+from holdfast.testing.fake_engine.request import Job
+from holdfast.testing.fake_engine.tokens import VOCABULARY
+
+_NOT_A_LOGPROB = -123456.5
+
+STATUSES = {
+    FaultKind.RATE_LIMIT: refusals.Refused(429, "Too many requests", kind="TooManyRequestsError"),
+    FaultKind.ERROR_500: refusals.engine_died(),
+    FaultKind.UNAVAILABLE: refusals.Refused(
+        503, "The engine is not available", kind="ServiceUnavailableError"
+    ),
+}
+INTERRUPTIONS = frozenset(
+    {
+        FaultKind.ABORT,
+        FaultKind.STREAM_CUT,
+        FaultKind.STREAM_ERROR,
+        FaultKind.STREAM_END,
+        FaultKind.STREAM_STALL,
+    }
+)
+"""What stops a generation in the middle: tokens after it are never drawn."""
+
+
+def moment(fault: Fault, tokens: int) -> int:
+    """After how many tokens it happens, of as many as the right answer has."""
+    wanted = max(1, tokens // 2) if fault.after is None else fault.after
+    return min(wanted, tokens - 1)
+
+
+def sampled(job: Job, fault: Fault | None) -> Job:
+    """The job that is really done."""
+    if fault is None or fault.kind not in _LIES:
+        return job
+    return _LIES[fault.kind](job)
+
+
+def told(job: Job, fault: Fault | None) -> Job:
+    """What the whole answer says of a job that is really done."""
+    if fault is not None and fault.kind == FaultKind.WRONG_PROMPT:
+        return replace(job, prompt=[(job.prompt[0] + 1) % VOCABULARY, *job.prompt[1:]])
+    return job
+
+
+def spoiled(job: Job, piece: Piece, kind: FaultKind) -> tuple[Job, list[Piece]]:
+    """What is said instead of `piece`."""
+    if kind == FaultKind.WRONG_MODEL:
+        return replace(job, model=f"not-{job.model}"), [piece]
+    if kind == FaultKind.MISSING_IDS:
+        return replace(job, token_ids=False, hide_ids=True), [piece]
+    if kind == FaultKind.DUPLICATE_CHUNK:
+        return job, [piece, piece]
+    return job, [_SPOILERS[kind](job, piece) if kind in _SPOILERS else piece]
+
+
+def spoiled_bytes(encoded: bytes, kind: FaultKind) -> bytes:
+    if kind == FaultKind.MALFORMED_JSON:
+        return encoded[: len(encoded) // 2]
+    # msgspec never writes NaN; the json module, which engines use, does.
+    return encoded.replace(b"%.1f" % _NOT_A_LOGPROB, b"NaN")
+
+
+def joined(pieces: list[Piece]) -> Piece:
+    """As one: a plain answer has no chunks to send twice."""
+    first, *rest = pieces
+    for piece in rest:
+        first = replace(
+            first,
+            ids=first.ids + piece.ids,
+            scored=first.scored + piece.scored,
+            logprobs=first.logprobs + piece.logprobs,
+        )
+    return first
+
+
+def _another_prompt(job: Job) -> Job:
+    return replace(job, prompt=[*job.prompt, 32])
+
+
+def _another_model(job: Job) -> Job:
+    return replace(job, model=f"not-{job.model}", seed=job.seed_or_chance + 1)
+
+
+def _short(job: Job, piece: Piece) -> Piece:
+    return replace(piece, logprobs=piece.logprobs[:-1])
+
+
+def _not_finite(job: Job, piece: Piece) -> Piece:
+    return replace(piece, logprobs=[*piece.logprobs[:-1], _NOT_A_LOGPROB])
+
+
+def _silent(job: Job, piece: Piece) -> Piece:
+    return replace(piece, text="")
+
+
+def _overlong(job: Job, piece: Piece) -> Piece:
+    more = job.limits.max_tokens + 1 - len(piece.ids)
+    ids = piece.ids + piece.ids[-1:] * more
+    return replace(piece, ids=ids, scored=ids, logprobs=piece.logprobs + piece.logprobs[-1:] * more)
+
+
+def _other_ids(job: Job, piece: Piece) -> Piece:
+    return replace(piece, ids=[*piece.ids[:-1], (piece.ids[-1] + 1) % VOCABULARY])
+
+
+_LIES: dict[FaultKind, Callable[[Job], Job]] = {
+    FaultKind.ANOTHER_PROMPT: _another_prompt,
+    FaultKind.ANOTHER_MODEL: _another_model,
+}
+_SPOILERS: dict[FaultKind, Callable[[Job, Piece], Piece]] = {
+    FaultKind.LENGTH_MISMATCH: _short,
+    FaultKind.NAN_LOGPROB: _not_finite,
+    FaultKind.EMPTY_DELTA: _silent,
+    FaultKind.OVERLONG: _overlong,
+    FaultKind.WRONG_IDS: _other_ids,
+}

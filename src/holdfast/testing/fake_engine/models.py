@@ -1,0 +1,78 @@
+"""What a fake engine says of itself: which model it serves, and which engine it is."""
+
+from holdfast.testing.fake_engine.options import Options
+
+VLLM_VERSION = "0.32.0"
+
+
+def vllm_models(options: Options, created: int) -> object:
+    permission = {
+        "id": f"modelperm-{options.model}",
+        "object": "model_permission",
+        "created": created,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
+    model = {
+        "id": options.model,
+        "object": "model",
+        "created": created,
+        "owned_by": "vllm",
+        "root": options.model,
+        "parent": None,
+        "max_model_len": options.max_model_len,
+        "permission": [permission],
+        **_ours(options),
+    }
+    return {"object": "list", "data": [model]}
+
+
+def sglang_models(options: Options, created: int) -> object:
+    model = {
+        "id": options.model,
+        "object": "model",
+        "created": created,
+        "owned_by": "sglang",
+        "root": options.model,
+        "parent": None,
+        "max_model_len": options.max_model_len,
+        **_ours(options),
+    }
+    return {"object": "list", "data": [model]}
+
+
+def fireworks_models(options: Options, created: int) -> object:
+    model = {
+        "id": options.model,
+        "object": "model",
+        "owned_by": "fireworks",
+        "created": created,
+        "kind": "HF_BASE_MODEL",
+        "supports_chat": True,
+        "supports_image_input": False,
+        "supports_tools": True,
+        "context_length": options.max_model_len,
+        **_ours(options),
+    }
+    return {"object": "list", "data": [model]}
+
+
+def openai_models(options: Options, created: int) -> object:
+    model = {"id": options.model, "object": "model", "created": created, "owned_by": "openai"}
+    return {"object": "list", "data": [model]}
+
+
+def _ours(options: Options) -> dict[str, str]:
+    """What no real engine says: what its tokens are, of which distribution its logprobs are, and
+    that its noise goes by the position."""
+    if not options.describes:
+        return {}
+    ours = {"renderer": "bytes", "logprobs_mode": options.logprobs_mode}
+    return ours | ({"seeds": "position"} if options.seeds == "position" else {})

@@ -1,0 +1,82 @@
+"""What a fake engine is told when it starts, and what it counts. Needs no server to be imported."""
+
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from holdfast.testing.fake_engine.faults import Fault
+
+Dialect = Literal["vllm", "vllm-scale-out", "sglang", "fireworks", "chat"]
+DIALECTS: tuple[str, ...] = get_args(Dialect)
+Seeds = Literal["position", "request"]
+LogprobsMode = Literal["processed", "tempered", "raw"]
+DEFAULT_VERSION = "default"
+"""The name of an engine's first weights, as vLLM and SGLang call them."""
+
+
+class Options(Struct, frozen=True):
+    """What a fake engine is told when it starts."""
+
+    model: str = "fake"
+    mean_length: float = 24
+    """Tokens until END, on average; 0: never."""
+    replies: tuple[str, ...] = ()
+    """Templates to answer with instead of random letters; see `fake_tokens.Sampler`."""
+    delay: float = 0.0
+    """Seconds that every request takes before its first token."""
+    max_model_len: int = 1_000_000
+    faults: tuple[Fault, ...] = ()
+    dialect: Dialect = "vllm"
+    """Which engine it is taken for: what it serves, and in which shape."""
+    token_delay: float = 0.0
+    """Seconds that every token takes."""
+    tokens_per_chunk: int = 1
+    incremental_stream: bool = False
+    """SGLang's `--incremental-streaming-output`: events hold what is new, not all so far."""
+    describes: bool = True
+    """Whether `/v1/models` says what no real engine says: that a seed holds by position, so that a
+    resumed generation goes on identically, and which renderer its tokens are of."""
+    version: str = DEFAULT_VERSION
+    """The weights it starts with. Other weights sample other tokens."""
+    seeds: Seeds = "position"
+    """"request": as in vLLM, a seed's noise begins anew with each request, so that what goes on
+    from its tokens differs from what was never interrupted."""
+    logprobs_mode: LogprobsMode = "processed"
+    """Of which distribution its logprobs are: vLLM's are raw unless it is told otherwise, SGLang's
+    tempered. At temperature 1, uncut, it makes no difference."""
+
+
+class Stats(Struct):
+    """Counted since the start or the last reset."""
+
+    requests: int = 0
+    """Calls to sample that arrived at any endpoint, faulty ones included."""
+    completions: int = 0
+    """Generations that ran to their end, whether or not their answer arrived."""
+    tokens: int = 0
+    """Every token that was sampled, whether or not it was delivered."""
+    in_flight: int = 0
+    held: int = 0
+    """Generations that a `hold` holds now."""
+    faults: dict[str, int] = {}
+    endpoints: dict[str, int] = {}
+    """Calls to sample, by path."""
+    streams: int = 0
+    """Answers that were begun as a stream."""
+    streams_cut: int = 0
+    """Streams that did not reach their end: by a fault, an abort, or because the client left."""
+
+
+class Call(Struct, frozen=True):
+    """A call to sample that could be read; those that could not be are only in `requests`."""
+
+    id: str
+    path: str
+    prompt_tokens: int
+    max_tokens: int
+    seed: int | None
+    stream: bool
+    schema: dict[str, object] | None = None
+    """What the reply has to fit, as JSON."""
+    effort: str | None = None
+    """Where the wire has a parameter for it: `reasoning_effort`."""

@@ -1,0 +1,57 @@
+"""The process that the fake engine runs in. It ends when the one that started it does."""
+
+import asyncio
+import os
+import random
+import socket
+import sys
+
+from aiohttp import web
+
+from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.server import FakeServer
+
+PARENT_POLL = 0.5
+# Below the ports that systems give to outgoing connections: while a killed engine is away, no
+# client can be given its port and keep it from coming back.
+PORTS = range(20_000, 32_000)
+PORT_TRIES = 100
+
+
+async def serve(options: Options, *, port: int, parent: int | None) -> None:
+    """Serves until cancelled, or until `parent` is no longer the parent of this process."""
+    runner = web.AppRunner(
+        FakeServer(options).application(), access_log=None, handler_cancellation=True
+    )
+    await runner.setup()
+    listening = _listen(port)
+    await web.SockSite(runner, listening, backlog=4096).start()
+    sys.stdout.write(f"ready http://127.0.0.1:{listening.getsockname()[1]}\n")
+    sys.stdout.flush()
+    while parent is None or os.getppid() == parent:  # noqa: ASYNC110  # no event tells of it
+        await asyncio.sleep(PARENT_POLL)
+    # Nothing is left to say to anyone; hanging requests would hold up an orderly end.
+    os._exit(0)
+
+
+def _listen(port: int) -> socket.socket:
+    candidates = [port] if port else random.sample(PORTS, PORT_TRIES)
+    for candidate in candidates[:-1]:
+        try:
+            return _bound(candidate)
+        except OSError:
+            continue
+    return _bound(candidates[-1])
+
+
+def _bound(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+        # On Linux two sockets may bind one address with SO_REUSEADDR; only one can listen.
+        listening.listen(4096)
+    except OSError:
+        listening.close()
+        raise
+    return listening

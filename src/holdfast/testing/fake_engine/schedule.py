@@ -1,0 +1,143 @@
+"""When the fake engine draws tokens: with which weights, how fast, and not while it is paused.
+
+A pause is vLLM's: new requests wait for the resume, whatever its mode. Running ones are aborted
+with what they have, or frozen between two tokens, or let run to their end.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Literal, get_args
+
+from holdfast.testing.fake_engine.generation import Generation
+from holdfast.testing.fake_engine.ledger import Ledger
+
+PauseMode = Literal["abort", "wait", "keep"]
+PAUSE_MODES: tuple[str, ...] = get_args(PauseMode)
+
+
+class Run:
+    """A generation with its turn to draw. Every token is counted when it is drawn."""
+
+    def __init__(self, request_id: str, generation: Generation, schedule: "Schedule"):
+        self.id = request_id
+        self.generation = generation
+        self.aborted = False
+        self._schedule = schedule
+
+    async def advance(self, count: int) -> None:
+        """Draws up to `count` tokens; ends with "abort" if the run was aborted meanwhile."""
+        goal = len(self.generation.ids) + count
+        while self.generation.finish_reason is None and len(self.generation.ids) < goal:
+            await self._schedule.turn(self)
+            if self.aborted:
+                self.generation.abort()
+            else:
+                self._draw(goal - len(self.generation.ids))
+
+    async def hold(self, seconds: float) -> None:
+        await self._schedule.hold(self, seconds)
+
+    def _draw(self, count: int) -> None:
+        before = len(self.generation.ids)
+        slow = bool(self._schedule.token_delay)
+        self.generation.advance(1 if slow else count, self._schedule.version)
+        self._schedule.ledger.sampled(len(self.generation.ids) - before)
+        if self.generation.finish_reason is not None:
+            self._schedule.ledger.completed()
+
+
+class Schedule:
+    def __init__(self, ledger: Ledger, *, version: str, token_delay: float):
+        self.ledger = ledger
+        self.version = version
+        self.token_delay = token_delay
+        self.paused = False
+        self.waiting = 0
+        self.held = 0
+        self._releases = 0
+        self._frozen = False
+        self._runs: set[Run] = set()
+        self._changed = asyncio.Condition()
+
+    @property
+    def running(self) -> int:
+        return len(self._runs)
+
+    @asynccontextmanager
+    async def admitted(self, request_id: str, generation: Generation) -> AsyncIterator[Run]:
+        """Waits while the engine is paused."""
+        if self.paused:
+            self.waiting += 1
+            try:
+                await self._until(lambda: not self.paused)
+            finally:
+                self.waiting -= 1
+        run = Run(request_id, generation, self)
+        self._runs.add(run)
+        try:
+            yield run
+        finally:
+            self._runs.discard(run)
+            if self.paused:
+                # A pause may wait for the last of them.
+                await self._tell()
+
+    async def turn(self, run: Run) -> None:
+        """Returns when the next token may be drawn, or when the run was aborted."""
+        if self.token_delay:
+            await asyncio.sleep(self.token_delay)
+        if self._frozen:
+            await self._until(lambda: not self._frozen or run.aborted)
+
+    async def hold(self, run: Run, seconds: float) -> None:
+        """Returns when it is released, aborted, or after `seconds` (0: never)."""
+        before = self._releases
+        self.held += 1
+        with contextlib.suppress(TimeoutError):
+            try:
+                async with asyncio.timeout(seconds or None):
+                    await self._until(lambda: self._releases > before or run.aborted)
+            finally:
+                self.held -= 1
+
+    # --- from outside
+
+    async def release(self) -> None:
+        """Lets go of all that are held now."""
+        self._releases += 1
+        await self._tell()
+
+    async def pause(self, mode: PauseMode) -> None:
+        self.paused = True
+        self._frozen = mode == "keep"
+        if mode == "abort":
+            await self.abort()
+        elif mode == "wait":
+            await self._tell()
+            await self._until(lambda: not self._runs)
+
+    async def resume(self) -> None:
+        self.paused = self._frozen = False
+        await self._tell()
+
+    async def abort(self, request_ids: list[str] | None = None) -> int:
+        """Those whose id is a part of one that is given, since wires add to ids; or all."""
+        hit = [
+            run
+            for run in self._runs
+            if request_ids is None or any(run.id in given for given in request_ids)
+        ]
+        for run in hit:
+            run.aborted = True
+        await self._tell()
+        return len(hit)
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        async with self._changed:
+            await self._changed.wait_for(true)
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()

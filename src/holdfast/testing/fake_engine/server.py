@@ -1,0 +1,241 @@
+"""The HTTP side of the fake engine: which endpoints there are, and what a call goes through.
+
+It draws one sample per request; asked for more, it answers 400. A client that goes away stops its
+request, as in vLLM.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+
+from holdfast.testing.fake_engine import answer, connection
+from holdfast.testing.fake_engine import errors as refusals
+from holdfast.testing.fake_engine import misbehaviour as wrong
+from holdfast.testing.fake_engine.faults import Fault, FaultKind, FaultPlan
+from holdfast.testing.fake_engine.generation import Generation
+from holdfast.testing.fake_engine.ledger import Ledger
+from holdfast.testing.fake_engine.options import LogprobsMode, Options
+from holdfast.testing.fake_engine.request import Job, Wire
+from holdfast.testing.fake_engine.schedule import Schedule
+from holdfast.testing.fake_engine.tokens import OutOfVocabulary, Sampler
+from holdfast.testing.fake_engine.wires.registry import offer
+
+MAX_BODY = 1 << 28
+MAX_PROBE = 1 << 10
+MAX_SCALE = 16.0
+PROBED = "/inference/v1/generate"
+
+
+class FakeServer:
+    """One engine: its options, its fault plan, its schedule and its ledger."""
+
+    def __init__(self, options: Options):
+        self._options = options
+        self._sampler = Sampler(options.mean_length, options.replies)
+        self._plan = FaultPlan(options.faults)
+        self._ledger = Ledger()
+        self._schedule = Schedule(
+            self._ledger, version=options.version, token_delay=options.token_delay
+        )
+        self._created = int(time.time())
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[connection.refusing])
+        offered = offer(self._options, self._schedule)
+        for path, wire in offered.wires.items():
+            app.router.add_post(path, self._endpoint(wire))
+        for path, listing in offered.models.items():
+            app.router.add_get(path, self._listing(listing))
+        if offered.health:
+            app.router.add_get("/health", self._health)
+        if offered.add_side is not None:
+            offered.add_side(app.router)
+        self._add_controls(app.router)
+        return app
+
+    def _add_controls(self, router: web.UrlDispatcher) -> None:
+        """What the handle asks, beside what engines serve."""
+        router.add_get("/stats", self._show_stats)
+        router.add_get("/requests", self._show_requests)
+        router.add_get("/calls", self._show_calls)
+        router.add_post("/reset", self._reset)
+        router.add_post("/faults", self._set_faults)
+        router.add_post("/weights", self._set_weights)
+        router.add_post("/release", self._release)
+
+    # --- the work
+
+    def _endpoint(self, wire: Wire) -> connection.Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            raw = await request.read()
+            if _is_probe(request.path, raw):
+                # Someone asks whether the endpoint is there: that is no call to sample.
+                wire.read(raw, "")
+            request_id = await _id_of(request, wire)
+            self._ledger.arrived(request_id, request.path)
+            fault = self._plan.strike(request_id, request.path)
+            if fault is not None:
+                self._ledger.struck(fault)
+            self._ledger.in_flight += 1
+            try:
+                return await self._serve(request, wire, request_id, fault)
+            finally:
+                self._ledger.in_flight -= 1
+
+        return handle
+
+    async def _serve(
+        self, request: web.Request, wire: Wire, request_id: str, fault: Fault | None
+    ) -> web.StreamResponse:
+        raw = await request.read()
+        if fault is not None and (early := await self._instead(request, wire, fault)) is not None:
+            return early
+        asked = wire.read(raw, request_id)
+        asked.version = self._schedule.version
+        self._ledger.understood(asked, request.path)
+        asked.seed = asked.seed_or_chance
+        job = wrong.sampled(asked, fault)
+        generation = self._generation(job)
+        task = answer.Task(
+            request,
+            wire,
+            job=wrong.told(job, fault),
+            fault=fault,
+            moment=self._moment(job, fault),
+            per_chunk=self._options.tokens_per_chunk,
+        )
+        if job.stream and (fault is None or fault.kind != FaultKind.RESET_AFTER):
+            return await self._stream(task, generation)
+        async with self._schedule.admitted(job.id, generation) as run:
+            await self._wait(fault)
+            return await answer.plain(task, run)
+
+    async def _stream(self, task: answer.Task, generation: Generation) -> web.StreamResponse:
+        # The headers go out at once, also while the engine is paused.
+        stream = connection.EventStream(task.request)
+        self._ledger.stream_began()
+        whole = False
+        try:
+            await stream.begin()
+            async with self._schedule.admitted(task.job.id, generation) as run:
+                await self._wait(task.fault)
+                whole = await answer.streamed(task, run, stream)
+        finally:
+            if not whole:
+                self._ledger.stream_was_cut()
+        return stream.response
+
+    async def _wait(self, fault: Fault | None) -> None:
+        seconds = self._options.delay
+        if fault is not None and fault.kind not in (FaultKind.STREAM_STALL, FaultKind.HOLD):
+            seconds += fault.seconds
+        if seconds:
+            await asyncio.sleep(seconds)
+
+    async def _instead(
+        self, request: web.Request, wire: Wire, fault: Fault
+    ) -> web.StreamResponse | None:
+        """The faults that happen instead of the work."""
+        if fault.kind in wrong.STATUSES:
+            return connection.refusal(wrong.STATUSES[fault.kind], retry_after=fault.retry_after)
+        if fault.kind == FaultKind.ERROR_200:
+            return connection.answer(wire.error(refusals.engine_died()))
+        if fault.kind == FaultKind.CONTEXT_OVERFLOW:
+            limit = self._options.max_model_len
+            raise refusals.too_long(limit, limit + 1, 0)
+        if fault.kind == FaultKind.HANG:
+            await asyncio.sleep(fault.seconds or answer.FOR_EVER)
+        if fault.kind in (FaultKind.HANG, FaultKind.RESET_BEFORE):
+            return connection.reset(request)
+        return None
+
+    def _generation(self, job: Job) -> Generation:
+        try:
+            return Generation(
+                self._sampler,
+                job.prompt,
+                seed=job.seed_or_chance,
+                limits=job.limits,
+                schema=job.schema,
+                seeds=self._options.seeds,
+                scale=_scale(job, self._options.logprobs_mode),
+            )
+        except OutOfVocabulary as error:
+            raise refusals.Refused(400, str(error)) from error
+
+    def _moment(self, job: Job, fault: Fault | None) -> int | None:
+        if fault is None:
+            return None
+        right = self._generation(job)
+        right.advance(job.limits.max_tokens, self._schedule.version)
+        return wrong.moment(fault, len(right.ids))
+
+    # --- beside the work
+
+    def _listing(self, listing: Callable[[Options, int], object]) -> connection.Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return connection.answer(listing(self._options, self._created))
+
+        return handle
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _show_stats(self, request: web.Request) -> web.Response:
+        stats = self._ledger.stats
+        stats.held = self._schedule.held
+        return connection.answer(stats)
+
+    async def _show_requests(self, request: web.Request) -> web.Response:
+        arrivals = [(one, n) for n, one in enumerate(self._ledger.arrivals)]
+        return connection.answer(arrivals)
+
+    async def _show_calls(self, request: web.Request) -> web.Response:
+        return connection.answer(self._ledger.calls)
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        self._ledger.reset()
+        return connection.json(b"{}")
+
+    async def _set_faults(self, request: web.Request) -> web.Response:
+        faults = connection.body(await request.read(), list[Fault])
+        self._plan = FaultPlan(faults)
+        return connection.json(b"{}")
+
+    async def _set_weights(self, request: web.Request) -> web.Response:
+        self._schedule.version = (await request.read()).decode()
+        return connection.json(b"{}")
+
+    async def _release(self, request: web.Request) -> web.Response:
+        await self._schedule.release()
+        return connection.json(b"{}")
+
+
+def _scale(job: Job, mode: LogprobsMode) -> float:
+    """Greedy replies have the logprobs of temperature 1 with every engine."""
+    if mode == "raw" or not job.temperature:
+        return 1.0
+    scale = job.temperature * (job.top_p if mode == "processed" else 1.0)
+    return min(scale, MAX_SCALE)
+
+
+def _is_probe(path: str, raw: bytes) -> bool:
+    """Whether a request asks for nothing: it names a model and no more, or not even that."""
+    if path == PROBED and raw == b"{}":
+        return True
+    if len(raw) > MAX_PROBE:
+        return False
+    try:
+        asked = msgspec.json.decode(raw)
+    except (ValueError, RecursionError):  # Whoever serves it says what is wrong with it.
+        return False
+    return isinstance(asked, dict) and asked.keys() == {"model"}
+
+
+async def _id_of(request: web.Request, wire: Wire) -> str:
+    named = request.headers.get("X-Request-Id") or wire.request_id(await request.read())
+    return named or uuid.uuid4().hex

@@ -1,0 +1,155 @@
+"""Fireworks' `/v1/completions`, plain and streamed.
+
+Documented, in the OpenAPI description of its gateway: every key that is written here, the finish
+reasons, `prompt_token_ids` in the first chunk alone, `logprobs: true` for the new shape and a
+number for the legacy one. Inferred, for want of a recording: that errors look like vLLM's, that the
+usage is in the last chunk unasked, that an aborted generation ends with "error", and that
+`sampling_logprob`, the one that was sampled at, equals `logprob`.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.testing.fake_engine import errors as refusals
+from holdfast.testing.fake_engine.generation import Piece
+from holdfast.testing.fake_engine.json_output import ResponseFormat
+from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.request import Job, checked, decoded, limits, only_one
+from holdfast.testing.fake_engine.tokens import TEXT
+from holdfast.testing.fake_engine.wires.completions import legacy_logprobs, usage_of
+
+
+class Body(Struct):
+    """A request. What Fireworks understands beyond this is ignored."""
+
+    model: str
+    prompt: list[int] | str
+    max_tokens: int = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    logprobs: bool | int | None = None
+    return_token_ids: bool | None = None
+    raw_output: bool | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    n: int = 1
+    response_format: ResponseFormat | None = None
+    stream: bool | None = None
+
+
+class FireworksWire:
+    def __init__(self, options: Options):
+        self._options = options
+        self._decoder = msgspec.json.Decoder(Body)
+
+    def read(self, raw: bytes, request_id: str) -> Job:
+        body = decoded(self._decoder, raw)
+        if body.model != self._options.model:
+            raise refusals.unknown_model(body.model, self._options.model)
+        only_one(body.n)
+        wanted = body.logprobs
+        job = Job(
+            id=request_id,
+            model=body.model,
+            prompt=list(body.prompt.encode()) if isinstance(body.prompt, str) else body.prompt,
+            limits=limits(body.max_tokens, body.stop, body.stop_token_ids),
+            seed=body.seed,
+            temperature=body.temperature,
+            top_p=body.top_p,
+            schema=body.response_format.wanted() if body.response_format else None,
+            stream=bool(body.stream),
+            logprobs=wanted is not None and wanted is not False,
+            legacy_logprobs=wanted is not None and not isinstance(wanted, bool),
+            token_ids=bool(body.return_token_ids),
+            raw_output=bool(body.raw_output),
+        )
+        return checked(job, max_model_len=self._options.max_model_len)
+
+    def request_id(self, raw: bytes) -> str | None:
+        return None
+
+    def whole(self, job: Job, piece: Piece) -> object:
+        usage = {**usage_of(job, piece.sampled), "prompt_tokens_details": {"cached_tokens": 0}}
+        return {**_head(job), "choices": [_choice(job, piece)], "usage": usage}
+
+    def events(self) -> "_Events":
+        return _Events()
+
+    def error(self, refusal: refusals.Refused) -> object:
+        return {"error": refusal.error}
+
+
+class _Events:
+    def opening(self, job: Job) -> Sequence[object]:
+        return ()
+
+    def piece(self, job: Job, piece: Piece) -> Sequence[object]:
+        chunk = {**_head(job), "choices": [_choice(job, piece)], "usage": None}
+        if piece.finish_reason is not None:
+            chunk["usage"] = usage_of(job, piece.start + piece.sampled)
+        return [chunk]
+
+    def closing(self, job: Job, tokens: int) -> Sequence[object]:
+        return ()
+
+
+def _head(job: Job) -> dict[str, object]:
+    return {
+        "id": f"cmpl-{job.id}",
+        "object": "text_completion",
+        "created": job.created,
+        "model": job.model,
+    }
+
+
+def _choice(job: Job, piece: Piece) -> object:
+    return {
+        "index": 0,
+        "text": piece.text,
+        "logprobs": _logprobs(job, piece),
+        "finish_reason": "error" if piece.finish_reason == "abort" else piece.finish_reason,
+        "raw_output": _raw_output(job, piece) if job.raw_output else None,
+        "prompt_token_ids": job.prompt if job.token_ids and piece.start == 0 else None,
+        "token_ids": piece.ids if job.token_ids else None,
+    }
+
+
+def _raw_output(job: Job, piece: Piece) -> object:
+    return {
+        "prompt_fragments": job.prompt,
+        "prompt_token_ids": job.prompt,
+        "completion": piece.text,
+        "completion_token_ids": None if job.hide_ids else piece.ids,
+        "completion_logprobs": _logprobs(job, piece),
+        "images": None,
+        "grammar": None,
+    }
+
+
+def _logprobs(job: Job, piece: Piece) -> object:
+    if not job.logprobs:
+        return None
+    if job.legacy_logprobs:
+        ids = None if job.hide_ids else piece.scored
+        return {**msgspec.structs.asdict(legacy_logprobs(piece)), "token_ids": ids}
+    # Where the engine lies, there may be fewer logprobs than tokens.
+    pairs = zip(piece.scored, piece.logprobs, strict=False)
+    return {"content": [_scored(job, *pair, piece.start + n) for n, pair in enumerate(pairs)]}
+
+
+def _scored(job: Job, token: int, logprob: float, offset: int) -> object:
+    scored: dict[str, object] = {
+        "token": TEXT[token],
+        "logprob": logprob,
+        "sampling_logprob": logprob,
+        "bytes": list(TEXT[token].encode()),
+        "top_logprobs": [],
+        "token_id": token,
+        "text_offset": offset,
+    }
+    if job.hide_ids:
+        del scored["token_id"]
+    return scored

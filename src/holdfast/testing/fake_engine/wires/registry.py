@@ -1,0 +1,62 @@
+"""Which endpoints each dialect of the fake engine has."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+from msgspec import Struct
+
+from holdfast.testing.fake_engine import models
+from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.request import Wire
+from holdfast.testing.fake_engine.schedule import Schedule
+from holdfast.testing.fake_engine.wires.chat import ChatWire
+from holdfast.testing.fake_engine.wires.completions import CompletionsWire
+from holdfast.testing.fake_engine.wires.fireworks import FireworksWire
+from holdfast.testing.fake_engine.wires.generate import GenerateWire
+from holdfast.testing.fake_engine.wires.sglang import SGLangWire
+from holdfast.testing.fake_engine.wires.sglang_admin import SGLangSide
+from holdfast.testing.fake_engine.wires.vllm_admin import VllmSide
+
+
+class Offer(Struct):
+    """What an engine serves."""
+
+    wires: dict[str, Wire]
+    """Sampling, by path."""
+    models: dict[str, Callable[[Options, int], object]]
+    add_side: Callable[[web.UrlDispatcher], None] | None = None
+    health: bool = True
+
+
+def offer(options: Options, schedule: Schedule) -> Offer:
+    if options.dialect == "sglang":
+        return Offer(
+            {"/generate": SGLangWire(options)},
+            {"/v1/models": models.sglang_models},
+            SGLangSide(options, schedule).add_to,
+        )
+    if options.dialect == "fireworks":
+        # Its address ends in `/inference`; a test may give it either way.
+        wire, listing = FireworksWire(options), models.fireworks_models
+        return Offer(
+            {"/v1/completions": wire, "/inference/v1/completions": wire},
+            {"/v1/models": listing, "/inference/v1/models": listing},
+            health=False,
+        )
+    if options.dialect == "chat":
+        return Offer(
+            {"/v1/chat/completions": ChatWire(options, vllm=False)},
+            {"/v1/models": models.openai_models},
+            health=False,
+        )
+    return Offer(
+        {
+            "/v1/completions": CompletionsWire(options),
+            "/v1/chat/completions": ChatWire(options, vllm=True),
+            "/inference/v1/generate": GenerateWire(
+                options, enabled=options.dialect == "vllm-scale-out"
+            ),
+        },
+        {"/v1/models": models.vllm_models},
+        VllmSide(options, schedule).add_to,
+    )

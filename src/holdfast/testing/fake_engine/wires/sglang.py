@@ -1,0 +1,177 @@
+"""SGLang's `/generate`, plain and streamed.
+
+Shapes as its sources have them (`io_struct`, `tokenizer_manager`, `http_server`); there is no
+recording of a real one. Each event of a stream repeats all that came before, unless the server was
+started with `--incremental-streaming-output`. The versions of the spans are in every event; older
+servers have the newest one alone. Refusals have vLLM's keys beside the message, which is all that
+SGLang gives.
+"""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.testing.fake_engine import errors as refusals
+from holdfast.testing.fake_engine.generation import Piece
+from holdfast.testing.fake_engine.json_output import ANY, tags
+from holdfast.testing.fake_engine.json_output import checked as checked_schema
+from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.request import Job, checked, decoded, limits, only_one
+from holdfast.testing.fake_engine.tokens import END, TEXT
+
+
+class SamplingParams(Struct, frozen=True):
+    max_new_tokens: int = 128
+    temperature: float = 1.0
+    top_p: float = 1.0
+    sampling_seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    n: int = 1
+    json_schema: str | None = None
+    structural_tag: str | None = None
+
+
+class Body(Struct):
+    """A request. What SGLang understands beyond this is ignored."""
+
+    input_ids: list[int] | None = None
+    text: str | None = None
+    sampling_params: SamplingParams = SamplingParams()
+    return_logprob: bool = False
+    return_text_in_logprobs: bool = False
+    return_prompt_token_ids: bool = False
+    stream: bool = False
+    rid: str | None = None
+
+
+_schemas = msgspec.json.Decoder(dict[str, object])
+
+
+def _schema(params: SamplingParams) -> dict[str, object] | None:
+    if params.structural_tag is not None:
+        return tags(params.structural_tag)
+    if params.json_schema is None:
+        return None
+    schema = decoded(_schemas, params.json_schema.encode())
+    return ANY if schema == {"type": "object"} else checked_schema(schema)
+
+
+class SGLangWire:
+    def __init__(self, options: Options):
+        self._options = options
+        self._decoder = msgspec.json.Decoder(Body)
+
+    def read(self, raw: bytes, request_id: str) -> Job:
+        body = decoded(self._decoder, raw)
+        if (body.input_ids is None) == (body.text is None):
+            raise refusals.Refused(400, "Either text or input_ids should be provided.")
+        params = body.sampling_params
+        only_one(params.n)
+        job = Job(
+            id=body.rid or request_id,
+            model=self._options.model,
+            prompt=list((body.text or "").encode()) if body.input_ids is None else body.input_ids,
+            limits=limits(params.max_new_tokens, params.stop, params.stop_token_ids),
+            seed=params.sampling_seed,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            schema=_schema(params),
+            stream=body.stream,
+            logprobs=body.return_logprob,
+            logprob_texts=body.return_text_in_logprobs,
+            prompt_ids=body.return_prompt_token_ids,
+        )
+        return checked(job, max_model_len=self._options.max_model_len)
+
+    def request_id(self, raw: bytes) -> str | None:
+        try:
+            return self._decoder.decode(raw).rid
+        except msgspec.MsgspecError:
+            # `read` says what is wrong with it.
+            return None
+
+    def whole(self, job: Job, piece: Piece) -> object:
+        return _output(job, piece, tokens=piece.sampled)
+
+    def events(self) -> "_Events":
+        return _Events(self._options.incremental_stream)
+
+    def error(self, refusal: refusals.Refused) -> object:
+        return {"error": {"message": str(refusal)}}
+
+
+class _Events:
+    def __init__(self, incremental: bool):
+        self._incremental = incremental
+        self._so_far: Piece | None = None
+
+    def opening(self, job: Job) -> Sequence[object]:
+        return ()
+
+    def piece(self, job: Job, piece: Piece) -> Sequence[object]:
+        tokens = piece.start + piece.sampled
+        if self._incremental:
+            return [_output(job, piece, tokens=tokens)]
+        self._so_far = piece if self._so_far is None else _both(self._so_far, piece)
+        return [_output(job, self._so_far, tokens=tokens)]
+
+    def closing(self, job: Job, tokens: int) -> Sequence[object]:
+        return ()
+
+
+def _both(before: Piece, piece: Piece) -> Piece:
+    return replace(
+        piece,
+        start=0,
+        ids=before.ids + piece.ids,
+        scored=before.scored + piece.scored,
+        logprobs=before.logprobs + piece.logprobs,
+        text=before.text + piece.text,
+    )
+
+
+def _output(job: Job, piece: Piece, *, tokens: int) -> object:
+    meta: dict[str, object] = {
+        "id": job.id,
+        "finish_reason": _finish_reason(piece, tokens),
+        "prompt_tokens": len(job.prompt),
+        "weight_version": piece.versions[-1].version if piece.versions else job.version,
+        "num_retractions": 0,
+    }
+    if job.logprobs:
+        meta["input_token_logprobs"] = []
+        meta["output_token_logprobs"] = _logprobs(job, piece)
+        meta["output_token_logprobs_length"] = tokens
+    meta |= {"reasoning_tokens": 0, "completion_tokens": tokens, "cached_tokens": 0}
+    meta["weight_versions"] = piece.versions
+    if piece.finish_reason is not None:
+        meta["e2e_latency"] = max(0.0, time.time() - job.created)
+    output: dict[str, object] = {"text": piece.text}
+    if job.token_ids:
+        output["output_ids"] = piece.ids
+    output["meta_info"] = meta
+    if job.prompt_ids:
+        output["prompt_token_ids"] = job.prompt
+    return output
+
+
+def _finish_reason(piece: Piece, tokens: int) -> object:
+    if piece.finish_reason is None:
+        return None
+    if piece.finish_reason == "stop":
+        return {"type": "stop", "matched": END if piece.stop is None else piece.stop}
+    if piece.finish_reason == "length":
+        return {"type": "length", "length": tokens}
+    return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+
+
+def _logprobs(job: Job, piece: Piece) -> list[tuple[float, int, str | None]]:
+    return [
+        (logprob, token, TEXT[token] if job.logprob_texts else None)
+        # Where the engine lies, there may be fewer logprobs than tokens.
+        for token, logprob in zip(piece.scored, piece.logprobs, strict=False)
+    ]

@@ -1,0 +1,89 @@
+"""What vLLM serves beside sampling: itself, its load, and the switches of its development mode."""
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from holdfast.testing.fake_engine import connection, models
+from holdfast.testing.fake_engine import errors as refusals
+from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.schedule import PAUSE_MODES, PauseMode, Schedule
+
+
+class NewVersion(Struct):
+    new_version: str
+
+
+class Aborted(Struct):
+    request_ids: list[str] | None = None
+
+
+class VllmSide:
+    def __init__(self, options: Options, schedule: Schedule):
+        self._options = options
+        self._schedule = schedule
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/version", self._version)
+        router.add_get("/metrics", self._metrics)
+        router.add_get("/load", self._load)
+        router.add_get("/server_info", self._server_info)
+        router.add_get("/weight_info", self._weight_info)
+        router.add_get("/is_paused", self._is_paused)
+        router.add_post("/pause", self._pause)
+        router.add_post("/resume", self._resume)
+        router.add_post("/abort_requests", self._abort_requests)
+        router.add_post("/update_weight_version", self._update_weight_version)
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return connection.answer({"version": models.VLLM_VERSION})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        gauges = {
+            "running": ("in model execution batches", self._schedule.running),
+            "waiting": ("waiting to be processed", self._schedule.waiting),
+        }
+        lines: list[str] = []
+        for name, (what, value) in gauges.items():
+            metric = f"vllm:num_requests_{name}"
+            lines.append(f"# HELP {metric} Number of requests {what}.")
+            lines.append(f"# TYPE {metric} gauge")
+            lines.append(f'{metric}{{engine="0",model_name="{self._options.model}"}} {value:.1f}')
+        return web.Response(text="\n".join(lines) + "\n")
+
+    async def _load(self, request: web.Request) -> web.Response:
+        return connection.answer({"server_load": self._schedule.running + self._schedule.waiting})
+
+    async def _server_info(self, request: web.Request) -> web.Response:
+        served = f"model='{self._options.model}', max_seq_len={self._options.max_model_len}"
+        return connection.answer({"vllm_config": served})
+
+    async def _weight_info(self, request: web.Request) -> web.Response:
+        return connection.answer({"weight_version": self._schedule.version})
+
+    async def _is_paused(self, request: web.Request) -> web.Response:
+        return connection.answer({"is_paused": self._schedule.paused})
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        mode = request.query.get("mode", "abort")
+        if mode not in PAUSE_MODES:
+            said = f"mode must be one of {', '.join(PAUSE_MODES)}, not {mode!r}"
+            raise refusals.Refused(400, said, param="query.mode")
+        await self._schedule.pause(msgspec.convert(mode, PauseMode))
+        return connection.answer({"status": "paused"})
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        await self._schedule.resume()
+        return connection.answer({"status": "resumed"})
+
+    async def _abort_requests(self, request: web.Request) -> web.Response:
+        asked = connection.body(await request.read(), Aborted)
+        found = await self._schedule.abort(asked.request_ids or None)
+        # vLLM counts what it was asked for, not what it found.
+        aborted = len(asked.request_ids) if asked.request_ids else found
+        return connection.answer({"status": "aborted", "aborted": aborted})
+
+    async def _update_weight_version(self, request: web.Request) -> web.Response:
+        asked = connection.body(await request.read(), NewVersion)
+        self._schedule.version = asked.new_version
+        return connection.answer({"success": True, "new_version": asked.new_version})
