@@ -153,7 +153,7 @@ def test_the_terminal_event_comes_after_the_call_is_recorded(engine):
                 await connection.kept_alive(connection.body.count(b": keep-alive") + 2)
                 assert b'finish_reason":"' not in connection.told
                 journal.gate.set()
-                assert b"tool_calls" in await connection.rest()
+                assert b'finish_reason":"stop"' in await connection.rest()
 
     asyncio.run(body())
 
