@@ -16,8 +16,8 @@ import tiny_models
 import torch
 from transformers.utils import logging
 
-from holdfast.embedded.model.load import Model, load
-from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.model.load import LoadedModel, load
+from holdfast.embedded.scheduler.engine import DecodeEngine
 
 torch.set_num_threads(1)
 logging.disable_progress_bar()
@@ -40,18 +40,18 @@ def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def model(folder: Path) -> Model:
+def model(folder: Path) -> LoadedModel:
     return load(folder)
 
 
 @pytest.fixture(scope="session")
-def shared_engine(model: Model) -> Iterator[Engine]:
-    with Engine(model, version="v1") as engine:
+def shared_engine(model: LoadedModel) -> Iterator[DecodeEngine]:
+    with DecodeEngine(model, version="v1") as engine:
         yield engine
 
 
 @pytest.fixture
-def engine(shared_engine: Engine) -> Engine:
+def engine(shared_engine: DecodeEngine) -> DecodeEngine:
     """Idle, and never given other weights: a test that does has an engine of its own."""
     assert shared_engine.version == "v1"
     assert shared_engine.running == shared_engine.waiting == 0
@@ -59,7 +59,7 @@ def engine(shared_engine: Engine) -> Engine:
 
 
 @pytest.fixture
-def own_engine(folder: Path) -> Iterator[Engine]:
+def own_engine(folder: Path) -> Iterator[DecodeEngine]:
     """Of which a test may change the weights."""
-    with Engine(load(folder), max_batch=4, max_waiting=8, version="v1") as engine:
+    with DecodeEngine(load(folder), max_batch=4, max_waiting=8, version="v1") as engine:
         yield engine

@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import web
 
 from holdfast.embedded.http.server import Server
-from holdfast.embedded.scheduler.engine import Engine
-from holdfast.embedded.scheduler.generation import Delta, Generation, Sampling
+from holdfast.embedded.scheduler.engine import DecodeEngine
+from holdfast.embedded.scheduler.generation import Generation, TokenDelta, TokenSampling
 
 SECONDS = 60
 NAME = "tiny"
@@ -21,12 +21,12 @@ NAME = "tiny"
 class Asked(Generation):
     """A generation that can be waited for; `deltas` are all that came."""
 
-    def __init__(self, prompt: Sequence[int], sampling: Sampling, **options: Any):
-        self._post: queue.Queue[Delta] = queue.Queue()
-        self.deltas: list[Delta] = []
+    def __init__(self, prompt: Sequence[int], sampling: TokenSampling, **options: Any):
+        self._post: queue.Queue[TokenDelta] = queue.Queue()
+        self.deltas: list[TokenDelta] = []
         super().__init__(prompt, sampling, sink=lambda _, delta: self._post.put(delta), **options)
 
-    def next(self) -> Delta:
+    def next(self) -> TokenDelta:
         self.deltas.append(self._post.get(timeout=SECONDS))
         return self.deltas[-1]
 
@@ -41,18 +41,20 @@ class Asked(Generation):
         return [(one.token, one.logprob) for one in self.wait().drawn]
 
 
-def sampling(**changes: Any) -> Sampling:
-    return Sampling(**{"max_tokens": 24, "seed": 7, "ignore_eos": True, "logprobs": 0, **changes})
+def sampling(**changes: Any) -> TokenSampling:
+    return TokenSampling(
+        **{"max_tokens": 24, "seed": 7, "ignore_eos": True, "logprobs": 0, **changes}
+    )
 
 
-def ask(engine: Engine, prompt: Sequence[int], **changes: Any) -> Asked:
+def ask(engine: DecodeEngine, prompt: Sequence[int], **changes: Any) -> Asked:
     asked = Asked(prompt, sampling(**changes))
     engine.submit(asked)
     return asked
 
 
 @asynccontextmanager
-async def serving(engine: Engine, *, api_key: str | None = None) -> AsyncIterator["Client"]:
+async def serving(engine: DecodeEngine, *, api_key: str | None = None) -> AsyncIterator["Client"]:
     """The engine behind a real socket, and a client for it."""
     app = Server(engine, served=NAME, api_key=api_key).application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)

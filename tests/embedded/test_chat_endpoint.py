@@ -10,11 +10,17 @@ from desk import NAME, Client
 from test_completions_endpoint import keys, through
 
 from holdfast.embedded.http.chat_response import ChatShape
-from holdfast.embedded.http.parse_request import Asked
-from holdfast.embedded.http.request_state import Job
-from holdfast.embedded.scheduler.detokenizer import Text
-from holdfast.embedded.scheduler.engine import Engine
-from holdfast.embedded.scheduler.generation import Delta, Drawn, Finish, Generation, Sampling
+from holdfast.embedded.http.parse_request import ParsedRequest
+from holdfast.embedded.http.request_state import RequestState
+from holdfast.embedded.scheduler.detokenizer import GenerationText
+from holdfast.embedded.scheduler.engine import DecodeEngine
+from holdfast.embedded.scheduler.generation import (
+    Drawn,
+    Finish,
+    Generation,
+    TokenDelta,
+    TokenSampling,
+)
 
 WIRE = Path(__file__).parents[1] / "wire"
 HELLO = [{"role": "user", "content": "The sum"}]
@@ -26,7 +32,7 @@ def asked(**changes: Any) -> dict[str, Any]:
     return {"messages": HELLO, "max_tokens": 6, "seed": 7, "return_token_ids": True, **changes}
 
 
-def test_the_shape_is_that_of_vllm(engine: Engine) -> None:
+def test_the_shape_is_that_of_vllm(engine: DecodeEngine) -> None:
     theirs = msgspec.json.decode((WIRE / "chat_logprobs_token_ids.json").read_bytes())["response"]
     answer = through(engine, lambda c: c.chat(**asked(logprobs=True, top_logprobs=1)))
     spans = answer["choices"][0].pop("weight_versions")
@@ -34,7 +40,7 @@ def test_the_shape_is_that_of_vllm(engine: Engine) -> None:
     assert keys(answer) == keys(theirs)
 
 
-def test_the_shape_of_a_stream_is_that_of_vllm(engine: Engine) -> None:
+def test_the_shape_of_a_stream_is_that_of_vllm(engine: DecodeEngine) -> None:
     text = msgspec.json.decode((WIRE / "chat_stream.json").read_bytes())["response"]
     lines = [line.removeprefix("data: ") for line in text.strip().split("\n\n")]
     theirs = [keys(msgspec.json.decode(line)) for line in lines[:-1]]
@@ -53,7 +59,7 @@ def test_the_shape_of_a_stream_is_that_of_vllm(engine: Engine) -> None:
     assert [keys(one) for one in ours[:-1]] == theirs
 
 
-def test_messages_are_rendered_by_the_template(engine: Engine) -> None:
+def test_messages_are_rendered_by_the_template(engine: DecodeEngine) -> None:
     parts = [{"role": "user", "content": [{"type": "text", "text": "The "},
                                           {"type": "text", "text": "sum"}]}]  # fmt: skip
 
@@ -71,7 +77,7 @@ def test_messages_are_rendered_by_the_template(engine: Engine) -> None:
     assert "calculator" in engine.model.decode(tools["prompt_token_ids"], skip_special_tokens=True)
 
 
-def test_a_tool_calls_arguments_reach_the_template_as_an_object(engine: Engine) -> None:
+def test_a_tool_calls_arguments_reach_the_template_as_an_object(engine: DecodeEngine) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": "2+2"}'}}
     messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}]
     answer = through(engine, lambda client: client.chat(**asked(messages=messages)))
@@ -79,7 +85,7 @@ def test_a_tool_calls_arguments_reach_the_template_as_an_object(engine: Engine) 
     assert "<tool_call>2+2</tool_call>" in prompt
 
 
-def test_chat_samples_what_completions_samples_from_the_same_ids(engine: Engine) -> None:
+def test_chat_samples_what_completions_samples_from_the_same_ids(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         chat = await client.chat(**asked(logprobs=True))
         return chat, await client.complete(prompt=chat["prompt_token_ids"], max_tokens=6)
@@ -91,7 +97,7 @@ def test_chat_samples_what_completions_samples_from_the_same_ids(engine: Engine)
     assert logprobs == plain["choices"][0]["logprobs"]["token_logprobs"]
 
 
-def test_max_tokens_defaults_to_what_fits(engine: Engine) -> None:
+def test_max_tokens_defaults_to_what_fits(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         messages = [{"role": "user", "content": "x" * (engine.model.max_length - 40)}]
         body = {**asked(ignore_eos=True, messages=messages), "max_tokens": None}
@@ -102,7 +108,7 @@ def test_max_tokens_defaults_to_what_fits(engine: Engine) -> None:
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_stream_says_what_the_whole_answer_says(engine: Engine) -> None:
+def test_a_stream_says_what_the_whole_answer_says(engine: DecodeEngine) -> None:
     body = asked(model=NAME, max_tokens=20, n=2, tools=TOOLS)
 
     async def ask(client: Client) -> Any:
@@ -123,23 +129,23 @@ def test_a_stream_says_what_the_whole_answer_says(engine: Engine) -> None:
 CALL = '<tool_call>{"name": "calculator", "arguments": {"x": "1 + 2"}}</tool_call>'
 
 
-def job_that_said(engine: Engine, text: str) -> tuple[Job, list[Delta]]:
+def job_that_said(engine: DecodeEngine, text: str) -> tuple[RequestState, list[TokenDelta]]:
     """An answer of this text, as if the model had said it."""
     ids = [*engine.model.tokenizer(text)["input_ids"], 2]
-    sampling = Sampling(max_tokens=len(ids))
-    request = Asked(
+    sampling = TokenSampling(max_tokens=len(ids))
+    request = ParsedRequest(
         prompts=[[5]], n=1, sampling=sampling, max_tokens=len(ids), stop=(), stream=True,
         usage=False, return_ids=True, skip_special_tokens=False, include_stop=False, tools=True,
     )  # fmt: skip
-    job = Job(request, engine.model, served=NAME, request_id="chatcmpl-1")
-    text_of = Text(engine.model.decode, skip_special_tokens=False)
+    job = RequestState(request, engine.model, served=NAME, request_id="chatcmpl-1")
+    text_of = GenerationText(engine.model.decode, skip_special_tokens=False)
     one = Generation([5], sampling, sink=lambda *_: None, text=text_of, stream=True)
     job.generations = [one]
     eos = frozenset([2])
     return job, [one.add(Drawn(token, -1.0, 1), version="v1", eos=eos) for token in ids]
 
 
-def test_tool_calls_are_parsed_and_end_the_turn(engine: Engine) -> None:
+def test_tool_calls_are_parsed_and_end_the_turn(engine: DecodeEngine) -> None:
     job, deltas = job_that_said(engine, f"I ask.\n{CALL}\n{CALL}")
     choice = ChatShape(job).whole()["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
@@ -156,7 +162,7 @@ def test_tool_calls_are_parsed_and_end_the_turn(engine: Engine) -> None:
     assert chunks[-1]["finish_reason"] == "tool_calls"
 
 
-def test_a_call_that_is_no_call_stays_text(engine: Engine) -> None:
+def test_a_call_that_is_no_call_stays_text(engine: DecodeEngine) -> None:
     job, _ = job_that_said(engine, "<tool_call>calculator(1)</tool_call>")
     choice = ChatShape(job).whole()["choices"][0]
     assert choice["message"]["content"] == "<tool_call>calculator(1)</tool_call>"
@@ -181,7 +187,7 @@ def test_a_call_that_is_no_call_stays_text(engine: Engine) -> None:
     ],
 )  # fmt: skip
 def test_a_bad_chat_request_is_refused_by_name(
-    engine: Engine, changes: dict[str, Any], param: str
+    engine: DecodeEngine, changes: dict[str, Any], param: str
 ) -> None:
     body = {"model": NAME, **asked(**changes)}
     status, answer = through(engine, lambda client: client.post(PATH, body))

@@ -10,14 +10,14 @@ import pytest
 from desk import NAME, Client, completion, serving
 from tiny_models import EOS
 
-from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.scheduler.engine import DecodeEngine
 
 WIRE = Path(__file__).parents[1] / "wire"
 _VARYING = ("top_logprobs", "bytes")
 PATHS = ["/v1/completions", "/inference/v1/generate"]
 
 
-def through(engine: Engine, ask: Any) -> Any:
+def through(engine: DecodeEngine, ask: Any) -> Any:
     async def main() -> Any:
         async with serving(engine) as client:
             return await ask(client)
@@ -52,7 +52,7 @@ def keys(value: Any) -> Any:
     ("recorded", "path"),
     [("completions_ids_logprobs0.json", PATHS[0]), ("generate.json", PATHS[1])],
 )
-def test_the_shape_is_that_of_vllm(engine: Engine, recorded: str, path: str) -> None:
+def test_the_shape_is_that_of_vllm(engine: DecodeEngine, recorded: str, path: str) -> None:
     theirs = msgspec.json.decode((WIRE / recorded).read_bytes())["response"]
     ours = through(engine, lambda client: client.ok(path, body_for(path)))
     if path == PATHS[0]:
@@ -61,7 +61,7 @@ def test_the_shape_is_that_of_vllm(engine: Engine, recorded: str, path: str) -> 
     assert keys(ours) == keys(theirs)
 
 
-def test_the_shape_of_a_stream_is_that_of_vllm(engine: Engine) -> None:
+def test_the_shape_of_a_stream_is_that_of_vllm(engine: DecodeEngine) -> None:
     text = msgspec.json.decode((WIRE / "completions_stream.json").read_bytes())["response"]
     lines = [line.removeprefix("data: ") for line in text.strip().split("\n\n")]
     theirs = [keys(msgspec.json.decode(line)) for line in lines[:-1]]
@@ -75,7 +75,9 @@ def test_the_shape_of_a_stream_is_that_of_vllm(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_same_seed_gives_the_same_answer_and_another_another(engine: Engine, path: str) -> None:
+def test_the_same_seed_gives_the_same_answer_and_another_another(
+    engine: DecodeEngine, path: str
+) -> None:
     async def ask(client: Client) -> list[Any]:
         seeds = [7, 7, 8, None, None]
         return [await client.ok(path, body_for(path, seed=seed)) for seed in seeds]
@@ -88,7 +90,7 @@ def test_the_same_seed_gives_the_same_answer_and_another_another(engine: Engine,
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_n_choices_differ_and_the_first_is_that_of_n_1(engine: Engine, path: str) -> None:
+def test_n_choices_differ_and_the_first_is_that_of_n_1(engine: DecodeEngine, path: str) -> None:
     async def ask(client: Client) -> Any:
         return await client.ok(path, body_for(path)), await client.ok(path, body_for(path, n=4))
 
@@ -102,7 +104,7 @@ def test_n_choices_differ_and_the_first_is_that_of_n_1(engine: Engine, path: str
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_stream_says_what_the_whole_answer_says(engine: Engine, path: str, n: int) -> None:
+def test_a_stream_says_what_the_whole_answer_says(engine: DecodeEngine, path: str, n: int) -> None:
     asked = body_for(path, n=n, max_tokens=20, stop=["zzz"], return_token_ids=True)
 
     async def ask(client: Client) -> Any:
@@ -129,7 +131,7 @@ def test_a_stream_says_what_the_whole_answer_says(engine: Engine, path: str, n: 
             assert parts[0]["prompt_token_ids"] == choice["prompt_token_ids"] == [5, 6, 7]
 
 
-def test_prompts_are_ids_or_text_one_or_many(engine: Engine) -> None:
+def test_prompts_are_ids_or_text_one_or_many(engine: DecodeEngine) -> None:
     ids = list(engine.model.tokenizer("The sum")["input_ids"])
 
     async def ask(client: Client) -> list[Any]:
@@ -143,7 +145,7 @@ def test_prompts_are_ids_or_text_one_or_many(engine: Engine) -> None:
     assert lists["usage"]["prompt_tokens"] == len(ids) + 3
 
 
-def test_generation_ends_at_a_stop_token_and_tells_it(engine: Engine) -> None:
+def test_generation_ends_at_a_stop_token_and_tells_it(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         free = await client.complete(max_tokens=20)
         ids = free["choices"][0]["token_ids"]
@@ -168,7 +170,7 @@ def border(choice: dict[str, Any]) -> int | None:
     return found[0] if found else None
 
 
-def test_generation_ends_at_a_stop_string_across_tokens(engine: Engine) -> None:
+def test_generation_ends_at_a_stop_string_across_tokens(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         for seed in range(50):
             asked = {"max_tokens": 30, "seed": seed}
@@ -189,7 +191,7 @@ def test_generation_ends_at_a_stop_string_across_tokens(engine: Engine) -> None:
     assert cut["token_ids"] == free["token_ids"][: at + 1], "the completing token is kept"
 
 
-def test_generation_ends_at_the_end_of_the_text_unless_told_to_go_on(engine: Engine) -> None:
+def test_generation_ends_at_the_end_of_the_text_unless_told_to_go_on(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         for seed in range(400):
             asked = {"max_tokens": 60, "seed": seed, "logprobs": ...}
@@ -206,7 +208,7 @@ def test_generation_ends_at_the_end_of_the_text_unless_told_to_go_on(engine: Eng
     assert "<|im_end|>" not in ended["text"]
 
 
-def test_logprobs_are_as_many_as_asked_for(engine: Engine) -> None:
+def test_logprobs_are_as_many_as_asked_for(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         return [await client.complete(logprobs=count) for count in (..., 0, 2)]
 
@@ -221,7 +223,7 @@ def test_logprobs_are_as_many_as_asked_for(engine: Engine) -> None:
         assert max(top.values()) >= logprob
 
 
-def test_a_request_keeps_the_id_that_it_was_given(engine: Engine) -> None:
+def test_a_request_keeps_the_id_that_it_was_given(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> list[str]:
         given = {"X-Request-Id": "abc-1"}
         first = await client.ok(PATHS[0], body_for(PATHS[0]), **given)
@@ -233,7 +235,7 @@ def test_a_request_keeps_the_id_that_it_was_given(engine: Engine) -> None:
     assert ids[2].startswith("cmpl-")
 
 
-def test_generate_without_max_tokens_fills_the_context(engine: Engine) -> None:
+def test_generate_without_max_tokens_fills_the_context(engine: DecodeEngine) -> None:
     room = 12
     prompt = [5] * (engine.model.max_length - room)
     body = {"token_ids": prompt, "sampling_params": {"ignore_eos": True}}
@@ -242,7 +244,7 @@ def test_generate_without_max_tokens_fills_the_context(engine: Engine) -> None:
     assert answer["choices"][0]["logprobs"] is None
 
 
-def test_models_health_and_metrics(engine: Engine) -> None:
+def test_models_health_and_metrics(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         await client.complete(n=2)
         return [await client.get(path) for path in ("/v1/models", "/health", "/metrics")]

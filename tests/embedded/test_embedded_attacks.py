@@ -13,7 +13,7 @@ from desk import NAME, serving
 
 from holdfast.embedded.http import metrics
 from holdfast.embedded.model.load import load
-from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.records.errors import UsageError
 
 CODE = """
@@ -116,7 +116,7 @@ ASKED = {
     ids=lambda options: next(iter(options)),
 )
 def test_an_option_that_replaces_what_is_rendered_is_refused(
-    engine: Engine, options: dict[str, Any]
+    engine: DecodeEngine, options: dict[str, Any]
 ) -> None:
     async def main() -> tuple[int, Any]:
         async with serving(engine) as client:
@@ -128,7 +128,7 @@ def test_an_option_that_replaces_what_is_rendered_is_refused(
     assert f"{next(iter(options))} cannot be given here" in json.dumps(answer)
 
 
-def test_a_template_that_never_ends_does_not_stop_the_server(engine: Engine) -> None:
+def test_a_template_that_never_ends_does_not_stop_the_server(engine: DecodeEngine) -> None:
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
     async def main() -> tuple[int, int]:
@@ -141,7 +141,7 @@ def test_a_template_that_never_ends_does_not_stop_the_server(engine: Engine) -> 
     assert asyncio.run(main()) == (400, 200)
 
 
-def test_flags_and_words_reach_the_models_own_template(engine: Engine) -> None:
+def test_flags_and_words_reach_the_models_own_template(engine: DecodeEngine) -> None:
     async def main() -> list[Any]:
         async with serving(engine) as client:
             options = {"enable_thinking": False, "effort": "low", "budget": 3, "none": None}
@@ -159,7 +159,7 @@ def test_flags_and_words_reach_the_models_own_template(engine: Engine) -> None:
 
 @pytest.mark.parametrize("tokens", [1_234_567, 12_345_678, 987_654_321_012])
 def test_counters_stay_exact_however_large_they_are(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, tokens: int
+    engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch, tokens: int
 ) -> None:
     monkeypatch.setattr(engine.statistics, "prompt_tokens", tokens)
     monkeypatch.setattr(engine.statistics, "generation_tokens", tokens + 1)

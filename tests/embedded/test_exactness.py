@@ -10,10 +10,10 @@ from desk import Asked, ask, sampling
 from tiny_models import VOCABULARY
 
 from holdfast.embedded.model import attention
-from holdfast.embedded.model.load import Model, load
+from holdfast.embedded.model.load import LoadedModel, load
 from holdfast.embedded.scheduler import prefix_sharing, slots
-from holdfast.embedded.scheduler.engine import Engine, Pause
-from holdfast.embedded.scheduler.generation import Sampling
+from holdfast.embedded.scheduler.engine import DecodeEngine, PauseMode
+from holdfast.embedded.scheduler.generation import TokenSampling
 
 
 def prompt(length: int, *, seed: int = 0) -> list[int]:
@@ -40,12 +40,12 @@ def crowd(count: int, *, seed: int) -> list[Asked]:
 
 @pytest.fixture(scope="module", params=["qwen2", "llama"])
 def tried(
-    request: pytest.FixtureRequest, shared_engine: Engine, llama_folder: Path
-) -> Iterator[Engine]:
+    request: pytest.FixtureRequest, shared_engine: DecodeEngine, llama_folder: Path
+) -> Iterator[DecodeEngine]:
     if request.param == "qwen2":
         yield shared_engine
         return
-    with Engine(load(llama_folder)) as engine:
+    with DecodeEngine(load(llama_folder)) as engine:
         yield engine
 
 
@@ -63,7 +63,9 @@ def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     [(1, {}), (100, {"temperature": 0.0}), (100, {"temperature": 0.8, "top_p": 0.9})],
     ids=["plain", "greedy", "nucleus"],
 )
-def test_alone_and_in_a_batch_of_32(tried: Engine, length: int, changes: dict[str, float]) -> None:
+def test_alone_and_in_a_batch_of_32(
+    tried: DecodeEngine, length: int, changes: dict[str, float]
+) -> None:
     alone = ask(tried, prompt(length), **changes).result
     others = crowd(31, seed=length)
     mine = Asked(prompt(length), sampling(**changes))
@@ -74,7 +76,7 @@ def test_alone_and_in_a_batch_of_32(tried: Engine, length: int, changes: dict[st
 
 
 @pytest.mark.usefixtures("cold")
-def test_joining_late_and_being_joined(tried: Engine) -> None:
+def test_joining_late_and_being_joined(tried: DecodeEngine) -> None:
     alone = ask(tried, prompt(50)).result
     first = crowd(20, seed=1)
     long = Asked(prompt(9), sampling(max_tokens=60), stream=True)
@@ -90,7 +92,7 @@ def test_joining_late_and_being_joined(tried: Engine) -> None:
 
 
 @pytest.mark.usefixtures("cold")
-def test_sent_again_from_any_point(tried: Engine) -> None:
+def test_sent_again_from_any_point(tried: DecodeEngine) -> None:
     """An interrupted generation goes on where it stopped, decoded tokens read in as a prompt."""
     whole = ask(tried, prompt(50), max_tokens=24)
     expected = whole.result
@@ -100,7 +102,7 @@ def test_sent_again_from_any_point(tried: Engine) -> None:
 
 
 @pytest.mark.usefixtures("cold")
-def test_in_every_slot(tried: Engine) -> None:
+def test_in_every_slot(tried: DecodeEngine) -> None:
     alone = ask(tried, prompt(70)).result
     same = [Asked(prompt(70), sampling()) for _ in range(32)]
     tried.submit(*same)
@@ -108,12 +110,14 @@ def test_in_every_slot(tried: Engine) -> None:
     assert len({one.slot for one in same}) == 32
 
 
-def test_with_fewer_slots_and_without_other_widths(model: Model, engine: Engine) -> None:
+def test_with_fewer_slots_and_without_other_widths(
+    model: LoadedModel, engine: DecodeEngine
+) -> None:
     """The numbers of an engine are not those of its settings."""
     expected = ask(engine, prompt(90)).result
-    with Engine(model, max_batch=3) as small:
+    with DecodeEngine(model, max_batch=3) as small:
         assert ask(small, prompt(90)).result == expected
-    with Engine(model, max_batch=16) as narrow:
+    with DecodeEngine(model, max_batch=16) as narrow:
         narrow._passes.widths = [narrow._passes.narrow]
         others = [ask(narrow, one.ids[: one.prompt_length]) for one in crowd(12, seed=5)]
         assert ask(narrow, prompt(90)).result == expected
@@ -121,10 +125,10 @@ def test_with_fewer_slots_and_without_other_widths(model: Model, engine: Engine)
             other.wait()
 
 
-def test_what_a_slot_still_holds_is_used_and_changes_nothing(model: Model) -> None:
-    with Engine(model, max_batch=2) as fresh:
+def test_what_a_slot_still_holds_is_used_and_changes_nothing(model: LoadedModel) -> None:
+    with DecodeEngine(model, max_batch=2) as fresh:
         expected = ask(fresh, prompt(150, seed=3)).result
-    with Engine(model, max_batch=2) as used:
+    with DecodeEngine(model, max_batch=2) as used:
         for length in (80, 150, 151):  # The beginning of it, all of it, and a longer one.
             ask(used, prompt(150, seed=3) + prompt(9, seed=length), max_tokens=3).wait()
             assert ask(used, prompt(150, seed=3)).result == expected
@@ -135,8 +139,8 @@ def test_what_a_slot_still_holds_is_used_and_changes_nothing(model: Model) -> No
         assert used.statistics.row_sum - before == 24, "one token of the prompt, 23 sampled ones"
 
 
-def test_what_a_free_slot_holds_survives_the_work_of_others(model: Model) -> None:
-    with Engine(model, max_batch=4) as engine:
+def test_what_a_free_slot_holds_survives_the_work_of_others(model: LoadedModel) -> None:
+    with DecodeEngine(model, max_batch=4) as engine:
         expected = ask(engine, prompt(150, seed=3)).result
         others = [Asked(prompt(150, seed=i), sampling()) for i in (4, 5, 6)]
         engine.submit(*others)
@@ -145,22 +149,22 @@ def test_what_a_free_slot_holds_survives_the_work_of_others(model: Model) -> Non
         assert ask(engine, prompt(150, seed=3)).result == expected
 
 
-def test_a_prompt_is_read_once_for_all_who_ask_it_together(model: Model) -> None:
-    with Engine(model, max_batch=8) as engine:
+def test_a_prompt_is_read_once_for_all_who_ask_it_together(model: LoadedModel) -> None:
+    with DecodeEngine(model, max_batch=8) as engine:
         expected = [ask(engine, prompt(200), seed=seed).result for seed in range(8)]
         ask(engine, prompt(150, seed=1), max_tokens=1).wait()
-    with Engine(model, max_batch=8) as engine:
+    with DecodeEngine(model, max_batch=8) as engine:
         group = [Asked(prompt(200), sampling(seed=seed)) for seed in range(8)]
         engine.submit(*group)
         assert [one.result for one in group] == expected
         assert engine.statistics.row_sum == 200 + 7 + 8 * 23, "the last token is each one's own"
 
 
-def test_a_leader_that_leaves_hands_over_what_it_has(model: Model) -> None:
-    with Engine(model, max_batch=4) as engine:
+def test_a_leader_that_leaves_hands_over_what_it_has(model: LoadedModel) -> None:
+    with DecodeEngine(model, max_batch=4) as engine:
         expected = ask(engine, prompt(900), max_tokens=5).result
-    with Engine(model, max_batch=4) as engine:
-        engine.pause(Pause.KEEP).result(60)
+    with DecodeEngine(model, max_batch=4) as engine:
+        engine.pause(PauseMode.KEEP).result(60)
         leader = ask(engine, prompt(900))
         followers = [ask(engine, prompt(900), max_tokens=5) for _ in range(3)]
         engine.resume()
@@ -169,7 +173,7 @@ def test_a_leader_that_leaves_hands_over_what_it_has(model: Model) -> None:
 
 
 @pytest.mark.usefixtures("cold")
-def test_random_interleavings(engine: Engine) -> None:
+def test_random_interleavings(engine: DecodeEngine) -> None:
     """Whatever comes and goes, each request's result is the one that it has alone."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
@@ -198,14 +202,14 @@ def test_random_interleavings(engine: Engine) -> None:
         assert one.result == expected[one.which][kept:], f"seed {seed}"  # type: ignore[attr-defined]
 
 
-def sampling_with(base: Sampling, max_tokens: int) -> Sampling:
+def sampling_with(base: TokenSampling, max_tokens: int) -> TokenSampling:
     from msgspec.structs import replace
 
     return replace(base, max_tokens=max_tokens)
 
 
 @pytest.mark.usefixtures("cold")
-def test_logprobs_are_those_of_transformers(tried: Engine) -> None:
+def test_logprobs_are_those_of_transformers(tried: DecodeEngine) -> None:
     asked = ask(tried, prompt(100), max_tokens=60)
     asked.wait()
     network = tried.model.network

@@ -14,8 +14,8 @@ from desk import ask
 
 from holdfast.embedded import extra
 from holdfast.embedded.model.load import load
-from holdfast.embedded.scheduler.engine import Engine
-from holdfast.embedded.scheduler.slots import Slots, agreeing
+from holdfast.embedded.scheduler.engine import DecodeEngine
+from holdfast.embedded.scheduler.slots import CacheSlots, agreeing
 from holdfast.records.errors import UsageError
 
 
@@ -95,7 +95,7 @@ def test_a_sliding_window_is_kept(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = tiny_models._sizes(sliding_window=30, tie_word_embeddings=False)
     tiny_models._saved(MistralForCausalLM(MistralConfig(**sizes)), tmp_path)
-    with Engine(load(tmp_path), max_batch=4) as engine:
+    with DecodeEngine(load(tmp_path), max_batch=4) as engine:
         alone = ask(engine, list(range(3, 150))).result
         others = [ask(engine, list(range(9, 9 + n))) for n in (5, 70, 40)]
         assert ask(engine, list(range(3, 150))).result == alone
@@ -111,7 +111,7 @@ def neighbours_show(module: Any, given: Any, result: torch.Tensor) -> torch.Tens
 def test_a_model_whose_results_depend_on_the_batch_is_run_alone(folder: Path) -> None:
     model = load(folder)
     model.network.model.layers[1].mlp.register_forward_hook(neighbours_show)
-    with Engine(model, max_batch=8) as engine:
+    with DecodeEngine(model, max_batch=8) as engine:
         assert "depend on the other requests" in engine.model.why_solo
         alone = ask(engine, list(range(3, 40))).result
         others = [ask(engine, list(range(9, 9 + n))) for n in (5, 30)]
@@ -127,7 +127,7 @@ def test_a_width_whose_bits_differ_is_not_used(folder: Path) -> None:
         return result * (1 + 1e-6) if result.shape[1] > 100 else result
 
     model.network.model.layers[1].mlp.register_forward_hook(wide_differs)
-    with Engine(model, max_batch=32) as engine:
+    with DecodeEngine(model, max_batch=32) as engine:
         assert engine._passes.widths == [4, 16, 32]
         assert ask(engine, list(range(3, 300))).wait().finish_reason == "length"
 
@@ -136,7 +136,7 @@ def test_attention_that_is_not_the_models_is_not_used(folder: Path) -> None:
     model = load(folder)
     for layer in model.network.model.layers:
         layer.self_attn.scaling *= 1.5
-    engine = Engine(model, max_batch=4)
+    engine = DecodeEngine(model, max_batch=4)
     original = model.network.set_attn_implementation
 
     def rescaled(name: str) -> None:
@@ -169,7 +169,7 @@ def test_the_package_is_imported_without_torch() -> None:
 
 
 def test_a_slot_is_chosen_by_what_it_holds_then_by_age() -> None:
-    slots = Slots(3)
+    slots = CacheSlots(3)
     for held in ([1, 2, 3], [1, 2, 3, 4, 5], [9]):
         slots.release(slots.take([7])[0], held)
     assert slots.take([1, 2, 3, 4, 6]) == (1, 4)

@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 from desk import Asked, Client, ask, completion, sampling, serving, until
 
-from holdfast.embedded.model.load import Model
-from holdfast.embedded.scheduler.engine import Engine, EngineStopped, Pause, QueueFull
+from holdfast.embedded.model.load import LoadedModel
+from holdfast.embedded.scheduler.engine import DecodeEngine, EngineStopped, PauseMode, QueueFull
 from holdfast.embedded.scheduler.generation import Finish
 from holdfast.records.errors import UsageError
 
@@ -16,7 +16,7 @@ PROMPT = [5, 6, 7]
 LONG = {"max_tokens": 300, "ignore_eos": True}
 
 
-def through(engine: Engine, ask_: Any) -> Any:
+def through(engine: DecodeEngine, ask_: Any) -> Any:
     async def main() -> Any:
         async with serving(engine) as client:
             return await ask_(client)
@@ -24,19 +24,19 @@ def through(engine: Engine, ask_: Any) -> Any:
     return asyncio.run(main())
 
 
-async def begun(engine: Engine, client: Client, path: str, body: Any) -> "asyncio.Task[Any]":
+async def begun(engine: DecodeEngine, client: Client, path: str, body: Any) -> "asyncio.Task[Any]":
     before = engine.statistics.generation_tokens
     task = asyncio.create_task(client.ok(path, body))
     await until(lambda: engine.statistics.generation_tokens > before + 3)
     return task
 
 
-def test_keep_stands_still_and_goes_on_to_the_same_end(own_engine: Engine) -> None:
+def test_keep_stands_still_and_goes_on_to_the_same_end(own_engine: DecodeEngine) -> None:
     expected = ask(own_engine, PROMPT, max_tokens=200).result
     asked = Asked(PROMPT, sampling(max_tokens=200), stream=True)
     own_engine.submit(asked)
     asked.next()
-    own_engine.pause(Pause.KEEP).result(60)
+    own_engine.pause(PauseMode.KEEP).result(60)
     passes = own_engine.statistics.passes
     later = ask(own_engine, PROMPT)
     assert (own_engine.running, own_engine.waiting, own_engine.paused) == (1, 1, True)
@@ -48,7 +48,7 @@ def test_keep_stands_still_and_goes_on_to_the_same_end(own_engine: Engine) -> No
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/inference/v1/generate"])
-def test_abort_answers_200_with_what_there_is(own_engine: Engine, path: str) -> None:
+def test_abort_answers_200_with_what_there_is(own_engine: DecodeEngine, path: str) -> None:
     async def ask_(client: Client) -> Any:
         body: dict[str, Any] = completion(**LONG)
         if path != "/v1/completions":
@@ -73,7 +73,7 @@ def test_abort_answers_200_with_what_there_is(own_engine: Engine, path: str) -> 
     assert later["choices"] == whole["choices"], "a request that comes in a pause waits"
 
 
-def test_abort_ends_a_stream_with_its_reason(own_engine: Engine) -> None:
+def test_abort_ends_a_stream_with_its_reason(own_engine: DecodeEngine) -> None:
     async def ask_(client: Client) -> Any:
         stream = asyncio.create_task(client.stream("/v1/completions", completion(**LONG)))
         await until(lambda: own_engine.statistics.generation_tokens > 3)
@@ -89,7 +89,7 @@ def test_abort_ends_a_stream_with_its_reason(own_engine: Engine) -> None:
     assert events[-2]["choices"][0]["weight_versions"][0]["end"] == len(ids)
 
 
-def test_wait_finishes_what_runs_and_begins_nothing(own_engine: Engine) -> None:
+def test_wait_finishes_what_runs_and_begins_nothing(own_engine: DecodeEngine) -> None:
     async def ask_(client: Client) -> Any:
         task = await begun(own_engine, client, "/v1/completions", completion(**LONG))
         pausing = asyncio.create_task(client.ok("/pause?mode=wait"))
@@ -107,14 +107,14 @@ def test_wait_finishes_what_runs_and_begins_nothing(own_engine: Engine) -> None:
     assert later["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_mode_that_is_none_is_refused(engine: Engine) -> None:
+def test_a_mode_that_is_none_is_refused(engine: DecodeEngine) -> None:
     status, answer = through(engine, lambda client: client.post("/pause?mode=sleep"))
     assert (status, answer["error"]["param"]) == (400, "mode")
     assert not engine.paused
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_frees_its_places(own_engine: Engine, stream: bool) -> None:
+def test_a_client_that_leaves_frees_its_places(own_engine: DecodeEngine, stream: bool) -> None:
     async def ask_(client: Client) -> None:
         body = completion(**LONG, stream=stream, n=3)
         task = await begun(own_engine, client, "/v1/completions", body) if not stream else None
@@ -133,7 +133,7 @@ def test_a_client_that_leaves_frees_its_places(own_engine: Engine, stream: bool)
     assert ask(own_engine, PROMPT).wait().finish_reason is Finish.LENGTH
 
 
-def test_a_client_that_leaves_while_waiting_is_forgotten(own_engine: Engine) -> None:
+def test_a_client_that_leaves_while_waiting_is_forgotten(own_engine: DecodeEngine) -> None:
     async def ask_(client: Client) -> None:
         await client.ok("/pause?mode=keep")
         task = asyncio.create_task(client.complete(n=5))
@@ -146,7 +146,7 @@ def test_a_client_that_leaves_while_waiting_is_forgotten(own_engine: Engine) -> 
     assert own_engine.statistics.generation_tokens == 0
 
 
-def test_a_full_queue_answers_503_and_when_to_come_again(own_engine: Engine) -> None:
+def test_a_full_queue_answers_503_and_when_to_come_again(own_engine: DecodeEngine) -> None:
     async def ask_(client: Client) -> Any:
         await client.ok("/pause?mode=keep")
         waiting = asyncio.create_task(client.complete(n=6))
@@ -165,8 +165,8 @@ def test_a_full_queue_answers_503_and_when_to_come_again(own_engine: Engine) -> 
         assert {choice["finish_reason"] for choice in one["choices"]} == {"length"}
 
 
-def test_the_queue_bound_in_process(own_engine: Engine) -> None:
-    own_engine.pause(Pause.KEEP).result(60)
+def test_the_queue_bound_in_process(own_engine: DecodeEngine) -> None:
+    own_engine.pause(PauseMode.KEEP).result(60)
     waiting = [ask(own_engine, PROMPT) for _ in range(8)]
     with pytest.raises(QueueFull, match="8 requests"):
         ask(own_engine, PROMPT)
@@ -176,13 +176,13 @@ def test_the_queue_bound_in_process(own_engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(("prompt", "limit"), [([], 5), (PROMPT, 2000), (PROMPT, 0)])
-def test_what_does_not_fit_is_refused(engine: Engine, prompt: list[int], limit: int) -> None:
+def test_what_does_not_fit_is_refused(engine: DecodeEngine, prompt: list[int], limit: int) -> None:
     with pytest.raises(UsageError, match="maximum context length"):
         ask(engine, prompt, max_tokens=limit)
 
 
-def test_closing_ends_what_is_in_flight(model: Model) -> None:
-    engine = Engine(model, max_batch=2)
+def test_closing_ends_what_is_in_flight(model: LoadedModel) -> None:
+    engine = DecodeEngine(model, max_batch=2)
     engine.start()
     asked = [ask(engine, PROMPT, max_tokens=900) for _ in range(5)]
     engine.close()
@@ -193,8 +193,8 @@ def test_closing_ends_what_is_in_flight(model: Model) -> None:
         engine.resume()
 
 
-def test_a_bug_in_a_step_fails_every_request_and_is_told(model: Model) -> None:
-    engine = Engine(model, max_batch=2)
+def test_a_bug_in_a_step_fails_every_request_and_is_told(model: LoadedModel) -> None:
+    engine = DecodeEngine(model, max_batch=2)
     engine.start()
     told: list[bool] = []
     engine.on_failure = lambda: told.append(True)
@@ -218,7 +218,7 @@ def test_a_bug_in_a_step_fails_every_request_and_is_told(model: Model) -> None:
     assert (health, status) == (503, 500)
 
 
-def test_a_client_that_leaves_a_pause_does_no_harm(own_engine: Engine) -> None:
+def test_a_client_that_leaves_a_pause_does_no_harm(own_engine: DecodeEngine) -> None:
     async def ask_(client: Client) -> Any:
         task = await begun(own_engine, client, "/v1/completions", completion(**LONG))
         with pytest.raises(TimeoutError):

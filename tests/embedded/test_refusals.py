@@ -9,7 +9,7 @@ from desk import NAME, Client, completion, serving
 from test_completions_endpoint import body_for, through
 
 from holdfast.embedded.http import server
-from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.scheduler.engine import DecodeEngine
 
 WIRE = Path(__file__).parents[1] / "wire"
 PATH = "/v1/completions"
@@ -23,14 +23,14 @@ def recorded(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name", ["err_bad_param.json", "err_bad_token_id.json", "err_unknown_model.json"]
 )
-def test_vllms_own_errors_to_the_letter(engine: Engine, name: str) -> None:
+def test_vllms_own_errors_to_the_letter(engine: DecodeEngine, name: str) -> None:
     theirs = recorded(name)
     path, body = theirs["request"]["path"], theirs["request"]["body"]
     status, answer = through(engine, lambda client: client.post(path, body))
     assert (status, answer) == (theirs["status"], theirs["response"])
 
 
-def test_too_long_is_told_as_vllm_tells_it(engine: Engine) -> None:
+def test_too_long_is_told_as_vllm_tells_it(engine: DecodeEngine) -> None:
     theirs = recorded("err_too_long.json")["response"]["error"]
     limit = engine.model.max_length
 
@@ -92,7 +92,9 @@ def test_too_long_is_told_as_vllm_tells_it(engine: Engine) -> None:
     ],
     ids=str,
 )
-def test_a_bad_parameter_is_named(engine: Engine, changes: dict[str, Any], param: str) -> None:
+def test_a_bad_parameter_is_named(
+    engine: DecodeEngine, changes: dict[str, Any], param: str
+) -> None:
     status, answer = through(engine, lambda c: c.post(PATH, completion(**changes)))
     assert (status, answer["error"]["param"], answer["error"]["code"]) == (400, param, 400)
     assert engine.running == engine.waiting == 0
@@ -102,7 +104,7 @@ def test_a_bad_parameter_is_named(engine: Engine, changes: dict[str, Any], param
 @pytest.mark.parametrize("sign", ["", "-"])
 @pytest.mark.parametrize("name", ["temperature", "top_p", "n", "max_tokens", "seed"])
 def test_a_number_beyond_all_bounds_is_refused(
-    engine: Engine, name: str, sign: str, digits: int
+    engine: DecodeEngine, name: str, sign: str, digits: int
 ) -> None:
     rest = msgspec.json.encode(completion(**{name: ...}))
     raw = rest[:-1] + f', "{name}": {sign}1{"0" * digits}}}'.encode()
@@ -111,14 +113,14 @@ def test_a_number_beyond_all_bounds_is_refused(
 
 
 @pytest.mark.parametrize("calls", [3, True, {"a": 1}, "x", [3], [{"function": 3}]], ids=str)
-def test_tool_calls_that_are_none_are_refused(engine: Engine, calls: Any) -> None:
+def test_tool_calls_that_are_none_are_refused(engine: DecodeEngine, calls: Any) -> None:
     said = {"role": "assistant", "content": "", "tool_calls": calls}
     body = {"model": NAME, "messages": [said]}
     status, answer = through(engine, lambda c: c.post("/v1/chat/completions", body))
     assert (status, answer["error"]["param"]) == (400, "body.messages.tool_calls")
 
 
-def test_parameters_that_say_nothing_are_accepted(engine: Engine) -> None:
+def test_parameters_that_say_nothing_are_accepted(engine: DecodeEngine) -> None:
     neutral = {
         "best_of": 1, "echo": False, "top_k": -1, "min_p": 0.0, "presence_penalty": 0.0,
         "frequency_penalty": 0, "repetition_penalty": 1.0, "logit_bias": None, "suffix": None,
@@ -142,7 +144,9 @@ def test_parameters_that_say_nothing_are_accepted(engine: Engine) -> None:
     ],
     ids=str,
 )
-def test_generate_names_what_is_bad(engine: Engine, changes: dict[str, Any], param: str) -> None:
+def test_generate_names_what_is_bad(
+    engine: DecodeEngine, changes: dict[str, Any], param: str
+) -> None:
     path = "/inference/v1/generate"
     status, answer = through(engine, lambda c: c.post(path, {**body_for(path), **changes}))
     assert (status, answer["error"]["param"]) == (400, param)
@@ -152,12 +156,12 @@ def test_generate_names_what_is_bad(engine: Engine, changes: dict[str, Any], par
 @pytest.mark.parametrize(
     "path", [PATH, "/v1/chat/completions", "/inference/v1/generate", "/update_weights_from_disk"]
 )
-def test_what_is_no_json_object_is_refused(engine: Engine, path: str, raw: bytes) -> None:
+def test_what_is_no_json_object_is_refused(engine: DecodeEngine, path: str, raw: bytes) -> None:
     status, answer = through(engine, lambda client: client.post(path, raw))
     assert (status, answer["error"]["param"]) == (400, "body")
 
 
-def test_unknown_paths_and_methods(engine: Engine) -> None:
+def test_unknown_paths_and_methods(engine: DecodeEngine) -> None:
     async def ask(client: Client) -> Any:
         missing = await client.post("/v1/embeddings", {})
         return missing, await client.get(PATH)
@@ -167,13 +171,13 @@ def test_unknown_paths_and_methods(engine: Engine) -> None:
     assert method == 405
 
 
-def test_a_body_that_is_too_large(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_is_too_large(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_BODY", 1000)
     status, answer = through(engine, lambda c: c.post(PATH, completion(prompt="x" * 2000)))
     assert (status, answer["error"]["code"]) == (413, 413)
 
 
-def test_with_a_key_everything_but_health_needs_it(engine: Engine) -> None:
+def test_with_a_key_everything_but_health_needs_it(engine: DecodeEngine) -> None:
     async def main() -> None:
         async with serving(engine, api_key="s3cret") as client:
             assert (await client.get("/health"))[0] == 200

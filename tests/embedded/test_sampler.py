@@ -7,20 +7,20 @@ import pytest
 import torch
 
 from holdfast.embedded.scheduler import sampler, seeded_random
-from holdfast.embedded.scheduler.generation import Drawn, Sampling
+from holdfast.embedded.scheduler.generation import Drawn, TokenSampling
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 1.0, float("-inf"), 0.5])
 
 
 def draw(*, position: int = 0, logits: torch.Tensor = LOGITS, **changes: float) -> Drawn:
-    sampling = Sampling(max_tokens=1, **changes)  # type: ignore[arg-type]
+    sampling = TokenSampling(max_tokens=1, **changes)  # type: ignore[arg-type]
     (drawn,) = sampler.draw(logits[None], [(sampling, position)])
     assert drawn is not None
     return drawn
 
 
 def frequencies(count: int = 4000, **changes: float) -> dict[int, float]:
-    sampling = Sampling(max_tokens=1, seed=3, **changes)  # type: ignore[arg-type]
+    sampling = TokenSampling(max_tokens=1, seed=3, **changes)  # type: ignore[arg-type]
     drawn = sampler.draw(LOGITS.expand(count, -1), [(sampling, place) for place in range(count)])
     return {token: n / count for token, n in Counter(one.token for one in drawn if one).items()}
 
@@ -73,7 +73,7 @@ def test_a_row_is_drawn_the_same_among_any_others() -> None:
     torch.manual_seed(0)
     logits = torch.randn(40, 1001)
     asked = [
-        (Sampling(max_tokens=1, seed=i, temperature=0.5 + i / 20, top_p=1 - i / 100), 10 * i)
+        (TokenSampling(max_tokens=1, seed=i, temperature=0.5 + i / 20, top_p=1 - i / 100), 10 * i)
         for i in range(40)
     ]
     together = sampler.draw(logits, asked)
@@ -84,7 +84,7 @@ def test_a_row_is_drawn_the_same_among_any_others() -> None:
 def test_logits_that_are_no_numbers_give_no_token() -> None:
     spoiled = LOGITS.clone()
     spoiled[3] = float("nan")
-    asked = [(Sampling(max_tokens=1), 0), (Sampling(max_tokens=1, temperature=0.0), 0)]
+    asked = [(TokenSampling(max_tokens=1), 0), (TokenSampling(max_tokens=1, temperature=0.0), 0)]
     good, bad = LOGITS[None], spoiled[None]
     found = sampler.draw(torch.cat((bad, good, bad)), [asked[0], asked[0], asked[1]])
     assert [one is None for one in found] == [True, False, True]

@@ -22,7 +22,7 @@ from holdfast.cli.commands.serve import serve as run_serve
 from holdfast.embedded import EmbeddedEngine, Settings, arguments, serve, serving
 from holdfast.embedded.child_process import EngineDidNotStart
 from holdfast.embedded.model import load as folder_of_a_model
-from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.records.errors import UsageError
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -189,7 +189,7 @@ def test_nobody_waits_at_a_port_while_the_model_is_loaded() -> None:
 
 
 def test_of_two_that_have_taken_one_port_the_second_is_told_when_it_listens(
-    own_engine: Engine,
+    own_engine: DecodeEngine,
 ) -> None:
     with serving._bound(Settings(port=0)) as first:
         settings = Settings(port=first.getsockname()[1])
@@ -201,7 +201,7 @@ def test_of_two_that_have_taken_one_port_the_second_is_told_when_it_listens(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(
-    own_engine: Engine, capsys: pytest.CaptureFixture[str], number: int
+    own_engine: DecodeEngine, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
     async def main() -> None:
         settings = Settings(port=0)

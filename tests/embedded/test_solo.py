@@ -19,7 +19,7 @@ from holdfast.embedded.model import weights
 from holdfast.embedded.model.load import load
 from holdfast.embedded.model.sequential import STRIDE, SoloPasses
 from holdfast.embedded.scheduler import prefix_sharing, slots
-from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.records.errors import UsageError
 
 SHORT = {"max_tokens": 8}
@@ -28,26 +28,26 @@ SHORT = {"max_tokens": 8}
 @pytest.fixture(scope="module", params=odd_models.FAMILIES, ids=lambda f: f.__name__)
 def odd(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+) -> Iterator[DecodeEngine]:
     folder = odd_models.saved(request.param, tmp_path_factory.mktemp(request.param.__name__))
-    with Engine(load(folder), max_batch=4, version="v1") as engine:
+    with DecodeEngine(load(folder), max_batch=4, version="v1") as engine:
         assert passes(engine).stride == odd_models.STRIDES.get(request.param, STRIDE)
         yield engine
 
 
 @pytest.fixture
-def mixtral(tmp_path: Path) -> Iterator[Engine]:
+def mixtral(tmp_path: Path) -> Iterator[DecodeEngine]:
     folder = odd_models.saved(odd_models.mixtral, tmp_path / "mixtral")
-    with Engine(load(folder), max_batch=4, version="v1") as engine:
+    with DecodeEngine(load(folder), max_batch=4, version="v1") as engine:
         yield engine
 
 
-def passes(engine: Engine) -> SoloPasses:
+def passes(engine: DecodeEngine) -> SoloPasses:
     assert isinstance(engine._passes, SoloPasses)
     return engine._passes
 
 
-def test_the_same_alone_and_in_company(odd: Engine) -> None:
+def test_the_same_alone_and_in_company(odd: DecodeEngine) -> None:
     alone = ask(odd, prompt(36), **SHORT).result
     others = [Asked(prompt(n, seed=n), sampling(max_tokens=n)) for n in (1, 9, 20)]
     same = [Asked(prompt(36), sampling(**SHORT)) for _ in range(4)]
@@ -58,7 +58,7 @@ def test_the_same_alone_and_in_company(odd: Engine) -> None:
     assert ask(odd, prompt(36), seed=8, **SHORT).result != alone, "seeds make a difference"
 
 
-def test_sent_again_from_any_point(odd: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sent_again_from_any_point(odd: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """From what is still held, from less of it, and with everything read in anew."""
     whole = ask(odd, prompt(36), max_tokens=10)
     expected = whole.result
@@ -70,16 +70,16 @@ def test_sent_again_from_any_point(odd: Engine, monkeypatch: pytest.MonkeyPatch)
                 monkeypatch.setattr(module, "agreeing", lambda *_: 0)
 
 
-def test_after_a_restart_and_from_half_of_anothers_prompt(odd: Engine) -> None:
+def test_after_a_restart_and_from_half_of_anothers_prompt(odd: DecodeEngine) -> None:
     expected = ask(odd, prompt(36), **SHORT).result
     ask(odd, prompt(36)[:25] + prompt(9, seed=3), **SHORT).wait()
-    with Engine(load(odd.model.path), max_batch=1) as again:
+    with DecodeEngine(load(odd.model.path), max_batch=1) as again:
         ask(again, [*prompt(36)[:30], 5, 6], **SHORT).wait()
         assert ask(again, prompt(36), **SHORT).result == expected
     assert ask(odd, prompt(36), **SHORT).result == expected
 
 
-def test_logprobs_are_those_of_transformers(odd: Engine) -> None:
+def test_logprobs_are_those_of_transformers(odd: DecodeEngine) -> None:
     from transformers import AutoModelForCausalLM
 
     asked = ask(odd, prompt(36), **SHORT).wait()
@@ -91,7 +91,7 @@ def test_logprobs_are_those_of_transformers(odd: Engine) -> None:
         assert float(theirs[place, token]) == pytest.approx(logprob, abs=1e-4)
 
 
-def counted(engine: Engine, work: Callable[[], object]) -> int:
+def counted(engine: DecodeEngine, work: Callable[[], object]) -> int:
     """How many tokens the network has computed meanwhile."""
     seen: list[int] = []
 
@@ -104,7 +104,7 @@ def counted(engine: Engine, work: Callable[[], object]) -> int:
     return sum(seen)
 
 
-def test_a_group_reads_its_prompt_once_and_a_next_turn_only_what_is_new(odd: Engine) -> None:
+def test_a_group_reads_its_prompt_once_and_a_next_turn_only_what_is_new(odd: DecodeEngine) -> None:
     mine = prompt(60, seed=99)
     group = [Asked(mine, sampling(max_tokens=5, seed=i)) for i in range(4)]
 
@@ -124,7 +124,7 @@ def test_a_group_reads_its_prompt_once_and_a_next_turn_only_what_is_new(odd: Eng
         assert (computed, later) == (4 * sum(range(60, 65)), 72 + 73 + 74), "all, for every token"
 
 
-def test_random_interleavings(mixtral: Engine) -> None:
+def test_random_interleavings(mixtral: DecodeEngine) -> None:
     """Whatever comes, goes and goes on, each request's result is the one that it has alone."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
@@ -145,7 +145,7 @@ def test_random_interleavings(mixtral: Engine) -> None:
 
 
 def test_new_weights_from_disk_though_files_name_them_otherwise(
-    mixtral: Engine, tmp_path: Path
+    mixtral: DecodeEngine, tmp_path: Path
 ) -> None:
     other = odd_models.saved(odd_models.mixtral, tmp_path / "other", seed=1)
     assert set(weights.read(other)) - set(mixtral.model.network.state_dict()), "experts are apart"
@@ -161,14 +161,14 @@ def test_new_weights_from_disk_though_files_name_them_otherwise(
     assert done["success"]
     assert "mixture of experts" in msgspec.json.decode(models)["data"][0]["solo"]
     after = ask(mixtral, prompt(30), **SHORT)
-    with Engine(load(other), max_batch=2) as fresh:
+    with DecodeEngine(load(other), max_batch=2) as fresh:
         assert ask(fresh, prompt(30), **SHORT).result == after.result != before
     assert [span.version for span in after.spans] == ["v2"]
 
 
 @pytest.mark.parametrize("how", ["lacking", "unknown"])
 def test_a_mixture_that_does_not_fit_changes_nothing(
-    mixtral: Engine, tmp_path: Path, how: str
+    mixtral: DecodeEngine, tmp_path: Path, how: str
 ) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -187,7 +187,7 @@ def test_a_mixture_that_does_not_fit_changes_nothing(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_weights_are_switched_in_flight(mixtral: Engine, tmp_path: Path, reset: bool) -> None:
+def test_weights_are_switched_in_flight(mixtral: DecodeEngine, tmp_path: Path, reset: bool) -> None:
     other = load(odd_models.saved(odd_models.mixtral, tmp_path / "other", seed=1))
     asked = Asked(prompt(30), sampling(max_tokens=40), stream=True)
     mixtral.submit(asked)
@@ -195,13 +195,15 @@ def test_weights_are_switched_in_flight(mixtral: Engine, tmp_path: Path, reset: 
         asked.next()
     mixtral.update_weights(other.network.state_dict(), "v2", reset_cache=reset)
     cut = asked.wait().spans[0].end
-    with Engine(other, max_batch=2) as fresh:
+    with DecodeEngine(other, max_batch=2) as fresh:
         rest = ask(fresh, asked.ids[: 30 + cut], max_tokens=40 - cut).result
         assert (asked.result[cut:] == rest) is reset, "what is remembered is kept, or made anew"
         assert ask(mixtral, prompt(30)).result == ask(fresh, prompt(30)).result
 
 
-def test_numbers_that_are_not_finite_fail_their_request_and_are_forgotten(mixtral: Engine) -> None:
+def test_numbers_that_are_not_finite_fail_their_request_and_are_forgotten(
+    mixtral: DecodeEngine,
+) -> None:
     expected = ask(mixtral, prompt(30), **SHORT).result
     good = {name: one.clone() for name, one in mixtral.model.network.state_dict().items()}
     head = {"lm_head.weight": 3e38, "model.norm.weight": 1e3}
@@ -231,7 +233,7 @@ def test_positions_that_move_with_the_length_are_computed_anew(tmp_path: Path, k
     rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0, **factors,
             "original_max_position_embeddings": 32}  # fmt: skip
     folder = tiny_models.qwen2(tmp_path, rope_parameters=rope, max_position_embeddings=128)
-    with Engine(load(folder), max_batch=4) as engine:
+    with DecodeEngine(load(folder), max_batch=4) as engine:
         assert "with --max-model-len 32 it does not" in engine.model.why_solo
         assert passes(engine).stride == 0
         whole = ask(engine, prompt(28), max_tokens=12)
@@ -263,5 +265,5 @@ def test_what_is_no_causal_lm_is_refused_in_one_line(
 ) -> None:
     folder = odd_models.plainly_saved(made, tmp_path)
     with pytest.raises(UsageError, match=said) as caught:
-        Engine(load(folder), max_batch=2).start()
+        DecodeEngine(load(folder), max_batch=2).start()
     assert "\n" not in str(caught.value)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.embedded.http.parse_tool_calls import Calls
-from holdfast.embedded.model.load import Model
-from holdfast.embedded.scheduler.detokenizer import Text
+from holdfast.embedded.model.load import LoadedModel
+from holdfast.embedded.scheduler.detokenizer import GenerationText
 
 
-def ids_of(model: Model, text: str) -> list[int]:
+def ids_of(model: LoadedModel, text: str) -> list[int]:
     return list(model.tokenizer(text)["input_ids"])
 
 
-def pushed(text: Text, ids: list[int]) -> list[str]:
+def pushed(text: GenerationText, ids: list[int]) -> list[str]:
     pieces = []
     for i, token in enumerate(ids):
         pieces.append(text.push(token, last="length" if i == len(ids) - 1 else None))
@@ -23,51 +23,56 @@ def pushed(text: Text, ids: list[int]) -> list[str]:
     return pieces
 
 
-def test_characters_made_of_several_tokens_come_whole(model: Model) -> None:
+def test_characters_made_of_several_tokens_come_whole(model: LoadedModel) -> None:
     words = "naïve → 漢字 ✓ 🪸 end"
-    text = Text(model.decode)
+    text = GenerationText(model.decode)
     pieces = pushed(text, ids_of(model, words))
     assert "".join(pieces) == text.whole == words
     assert not any("\ufffd" in piece for piece in pieces)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_tokens_give_the_text_that_decoding_them_at_once_gives(model: Model, seed: int) -> None:
+def test_any_tokens_give_the_text_that_decoding_them_at_once_gives(
+    model: LoadedModel, seed: int
+) -> None:
     chance = random.Random(seed)
     ids = [chance.randrange(3, model.vocabulary) for _ in range(300)]
-    text = Text(model.decode)
+    text = GenerationText(model.decode)
     pushed(text, ids)
     # Broken bytes may be counted in another way; whole characters may not.
     whole = model.decode(ids, skip_special_tokens=True)
     assert text.whole.replace("\ufffd", "") == whole.replace("\ufffd", "")
 
 
-def test_special_tokens_are_left_out_unless_wanted(model: Model) -> None:
+def test_special_tokens_are_left_out_unless_wanted(model: LoadedModel) -> None:
     ids = [1, *ids_of(model, "sum"), 0]
-    skipped, kept = Text(model.decode), Text(model.decode, skip_special_tokens=False)
+    skipped, kept = (
+        GenerationText(model.decode),
+        GenerationText(model.decode, skip_special_tokens=False),
+    )
     pushed(skipped, ids)
     pushed(kept, ids)
     assert (skipped.whole, kept.whole) == ("sum", "<|im_start|>sum<|endoftext|>")
 
 
 @pytest.mark.parametrize("stop", ["m of twe", " of", "calculator f", "s", "The sum"])
-def test_a_stop_string_is_found_across_tokens(model: Model, stop: str) -> None:
+def test_a_stop_string_is_found_across_tokens(model: LoadedModel, stop: str) -> None:
     words = "The sum of twelve and thirty; ask the calculator for the rest."
-    text = Text(model.decode, stop=["not there", stop])
+    text = GenerationText(model.decode, stop=["not there", stop])
     pieces = pushed(text, ids_of(model, words))
     assert text.stopped_by == stop
     assert "".join(pieces) == text.whole == words[: words.index(stop)]
 
 
-def test_the_first_of_several_stop_strings_wins_and_may_be_kept(model: Model) -> None:
+def test_the_first_of_several_stop_strings_wins_and_may_be_kept(model: LoadedModel) -> None:
     words = "The sum of twelve and thirty"
-    text = Text(model.decode, stop=["thirty", "twelve"], include_stop=True)
+    text = GenerationText(model.decode, stop=["thirty", "twelve"], include_stop=True)
     pushed(text, ids_of(model, words))
     assert (text.stopped_by, text.whole) == ("twelve", "The sum of twelve")
 
 
-def test_what_may_become_a_stop_string_is_shown_when_it_does_not(model: Model) -> None:
-    text = Text(model.decode, stop=["sum of nothing"])
+def test_what_may_become_a_stop_string_is_shown_when_it_does_not(model: LoadedModel) -> None:
+    text = GenerationText(model.decode, stop=["sum of nothing"])
     shown = ""
     words = "The sum of twelve"
     for token in ids_of(model, words):
@@ -77,14 +82,14 @@ def test_what_may_become_a_stop_string_is_shown_when_it_does_not(model: Model) -
     assert shown + text.flush() == words
 
 
-def test_the_cost_of_a_token_does_not_grow_with_the_text(model: Model) -> None:
+def test_the_cost_of_a_token_does_not_grow_with_the_text(model: LoadedModel) -> None:
     decoded: list[int] = []
 
     def decode(ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         decoded.append(len(ids))
         return model.decode(ids, skip_special_tokens=skip_special_tokens)
 
-    text = Text(decode, stop=["never there"])
+    text = GenerationText(decode, stop=["never there"])
     ids = ids_of(model, "The sum of twelve and thirty. ") * 50
     pushed(text, ids)
     assert max(decoded) <= 20

@@ -9,13 +9,13 @@ import pytest
 from desk import Client, completion, serving, until
 
 from holdfast.embedded.http import token_queue
-from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.scheduler.engine import DecodeEngine
 
 CHOICES, TOKENS = 16, 1000
 """Far more than sockets hold: some 40 MB of events."""
 
 
-async def _asked_and_not_read(client: Client, engine: Engine) -> tuple[socket.socket, int]:
+async def _asked_and_not_read(client: Client, engine: DecodeEngine) -> tuple[socket.socket, int]:
     """The socket, and how many tokens were sampled when the engine had let go of it."""
     base = client.session._base_url
     assert base is not None
@@ -32,7 +32,7 @@ async def _asked_and_not_read(client: Client, engine: Engine) -> tuple[socket.so
     return held, engine.statistics.generation_tokens - before
 
 
-def let_go_of(engine: Engine) -> tuple[int, Any]:
+def let_go_of(engine: DecodeEngine) -> tuple[int, Any]:
     async def main() -> tuple[int, Any]:
         async with serving(engine) as client:
             held, sampled = await _asked_and_not_read(client, engine)
@@ -42,14 +42,14 @@ def let_go_of(engine: Engine) -> tuple[int, Any]:
     return asyncio.run(main())
 
 
-def test_too_much_that_nobody_reads(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_that_nobody_reads(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_queue, "MAX_UNREAD", 100)
     sampled, after = let_go_of(engine)
     assert sampled < CHOICES * TOKENS, "it was cut off on the way"
     assert len(after["choices"][0]["token_ids"]) == 8, "others are served as ever"
 
 
-def test_nobody_reads_for_too_long(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_reads_for_too_long(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_queue, "MAX_UNREAD", 1 << 30)
     monkeypatch.setattr(token_queue, "UNREAD_SECONDS", 0.2)
     sampled, after = let_go_of(engine)
@@ -57,7 +57,9 @@ def test_nobody_reads_for_too_long(engine: Engine, monkeypatch: pytest.MonkeyPat
     assert len(after["choices"][0]["token_ids"]) == 8
 
 
-def test_a_slow_reader_gets_everything(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reader_gets_everything(
+    engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(token_queue, "MAX_UNREAD", 100)
     body = completion(n=8, max_tokens=100, logprobs=20, stream=True, ignore_eos=True)
 

@@ -12,22 +12,22 @@ from safetensors.torch import load_file, save_file
 
 from holdfast.embedded.model import weights
 from holdfast.embedded.model.load import load
-from holdfast.embedded.scheduler.engine import Engine, Pause
-from holdfast.embedded.scheduler.generation import Span
+from holdfast.embedded.scheduler.engine import DecodeEngine, PauseMode
+from holdfast.embedded.scheduler.generation import WeightSpan
 from holdfast.records.errors import UsageError
 
 PROMPT = list(range(10, 90))
 
 
 @pytest.fixture(scope="module")
-def others(other_weights: Path) -> Engine:
+def others(other_weights: Path) -> DecodeEngine:
     """An engine that has had the other weights from the start."""
-    engine = Engine(load(other_weights), max_batch=4, version="v2")
+    engine = DecodeEngine(load(other_weights), max_batch=4, version="v2")
     engine.start()
     return engine
 
 
-def switched(engine: Engine, folder: Path, **options: Any) -> Asked:
+def switched(engine: DecodeEngine, folder: Path, **options: Any) -> Asked:
     """A generation of 60 tokens, in the middle of which the weights are replaced."""
     asked = Asked(PROMPT, sampling(max_tokens=60), stream=True)
     engine.submit(asked)
@@ -38,7 +38,7 @@ def switched(engine: Engine, folder: Path, **options: Any) -> Asked:
 
 
 def test_each_span_is_what_its_weights_sample(
-    own_engine: Engine, others: Engine, other_weights: Path
+    own_engine: DecodeEngine, others: DecodeEngine, other_weights: Path
 ) -> None:
     before = ask(own_engine, PROMPT, max_tokens=60).result
     asked = switched(own_engine, other_weights, reset_cache=True)
@@ -52,7 +52,7 @@ def test_each_span_is_what_its_weights_sample(
 
 
 def test_without_a_reset_what_is_in_the_cache_is_kept(
-    own_engine: Engine, others: Engine, other_weights: Path
+    own_engine: DecodeEngine, others: DecodeEngine, other_weights: Path
 ) -> None:
     asked = switched(own_engine, other_weights)
     cut = asked.spans[0].end
@@ -65,7 +65,7 @@ def test_without_a_reset_what_is_in_the_cache_is_kept(
 
 
 def test_weights_from_a_trainer_in_the_same_process(
-    own_engine: Engine, others: Engine, other_weights: Path
+    own_engine: DecodeEngine, others: DecodeEngine, other_weights: Path
 ) -> None:
     trained = load(other_weights).network
     own_engine.update_weights(trained.state_dict(), "step-1")
@@ -74,11 +74,11 @@ def test_weights_from_a_trainer_in_the_same_process(
             parameter.zero_()  # The trainer goes on; the engine has a copy.
     asked = ask(own_engine, PROMPT)
     assert asked.result == ask(others, PROMPT).result
-    assert asked.spans == [Span("step-1", 0, 24)]
+    assert asked.spans == [WeightSpan("step-1", 0, 24)]
 
 
 def test_tied_weights_may_have_either_name_or_both(llama_folder: Path) -> None:
-    with Engine(load(llama_folder), max_batch=4) as engine:
+    with DecodeEngine(load(llama_folder), max_batch=4) as engine:
         state = dict(engine.model.network.state_dict())
         expected = ask(engine, PROMPT).result
         new = {name: tensor.clone() for name, tensor in state.items()}
@@ -122,7 +122,7 @@ def spoiled(folder: Path, how: str, tmp_path: Path) -> Path:
     "how", ["absent", "shape", "unknown", "lacking", "nan", "integers", "torn", "pickle"]
 )
 def test_a_bad_folder_is_refused_and_changes_nothing(
-    engine: Engine, other_weights: Path, how: str, tmp_path: Path
+    engine: DecodeEngine, other_weights: Path, how: str, tmp_path: Path
 ) -> None:
     bad = spoiled(other_weights, how, tmp_path)
     before = {name: t.clone() for name, t in engine.model.network.state_dict().items()}
@@ -143,7 +143,7 @@ def test_a_bad_folder_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("body", [{}, {"path": "x"}, {"version": "v"}, {"path": 3, "version": "v"},
                                   {"path": "x", "version": "v", "flush": True}])  # fmt: skip
-def test_an_update_says_which_folder_and_which_version(engine: Engine, body: Any) -> None:
+def test_an_update_says_which_folder_and_which_version(engine: DecodeEngine, body: Any) -> None:
     async def main() -> Any:
         async with serving(engine) as client:
             return await client.post("/update_weights_from_disk", body)
@@ -153,7 +153,7 @@ def test_an_update_says_which_folder_and_which_version(engine: Engine, body: Any
     assert engine.version == "v1"
 
 
-def test_over_http_in_flight(own_engine: Engine, other_weights: Path) -> None:
+def test_over_http_in_flight(own_engine: DecodeEngine, other_weights: Path) -> None:
     async def main() -> Any:
         async with serving(own_engine) as client:
             body = completion(max_tokens=300, ignore_eos=True)
@@ -174,17 +174,17 @@ def test_over_http_in_flight(own_engine: Engine, other_weights: Path) -> None:
 
 
 def test_in_a_pause_the_weights_are_replaced_before_anything_goes_on(
-    own_engine: Engine, other_weights: Path
+    own_engine: DecodeEngine, other_weights: Path
 ) -> None:
-    own_engine.pause(Pause.KEEP).result(60)
+    own_engine.pause(PauseMode.KEEP).result(60)
     asked = ask(own_engine, PROMPT)
     own_engine.update_weights(weights.read(other_weights), "v2")
     own_engine.resume().result(60)
-    assert asked.wait().spans == [Span("v2", 0, 24)]
+    assert asked.wait().spans == [WeightSpan("v2", 0, 24)]
 
 
 def test_a_model_that_gives_no_numbers_fails_its_request_and_recovers(
-    own_engine: Engine, folder: Path
+    own_engine: DecodeEngine, folder: Path
 ) -> None:
     """Weights can be finite and still overflow."""
     expected = ask(own_engine, PROMPT).result

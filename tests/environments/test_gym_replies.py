@@ -5,7 +5,7 @@ import pytest
 from holdfast.environments import replies
 from holdfast.records.errors import ToolSaysNo, UsageError
 
-MOVES = replies.Words(["left", "right", "up", "down", "turn left", "pick up"])
+MOVES = replies.ReplyTexts(["left", "right", "up", "down", "turn left", "pick up"])
 
 
 @pytest.mark.parametrize(
@@ -46,23 +46,23 @@ def test_a_reply_without_an_action_is_told_which_there_are(reply):
 
 @pytest.mark.parametrize("reply", ["1", "I take 1.", "Step 12: I choose 1", "(1)", "<action>1"])
 def test_a_number_is_a_word_of_its_own(reply):
-    assert replies.Words(["0", "1", "2"]).read(reply) == "1"
+    assert replies.ReplyTexts(["0", "1", "2"]).read(reply) == "1"
 
 
 @pytest.mark.parametrize("reply", ["-1", "1.5", "0.1", "x1", "10", "+1"])
 def test_part_of_another_number_is_not_a_word(reply):
     with pytest.raises(ToolSaysNo):
-        replies.Words(["0", "1", "2"]).read(reply)
+        replies.ReplyTexts(["0", "1", "2"]).read(reply)
 
 
 @pytest.mark.parametrize("words", [[], [""], ["left", "LEFT"], ["a  b", "a b"]])
 def test_words_that_cannot_be_told_apart_are_refused(words):
     with pytest.raises(UsageError, match="words for actions"):
-        replies.Words(words)
+        replies.ReplyTexts(words)
 
 
 def test_a_long_list_of_actions_is_shown_in_part():
-    possible = replies.Words([str(number) for number in range(100)]).possible
+    possible = replies.ReplyTexts([str(number) for number in range(100)]).possible
     assert possible.endswith("39 and 60 more, up to 99")
 
 

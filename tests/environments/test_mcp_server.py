@@ -9,7 +9,7 @@ import pytest
 from mcp_servers.keeping import ListeningBank, call, others, stdio
 
 from holdfast.environments import McpServer
-from holdfast.environments.mcp.listing import Choice, contracts_of
+from holdfast.environments.mcp.listing import ToolChoice, contracts_of
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.redaction import redact
 from holdfast.records.step import Contract
@@ -93,7 +93,9 @@ def test_the_user_s_contract_wins_over_the_server_s_hints():
     plain = Tool(name="b", input_schema={})
 
     def contracts(given: object) -> list[Contract]:
-        return [one.contract for one in Choice(contract=contracts_of(given)).of([hinted, plain])]
+        return [
+            one.contract for one in ToolChoice(contract=contracts_of(given)).of([hinted, plain])
+        ]
 
     once, again, anew = Contract.AT_MOST_ONCE, Contract.IDEMPOTENT, Contract.RESTART
     assert contracts(None) == [again, once]
@@ -107,8 +109,8 @@ def test_tools_whose_names_would_be_the_same_are_refused():
 
     listed = [Tool(name="a.b", input_schema={}), Tool(name="a/b", input_schema={})]
     with pytest.raises(UsageError, match=r"a\.b and a/b would both be called a_b"):
-        Choice().of(listed)
-    assert [one.name for one in Choice(allowed=("a/b",)).of(listed)] == ["a_b"]
+        ToolChoice().of(listed)
+    assert [one.name for one in ToolChoice(allowed=("a/b",)).of(listed)] == ["a_b"]
 
 
 def test_secrets_of_a_url_and_its_headers_are_told_to_nobody():

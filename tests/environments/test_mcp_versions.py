@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.environments.mcp.connection import Stdio
-from holdfast.environments.mcp.listing import Choice
-from holdfast.environments.mcp.session import Session
+from holdfast.environments.mcp.listing import ToolChoice
+from holdfast.environments.mcp.session import McpSession
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo
 from holdfast.records.step import Contract
 
@@ -23,7 +23,7 @@ SERVER = Stdio(sys.executable, (str(Path(__file__).parent / "mcp_servers" / "pla
 
 def in_session(body):
     async def run():
-        session = await Session.open(SERVER, timeout=30, handshake=True)
+        session = await McpSession.open(SERVER, timeout=30, handshake=True)
         try:
             return await body(session)
         finally:
@@ -34,7 +34,7 @@ def in_session(body):
 
 def test_tools_are_listed_over_all_pages_with_their_contracts():
     async def body(session):
-        return Choice().of(session.tools), session.instructions
+        return ToolChoice().of(session.tools), session.instructions
 
     tools, instructions = in_session(body)
     assert [one.name for one in tools] == ["add", "picture", "structured", "broken", "dies"]

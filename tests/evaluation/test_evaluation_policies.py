@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from course import Course
 
-from holdfast.evaluation.running.providers import Address, address_of, names_of
+from holdfast.evaluation.running.providers import ProviderAddress, address_of, names_of
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine
 
@@ -20,13 +20,13 @@ def found(
     base_url: str | None = None,
     api_key: str | None = None,
     **environment: str,
-) -> Address | None:
+) -> ProviderAddress | None:
     return address_of(
         model=model, given=given, base_url=base_url, api_key=api_key, environment=environment
     )
 
 
-def where(address: Address | None) -> tuple[tuple[str, ...], str | None]:
+def where(address: ProviderAddress | None) -> tuple[tuple[str, ...], str | None]:
     assert address is not None
     return address.urls, address.api_key
 

@@ -7,7 +7,7 @@ import pytest
 from course import Course
 
 from holdfast.evaluation import evaluation_test
-from holdfast.evaluation.running.session import Session
+from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.evaluation.stats.summary import _from_their_code
 from holdfast.records.errors import UsageError
 
@@ -126,7 +126,7 @@ def test_rows_that_cannot_be_written_are_still_in_the_journal_and_that_is_said(
 def test_a_root_that_cannot_hold_the_journal_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / ".holdfast").write_text("a file, where the folder should be")
     with pytest.raises(UsageError, match=r"cannot be written to \(.*\); .*--holdfast-journal FILE"):
-        Session(root=tmp_path).journal()
+        EvaluationSession(root=tmp_path).journal()
 
 
 def test_a_decorator_without_parentheses_is_told_so() -> None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from counter import Counter
 from stage import Play
 
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.policy.client.replicas import EnginePolicy
@@ -53,7 +53,7 @@ async def streaming(engine: FakeEngine, *faults: Fault, journal=None, **limits):
     try:
         await policy.check()
         play = StreamPlay(policy, task=Task(id="t", messages=(user("do it"),)), journal=journal)
-        async with Gateway(WIRES, limits=Limits(**limits)) as gateway:
+        async with Gateway(WIRES, limits=GatewayLimits(**limits)) as gateway:
             counter = Counter(gateway, play)
             async with counter.attempt() as (trajectory, binding):
                 yield counter, trajectory, binding

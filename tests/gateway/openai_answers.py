@@ -1,6 +1,6 @@
 """Answers for the tests of OpenAI's wires."""
 
-from holdfast.gateway.protocol.messages import Answer, Choice
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 
 TOOL: dict[str, object] = {
@@ -23,11 +23,11 @@ def choice(
     reasoning: str | None = None,
     tokens: tuple[str, ...] = (),
     logprobs: tuple[float, ...] | None = None,
-) -> Choice:
+) -> AnswerChoice:
     """A reply; its logprobs are made up unless given."""
     if logprobs is None:
         logprobs = tuple(-0.25 * i for i in range(len(tokens)))
-    return Choice(
+    return AnswerChoice(
         Message(Role.ASSISTANT, text, tool_calls=calls, reasoning=reasoning),
         "tool_calls" if calls else "stop",
         tokens=tokens,
@@ -35,7 +35,7 @@ def choice(
     )
 
 
-def answered(*choices: Choice) -> Answer:
+def answered(*choices: AnswerChoice) -> Answer:
     return Answer("abc123", 1700000000, "m", choices, 30, 20, cached_tokens=8)
 
 

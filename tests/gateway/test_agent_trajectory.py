@@ -8,7 +8,7 @@ import pytest
 from stage import Oracle, Play
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.messages import Ask, Refused
+from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.records.errors import ContextOverflow, EngineUnavailable
 from holdfast.records.message import Message, Role, assistant, system, user
 from holdfast.records.sample import samples_of
@@ -142,7 +142,7 @@ def test_a_client_that_went_away_and_asks_again_gets_the_same_answer():
             assert await told(trajectory, ask(*HELLO), again=True) == answer
             named = await told(trajectory, ask(user("x")), name="one")
             assert await told(trajectory, ask(user("x")), name="one") == named
-            with pytest.raises(Refused, match="given to another request"):
+            with pytest.raises(RequestRejected, match="given to another request"):
                 await told(trajectory, ask(user("y")), name="one")
         assert len(play.oracle.requests) == 2
 
@@ -243,7 +243,7 @@ def test_a_closed_attempt_answers_nobody():
         play = Play()
         async with attempt(play) as trajectory:
             pass
-        with pytest.raises(Refused, match="this attempt is over"):
+        with pytest.raises(RequestRejected, match="this attempt is over"):
             await trajectory.hear(ask(*HELLO), wire="test")
 
     perform(body)

@@ -9,7 +9,7 @@ from counter import CHAT, MESSAGES, RESPONSES, Counter, exchange, opened, post
 from stage import Play
 
 from holdfast.gateway.calls.strip_fields import Ignoring
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.errors import UsageError
@@ -129,7 +129,7 @@ def test_unknown_nulls_say_nothing_in_any_wire_and_arguments_keep_theirs(path):
 def test_members_of_messages_are_left_out_by_name_and_what_is_said_never_is():
     body = b'{"model":"m","messages":[{"role":"user","content":"hi","mood":{"x":1}}]}'
     chat = WIRES[CHAT]
-    with pytest.raises(Refused, match=r'Unknown parameter.*ignore=\["messages.mood"\]'):
+    with pytest.raises(RequestRejected, match=r'Unknown parameter.*ignore=\["messages.mood"\]'):
         Ignoring().ask(CHAT, chat, body)
     ask = Ignoring(["messages.mood"]).ask(CHAT, chat, body)
     assert ask.ignored == ("messages.mood",)
@@ -155,7 +155,7 @@ def test_a_refusal_names_a_way_out_and_it_is_one(path, more, way_out):
     asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
     asked = {"model": "m", "input": "hi"} if path == RESPONSES else asked
     body = msgspec.json.encode({**asked, **more})
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         Ignoring().ask(path, WIRES[path], body)
     assert (f"--ignore {way_out})" in refused.value.message) == bool(way_out)
     if way_out:

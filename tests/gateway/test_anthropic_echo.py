@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.gateway.calls import digest
-from holdfast.gateway.protocol.messages import Answer, Choice
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice
 from holdfast.gateway.wires.anthropic.blocks import arguments_of, input_of
 from holdfast.gateway.wires.anthropic.messages import AnthropicMessages
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
@@ -48,7 +48,7 @@ _messages = st.builds(
 
 
 def _told(message: Message) -> list[dict[str, object]]:
-    answer = Answer("a1", 0, "m", (Choice(message, "stop"),), 1, 1)
+    answer = Answer("a1", 0, "m", (AnswerChoice(message, "stop"),), 1, 1)
     return json.loads(WIRE.answer(_ask([HELLO]), answer))["content"]  # type: ignore[no-any-return]
 
 

@@ -9,7 +9,7 @@ import pytest
 from anthropic.types import Message as Told
 from wire_host import WireHost
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Refused
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask, RequestRejected
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic.messages import (
     AnthropicMessages,
@@ -35,7 +35,7 @@ Client = anthropic.AsyncAnthropic
 
 
 def answered(message: Message, finish: str = "stop", stop: str | None = None) -> Answer:
-    return Answer("a1", 0, "policy", (Choice(message, finish, stop),), 20, 7, 5)
+    return Answer("a1", 0, "policy", (AnswerChoice(message, finish, stop),), 20, 7, 5)
 
 
 def host(answer: Callable[[Ask], Answer]) -> WireHost:
@@ -243,7 +243,7 @@ def test_a_refusal_is_raised_as_the_librarys_own_error(
     status: int, error: type[anthropic.APIStatusError], stream: bool
 ) -> None:
     def refuse(ask: Ask) -> Answer:
-        raise Refused(status, "not now", code="because")
+        raise RequestRejected(status, "not now", code="because")
 
     with pytest.raises(error, match="not now") as caught:
         created(host(refuse), stream=stream)
@@ -269,7 +269,7 @@ class _Failing(AnthropicMessages):
     """A stream that had begun when its request was refused."""
 
     def events(self, ask: Ask, answer: Answer) -> list[bytes]:
-        return [sse.event("error", self.refusal(Refused(529, "too much")))]
+        return [sse.event("error", self.refusal(RequestRejected(529, "too much")))]
 
 
 def test_a_refusal_inside_a_stream_is_raised() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.gateway.protocol.messages import Ask, Refused
+from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.gateway.wires.anthropic.messages import AnthropicMessages, count_ask
 
 WIRE = AnthropicMessages()
@@ -18,8 +18,8 @@ TOOL = {"name": "look", "input_schema": {"type": "object"}}
 BODY = {"model": "m", "max_tokens": 16, "messages": [HELLO]}
 
 
-def refused(body: object) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refused(body: object) -> RequestRejected:
+    with pytest.raises(RequestRejected) as caught:
         WIRE.ask(body if isinstance(body, bytes) else json.dumps(body).encode())
     assert caught.value.status == 400
     return caught.value
@@ -144,7 +144,7 @@ def test_a_message_stays_short_whatever_is_sent() -> None:
 
 
 def test_counting_takes_no_sampling() -> None:
-    with pytest.raises(Refused, match="max_tokens: Extra inputs are not permitted"):
+    with pytest.raises(RequestRejected, match="max_tokens: Extra inputs are not permitted"):
         count_ask(json.dumps(BODY).encode())
 
 
@@ -167,23 +167,23 @@ def test_counting_takes_no_sampling() -> None:
     ],
 )
 def test_an_error_has_the_type_of_its_status(status: int, kind: str) -> None:
-    found = json.loads(WIRE.refusal(Refused(status, "no")))
+    found = json.loads(WIRE.refusal(RequestRejected(status, "no")))
     assert found == {"type": "error", "error": {"type": kind, "message": "no"}}
 
 
 def test_an_error_says_its_own_type_its_place_and_its_code() -> None:
-    own = Refused(400, "no", kind="billing_error", param="model", code="spent")
+    own = RequestRejected(400, "no", kind="billing_error", param="model", code="spent")
     assert json.loads(WIRE.refusal(own))["error"] == {
         "type": "billing_error",
         "message": "model: no",
         "details": {"error_code": "spent"},
     }
-    other = Refused(400, "no", kind="server_error")
+    other = RequestRejected(400, "no", kind="server_error")
     assert json.loads(WIRE.refusal(other))["error"]["type"] == "invalid_request_error"
 
 
 def test_agents_recognise_a_prompt_that_is_too_long() -> None:
-    told = Refused(400, "9000 tokens, 8192 at most", code="context_length_exceeded")
+    told = RequestRejected(400, "9000 tokens, 8192 at most", code="context_length_exceeded")
     message = json.loads(WIRE.refusal(told))["error"]["message"]
     assert message == "prompt is too long: 9000 tokens, 8192 at most"
 
@@ -251,17 +251,17 @@ def _holds(body: bytes) -> None:
     """It is understood, and can be recorded; or it is refused, and the refusal can be told."""
     for reader in (WIRE.ask, count_ask):
         found = _read(reader, body)
-        if isinstance(found, Refused):
+        if isinstance(found, RequestRejected):
             assert 400 <= found.status < 500
             assert json.loads(WIRE.refusal(found))["error"]["message"]
         else:
             assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=Ask) == found
 
 
-def _read(reader: Callable[[bytes], Ask], body: bytes) -> Ask | Refused:
+def _read(reader: Callable[[bytes], Ask], body: bytes) -> Ask | RequestRejected:
     try:
         return reader(body)
-    except Refused as told:
+    except RequestRejected as told:
         return told
 
 

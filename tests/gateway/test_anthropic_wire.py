@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask
 from holdfast.gateway.wires.anthropic.messages import (
     AnthropicMessages,
     count_answer,
@@ -24,7 +24,7 @@ def ask(*messages: object, **fields: object) -> Ask:
 
 
 def answer(message: Message, finish: str = "stop", **fields: object) -> Answer:
-    choice = Choice(message, finish, **fields)  # type: ignore[arg-type]
+    choice = AnswerChoice(message, finish, **fields)  # type: ignore[arg-type]
     return Answer("a1", 1700000000, "m", (choice,), 20, 7, 5)
 
 

@@ -12,7 +12,7 @@ from test_server_fuzz import AT_ONCE, LARGEST, OWNERS, SECRETS, Fuzz, sent
 from yard import Yard
 
 from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.journal.damage.check import check
 from holdfast.journal.sqlite.journal import SqliteJournal
@@ -29,7 +29,7 @@ class Siege:
         self.yard = Yard(
             "alpha", "bravo", "bystander", samples=SAMPLES, journal=SqliteJournal(place / "j.db")
         )
-        limits = Limits(body=LARGEST, body_seconds=0.2, idle_seconds=0.2)
+        limits = GatewayLimits(body=LARGEST, body_seconds=0.2, idle_seconds=0.2)
         # Those who fire have keys of trajectories, too.
         self.processor = ExternalRolloutProcessor(
             Address(token=TOKEN), limits=limits, on_refused="accept"

@@ -8,7 +8,7 @@ from live_stage import StreamPlay
 from stage import completion, text_of
 from test_live_streams_kept import Connection
 
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.policy.policy import Draft
@@ -75,7 +75,7 @@ CONTINUED = (user("q"), said("yes"), user("a story"))
 def test_what_was_told_is_kept_although_another_call_was_recorded_meanwhile(other, story):
     async def body():
         teller = Storyteller()
-        async with Gateway(WIRES, limits=Limits(stream_tokens=4)) as gateway:
+        async with Gateway(WIRES, limits=GatewayLimits(stream_tokens=4)) as gateway:
             counter = Counter(gateway, StreamPlay(teller))
             async with counter.attempt() as (trajectory, binding):
                 first = await exchange(counter.port, post(CHAT, asked(user("q")), binding))
@@ -109,7 +109,7 @@ def test_a_stream_that_ended_with_an_error_is_the_same_call_when_it_is_asked_aga
             await begun.wait()
             return "no JSON at all"
 
-        async with opened(slow, limits=Limits(ping_seconds=0.02)) as (counter, _, binding):
+        async with opened(slow, limits=GatewayLimits(ping_seconds=0.02)) as (counter, _, binding):
             wanted = asked(user("q"), stream=True, response_format={"type": "json_object"})
             first = await exchange(counter.port, post(CHAT, wanted, binding), begun=begun.set)
             assert first.status == 200

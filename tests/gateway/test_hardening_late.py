@@ -21,12 +21,12 @@ from holdfast.gateway.agents.remote import RemoteRolloutProcessor
 from holdfast.gateway.assignment.hold_routes import OutsideHold
 from holdfast.gateway.assignment.routes import _read as read_wanted
 from holdfast.gateway.calls.strip_fields import Ignoring
-from holdfast.gateway.limits import Limits
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.limits import GatewayLimits
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Gateway
-from holdfast.gateway.weight_hold import Gate
+from holdfast.gateway.weight_hold import CallGate
 from holdfast.gateway.wires.all import WIRES
-from holdfast.gateway.workers.peers import Peers, Place
+from holdfast.gateway.workers.peers import Peers, WorkerPlace
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine
 
@@ -53,7 +53,7 @@ solve = holdfast.BlackBoxRolloutProcessor([sys.executable, {agent!r}])
 )
 def test_a_body_that_is_no_text_is_refused(path, sent):
     async def body():
-        outside = OutsideHold(lambda seconds: Gate().hold(seconds), peers=None)
+        outside = OutsideHold(lambda seconds: CallGate().hold(seconds), peers=None)
         async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
             reply = await exchange(counter.port, post(path, sent, binding))
             assert reply.status == 400, reply.body
@@ -62,7 +62,7 @@ def test_a_body_that_is_no_text_is_refused(path, sent):
 
 
 def test_who_asks_for_a_trajectory_in_no_text_is_refused():
-    with pytest.raises(Refused, match="it wants"):
+    with pytest.raises(RequestRejected, match="it wants"):
         read_wanted(NO_TEXT)
 
 
@@ -112,7 +112,7 @@ def test_a_hold_that_is_asked_for_while_the_gateway_closes_holds_up_nothing():
 
     async def body():
         outside = OutsideHold(lambda seconds: gateway.hold(seconds), peers=None)
-        limits = Limits(drain_seconds=30)
+        limits = GatewayLimits(drain_seconds=30)
         gateway = Gateway(WIRES, limits=limits, endpoints=outside.endpoints())
         async with gateway:
             counter = Counter(gateway, Play(Oracle()))
@@ -158,8 +158,8 @@ def kill_all_at_once(outpost: Outpost) -> None:
 
 def test_an_order_that_cannot_be_kept_is_obeyed_and_it_is_said(tmp_path, caplog):
     async def body():
-        gate = Gate()
-        peers = Peers(Place(str(tmp_path / "gone"), 0, 1), Limits())
+        gate = CallGate()
+        peers = Peers(WorkerPlace(str(tmp_path / "gone"), 0, 1), GatewayLimits())
         outside = OutsideHold(gate.hold, peers=peers)
         async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
             reply = await exchange(counter.port, post("/hold", {"seconds": 60}, binding))

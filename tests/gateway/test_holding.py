@@ -8,7 +8,7 @@ from test_external import converse, post
 from yard import Yard
 
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
-from holdfast.gateway.weight_hold import Gate, HeldPolicy
+from holdfast.gateway.weight_hold import CallGate, HeldPolicy
 
 DEADLINE = 3.0  # Long enough for an agent that does its work at once, on any machine.
 
@@ -72,7 +72,7 @@ def test_only_time_in_which_it_was_held_counts_and_holds_at_once_count_once():
     oracle.seconds_down = 7.0
 
     async def body():
-        gate = Gate()
+        gate = CallGate()
         before = HeldPolicy(oracle, gate)
         assert before.seconds_down == 7.0
         first, second = gate.hold(), gate.hold()

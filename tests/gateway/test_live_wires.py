@@ -6,7 +6,14 @@ import random
 import pytest
 from openai_answers import CALL, TEXT, answered, choice
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Delta, EventStream, Refused, Untellable
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerDelta,
+    Ask,
+    EventStream,
+    RequestRejected,
+    Untellable,
+)
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.message import user
 
@@ -101,7 +108,9 @@ def tell(stream: EventStream, answer: Answer, chance: random.Random) -> list[byt
     message, events = answer.choices[0].message, []
     thoughts = cut(message.reasoning or "", chance)
     words = cut(message.text, chance) if "".join(thoughts) == (message.reasoning or "") else []
-    deltas = [Delta(0, one, True) for one in thoughts] + [Delta(0, one) for one in words]
+    deltas = [AnswerDelta(0, one, True) for one in thoughts] + [
+        AnswerDelta(0, one) for one in words
+    ]
     while deltas:
         size = chance.randrange(1, 4)
         events += stream.more(answer.opening, deltas[:size])
@@ -123,7 +132,11 @@ def test_a_stream_adds_up_to_its_answer_wherever_it_was_cut(path, name):
 @pytest.mark.parametrize("path", SUMS)
 def test_reasoning_that_goes_on_after_text_is_told_after_it(path):
     answer, stream = ANSWERS["reasoning and text"], WIRES[path].stream(ASK)
-    told = [Delta(0, REASONING[:20], True), Delta(0, TEXT[:20]), Delta(0, REASONING[20:50], True)]
+    told = [
+        AnswerDelta(0, REASONING[:20], True),
+        AnswerDelta(0, TEXT[:20]),
+        AnswerDelta(0, REASONING[20:50], True),
+    ]
     events = stream.more(answer.opening, told) + stream.end(answer)
     assert SUMS[path](events) == (REASONING, TEXT, [])
 
@@ -131,7 +144,7 @@ def test_reasoning_that_goes_on_after_text_is_told_after_it(path):
 @pytest.mark.parametrize("path", WIRES)
 def test_what_was_told_wrongly_has_no_end(path):
     stream = WIRES[path].stream(ASK)
-    stream.more(ANSWERS["text"].opening, [Delta(0, "Something else")])
+    stream.more(ANSWERS["text"].opening, [AnswerDelta(0, "Something else")])
     with pytest.raises(Untellable):
         stream.end(ANSWERS["text"])
 
@@ -140,7 +153,11 @@ def test_choices_are_told_apart_however_they_are_mixed():
     answer = answered(choice(TEXT), choice(TEXT[::-1]))
     for path in (CHAT, LEGACY):
         stream = WIRES[path].stream(ASK)
-        deltas = [Delta(1, TEXT[::-1][:9]), Delta(0, TEXT[:5]), Delta(1, TEXT[::-1][9:30])]
+        deltas = [
+            AnswerDelta(1, TEXT[::-1][:9]),
+            AnswerDelta(0, TEXT[:5]),
+            AnswerDelta(1, TEXT[::-1][9:30]),
+        ]
         events = stream.more(answer.opening, deltas) + stream.end(answer)
         for index, text in enumerate((TEXT, TEXT[::-1])):
             if path == CHAT:
@@ -153,7 +170,9 @@ def test_choices_are_told_apart_however_they_are_mixed():
 def test_a_chat_opens_each_choice_once_and_says_whether_there_is_text():
     for name, content in (("only reasoning", ""), ("reasoning and a call", None)):
         answer, stream = ANSWERS[name], WIRES[CHAT].stream(ASK)
-        events = stream.more(answer.opening, [Delta(0, REASONING[:9], True)]) + stream.end(answer)
+        events = stream.more(answer.opening, [AnswerDelta(0, REASONING[:9], True)]) + stream.end(
+            answer
+        )
         deltas = [one["delta"] for event in parsed(events) for one in event["choices"]]
         assert [one.get("role") for one in deltas].count("assistant") == 1
         told = [one["content"] for one in deltas if "content" in one]
@@ -165,8 +184,8 @@ def test_a_chat_opens_each_choice_once_and_says_whether_there_is_text():
 @pytest.mark.parametrize("path", WIRES)
 def test_an_error_after_a_beginning_has_the_wires_shape(path):
     stream = WIRES[path].stream(ASK)
-    before = stream.more(ANSWERS["text"].opening, [Delta(0, TEXT[:9])])
-    (told,) = parsed([stream.error(Refused(503, "gone", code="engine"))])
+    before = stream.more(ANSWERS["text"].opening, [AnswerDelta(0, TEXT[:9])])
+    (told,) = parsed([stream.error(RequestRejected(503, "gone", code="engine"))])
     if path == RESPONSES:
         assert (told["type"], told["sequence_number"]) == ("error", len(before))
     else:

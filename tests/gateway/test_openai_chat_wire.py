@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai_answers import ANSWER, CALL, TOOL, answered, choice
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Refused, Wire
+from holdfast.gateway.protocol.messages import Answer, Ask, RequestRejected, Wire
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 
@@ -19,8 +19,8 @@ def ask(**more: Any) -> Ask:
     return WIRE.ask(json.dumps({**NEEDED, **more}).encode())
 
 
-def refused(**more: Any) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refused(**more: Any) -> RequestRejected:
+    with pytest.raises(RequestRejected) as caught:
         ask(**more)
     assert caught.value.status == 400
     said = json.loads(WIRE.refusal(caught.value))["error"]

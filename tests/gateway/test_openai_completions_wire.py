@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from openai_answers import TEXT, answered, choice
 
-from holdfast.gateway.protocol.messages import Ask, Refused, Wire
+from holdfast.gateway.protocol.messages import Ask, RequestRejected, Wire
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai.completions import OpenAICompletions
 
@@ -20,8 +20,8 @@ def ask(**more: Any) -> Ask:
     return WIRE.ask(json.dumps({"model": "m", "prompt": "p", **more}).encode())
 
 
-def refused(**more: Any) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refused(**more: Any) -> RequestRejected:
+    with pytest.raises(RequestRejected) as caught:
         ask(**more)
     assert caught.value.status == 400
     return caught.value
@@ -70,7 +70,7 @@ def test_what_is_no_prompt_is_refused(prompt: Any) -> None:
 
 
 def test_a_missing_prompt_is_refused() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRejected) as caught:
         WIRE.ask(b'{"model": "m"}')
     assert (caught.value.param, caught.value.code) == ("prompt", "missing_required_parameter")
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai_answers import ANSWER, TOOL
 
-from holdfast.gateway.protocol.messages import Ask, Refused, Wire
+from holdfast.gateway.protocol.messages import Ask, RequestRejected, Wire
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.gateway.wires.openai.completions import OpenAICompletions
 
@@ -60,12 +60,12 @@ COMPLETIONS_BODY: dict[str, Any] = {
 BODIES = [(CHAT, CHAT_BODY), (COMPLETIONS, COMPLETIONS_BODY)]
 
 
-def survives(wire: Wire, body: bytes) -> Ask | Refused:
+def survives(wire: Wire, body: bytes) -> Ask | RequestRejected:
     """Any other exception is the test's failure. An ask can be written down and answered; a
     refusal is JSON in the provider's shape, and short."""
     try:
         asked = wire.ask(body)
-    except Refused as refused:
+    except RequestRejected as refused:
         return properly(wire, refused)
     assert isinstance(asked, Ask)
     assert msgspec.json.decode(msgspec.json.encode(asked), type=Ask) == asked
@@ -73,7 +73,7 @@ def survives(wire: Wire, body: bytes) -> Ask | Refused:
     return asked
 
 
-def properly(wire: Wire, refused: Refused) -> Refused:
+def properly(wire: Wire, refused: RequestRejected) -> RequestRejected:
     assert 400 <= refused.status < 500
     said = wire.refusal(refused)
     assert set(json.loads(said)["error"]) == {"message", "type", "param", "code"}
@@ -148,7 +148,7 @@ def test_any_json(value: Any, target: tuple[Wire, object]) -> None:
 @given(st.binary(max_size=60), st.sampled_from(BODIES))
 @example(b"", BODIES[0])
 def test_any_bytes(raw: bytes, target: tuple[Wire, object]) -> None:
-    assert isinstance(survives(target[0], raw), Refused)
+    assert isinstance(survives(target[0], raw), RequestRejected)
 
 
 @settings(max_examples=400)
@@ -206,22 +206,22 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_bodies_are_refused(name: str) -> None:
-    assert isinstance(survives(CHAT, HOSTILE[name]), Refused)
+    assert isinstance(survives(CHAT, HOSTILE[name]), RequestRejected)
     bare = HOSTILE[name].replace(b'"messages": [{"role": "user", "content": ', b'"prompt": ')
-    assert isinstance(survives(COMPLETIONS, bare.replace(b"}]", b"")), Refused)
+    assert isinstance(survives(COMPLETIONS, bare.replace(b"}]", b"")), RequestRejected)
 
 
 def test_depth_is_refused_wherever_the_stack_ends() -> None:
     for levels in range(100, 1100):  # each: what can be read may be just too deep to be shown
         for more in (b'"response_format": %b', b'"tool_choice": %b', b'"x": %b'):
-            assert isinstance(survives(CHAT, with_more(more % deep(levels))), Refused)
+            assert isinstance(survives(CHAT, with_more(more % deep(levels))), RequestRejected)
 
 
 def test_a_schema_is_kept_up_to_its_depth_and_refused_beyond() -> None:
     """The tool and its function are two levels of a hundred."""
     for levels in (*range(90, 130), *range(130, 1100, 23)):
         found = survives(CHAT, with_more(tool(deep(levels))))
-        assert isinstance(found, Ask if levels <= 98 else Refused)
+        assert isinstance(found, Ask if levels <= 98 else RequestRejected)
 
 
 def test_of_a_name_given_twice_the_last_counts() -> None:

@@ -11,7 +11,7 @@ from openai_answers import ANSWER, CALL, TEXT, TOOL, answered, choice
 from pydantic import BaseModel
 from wire_host import WireHost
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Refused, Wire
+from holdfast.gateway.protocol.messages import Answer, Ask, RequestRejected, Wire
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 from holdfast.gateway.wires.openai import models as openai_models
@@ -35,7 +35,7 @@ def models(path: str, _: bytes) -> tuple[int, bytes]:
         if not name:
             return 200, openai_models.every(["m", "org/m-2"], created=5)
         return 200, openai_models.one(name, ["m", "org/m-2"], created=5)
-    except Refused as refused:
+    except RequestRejected as refused:
         return refused.status, errors.encoded(refused)
 
 
@@ -224,7 +224,7 @@ def test_every_status_is_an_error_of_the_library(
     status: int, kind: str, raised: type[openai.APIStatusError]
 ) -> None:
     def refuse(_: Ask) -> Answer:
-        raise Refused(status, "not now", code="because")
+        raise RequestRejected(status, "not now", code="because")
 
     def use(client: openai.OpenAI) -> openai.APIStatusError:
         with pytest.raises(raised) as caught:
@@ -242,7 +242,10 @@ def test_a_stream_that_fails_after_it_began_raises_what_it_was_told() -> None:
     class Failing(OpenAIChat):
         def events(self, ask: Ask, answer: Answer) -> list[bytes]:
             told = super().events(ask, answer)[:2]
-            return [*told, sse.data(self.refusal(Refused(503, "the engine is gone", code="gone")))]
+            return [
+                *told,
+                sse.data(self.refusal(RequestRejected(503, "the engine is gone", code="gone"))),
+            ]
 
     async def run() -> openai.APIError:
         host = WireHost({"/v1/chat/completions": Failing()}, answer=lambda _: ANSWER)

@@ -17,7 +17,7 @@ from test_relay import pair
 from yard import Yard
 
 from holdfast.gateway.address import Address
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.testing import FakeEngine
 
 TOKEN = "a-token-of-some-length"
@@ -66,7 +66,7 @@ def test_calls_wait_from_hold_to_release_and_streams_are_kept_alive():
         assert (found["held"], found["holding"]) == (0, 0)
         await complete(http, taken)
 
-    with_agents(yard, agents, limits=Limits(ping_seconds=0.02))
+    with_agents(yard, agents, limits=GatewayLimits(ping_seconds=0.02))
     assert len(yard.policy.requests) == 1
 
 

@@ -12,7 +12,7 @@ from yard import Yard
 from holdfast.gateway.address import Address
 from holdfast.gateway.agents.remote import RemoteRolloutProcessor
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.records.errors import UsageError
 
 TOKEN = "a-token-of-some-length"
@@ -64,7 +64,7 @@ def test_too_large_a_request_is_refused_by_a_processors_limits():
             told.append(await post(http, f"{binding.bound_url}/complete", {"reward": 1}))
 
     yard = Yard()
-    yard.run(BlackBoxRolloutProcessor(agent, limits=Limits(body=len(str(HELLO)) // 2)))
+    yard.run(BlackBoxRolloutProcessor(agent, limits=GatewayLimits(body=len(str(HELLO)) // 2)))
     assert [status for status, _ in told] == [413, 200]
     (failure,) = yard.history().failures
     assert "a body holds at most" in failure.line

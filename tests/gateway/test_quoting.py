@@ -7,7 +7,7 @@ import pytest
 from counter import BODIES, CHAT, COUNT, HELLO, exchange, opened, post
 
 from holdfast.gateway.protocol.keys import Bearer, Keys
-from holdfast.gateway.protocol.messages import LONGEST, LONGEST_NAME, Refused, quotable
+from holdfast.gateway.protocol.messages import LONGEST, LONGEST_NAME, RequestRejected, quotable
 from holdfast.records.redaction import hide
 
 
@@ -24,7 +24,7 @@ from holdfast.records.redaction import hide
 )
 def test_what_is_told_is_short_and_printable(text, told):
     assert quotable(text) == told
-    assert Refused(400, text, param=text).message == told
+    assert RequestRejected(400, text, param=text).message == told
 
 
 def test_a_key_is_never_told_wherever_it_stands():

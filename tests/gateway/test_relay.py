@@ -13,7 +13,7 @@ from yard import Yard
 
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.http.relay import KEPT_TICKETS, Tickets
-from holdfast.gateway.workers.peers import Place
+from holdfast.gateway.workers.peers import WorkerPlace
 
 SECRET = b"s" * 32
 
@@ -22,7 +22,7 @@ class Pair:
     def __init__(self, yard: Yard, folder, http):
         self.yard, self.http = yard, http
         self.workers = [
-            ExternalRolloutProcessor(place=Place(str(folder), index, 2)) for index in range(2)
+            ExternalRolloutProcessor(place=WorkerPlace(str(folder), index, 2)) for index in range(2)
         ]
 
     @property

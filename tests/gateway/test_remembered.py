@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from holdfast.gateway.calls import digest
 from holdfast.gateway.calls.digest_cache import KEPT, LEAST, Remembered
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.message import Message, user
 
@@ -93,9 +93,9 @@ def test_a_wrong_message_is_refused_in_the_same_words(wrong: dict[str, object]) 
     remembered = Remembered()
     said = words(LEAST)
     WIRE.ask(sent(said), remembered)
-    with pytest.raises(Refused) as without:
+    with pytest.raises(RequestRejected) as without:
         WIRE.ask(sent([*said, wrong]))
-    with pytest.raises(Refused) as knowing:
+    with pytest.raises(RequestRejected) as knowing:
         WIRE.ask(sent([*said, wrong]), remembered)
     told = [(one.value.message, one.value.param, one.value.code) for one in (without, knowing)]
     assert told[0] == told[1]
@@ -106,9 +106,9 @@ def test_a_wrong_message_is_refused_in_the_same_words(wrong: dict[str, object]) 
 
 @pytest.mark.parametrize("body", [b'{"model": "m", "messages": []}', b'{"model": "m"}', b"[", b""])
 def test_a_body_without_messages_is_refused_in_the_same_words(body: bytes) -> None:
-    with pytest.raises(Refused) as without:
+    with pytest.raises(RequestRejected) as without:
         WIRE.ask(body)
-    with pytest.raises(Refused) as knowing:
+    with pytest.raises(RequestRejected) as knowing:
         WIRE.ask(body, Remembered())
     assert knowing.value.message == without.value.message
 

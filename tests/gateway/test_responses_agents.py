@@ -9,7 +9,7 @@ import openai
 import pytest
 from wire_host import WireHost
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 
@@ -39,7 +39,7 @@ TURNS = (
 def answer(ask: Ask) -> Answer:
     turn = sum(one.role is Role.ASSISTANT for one in ask.messages)
     reason = "tool_calls" if TURNS[turn].tool_calls else "stop"
-    return Answer(f"a{turn}", 1700000000, ask.model, (Choice(TURNS[turn], reason),), 30, 20)
+    return Answer(f"a{turn}", 1700000000, ask.model, (AnswerChoice(TURNS[turn], reason),), 30, 20)
 
 
 async def run(url: str, *, stream: bool) -> Any:

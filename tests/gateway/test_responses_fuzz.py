@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_answers import CALL, TEXT, answered, choice
 
-from holdfast.gateway.protocol.messages import Ask, Refused
+from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 
 WIRE = OpenAIResponses()
@@ -49,12 +49,12 @@ BODY: dict[str, Any] = {
 }
 
 
-def survives(body: bytes) -> Ask | Refused:
+def survives(body: bytes) -> Ask | RequestRejected:
     """Any other exception is the test's failure. An ask can be recorded and answered; a refusal is
     JSON in OpenAI's shape, and short."""
     try:
         asked = WIRE.ask(body)
-    except Refused as refused:
+    except RequestRejected as refused:
         return properly(refused)
     assert asked.messages
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=Ask) == asked
@@ -63,7 +63,7 @@ def survives(body: bytes) -> Ask | Refused:
     return asked
 
 
-def properly(refused: Refused) -> Refused:
+def properly(refused: RequestRejected) -> RequestRejected:
     assert 400 <= refused.status < 500
     said = WIRE.refusal(refused)
     assert set(json.loads(said)["error"]) == {"message", "type", "param", "code"}
@@ -142,7 +142,7 @@ def test_any_json(value: Any) -> None:
 @settings(max_examples=200)
 @given(st.binary(max_size=60))
 def test_any_bytes(raw: bytes) -> None:
-    assert isinstance(survives(raw), Refused)
+    assert isinstance(survives(raw), RequestRejected)
 
 
 @settings(max_examples=400)
@@ -176,13 +176,13 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_bodies_are_refused(name: str) -> None:
-    assert isinstance(survives(HOSTILE[name]), Refused)
+    assert isinstance(survives(HOSTILE[name]), RequestRejected)
 
 
 def test_depth_is_refused_wherever_the_stack_ends() -> None:
     schema = b'"tools": [{"type": "function", "name": "f", "parameters": %b}]'
     for levels in (*range(90, 130), *range(130, 1100, 23)):
         for more in (b'"text": {"format": %b}', b'"tool_choice": %b', b'"x": %b', b'"prompt": %b'):
-            assert isinstance(survives(body_with(more % deep(levels))), Refused)
+            assert isinstance(survives(body_with(more % deep(levels))), RequestRejected)
         found = survives(body_with(schema % deep(levels)))
-        assert isinstance(found, Ask if levels <= 98 else Refused)
+        assert isinstance(found, Ask if levels <= 98 else RequestRejected)

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
 
@@ -21,7 +21,7 @@ def called(number: int, *, turn: int = 0, arguments: str = "{}") -> ToolCall:
 
 def items(message: Message, identifier: str = "a0") -> list[Item]:
     reason = "tool_calls" if message.tool_calls else "stop"
-    answer = Answer(identifier, 1, "m", (Choice(message, reason),), 1, 1)
+    answer = Answer(identifier, 1, "m", (AnswerChoice(message, reason),), 1, 1)
     found: list[Item] = json.loads(WIRE.answer(ASK, answer))["output"]
     return found
 

@@ -11,7 +11,7 @@ from openai.types.responses import Response
 from openai_answers import TEXT, answered, choice
 from wire_host import WireHost
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Refused
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask, RequestRejected
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 
@@ -35,12 +35,12 @@ SAYS = Message(Role.ASSISTANT, TEXT, reasoning="Now I know.")
 def agent_answer(ask: Ask) -> Answer:
     """Asks for tools first, and says something once there is a result."""
     has_results = ask.messages[-1].role is Role.TOOL
-    choice = Choice(SAYS, "stop") if has_results else Choice(ASKS_TOOLS, "tool_calls")
+    choice = AnswerChoice(SAYS, "stop") if has_results else AnswerChoice(ASKS_TOOLS, "tool_calls")
     return Answer(f"a{len(ask.messages)}", 1700000000, ask.model, (choice,), 30, 20)
 
 
 def says(ask: Ask) -> Answer:
-    return answered(Choice(SAYS, "stop"))
+    return answered(AnswerChoice(SAYS, "stop"))
 
 
 def with_client(
@@ -176,7 +176,7 @@ def test_the_asynchronous_client_reads_the_same(stream: bool) -> None:
 
 def test_an_answer_that_was_cut_ends_its_stream_incomplete() -> None:
     def cut(ask: Ask) -> Answer:
-        return answered(Choice(SAYS, "length"))
+        return answered(AnswerChoice(SAYS, "length"))
 
     def use(client: openai.OpenAI) -> Any:
         return list(client.responses.create(model="m", input="hi", stream=True))[-1]
@@ -232,7 +232,7 @@ def test_refusals_are_the_librarys_exceptions() -> None:
 )
 def test_other_refusals_too(status: int, kind: type[openai.APIStatusError]) -> None:
     def no(ask: Ask) -> Answer:
-        raise Refused(status, "no", code="because")
+        raise RequestRejected(status, "no", code="because")
 
     def use(client: openai.OpenAI) -> openai.APIStatusError:
         with pytest.raises(kind) as caught:

@@ -6,7 +6,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Refused
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask, RequestRejected
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 
@@ -25,14 +25,14 @@ def asked(**parameters: object) -> Ask:
     return WIRE.ask(json.dumps({"model": "m", "input": "hi", **parameters}).encode())
 
 
-def refused(**parameters: object) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refused(**parameters: object) -> RequestRejected:
+    with pytest.raises(RequestRejected) as caught:
         asked(**parameters)
     return caught.value
 
 
 def answer_of(message: Message, reason: str = "stop", **fields: object) -> Answer:
-    choice = Choice(message, reason, **fields)
+    choice = AnswerChoice(message, reason, **fields)
     return Answer("a1B2", 1_700_000_000, "m", (choice,), 12, 34, cached_tokens=5)
 
 
@@ -195,7 +195,7 @@ def test_state_on_the_server_is_refused_with_what_to_do_instead() -> None:
     "body", [b"", b"[]", b"null", b"{", b'{"model": "m"}', b'{"input": "x"}', b'{"model": 1e999}']
 )
 def test_a_malformed_body_is_a_400(body: bytes) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRejected) as caught:
         WIRE.ask(body)
     assert caught.value.status == 400
 

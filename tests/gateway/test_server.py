@@ -19,7 +19,7 @@ from counter import (
     request,
 )
 
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.records.errors import ContextOverflow
 
@@ -205,7 +205,7 @@ def late_refusal():
 
 async def refused_in_a_stream(path, use):
     gate, answer = late_refusal()
-    async with opened(answer, limits=Limits(ping_seconds=0.02)) as (counter, _, binding):
+    async with opened(answer, limits=GatewayLimits(ping_seconds=0.02)) as (counter, _, binding):
         if use is not None:
             return await use(binding, gate)
         asked = {**BODIES[path], "stream": True}

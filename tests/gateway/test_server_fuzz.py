@@ -28,7 +28,7 @@ from counter import (
 from stage import Oracle, Play
 
 from holdfast.gateway.http.request import Visit
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.records.message import user
 from holdfast.records.task import Task
@@ -191,7 +191,7 @@ def stale_keys(counter: Counter) -> list[str]:
 
 
 async def attacked(seed: int):
-    limits = Limits(body=LARGEST, body_seconds=0.2, idle_seconds=0.2)
+    limits = GatewayLimits(body=LARGEST, body_seconds=0.2, idle_seconds=0.2)
 
     async def take(visit: Visit) -> web.StreamResponse:
         return await visit.telling.whole(b'{"taken": %d}' % len(await visit.body()))

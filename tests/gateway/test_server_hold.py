@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from counter import BODIES, CHAT, HELLO, Reply, exchange, narrow, opened, post, until
 
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.records.errors import UsageError
 
-PINGS = Limits(ping_seconds=0.02)
+PINGS = GatewayLimits(ping_seconds=0.02)
 
 
 def perform(body):
@@ -109,7 +109,7 @@ def test_a_client_that_leaves_a_held_call_and_asks_again_is_one_call():
 def test_closing_lets_an_answer_that_is_being_told_end():
     async def body():
         text = "x" * 1_000_000
-        async with opened(lambda _: text, limits=Limits(drain_seconds=600)) as opening:
+        async with opened(lambda _: text, limits=GatewayLimits(drain_seconds=600)) as opening:
             counter, _, binding = opening
             asked = {**HELLO, "stream": True, "max_tokens": 2_000_000}
             reader, writer = await narrow(counter.port)
@@ -136,7 +136,7 @@ def test_closing_cuts_off_what_does_not_end_and_it_is_recorded_all_the_same():
             await gate.wait()
             return "late"
 
-        limits = Limits(drain_seconds=0.2)
+        limits = GatewayLimits(drain_seconds=0.2)
         async with opened(answer, limits=limits) as (counter, trajectory, binding):
             waiting = asyncio.create_task(exchange(counter.port, post(CHAT, HELLO, binding)))
             await until(lambda: counter.play.oracle.requests)

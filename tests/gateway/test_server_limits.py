@@ -21,11 +21,11 @@ from counter import (
     until,
 )
 
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 
 SECRET = "canary-0123456789"
-SMALL = Limits(body=10_000, body_seconds=1.0, write_seconds=1.0, idle_seconds=1.0)
+SMALL = GatewayLimits(body=10_000, body_seconds=1.0, write_seconds=1.0, idle_seconds=1.0)
 
 
 def perform(body):
@@ -158,7 +158,7 @@ def test_whoever_asks_before_it_sends_a_body_is_told_to_go_on():
 def test_a_client_that_does_not_read_is_given_up_and_can_ask_again(stream):
     async def body():
         text = "x" * 1_000_000
-        limits = Limits(write_seconds=1.0)
+        limits = GatewayLimits(write_seconds=1.0)
         async with opened(lambda _: text, limits=limits) as (counter, trajectory, binding):
             asked = {**HELLO, "stream": stream, "max_tokens": 2_000_000}
             _, writer = await narrow(counter.port)
@@ -188,7 +188,7 @@ def test_a_client_that_goes_away_leaves_no_task_and_no_listener(stream, cut):
             await gate.wait()
             return "late"
 
-        limits = Limits(ping_seconds=0.01)
+        limits = GatewayLimits(ping_seconds=0.01)
         async with opened(answer, limits=limits) as (counter, trajectory, binding):
             before = asyncio.all_tasks()
             raw = post(CHAT, {**HELLO, "stream": stream}, binding)

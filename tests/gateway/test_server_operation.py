@@ -11,7 +11,7 @@ import pytest
 from counter import CHAT, HELLO, MESSAGES, exchange, opened, post, request
 
 from holdfast.gateway.address import Address
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.errors import UsageError
@@ -87,7 +87,7 @@ def test_an_endpoint_of_its_own_is_opened_by_the_token_and_read_within_the_limit
         return await visit.telling.whole(2 * await visit.body())
 
     async def body():
-        limits, endpoints = Limits(body=10), {"/twice": twice}
+        limits, endpoints = GatewayLimits(body=10), {"/twice": twice}
         options = {"at": Address(token=TOKEN), "endpoints": endpoints, "limits": limits}
         async with opened(**options) as (counter, _, binding):
             token = {"Authorization": f"Bearer {TOKEN}"}

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Refused, Wire
+from holdfast.gateway.protocol.messages import Answer, Ask, RequestRejected, Wire
 
 Plain = Callable[[str, bytes], tuple[int, bytes]]
 """From the path and the body of a request to the status and the JSON of its answer."""
@@ -19,8 +19,9 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class WireHost:
     """`async with WireHost({"/v1/chat/completions": wire}, answer=fn) as url:`
 
-    `url` is `http://127.0.0.1:PORT`, without a slash at its end. `answer` may raise `Refused`.
-    A stream begins with two keep-alives, as it does while a real answer is waited for.
+    `url` is `http://127.0.0.1:PORT`, without a slash at its end. `answer` may raise
+    `RequestRejected`. A stream begins with two keep-alives, as while a real answer is
+    generated.
     `plain` are paths (aiohttp's patterns, any method) that are answered without a wire's exchange.
     Clients that block belong into `asyncio.to_thread`: the host runs in the caller's event loop.
     """
@@ -64,7 +65,7 @@ class WireHost:
                 ask = wire.ask(body)
                 self.asks.append(ask)
                 answer = self._answer(ask)
-            except Refused as refused:
+            except RequestRejected as refused:
                 return _json(refused.status, wire.refusal(refused))
             if ask.stream:
                 return await _stream(request, wire, ask, answer)

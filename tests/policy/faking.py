@@ -4,7 +4,7 @@ import asyncio
 from array import array
 from collections.abc import Callable
 
-from holdfast.policy.client.circuit_breaker import Gate
+from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Request
@@ -42,7 +42,7 @@ def sample_now(
     return asyncio.run(main())
 
 
-def gate_of(policy: EnginePolicy) -> Gate:
+def gate_of(policy: EnginePolicy) -> CircuitBreaker:
     return policy.endpoints[0].gate
 
 

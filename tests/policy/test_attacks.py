@@ -10,7 +10,7 @@ from keeping import Kept, draft_of
 from spoken import MODEL, PATHS, events, models, plain, request, said, streamed
 
 from holdfast.policy.client import endpoint as endpoints
-from holdfast.policy.client.circuit_breaker import FAILURES_IN_A_ROW, Gate
+from holdfast.policy.client.circuit_breaker import FAILURES_IN_A_ROW, CircuitBreaker
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
@@ -294,7 +294,7 @@ def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
         async def probe(_: bool) -> str | None:
             return why[0] if why else None
 
-        gate = Gate("http://engine", probe, clock=clock, patience=600)
+        gate = CircuitBreaker("http://engine", probe, clock=clock, patience=600)
         gate.tell = told.append
         for _ in range(FAILURES_IN_A_ROW):
             gate.failed()

@@ -9,7 +9,7 @@ import pytest
 from spoken import PROMPT
 
 from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import Ask, Kind, Unusable
+from holdfast.policy.dialects.dialect import Kind, SampleRequest, Unusable
 from holdfast.policy.policy import Request
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 from holdfast.records.sampling import Sampling
@@ -20,7 +20,9 @@ TOOLS = ({"type": "function", "function": {"name": "add"}},)
 
 def body(kind: Kind, *, stream: bool = False, **more: Any) -> dict[str, object]:
     request = Request(array("i", PROMPT), SAMPLING, 7, "r", stop_token_ids=(2,), **more)
-    asked = DIALECTS[kind].body(Ask(request, "m", array("i", [*PROMPT, 9]), 20, 11, stream))
+    asked = DIALECTS[kind].body(
+        SampleRequest(request, "m", array("i", [*PROMPT, 9]), 20, 11, stream)
+    )
     sent: dict[str, object] = msgspec.json.decode(msgspec.json.encode(asked))
     return sent
 

@@ -5,7 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.policy.client.circuit_breaker import COOL_BASE, FAILURES_IN_A_ROW, Downtime, Gate
+from holdfast.policy.client.circuit_breaker import (
+    COOL_BASE,
+    FAILURES_IN_A_ROW,
+    CircuitBreaker,
+    Downtime,
+)
 from holdfast.records.errors import EndpointDown
 from holdfast.testing import ManualClock
 
@@ -17,7 +22,7 @@ class World:
         self.clock = ManualClock()
         self.up = [True] * count
         self.gates = [
-            Gate(f"e{at}", self._probe(at), clock=self.clock, patience=patience)
+            CircuitBreaker(f"e{at}", self._probe(at), clock=self.clock, patience=patience)
             for at in range(count)
         ]
         self.downtime = Downtime(self.gates, self.clock)

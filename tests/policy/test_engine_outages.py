@@ -10,7 +10,7 @@ from holdfast.policy.client import circuit_breaker as gates
 from holdfast.policy.client.completion_builder import Sampled
 from holdfast.policy.client.probe import why_it_cannot_sample
 from holdfast.policy.client.replicas import EnginePolicy
-from holdfast.policy.dialects.dialect import Ask, Kind
+from holdfast.policy.dialects.dialect import Kind, SampleRequest
 from holdfast.policy.policy import Completion
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
@@ -131,7 +131,7 @@ def test_a_machine_that_takes_no_connection_is_an_outage(engine: FakeEngine) -> 
     async def main() -> Completion:
         policy = EnginePolicy(engine.url, engine.model, retry=RetryPolicy(tries=1))
         endpoint, asked = policy.endpoints[0], request()
-        ask = Ask(asked, engine.model, asked.prompt, 1, None, stream=False)
+        ask = SampleRequest(asked, engine.model, asked.prompt, 1, None, stream=False)
         endpoint._session = Unreachable()  # type: ignore[assignment]
         with pytest.raises(EngineUnavailable, match="took no connection") as caught:
             await endpoint.answer(ask, Sampled(asked), before=lambda: None)

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.policy.dialects import sse
-from holdfast.policy.dialects.sse import Events
+from holdfast.policy.dialects.sse import SseParser
 from holdfast.records.errors import BadAnswer
 
 
 def read(*chunks: bytes) -> list[bytes]:
-    stream = Events()
+    stream = SseParser()
     return [data for chunk in chunks for data in stream.feed(chunk)]
 
 
 def test_an_event_is_there_as_soon_as_its_blank_line_is() -> None:
-    stream = Events()
+    stream = SseParser()
     assert stream.feed(b"data: a") == []
     assert stream.feed(b"\n") == []
     assert stream.feed(b"\ndata: b\n\nda") == [b"a", b"b"]
@@ -49,7 +49,7 @@ def test_what_the_stream_breaks_off_in_is_no_event() -> None:
 
 def test_an_event_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT", 1_000)
-    stream = Events()
+    stream = SseParser()
     assert stream.feed(b"data: " + b"x" * 900) == []
     with pytest.raises(BadAnswer, match="more than 1,000 bytes"):
         stream.feed(b"x" * 100)

@@ -3,7 +3,7 @@ from collections.abc import Coroutine
 
 import pytest
 
-from holdfast.policy.client.circuit_breaker import COOL_BASE, FAILURES_IN_A_ROW, Gate
+from holdfast.policy.client.circuit_breaker import COOL_BASE, FAILURES_IN_A_ROW, CircuitBreaker
 from holdfast.records.errors import EndpointDown
 from holdfast.testing import ManualClock
 
@@ -27,7 +27,7 @@ class World:
     def __init__(self, patience: float = 60.0):
         self.clock = ManualClock()
         self.endpoint = Endpoint()
-        self.gate = Gate("e", self.endpoint.probe, clock=self.clock, patience=patience)
+        self.gate = CircuitBreaker("e", self.endpoint.probe, clock=self.clock, patience=patience)
 
     def fail(self, times: int = FAILURES_IN_A_ROW) -> None:
         for _ in range(times):
@@ -187,7 +187,7 @@ def test_a_spent_retry_budget_pauses_everyone_before_the_endpoint_is_asked_again
             probes += 1
             return None
 
-        gate = Gate("http://engine", probe, clock=clock, patience=60)
+        gate = CircuitBreaker("http://engine", probe, clock=clock, patience=60)
         while gate.is_open:
             gate.spend_retry()
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from spoken import request
 
 from holdfast.policy.client.completion_builder import Sampled
 from holdfast.policy.dialects.completions import Completions
-from holdfast.policy.dialects.sse import END, Events
+from holdfast.policy.dialects.sse import END, SseParser
 from holdfast.policy.policy import Draft, Partial
 
 PROMPT = [998, 369, 264, 300, 10, 366, 14, 1427, 347]
@@ -41,7 +41,7 @@ async def drop(_: Draft) -> None:
 
 
 def read(chunks: list[bytes]) -> tuple[list[int], list[float], str | None]:
-    sampled, events, reader = Sampled(request(prompt=PROMPT)), Events(), Completions().reader()
+    sampled, events, reader = Sampled(request(prompt=PROMPT)), SseParser(), Completions().reader()
     sampled.begin(array("i", PROMPT), version=None)
     for chunk in chunks:
         for data in events.feed(chunk):

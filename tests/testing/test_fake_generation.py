@@ -4,12 +4,12 @@ import pytest
 from bare_client import PROMPT
 
 from holdfast.policy.rendering.renderer import ByteRenderer
-from holdfast.testing.fake_engine.generation import Generation, Piece, whole
-from holdfast.testing.fake_engine.tokens import Limits, Sampler
+from holdfast.testing.fake_engine.generation import FakeGeneration, FakePiece, whole
+from holdfast.testing.fake_engine.tokens import Sampler, TokenLimits
 
 LETTERS = Sampler(mean_length=40)
 REPLIES = Sampler(replies=("the answer is {n}, über {n}", "no: {n} and {n} and {n}"))
-LIMITS = Limits(64)
+LIMITS = TokenLimits(64)
 
 
 def draw(
@@ -17,11 +17,11 @@ def draw(
     *versions: tuple[int, str],
     prompt: list[int] | None = None,
     seed: int = 1,
-    limits: Limits = LIMITS,
+    limits: TokenLimits = LIMITS,
     per_piece: int = 1000,
-) -> list[Piece]:
+) -> list[FakePiece]:
     """With each version as many tokens as it is given, then the last one's to the end."""
-    generation = Generation(sampler, prompt or PROMPT, seed=seed, limits=limits)
+    generation = FakeGeneration(sampler, prompt or PROMPT, seed=seed, limits=limits)
     pieces = []
     for count, version in versions or ((0, "default"),):
         target = len(generation.ids) + count
@@ -34,7 +34,7 @@ def draw(
     return pieces
 
 
-def put_together(pieces: list[Piece]) -> tuple[list[int], list[float], str]:
+def put_together(pieces: list[FakePiece]) -> tuple[list[int], list[float], str]:
     ids = [token for piece in pieces for token in piece.ids]
     logprobs = [logprob for piece in pieces for logprob in piece.logprobs]
     return ids, logprobs, "".join(piece.text for piece in pieces)
@@ -51,7 +51,7 @@ def test_the_first_weights_sample_what_they_always_sampled() -> None:
 @pytest.mark.parametrize("stops", [(), ("r",), ("er i", "an"), ("über",)])
 @pytest.mark.parametrize("per_piece", [1, 2, 3, 7])
 def test_pieces_are_the_whole(sampler: Sampler, stops: tuple[str, ...], per_piece: int) -> None:
-    limits = Limits(64, stop_texts=stops)
+    limits = TokenLimits(64, stop_texts=stops)
     for seed in range(10):
         (once,) = draw(sampler, seed=seed, limits=limits)
         pieces = draw(sampler, seed=seed, limits=limits, per_piece=per_piece)
@@ -69,7 +69,7 @@ def test_a_generation_resumed_at_any_token_goes_on_identically(
     for seed in range(5):
         (once,) = draw(sampler, (64, version), seed=seed)
         for cut in range(1, len(once.ids)):
-            rest = Limits(64 - cut)
+            rest = TokenLimits(64 - cut)
             prompt = PROMPT + once.ids[:cut]
             (after,) = draw(sampler, (64, version), prompt=prompt, seed=seed, limits=rest)
             assert after.ids == once.ids[cut:]
@@ -84,7 +84,7 @@ def test_a_generation_resumed_after_a_switch_of_weights_goes_on_identically(
     ids, logprobs, _ = put_together(draw(sampler, (9, "default"), (55, "v2")))
     assert len(ids) > 12
     for cut in range(9, len(ids)):
-        (rest,) = draw(sampler, (64, "v2"), prompt=PROMPT + ids[:cut], limits=Limits(64 - cut))
+        (rest,) = draw(sampler, (64, "v2"), prompt=PROMPT + ids[:cut], limits=TokenLimits(64 - cut))
         assert (rest.ids, rest.logprobs) == (ids[cut:], logprobs[cut:])
 
 
@@ -107,7 +107,7 @@ def test_a_switch_of_weights_changes_the_tokens_from_there_on_and_is_told() -> N
 
 
 def test_nothing_of_a_stop_string_is_ever_shown() -> None:
-    limits = Limits(64, stop_texts=("is 4",))
+    limits = TokenLimits(64, stop_texts=("is 4",))
     sampler = Sampler(replies=("it is 3 and is 45",))
     pieces = draw(sampler, limits=limits, per_piece=1)
     ids, _, text = put_together(pieces)
@@ -124,7 +124,7 @@ def test_a_character_is_shown_when_its_last_byte_is_there() -> None:
 
 
 def test_an_aborted_generation_keeps_what_it_has() -> None:
-    generation = Generation(LETTERS, PROMPT, seed=1, limits=LIMITS)
+    generation = FakeGeneration(LETTERS, PROMPT, seed=1, limits=LIMITS)
     generation.advance(5)
     generation.abort()
     found = generation.take()

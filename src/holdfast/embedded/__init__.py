@@ -1,35 +1,48 @@
 """The embedded engine: any Hugging Face causal LM folder, served on this machine.
 
-`Engine` decodes many requests together; `serve` puts it behind HTTP; `EmbeddedEngine` runs that in
-a child process. Each is imported when it is first asked for: torch and transformers (the extra
-`local`) with `Engine` and `load`, not before.
+`load` reads the folder, `DecodeEngine` decodes many requests together, `serve` puts it behind HTTP,
+and `EmbeddedEngine` runs that in a child process. Each is imported when it is first used: torch and
+transformers (the extra `local`) with `DecodeEngine` and `load`, not before. `Engine` and `Settings`
+are the older names of `DecodeEngine` and `ServeSettings`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.embedded.arguments import Settings
+    from holdfast.embedded.arguments import ServeSettings
+    from holdfast.embedded.arguments import ServeSettings as Settings
     from holdfast.embedded.child_process import EmbeddedEngine
     from holdfast.embedded.model.load import load
-    from holdfast.embedded.scheduler.engine import Engine
+    from holdfast.embedded.scheduler.engine import DecodeEngine
+    from holdfast.embedded.scheduler.engine import DecodeEngine as Engine
     from holdfast.embedded.serving import serve
 
-__all__ = ["EmbeddedEngine", "Engine", "Settings", "load", "serve"]
+__all__ = [
+    "DecodeEngine",
+    "EmbeddedEngine",
+    "Engine",
+    "ServeSettings",
+    "Settings",
+    "load",
+    "serve",
+]
 
 _HOMES = {
+    "DecodeEngine": "scheduler.engine",
     "EmbeddedEngine": "child_process",
-    "Engine": "scheduler.engine",
-    "Settings": "arguments",
+    "ServeSettings": "arguments",
     "load": "model.load",
     "serve": "serving",
 }
-_HEAVY = ("Engine", "load")
+_OLDER_NAMES = {"Engine": "DecodeEngine", "Settings": "ServeSettings"}
+_NEED_TORCH = ("DecodeEngine", "load")
 
 
 def __getattr__(name: str) -> Any:
+    name = _OLDER_NAMES.get(name, name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _HEAVY:
+    if name in _NEED_TORCH:
         import_module("holdfast.embedded.extra").require()
     return getattr(import_module(f"holdfast.embedded.{_HOMES[name]}"), name)

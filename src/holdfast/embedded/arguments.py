@@ -12,7 +12,7 @@ STARTING = "starting: "
 """Begins the lines that `--progress` writes."""
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class ServeSettings(Struct, frozen=True, kw_only=True):
     """What `holdfast serve` was told."""
 
     model: Path | None = None
@@ -37,7 +37,7 @@ DESCRIPTION = (
     "The same prompt, seed and sampling give the same tokens whatever else is in the batch.\n\n"
     "  holdfast serve --model DIR --port 8000\n"
 )
-_DEFAULTS = Settings()
+_DEFAULTS = ServeSettings()
 _MAX_PORT = 65535
 _MAX_BATCH = 1024
 _MAX_THREADS = 1024
@@ -90,8 +90,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings(args: argparse.Namespace) -> Settings:
-    return Settings(
+def settings(args: argparse.Namespace) -> ServeSettings:
+    return ServeSettings(
         model=args.model,
         host=args.host,
         port=args.port,

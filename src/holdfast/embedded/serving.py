@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.embedded import extra, parent
-from holdfast.embedded.arguments import STARTING, Settings
+from holdfast.embedded.arguments import STARTING, ServeSettings
 from holdfast.embedded.model import files
 from holdfast.records.errors import UsageError
 
@@ -25,7 +25,7 @@ _SHUTDOWN_SECONDS = 5.0
 _BACKLOG = 4096
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: ServeSettings) -> int:
     """Serves until SIGTERM, SIGINT or the end of stdin. Raises `UsageError` before it listens."""
     _refuse_open_door(settings)
     extra.require()
@@ -34,7 +34,7 @@ def serve(settings: Settings) -> int:
         return _serve(settings, path, sock)
 
 
-def _serve(settings: Settings, path: Path, sock: socket.socket) -> int:
+def _serve(settings: ServeSettings, path: Path, sock: socket.socket) -> int:
     parent.end_at_once()
     if settings.until_stdin_closes:
         parent.end_with_stdin()
@@ -43,14 +43,14 @@ def _serve(settings: Settings, path: Path, sock: socket.socket) -> int:
     import torch
 
     from holdfast.embedded.model import load
-    from holdfast.embedded.scheduler.engine import Engine
+    from holdfast.embedded.scheduler.engine import DecodeEngine
 
     torch.set_num_threads(settings.threads)
     _quiet()
     stage(f"loading {path}")
     model = load.load(path, max_length=settings.max_length)
     stage("proving that requests do not change each other's results")
-    engine = Engine(
+    engine = DecodeEngine(
         model,
         max_batch=settings.max_batch,
         max_waiting=settings.max_waiting,
@@ -67,7 +67,7 @@ def _serve(settings: Settings, path: Path, sock: socket.socket) -> int:
     return 0
 
 
-async def _listen(engine: Any, settings: Settings, *, sock: socket.socket, name: str) -> None:
+async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, name: str) -> None:
     from aiohttp import web
 
     from holdfast.embedded.http.server import Server
@@ -100,7 +100,7 @@ async def _listen(engine: Any, settings: Settings, *, sock: socket.socket, name:
         await runner.cleanup()
 
 
-def _progress(settings: Settings, doing: str) -> None:
+def _progress(settings: ServeSettings, doing: str) -> None:
     """What is done until it serves: for who started it, and for who looks at a terminal."""
     if settings.progress:
         print(f"{STARTING}{doing}", flush=True)  # noqa: T201
@@ -117,7 +117,7 @@ def _log_request(request_id: str) -> None:
     print(f"request {request_id!r}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _bound(settings: Settings) -> socket.socket:
+def _bound(settings: ServeSettings) -> socket.socket:
     """A socket that has its port, and does not listen yet."""
     sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     try:
@@ -132,14 +132,14 @@ def _bound(settings: Settings) -> socket.socket:
     return sock
 
 
-def _taken(settings: Settings, error: OSError) -> UsageError:
+def _taken(settings: ServeSettings, error: OSError) -> UsageError:
     return UsageError(
         f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); --port 0 takes a "
         "free one"
     )
 
 
-def _refuse_open_door(settings: Settings) -> None:
+def _refuse_open_door(settings: ServeSettings) -> None:
     if settings.api_key is None and not _is_loopback(settings.host):
         raise UsageError(
             f"--host {settings.host} can be reached from other machines: name the environment "
@@ -158,7 +158,7 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _path(settings: Settings) -> Path:
+def _path(settings: ServeSettings) -> Path:
     path = settings.model or TINY
     if not path.is_dir():
         what = "--model" if settings.model else "the model that comes with holdfast"

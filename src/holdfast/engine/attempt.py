@@ -62,7 +62,7 @@ FATAL = (JournalError, PolicyRefused, EndpointDown, ThreadsHang, ScoringStopped)
 """What ends the run and leaves the trajectory as it is, to go on later."""
 
 
-class Outcome(Struct, frozen=True):
+class AttemptOutcome(Struct, frozen=True):
     """How a rollout ended, when that is the policy's doing."""
 
     status: Status
@@ -164,7 +164,7 @@ def _session(
     )
 
 
-async def _outcome(bench: Workbench, session: Session) -> Outcome:
+async def _outcome(bench: Workbench, session: Session) -> AttemptOutcome:
     """What the rollout came to. Raises what is no outcome."""
     try:
         found = await _perform(bench, session)
@@ -173,9 +173,9 @@ async def _outcome(bench: Workbench, session: Session) -> Outcome:
             raise
         # The policy's doing, whatever it is: were it a failure, crashing would be an escape.
         limit = error if isinstance(error, Truncated) else Truncated(type(error).__name__)
-        outcome = Outcome(Status.TRUNCATED, limit.reason, *_returned(limit.returned))
+        outcome = AttemptOutcome(Status.TRUNCATED, limit.reason, *_returned(limit.returned))
     else:
-        outcome = Outcome(Status.COMPLETED, "", *_returned(found))
+        outcome = AttemptOutcome(Status.COMPLETED, "", *_returned(found))
     await session.cut_unvisited()
     if outcome.status is Status.COMPLETED and _was_cut_short(session.history):
         outcome = structs.replace(outcome, status=Status.TRUNCATED, reason=Truncation.MAX_TOKENS)
@@ -291,7 +291,7 @@ def _was_cut_short(history: History) -> bool:
     return bool(own) and own[-1].finish_reason == "length"
 
 
-async def _finish(bench: Workbench, session: Session, outcome: Outcome) -> None:
+async def _finish(bench: Workbench, session: Session, outcome: AttemptOutcome) -> None:
     finished = Finished(
         outcome.status,
         result_text(outcome.reason),

@@ -50,7 +50,7 @@ class Ending(Struct, frozen=True):
     """What kept the event loop from turning."""
 
 
-class Cancelled(HoldfastError):
+class TrajectoryCancelled(HoldfastError):
     """Something in this process cancelled a trajectory's task, which is the engine's alone."""
 
 
@@ -293,7 +293,9 @@ class Engine:
         except asyncio.CancelledError:
             self._progress.stopped()
             if not self._cancels:  # Or it would be missing, and nobody told.
-                self.stop.fail(Cancelled(f"code in this process cancelled the task of {lease.key}"))
+                self.stop.fail(
+                    TrajectoryCancelled(f"code in this process cancelled the task of {lease.key}")
+                )
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             # A bug of ours: stop and show it rather than lose a group.

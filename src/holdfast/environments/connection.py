@@ -37,7 +37,7 @@ class _Again(Exception):
         """Seconds after which the server wants to be asked again, if it does."""
 
 
-class Connection:
+class HttpConnection:
     """Opened by its first request; closed by `close`, and opened again by the next request."""
 
     def __init__(self, url: str, *, token: str | None = None):

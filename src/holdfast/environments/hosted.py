@@ -23,10 +23,10 @@ from msgspec import Struct
 from holdfast.environments.protocol import (
     BYTES,
     JSON,
-    Answer,
     Began,
     Begin,
-    Call,
+    EnvironmentAnswer,
+    EnvironmentCall,
     Step,
     Trouble,
     Troubled,
@@ -45,7 +45,7 @@ _log = logging.getLogger("holdfast.environments")
 _encode = msgspec.json.Encoder().encode
 
 
-class Reply(Struct, frozen=True):
+class HostedReply(Struct, frozen=True):
     """An answer, ready to be sent any number of times."""
 
     status: int
@@ -54,8 +54,8 @@ class Reply(Struct, frozen=True):
     retry_after: int | None = None
 
 
-def trouble(status: int, kind: str, message: str, *, retry_after: int | None = None) -> Reply:
-    return Reply(status, _encode(Troubled(Trouble(kind, message))), JSON, retry_after)
+def trouble(status: int, kind: str, message: str, *, retry_after: int | None = None) -> HostedReply:
+    return HostedReply(status, _encode(Troubled(Trouble(kind, message))), JSON, retry_after)
 
 
 class NoBlobs:
@@ -95,17 +95,17 @@ class Hosted:
         """How many actions were taken on."""
         self._mark = b""
         """What the last of them was."""
-        self._opening: asyncio.Task[Reply] | None = None
-        self._job: asyncio.Task[Reply] | None = None
+        self._opening: asyncio.Task[HostedReply] | None = None
+        self._job: asyncio.Task[HostedReply] | None = None
         """The last action."""
-        self._looking: asyncio.Task[Reply] | None = None
+        self._looking: asyncio.Task[HostedReply] | None = None
         """The last snapshot."""
         self._work: asyncio.Task[object] | None = None
         """The last call into the environment, which may outlive its deadline."""
         self._in_thread = False
-        self._broken: Reply | None = None
+        self._broken: HostedReply | None = None
         self._leaving: asyncio.Task[None] | None = None
-        self._goodbye: asyncio.Future[Reply] = self._loop.create_future()
+        self._goodbye: asyncio.Future[HostedReply] = self._loop.create_future()
 
     # --- what its server asks
 
@@ -128,19 +128,19 @@ class Hosted:
 
     # --- what a client asks
 
-    async def begin(self, asked: Begin) -> Reply:
+    async def begin(self, asked: Begin) -> HostedReply:
         """Begins, or gives the answer of the beginning again."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._guarded(lambda: self._begin(asked)))
         return await self._answer_of(self._opening)
 
-    async def step(self, asked: Step) -> Reply:
+    async def step(self, asked: Step) -> HostedReply:
         return await self._act(asked.index, _encode(asked), lambda: self._step(asked))
 
-    async def tool(self, asked: Call) -> Reply:
+    async def tool(self, asked: EnvironmentCall) -> HostedReply:
         return await self._act(asked.index, _encode(asked), lambda: self._tool(asked))
 
-    async def snapshot(self) -> Reply:
+    async def snapshot(self) -> HostedReply:
         if not _is_running(self._looking):
             if (refused := self._refusal()) is not None:
                 return refused
@@ -162,18 +162,18 @@ class Hosted:
             task.cancel()
         return left
 
-    async def goodbye(self) -> Reply:
+    async def goodbye(self) -> HostedReply:
         """Leaves, and says how closing went; not waiting for a call that cannot be stopped."""
         self.leave()
         if self.hangs:
-            return Reply(202, b"{}")
+            return HostedReply(202, b"{}")
         return await asyncio.shield(self._goodbye)
 
     # --- the rules
 
     async def _act(
-        self, index: int, request: bytes, work: Callable[[], Awaitable[Answer]]
-    ) -> Reply:
+        self, index: int, request: bytes, work: Callable[[], Awaitable[EnvironmentAnswer]]
+    ) -> HostedReply:
         mark = hashlib.sha256(request).digest()
         if self._job is not None and index == self._done - 1 and mark == self._mark:
             return await self._answer_of(self._job)
@@ -190,22 +190,22 @@ class Hosted:
         self._job = asyncio.create_task(self._guarded(lambda: _encoded(work())))
         return await self._answer_of(self._job)
 
-    def _refusal(self) -> Reply | None:
+    def _refusal(self) -> HostedReply | None:
         if self.is_busy:
             return trouble(409, "Busy", "the session has not answered the request before this one")
         return self._broken
 
-    async def _answer_of(self, job: "asyncio.Task[Reply]") -> Reply:
+    async def _answer_of(self, job: "asyncio.Task[HostedReply]") -> HostedReply:
         # Whoever asks may go away; what was begun goes on, and is there when they ask again.
         reply = await asyncio.shield(job)
         self._used = self._loop.time()
         return reply
 
-    async def _guarded(self, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def _guarded(self, work: Callable[[], Awaitable[HostedReply]]) -> HostedReply:
         try:
             return await work()
         except ToolSaysNo as no:
-            return Reply(200, _encode(Answer(refused=result_text(str(no)))))
+            return HostedReply(200, _encode(EnvironmentAnswer(refused=result_text(str(no)))))
         except Exception as error:
             self._broken = _broke(error)
             return self._broken
@@ -215,20 +215,20 @@ class Hosted:
 
     # --- the environment
 
-    async def _begin(self, asked: Begin) -> Reply:
+    async def _begin(self, asked: Begin) -> HostedReply:
         environment = self._environment
         recovery = Recovery(environment.recovery)
         if asked.restore is not None:
             await self._never_no("restore", partial(environment.restore, asked.restore))
-            return Reply(200, _encode(Began(self.name, recovery=recovery)))
+            return HostedReply(200, _encode(Began(self.name, recovery=recovery)))
         seen = await self._never_no("reset", partial(environment.reset, seed=asked.seed))
-        return Reply(200, _encode(Began(self.name, seeing(seen), recovery)))
+        return HostedReply(200, _encode(Began(self.name, seeing(seen), recovery)))
 
-    async def _step(self, asked: Step) -> Answer:
+    async def _step(self, asked: Step) -> EnvironmentAnswer:
         seen = await self._call("step", partial(self._environment.step, asked.action))
-        return Answer(observation=seeing(seen))
+        return EnvironmentAnswer(observation=seeing(seen))
 
-    async def _tool(self, asked: Call) -> Answer:
+    async def _tool(self, asked: EnvironmentCall) -> EnvironmentAnswer:
         tool = self._tools.get(asked.name)
         if tool is None:
             names = ", ".join(sorted(self._tools)) or "none"
@@ -241,11 +241,11 @@ class Hosted:
             work = partial(tool.invoke, arguments)
         found = await self._call(f"tool {tool.name}", work, tool.timeout)
         if isinstance(found, Observation):
-            return Answer(observation=seeing(found))
+            return EnvironmentAnswer(observation=seeing(found))
         # Whole: how much of it the model is shown is the client's matter.
-        return Answer(content=result_text(found))
+        return EnvironmentAnswer(content=result_text(found))
 
-    async def _snapshot(self) -> Reply:
+    async def _snapshot(self) -> HostedReply:
         environment = self._environment
         if not has_snapshots(environment):
             return trouble(501, "NoSnapshots", f"{environment.name} has no snapshots")
@@ -258,7 +258,7 @@ class Hosted:
                 f"a snapshot of {len(state):,} bytes could not be restored; the server takes back "
                 f"{self._max_state:,} (half of its max_body)"
             )
-        return Reply(200, state, BYTES)
+        return HostedReply(200, state, BYTES)
 
     async def _never_no(self, what: str, method: Callable[[], object]) -> Any:
         try:
@@ -312,20 +312,20 @@ class Hosted:
         else:
             await end(work)
 
-    async def _close(self) -> Reply:
+    async def _close(self) -> HostedReply:
         await self._never_no(CLOSE, self._environment.close)
-        return Reply(200, b"{}")
+        return HostedReply(200, b"{}")
 
 
-async def _encoded(answer: Awaitable[Answer]) -> Reply:
-    return Reply(200, _encode(await answer))
+async def _encoded(answer: Awaitable[EnvironmentAnswer]) -> HostedReply:
+    return HostedReply(200, _encode(await answer))
 
 
 def _is_running(task: "asyncio.Task[Any] | None") -> bool:
     return task is not None and not task.done()
 
 
-def _broke(error: Exception) -> Reply:
+def _broke(error: Exception) -> HostedReply:
     """What the client is told; the rest is for whoever runs the server."""
     failure = failure_of(as_exception(error))
     _log.warning("%s", failure.traceback.rstrip())

@@ -69,7 +69,7 @@ class Step(Struct, frozen=True):
     action: str
 
 
-class Call(Struct, frozen=True, omit_defaults=True):
+class EnvironmentCall(Struct, frozen=True, omit_defaults=True):
     index: int
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
@@ -98,7 +98,7 @@ class Began(Struct, frozen=True, omit_defaults=True):
     recovery: Recovery | None = None
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
+class EnvironmentAnswer(Struct, frozen=True, omit_defaults=True):
     """To a step or a tool call. Exactly one of its members is there."""
 
     observation: Seeing | None = None

@@ -18,14 +18,14 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.environments.connection import TRIES, Connection, LostSession
+from holdfast.environments.connection import TRIES, HttpConnection, LostSession
 from holdfast.environments.protocol import (
     PROTOCOL,
-    Answer,
     Began,
     Begin,
-    Call,
     Description,
+    EnvironmentAnswer,
+    EnvironmentCall,
     Step,
     ToolDescription,
 )
@@ -66,7 +66,7 @@ class HttpEnvironment(Environment):
         timeout: float = DEFAULT_TIMEOUT,
         description: Description | None = None,
     ):
-        self._connection = Connection(url, token=token)
+        self._connection = HttpConnection(url, token=token)
         self._task = _as_json(task)
         self._description = description
         self._is_level_given = recovery is not None or description is not None
@@ -149,10 +149,12 @@ class HttpEnvironment(Environment):
         except LostSession:
             return
 
-    async def _act(self, what: str, asked: Step | Call, within: float) -> Answer:
+    async def _act(
+        self, what: str, asked: Step | EnvironmentCall, within: float
+    ) -> EnvironmentAnswer:
         self._check_sound()
         raw = await self._ask("POST", f"/{what}", asked, within=within)
-        answer = self._read(raw, Answer)
+        answer = self._read(raw, EnvironmentAnswer)
         self._index += 1
         if answer.refused is not None:
             raise ToolSaysNo(answer.refused)
@@ -215,7 +217,7 @@ class HttpEnvironment(Environment):
     async def _call(self, tool: ToolDescription, arguments: dict[str, object], *, key: str) -> Seen:
         async with self._turn:
             given = msgspec.Raw(msgspec.json.encode(arguments))
-            asked = Call(self._index, tool.name, given, key)
+            asked = EnvironmentCall(self._index, tool.name, given, key)
             answer = await self._act("tool", asked, tool.timeout)
             if answer.observation is not None:
                 return answer.observation.observation()
@@ -237,7 +239,7 @@ class EnvironmentEndpoint:
         cls, url: str, *, token: str | None = None, timeout: float = DESCRIBE_SECONDS
     ) -> "EnvironmentEndpoint":
         """Asks the server what it serves. Not bound to this event loop."""
-        connection = Connection(url, token=token)
+        connection = HttpConnection(url, token=token)
         try:
             raw = await connection.ask("GET", "/", within=timeout)
         finally:

@@ -33,7 +33,7 @@ def tagged(reply: str) -> str | None:
     return None
 
 
-class Words:
+class ReplyTexts:
     """A closed set of actions, each named by a word or a few."""
 
     def __init__(self, words: Iterable[str]):

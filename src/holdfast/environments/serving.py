@@ -14,13 +14,13 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from holdfast.environments.hosted import Hosted, Reply, trouble
+from holdfast.environments.hosted import Hosted, HostedReply, trouble
 from holdfast.environments.protocol import (
     JSON,
     MAX_BODY,
     Begin,
-    Call,
     Description,
+    EnvironmentCall,
     Step,
     checked_token,
     describe,
@@ -43,10 +43,10 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Asked = TypeVar("Asked")
 
 
-class Refused(Exception):
+class EnvironmentRequestRejected(Exception):
     """A request that gets another answer than the one it asked for."""
 
-    def __init__(self, reply: Reply):
+    def __init__(self, reply: HostedReply):
         self.reply = reply
 
 
@@ -146,7 +146,7 @@ class EnvironmentServer:
         return app
 
     async def _describe(self, request: web.Request) -> web.Response:
-        return _response(Reply(200, msgspec.json.encode(self.description)))
+        return _response(HostedReply(200, msgspec.json.encode(self.description)))
 
     async def _begin(self, request: web.Request) -> web.Response:
         asked = await _read(request, Begin)
@@ -161,7 +161,7 @@ class EnvironmentServer:
         return _response(await self._session(request).step(asked))
 
     async def _tool(self, request: web.Request) -> web.Response:
-        asked = await _read(request, Call)
+        asked = await _read(request, EnvironmentCall)
         return _response(await self._session(request).tool(asked))
 
     async def _snapshot(self, request: web.Request) -> web.Response:
@@ -170,7 +170,7 @@ class EnvironmentServer:
     async def _delete(self, request: web.Request) -> web.Response:
         session = self._sessions.get(request.match_info["id"])
         if session is None:
-            raise Refused(_unknown_session())
+            raise EnvironmentRequestRejected(_unknown_session())
         self._leave(session)
         return _response(await session.goodbye())
 
@@ -180,7 +180,7 @@ class EnvironmentServer:
         try:
             self._admit(request)
             return await handler(request)
-        except Refused as refused:
+        except EnvironmentRequestRejected as refused:
             return _response(refused.reply)
         except web.HTTPRequestEntityTooLarge:
             said = f"the body is larger than {self._max_body} bytes"
@@ -192,25 +192,31 @@ class EnvironmentServer:
         if self._token is None:
             # A page in a browser on this machine reaches it under a name of its own making.
             if not is_loopback(request.url.host or ""):
-                raise Refused(trouble(403, "Forbidden", "without a token, ask for 127.0.0.1"))
+                raise EnvironmentRequestRejected(
+                    trouble(403, "Forbidden", "without a token, ask for 127.0.0.1")
+                )
             return
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
-            raise Refused(trouble(401, "Unauthorized", "the token is missing or wrong"))
+            raise EnvironmentRequestRejected(
+                trouble(401, "Unauthorized", "the token is missing or wrong")
+            )
 
     # --- sessions
 
     def _open(self, asked: Begin) -> Hosted:
         if len(self._sessions) >= self._max_sessions:
             said = f"all {self._max_sessions} sessions are in use"
-            raise Refused(trouble(429, "TooManySessions", said, retry_after=_RETRY_AFTER))
+            raise EnvironmentRequestRejected(
+                trouble(429, "TooManySessions", said, retry_after=_RETRY_AFTER)
+            )
         try:
             environment = self._make(asked.task)
             self._check_kind(environment)
             session = Hosted(environment, name=asked.session, max_state=self._max_body // 2)
         except (Exception, SystemExit) as error:
             failure = failure_of(as_exception(error))
-            raise Refused(trouble(500, failure.type, failure.message)) from error
+            raise EnvironmentRequestRejected(trouble(500, failure.type, failure.message)) from error
         self._sessions[session.name] = session
         return session
 
@@ -229,7 +235,7 @@ class EnvironmentServer:
     def _session(self, request: web.Request) -> Hosted:
         session = self._sessions.get(request.match_info["id"])
         if session is None or session.is_leaving:
-            raise Refused(_unknown_session())
+            raise EnvironmentRequestRejected(_unknown_session())
         return session
 
     def _leave(self, session: Hosted) -> "asyncio.Task[None]":
@@ -267,15 +273,17 @@ def _describe(make: Make, example: object) -> Description:
 async def _read(request: web.Request, kind: type[Asked]) -> Asked:
     if request.content_type != JSON:
         # Pages in a browser can send anything else to this machine without asking.
-        raise Refused(trouble(415, "BadRequest", f"the body has to be {JSON}"))
+        raise EnvironmentRequestRejected(trouble(415, "BadRequest", f"the body has to be {JSON}"))
     body = await request.read()
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(trouble(400, "BadRequest", f"the body cannot be read: {error}")) from error
+        raise EnvironmentRequestRejected(
+            trouble(400, "BadRequest", f"the body cannot be read: {error}")
+        ) from error
 
 
-def _unknown_session() -> Reply:
+def _unknown_session() -> HostedReply:
     return trouble(
         404,
         "UnknownSession",
@@ -284,7 +292,7 @@ def _unknown_session() -> Reply:
     )
 
 
-def _response(reply: Reply) -> web.Response:
+def _response(reply: HostedReply) -> web.Response:
     response = web.Response(body=reply.body, status=reply.status, content_type=reply.kind)
     if reply.retry_after is not None:
         response.headers["Retry-After"] = str(reply.retry_after)

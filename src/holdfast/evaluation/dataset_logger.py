@@ -52,9 +52,9 @@ class JournalDatasetLogger(DatasetLogger):
 
     def _place(self) -> str:
         from holdfast.evaluation.definition.options import Options
-        from holdfast.evaluation.running.session import Session
+        from holdfast.evaluation.running.session import EvaluationSession
 
-        return Session(Options(journal=self._journal)).journal()
+        return EvaluationSession(Options(journal=self._journal)).journal()
 
     async def _logged(self, row: "EvaluationRow") -> None:
         from holdfast.evaluation.running.experiment import perform_async

@@ -19,7 +19,7 @@ from holdfast.evaluation.definition import flags
 if TYPE_CHECKING:
     from holdfast.evaluation.definition.definition import Definition, Variant
     from holdfast.evaluation.definition.options import Options
-    from holdfast.evaluation.running.session import Session
+    from holdfast.evaluation.running.session import EvaluationSession
     from holdfast.evaluation.stats.outcome import Outcome
 
 MARK = "__holdfast__"
@@ -29,7 +29,7 @@ THEIRS = "completion_params"
 ATTACHED = "holdfast_outcome"
 """Where a report carries an outcome, as JSON: that survives the way from a worker."""
 
-_session: "pytest.StashKey[Session]" = pytest.StashKey()
+_session: "pytest.StashKey[EvaluationSession]" = pytest.StashKey()
 _options: "pytest.StashKey[Options]" = pytest.StashKey()
 _outcome: pytest.StashKey[str] = pytest.StashKey()
 _interrupted: pytest.StashKey[str] = pytest.StashKey()
@@ -164,11 +164,11 @@ def _options_of(config: pytest.Config) -> "Options":
     return config.stash[_options]
 
 
-def _session_of(config: pytest.Config) -> "Session":
+def _session_of(config: pytest.Config) -> "EvaluationSession":
     if _session not in config.stash:
-        from holdfast.evaluation.running.session import Session
+        from holdfast.evaluation.running.session import EvaluationSession
 
-        config.stash[_session] = Session(
+        config.stash[_session] = EvaluationSession(
             _options_of(config), root=config.rootpath, tell=_teller(config)
         )
     return config.stash[_session]

@@ -6,7 +6,7 @@ SERVER = "holdfast"
 """All that a client is told of what answers it."""
 
 
-class Limits(Struct, frozen=True):
+class GatewayLimits(Struct, frozen=True):
     """Each holds for one connection; nobody else waits for it."""
 
     body: int = 64 * 1024 * 1024
@@ -28,3 +28,7 @@ class Limits(Struct, frozen=True):
     """Of a streamed reply, tokens that are made durable and told together; 0: it is told whole."""
     stream_seconds: float = 0.5
     """After which fewer are told, where tokens come slowly."""
+
+
+Limits = GatewayLimits
+"""The older name."""

@@ -36,13 +36,13 @@ from holdfast.gateway.http.listener import Listener
 from holdfast.gateway.http.metrics import CONTENT_TYPE, Metrics, as_text
 from holdfast.gateway.http.relay import Tickets
 from holdfast.gateway.http.request import Visit
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
-from holdfast.gateway.protocol.messages import Refused, Wire
-from holdfast.gateway.weight_hold import HOLD_SECONDS, Gate, HeldPolicy, Hold
+from holdfast.gateway.protocol.messages import RequestRejected, Wire
+from holdfast.gateway.weight_hold import HOLD_SECONDS, CallGate, HeldPolicy, Hold
 from holdfast.gateway.wires.anthropic import messages
 from holdfast.gateway.wires.openai import models
-from holdfast.gateway.workers.peers import Stats
+from holdfast.gateway.workers.peers import WorkerStats
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
@@ -52,7 +52,7 @@ _YES_OR_NO = {None: "-", True: "yes", False: "no"}
 _log = logging.getLogger("holdfast.gateway")
 
 Endpoint = Callable[[Visit], Awaitable[web.StreamResponse]]
-"""What answers at an address: it raises `Refused`, or tells and returns what it told."""
+"""What answers at an address: it raises `RequestRejected`, or tells and returns what it told."""
 Stranger = Callable[[Visit, Bearer], Awaitable[web.StreamResponse | None]]
 """What becomes of a call whose key is signed and not bound here: it is answered elsewhere, which is
 returned; or bound meanwhile (None); or refused."""
@@ -65,7 +65,7 @@ class Inner(Struct, frozen=True):
     """What others find here, and nobody else."""
     socket: Path | None = None
     """Where they come in."""
-    everyone: Callable[[], Awaitable[list[tuple[str, Stats]]]] | None = None
+    everyone: Callable[[], Awaitable[list[tuple[str, WorkerStats]]]] | None = None
     """What they all, with their labels, counted."""
 
 
@@ -95,7 +95,7 @@ class Gateway:
         *,
         at: Address = LOOPBACK,
         model: str = "",
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         endpoints: Mapping[str, Endpoint] | None = None,
         ignore: Iterable[str] = (),
         keys: Keys | None = None,
@@ -109,7 +109,7 @@ class Gateway:
         self._wires = dict(wires)
         self._at = at
         self._model = model
-        self._limits = limits or Limits()
+        self._limits = limits or GatewayLimits()
         self._ignoring = Ignoring(ignore)
         self._keys = keys or Keys()
         self._stranger = stranger
@@ -118,7 +118,7 @@ class Gateway:
         self._bound: dict[str, Bound] = {}
         """By key."""
         self._bindings = 0
-        self._gate = Gate()
+        self._gate = CallGate()
         self._metrics = Metrics()
         self._listener = Listener(self._handle, self._limits)
         self._created = int(time.time())
@@ -208,13 +208,13 @@ class Gateway:
     async def _served(self, visit: Visit) -> web.StreamResponse:
         try:
             if self._listener.is_closing:
-                raise Refused(503, "the gateway is closing", code="stopping")
+                raise RequestRejected(503, "the gateway is closing", code="stopping")
             endpoint = self._endpoint(visit)
             self._check_one_key(visit)
             if visit.key not in self._bound and (told := await self._told_elsewhere(visit)):
                 return told
             return await endpoint(visit)
-        except Refused as refused:
+        except RequestRejected as refused:
             return await refuse(visit, refused)
         except ConnectionError:
             raise
@@ -357,12 +357,12 @@ class Gateway:
         text = as_text([(label, stats.families) for label, stats in await self._all_stats()])
         return await visit.telling.whole(text.encode(), content_type=CONTENT_TYPE)
 
-    async def _all_stats(self) -> list[tuple[str, Stats]]:
+    async def _all_stats(self) -> list[tuple[str, WorkerStats]]:
         everyone = self._inner.everyone
         return [("", self.stats)] if everyone is None else await everyone()
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> WorkerStats:
         """What this process did."""
         bound = len({id(one) for one in self._bound.values()})
         gauges = {
@@ -370,11 +370,13 @@ class Gateway:
             "in_flight": self._listener.in_flight,
             **self._gate.gauges,
         }
-        return Stats(bound, tuple(self._metrics.families(gauges)))
+        return WorkerStats(bound, tuple(self._metrics.families(gauges)))
 
     def _check_token(self, visit: Visit) -> None:
         if self._at.token is None:
             return
         given = visit.key.encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._at.token.encode()):
-            raise Refused(401, "the gateway's token opens this, as `Authorization: Bearer TOKEN`")
+            raise RequestRejected(
+                401, "the gateway's token opens this, as `Authorization: Bearer TOKEN`"
+            )

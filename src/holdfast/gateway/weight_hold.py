@@ -19,7 +19,7 @@ _log = logging.getLogger("holdfast.gateway")
 class Hold:
     """One reason to wait; there may be several at once."""
 
-    def __init__(self, gate: "Gate", seconds: float):
+    def __init__(self, gate: "CallGate", seconds: float):
         self._gate = gate
         self._timer = asyncio.get_running_loop().call_later(seconds, self._lapse)
 
@@ -33,7 +33,7 @@ class Hold:
         self.end()
 
 
-class Gate:
+class CallGate:
     """What every call goes through before it is sampled. Open while nothing holds it."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class HeldPolicy:
     """A policy behind a gate. To an attempt, the time of a hold is time in which the engine was
     down: it counts against no deadline."""
 
-    def __init__(self, policy: Policy, gate: Gate):
+    def __init__(self, policy: Policy, gate: CallGate):
         self.model = policy.model
         self._policy = policy
         self._gate = gate

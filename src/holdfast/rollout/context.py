@@ -24,7 +24,7 @@ from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.episodes.episode import BoundTool, Episode
 from holdfast.rollout.replay import divergence, generate_step
 from holdfast.rollout.replay.budget import Budget, Limits, Spent
-from holdfast.rollout.replay.generate_step import Turn
+from holdfast.rollout.replay.generate_step import GenerateStep
 from holdfast.rollout.replay.nested_steps import (
     Inside,
     around,
@@ -183,7 +183,7 @@ class Rollout:
             if step is None:
                 await session.keep_worlds()
                 ids, added = self._stream.prompt_ids(prompt), self._added(prompt, messages)
-                turn = Turn(path, prompt, ids, sampling, schemas, tuple(messages), added)
+                turn = GenerateStep(path, prompt, ids, sampling, schemas, tuple(messages), added)
                 step = await self._live(voice, turn, seconds=budget.seconds_left)
         finally:
             self._sampling = False
@@ -362,7 +362,7 @@ class Rollout:
         inside = around(self._session, self._scope)
         (self if inside is None else inside).budget.join(branches)
 
-    async def _live(self, voice: Voice, turn: Turn, *, seconds: float | None) -> Generated:
+    async def _live(self, voice: Voice, turn: GenerateStep, *, seconds: float | None) -> Generated:
         session = self._session
         try:
             completion = await generate_step.heard(session, voice, turn, seconds)

@@ -21,7 +21,7 @@ from holdfast.gateway.address import Address
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.strip_fields import Ignoring
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import kept_secret
 from holdfast.gateway.workers.supervisor import end_with_supervisor
 from holdfast.journal import MEMORY
@@ -60,7 +60,7 @@ def gateway(args: argparse.Namespace) -> int:
             at,
             silence=args.silence,
             rejoin=args.rejoin,
-            limits=Limits(body=args.max_body * MIB, drain_seconds=args.drain),
+            limits=GatewayLimits(body=args.max_body * MIB, drain_seconds=args.drain),
             ignore=_ignored(args),
             on_refused=args.on_refused,
             place=None if role is None else role.place,

@@ -29,7 +29,7 @@ from holdfast.engine.progress import WatchedProgress
 from holdfast.engine.report import build
 from holdfast.gateway.address import Address, advertised
 from holdfast.gateway.agents.temp_dirs import scratch
-from holdfast.gateway.workers.peers import Place
+from holdfast.gateway.workers.peers import WorkerPlace
 from holdfast.gateway.workers.supervisor import Supervisor
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
@@ -55,10 +55,10 @@ _DONE_ONCE = {
 _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
 
-class Role(Struct, frozen=True):
+class WorkerRole(Struct, frozen=True):
     """What a worker is told of itself."""
 
-    place: Place
+    place: WorkerPlace
     sock: socket.socket
 
 
@@ -70,13 +70,13 @@ def found_at(url: str) -> str:
     return f"agents take trajectories at {url}/trajectories"
 
 
-def role_of(args: argparse.Namespace) -> Role | None:
+def role_of(args: argparse.Namespace) -> WorkerRole | None:
     """That of a worker, whose options become those of its supervisor; None for anyone else."""
     if args.as_worker is None:
         return None
     told = json.loads(args.as_worker)
     vars(args).update(told["options"])
-    return Role(Place(**told["place"]), socket.socket(fileno=told["socket"]))
+    return WorkerRole(WorkerPlace(**told["place"]), socket.socket(fileno=told["socket"]))
 
 
 def go(args: argparse.Namespace, work: running.Work, at: Address) -> int:

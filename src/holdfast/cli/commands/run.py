@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import structs
 
-from holdfast.cli.setup.connect import Connection, connected
+from holdfast.cli.setup.connect import PolicyConnection, connected
 from holdfast.cli.setup.errors import advice, code_of, say
 from holdfast.cli.setup.journals import opened
 from holdfast.cli.setup.user_code import (
@@ -208,7 +208,7 @@ def tell_caveats(policy: "EnginePolicy", work: Work) -> None:
 
 
 async def _in_journal(
-    args: argparse.Namespace, work: Work, connection: Connection, journal: Journal
+    args: argparse.Namespace, work: Work, connection: PolicyConnection, journal: Journal
 ) -> int:
     run = await opened(args, journal, work.spec, work.tasks)
     if work.on_open is not None:

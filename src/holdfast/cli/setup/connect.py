@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 0.5
 
 
-class Connection(msgspec.Struct, frozen=True):
+class PolicyConnection(msgspec.Struct, frozen=True):
     policy: "EnginePolicy"
     renderer: Renderer
 
 
 @asynccontextmanager
-async def connected(args: argparse.Namespace) -> AsyncIterator[Connection]:
+async def connected(args: argparse.Namespace) -> AsyncIterator[PolicyConnection]:
     """Everything is checked before it is given out, and closed afterwards."""
     if args.policy:
         async with _policy(args, args.policy, args.model) as policy:
-            yield Connection(policy, _renderer(args, policy))
+            yield PolicyConnection(policy, _renderer(args, policy))
         return
     from holdfast.embedded.child_process import EmbeddedEngine
 
@@ -53,7 +53,7 @@ async def connected(args: argparse.Namespace) -> AsyncIterator[Connection]:
     keeper = asyncio.create_task(_keep_alive(engine), name="keep the embedded engine alive")
     try:
         async with _policy(args, [engine.url], engine.model) as policy:
-            yield Connection(policy, _renderer(args, policy))
+            yield PolicyConnection(policy, _renderer(args, policy))
     finally:
         keeper.cancel()
         await asyncio.gather(keeper, return_exceptions=True)

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 from holdfast.embedded.http import parse_request
-from holdfast.embedded.http.errors import Refused, bad, malformed, unsupported
-from holdfast.embedded.http.parse_fields import Body
-from holdfast.embedded.http.parse_request import MAX_LOGPROBS, Asked
-from holdfast.embedded.model.load import Model
+from holdfast.embedded.http.errors import EngineRequestRejected, bad, malformed, unsupported
+from holdfast.embedded.http.parse_fields import FieldReader
+from holdfast.embedded.http.parse_request import MAX_LOGPROBS, ParsedRequest
+from holdfast.embedded.model.load import LoadedModel
 
 
-def chat(body: Body, model: Model, *, served: str) -> Asked:
+def chat(body: FieldReader, model: LoadedModel, *, served: str) -> ParsedRequest:
     """`/v1/chat/completions`."""
     parse_request.check_model(body, served, required=True)
     tools = _tools(body)
@@ -30,7 +30,7 @@ def chat(body: Body, model: Model, *, served: str) -> Asked:
     return asked
 
 
-def _tools(body: Body) -> list[Any]:
+def _tools(body: FieldReader) -> list[Any]:
     tools = body.take("tools") or []
     choice = body.take("tool_choice")
     if not isinstance(tools, list):
@@ -42,7 +42,7 @@ def _tools(body: Body) -> list[Any]:
     return [] if choice == "none" else tools
 
 
-def _prompt(body: Body, model: Model, tools: list[Any]) -> list[int]:
+def _prompt(body: FieldReader, model: LoadedModel, tools: list[Any]) -> list[int]:
     messages = body.take("messages")
     if not isinstance(messages, list):
         raise malformed("messages", "Input should be a valid list")
@@ -75,13 +75,15 @@ _RESERVED = frozenset(
 )  # fmt: skip
 
 
-def _rendered(model: Model, messages: list[dict[str, Any]], **options: Any) -> str:
+def _rendered(model: LoadedModel, messages: list[dict[str, Any]], **options: Any) -> str:
     if not model.tokenizer.chat_template:
-        raise Refused(400, "The model's tokenizer has no chat template; use /v1/completions")
+        raise EngineRequestRejected(
+            400, "The model's tokenizer has no chat template; use /v1/completions"
+        )
     try:
         return str(model.tokenizer.apply_chat_template(messages, tokenize=False, **options))
     except Exception as error:  # the template is a program of the model's folder
-        raise Refused(
+        raise EngineRequestRejected(
             400, f"The chat template refuses the messages: {error}", param="messages"
         ) from error
 

@@ -4,8 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.embedded.http.parse_tool_calls import Calls
-from holdfast.embedded.http.request_state import FINGERPRINT, Job, candidates, listed, shown, spans
-from holdfast.embedded.scheduler.generation import Delta, Drawn, Finish
+from holdfast.embedded.http.request_state import (
+    FINGERPRINT,
+    RequestState,
+    candidates,
+    listed,
+    shown,
+    spans,
+)
+from holdfast.embedded.scheduler.generation import Drawn, Finish, TokenDelta
 
 _CHUNK = "chat.completion.chunk"
 
@@ -13,7 +20,7 @@ _CHUNK = "chat.completion.chunk"
 class ChatShape:
     """`/v1/chat/completions`."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: RequestState):
         self._job = job
         self._calls = [Calls() for _ in range(job.choices)]
 
@@ -74,7 +81,7 @@ class ChatShape:
             chunks.append(chunk)
         return chunks
 
-    def chunks(self, choice: int, delta: Delta) -> list[dict[str, Any]]:
+    def chunks(self, choice: int, delta: TokenDelta) -> list[dict[str, Any]]:
         job, one = self._job, self._job.generations[choice]
         said, calls = self._divided(choice, delta.text, ended=delta.finish_reason is not None)
         made = len(self._calls[choice].made)

@@ -6,14 +6,21 @@ One extension: `weight_versions` in each choice, which vLLM has in the latter on
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.embedded.http.request_state import FINGERPRINT, Job, candidates, listed, shown, spans
-from holdfast.embedded.scheduler.generation import Delta, Drawn, Finish
+from holdfast.embedded.http.request_state import (
+    FINGERPRINT,
+    RequestState,
+    candidates,
+    listed,
+    shown,
+    spans,
+)
+from holdfast.embedded.scheduler.generation import Drawn, Finish, TokenDelta
 
 
 class CompletionsShape:
     """`/v1/completions`."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: RequestState):
         self._job = job
         self._offsets = [0] * job.choices
         self._begun: set[int] = set()
@@ -49,7 +56,7 @@ class CompletionsShape:
     def opening(self) -> list[dict[str, Any]]:
         return []
 
-    def chunks(self, choice: int, delta: Delta) -> list[dict[str, Any]]:
+    def chunks(self, choice: int, delta: TokenDelta) -> list[dict[str, Any]]:
         job, one = self._job, self._job.generations[choice]
         ids = job.asked.return_ids
         first = ids and choice not in self._begun
@@ -99,7 +106,7 @@ class CompletionsShape:
 class GenerateShape:
     """`/inference/v1/generate`."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: RequestState):
         self._job = job
         self._begun = False
 
@@ -146,7 +153,7 @@ class GenerateShape:
     def opening(self) -> list[dict[str, Any]]:
         return []
 
-    def chunks(self, choice: int, delta: Delta) -> list[dict[str, Any]]:
+    def chunks(self, choice: int, delta: TokenDelta) -> list[dict[str, Any]]:
         said: dict[str, Any] = {"request_id": self._job.id, "usage": None}
         if self._job.asked.return_ids and not self._begun:
             said["prompt_token_ids"] = self._job.prompt(choice)

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Refused(Exception):
+class EngineRequestRejected(Exception):
     """A request that gets an error status."""
 
     def __init__(
@@ -24,27 +24,29 @@ class Refused(Exception):
         return msgspec.json.encode({"error": self.error})
 
 
-def bad(name: str, rule: str, value: object) -> Refused:
+def bad(name: str, rule: str, value: object) -> EngineRequestRejected:
     said = f"{name} must be {rule}, got {value}. (parameter={name}, value={value})"
-    return Refused(400, said, param=name)
+    return EngineRequestRejected(400, said, param=name)
 
 
-def malformed(name: str, said: str) -> Refused:
+def malformed(name: str, said: str) -> EngineRequestRejected:
     where = f"body.{name}" if name else "body"
     message = f"1 validation error:\n  {{'type': 'invalid', 'loc': '{where}', 'msg': '{said}'}}"
-    return Refused(400, message, kind="Bad Request", param=where)
+    return EngineRequestRejected(400, message, kind="Bad Request", param=where)
 
 
-def unsupported(name: str) -> Refused:
-    return Refused(400, f"{name} is not supported by this engine. (parameter={name})", param=name)
+def unsupported(name: str) -> EngineRequestRejected:
+    return EngineRequestRejected(
+        400, f"{name} is not supported by this engine. (parameter={name})", param=name
+    )
 
 
-def unknown_model(asked: object, served: str) -> Refused:
+def unknown_model(asked: object, served: str) -> EngineRequestRejected:
     said = f"The model `{asked}` does not exist. Valid aliases: {served}."
-    return Refused(404, said, kind="NotFoundError", param="model")
+    return EngineRequestRejected(404, said, kind="NotFoundError", param="model")
 
 
-def too_long(limit: int, prompt: int, max_tokens: int) -> Refused:
+def too_long(limit: int, prompt: int, max_tokens: int) -> EngineRequestRejected:
     said = f"This model's maximum context length is {limit} tokens. However, "
     if prompt >= limit:
         said += (
@@ -57,12 +59,16 @@ def too_long(limit: int, prompt: int, max_tokens: int) -> Refused:
             "tokens. Please reduce the length of the input prompt or the number of requested "
             "output tokens."
         )
-    return Refused(400, f"{said} (parameter=input_tokens, value={prompt})", param="input_tokens")
+    return EngineRequestRejected(
+        400, f"{said} (parameter=input_tokens, value={prompt})", param="input_tokens"
+    )
 
 
-def full() -> Refused:
-    return Refused(503, "The waiting queue is full", kind="ServiceUnavailableError", retry_after=1)
+def full() -> EngineRequestRejected:
+    return EngineRequestRejected(
+        503, "The waiting queue is full", kind="ServiceUnavailableError", retry_after=1
+    )
 
 
-def broken(message: str = "The engine encountered an issue") -> Refused:
-    return Refused(500, message, kind="InternalServerError")
+def broken(message: str = "The engine encountered an issue") -> EngineRequestRejected:
+    return EngineRequestRejected(500, message, kind="InternalServerError")

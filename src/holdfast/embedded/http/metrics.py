@@ -1,9 +1,9 @@
 """`/metrics` in Prometheus' text format."""
 
-from holdfast.embedded.scheduler.engine import Engine
+from holdfast.embedded.scheduler.engine import DecodeEngine
 
 
-def text(engine: Engine, *, served: str) -> str:
+def text(engine: DecodeEngine, *, served: str) -> str:
     stats = engine.statistics
     label = f'{{model_name="{_escaped(served)}"}}'
     lines: list[str] = []
@@ -31,7 +31,7 @@ def text(engine: Engine, *, served: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rows(engine: Engine, label: str) -> list[str]:
+def _rows(engine: DecodeEngine, label: str) -> list[str]:
     """How many tokens the passes computed, as a histogram."""
     stats, name = engine.statistics, "holdfast_pass_tokens"
     lines, below = [f"# TYPE {name} histogram"], 0

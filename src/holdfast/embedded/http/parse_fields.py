@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.embedded.http.errors import Refused, bad, malformed, unsupported
+from holdfast.embedded.http.errors import EngineRequestRejected, bad, malformed, unsupported
 
 _BOOKS = frozenset(
     ("user", "metadata", "store", "service_tier", "request_id", "priority", "cache_salt",
@@ -43,7 +43,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 
 
-class Body:
+class FieldReader:
     """A JSON object whose members are taken out one after another."""
 
     def __init__(self, members: dict[str, Any], *, where: str = ""):
@@ -51,7 +51,7 @@ class Body:
         self._where = where
 
     @classmethod
-    def parsed(cls, raw: bytes) -> "Body":
+    def parsed(cls, raw: bytes) -> "FieldReader":
         try:
             members = msgspec.json.decode(raw)
         except (ValueError, RecursionError) as error:
@@ -111,12 +111,12 @@ class Body:
             raise self._wrong(name, "a list of integers")
         return None if value is None else list(value)
 
-    def inner(self, name: str) -> "Body":
+    def inner(self, name: str) -> "FieldReader":
         """An object inside this one."""
         value = self.take(name)
         if value is not None and not isinstance(value, dict):
             raise self._wrong(name, "an object")
-        return Body(value or {}, where=f"{name}.")
+        return FieldReader(value or {}, where=f"{name}.")
 
     def finish(self) -> None:
         """Refuses what is left, unless it says nothing."""
@@ -125,7 +125,7 @@ class Body:
                 continue
             raise unsupported(f"{self._where}{name}")
 
-    def _wrong(self, name: str, rule: str) -> Refused:
+    def _wrong(self, name: str, rule: str) -> EngineRequestRejected:
         return malformed(f"{self._where}{name}", f"Input should be {rule}")
 
 

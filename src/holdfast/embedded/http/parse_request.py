@@ -6,12 +6,18 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.embedded.http.errors import Refused, bad, malformed, too_long, unknown_model
-from holdfast.embedded.http.parse_fields import Body, is_ids
-from holdfast.embedded.model.load import Model
+from holdfast.embedded.http.errors import (
+    EngineRequestRejected,
+    bad,
+    malformed,
+    too_long,
+    unknown_model,
+)
+from holdfast.embedded.http.parse_fields import FieldReader, is_ids
+from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.scheduler import seeded_random
-from holdfast.embedded.scheduler.detokenizer import Text
-from holdfast.embedded.scheduler.generation import Generation, Sampling, Sink
+from holdfast.embedded.scheduler.detokenizer import GenerationText
+from holdfast.embedded.scheduler.generation import Generation, Sink, TokenSampling
 
 MAX_LOGPROBS = 20
 _DEFAULT_MAX_TOKENS = 16
@@ -20,12 +26,12 @@ _LEAST_TEMPERATURE = 1e-200
 """Logits divided by less are no numbers any more."""
 
 
-class Asked(Struct, kw_only=True):
+class ParsedRequest(Struct, kw_only=True):
     """What a client wants, checked."""
 
     prompts: list[list[int]]
     n: int
-    sampling: Sampling
+    sampling: TokenSampling
     max_tokens: int | None
     """None: as many as fit."""
     stop: tuple[str, ...]
@@ -39,7 +45,7 @@ class Asked(Struct, kw_only=True):
     tools: bool = False
     """Whether tool calls are to be found in the text."""
 
-    def generations(self, model: Model, sinks: Sequence[Sink]) -> list[Generation]:
+    def generations(self, model: LoadedModel, sinks: Sequence[Sink]) -> list[Generation]:
         """n for each prompt, in order; `sinks` has one for each."""
         made: list[Generation] = []
         for prompt in self.prompts:
@@ -57,10 +63,10 @@ class Asked(Struct, kw_only=True):
                 )
         return made
 
-    def _text(self, model: Model) -> Text | None:
+    def _text(self, model: LoadedModel) -> GenerationText | None:
         if not (self.wants_text or self.stop):
             return None
-        return Text(
+        return GenerationText(
             model.decode,
             stop=self.stop,
             skip_special_tokens=self.skip_special_tokens,
@@ -68,12 +74,14 @@ class Asked(Struct, kw_only=True):
         )
 
 
-def common(body: Body, model: Model, prompts: list[list[int]], **special: Any) -> Asked:
+def common(
+    body: FieldReader, model: LoadedModel, prompts: list[list[int]], **special: Any
+) -> ParsedRequest:
     """The parameters that all endpoints share. `special` are those that differ."""
     n = body.integer("n", least=1, most=_MAX_CHOICES) or 1
     stream = body.flag("stream")
     options = body.inner("stream_options")
-    asked = Asked(
+    asked = ParsedRequest(
         prompts=prompts,
         n=n,
         stream=stream,
@@ -89,8 +97,8 @@ def common(body: Body, model: Model, prompts: list[list[int]], **special: Any) -
     return asked
 
 
-def sampled(body: Body, model: Model) -> dict[str, Any]:
-    """The parameters of sampling, by the names of `Asked`."""
+def sampled(body: FieldReader, model: LoadedModel) -> dict[str, Any]:
+    """The parameters of sampling, by the names of `ParsedRequest`."""
     seed = body.integer("seed", least=seeded_random.SEED_LEAST, most=seeded_random.SEED_MOST)
     temperature = body.number("temperature", 1.0)
     if temperature < 0:
@@ -103,7 +111,7 @@ def sampled(body: Body, model: Model) -> dict[str, Any]:
     stops = body.ids("stop_token_ids") or []
     _check_ids(stops, model)
     return {
-        "sampling": Sampling(
+        "sampling": TokenSampling(
             max_tokens=1,
             temperature=temperature,
             top_p=top_p,
@@ -117,7 +125,7 @@ def sampled(body: Body, model: Model) -> dict[str, Any]:
     }
 
 
-def completions(body: Body, model: Model, *, served: str) -> Asked:
+def completions(body: FieldReader, model: LoadedModel, *, served: str) -> ParsedRequest:
     """`/v1/completions`."""
     check_model(body, served, required=True)
     prompts = _prompts(body.take("prompt"), model)
@@ -128,7 +136,7 @@ def completions(body: Body, model: Model, *, served: str) -> Asked:
     return asked
 
 
-def generate(body: Body, model: Model, *, served: str) -> Asked:
+def generate(body: FieldReader, model: LoadedModel, *, served: str) -> ParsedRequest:
     """`/inference/v1/generate`: tokens in, tokens out."""
     check_model(body, served, required=False)
     ids = body.ids("token_ids")
@@ -146,7 +154,7 @@ def generate(body: Body, model: Model, *, served: str) -> Asked:
     return asked
 
 
-def check_model(body: Body, served: str, *, required: bool) -> None:
+def check_model(body: FieldReader, served: str, *, required: bool) -> None:
     name = body.take("model")
     if name is None and required:
         raise malformed("model", "Field required")
@@ -154,11 +162,11 @@ def check_model(body: Body, served: str, *, required: bool) -> None:
         raise unknown_model(name, served)
 
 
-def check_prompts(asked: Asked, model: Model) -> None:
+def check_prompts(asked: ParsedRequest, model: LoadedModel) -> None:
     """Every prompt has tokens, all of the vocabulary, and fits with what is to be sampled."""
     for prompt in asked.prompts:
         if not prompt:
-            raise Refused(400, "The decoder prompt cannot be empty", param="prompt")
+            raise EngineRequestRejected(400, "The decoder prompt cannot be empty", param="prompt")
         _check_ids(prompt, model)
         if len(prompt) + (asked.max_tokens or 1) > model.max_length:
             raise too_long(model.max_length, len(prompt), asked.max_tokens or 1)
@@ -166,23 +174,23 @@ def check_prompts(asked: Asked, model: Model) -> None:
         raise bad("n", f"such that all prompts have at most {_MAX_CHOICES} choices", asked.n)
 
 
-def _check_ids(ids: Sequence[int], model: Model) -> None:
+def _check_ids(ids: Sequence[int], model: LoadedModel) -> None:
     for token in ids:
         if not 0 <= token < model.vocabulary:
-            raise Refused(400, f"Token id {token} is out of vocabulary")
+            raise EngineRequestRejected(400, f"Token id {token} is out of vocabulary")
 
 
-def _prompts(prompt: Any, model: Model) -> list[list[int]]:
+def _prompts(prompt: Any, model: LoadedModel) -> list[list[int]]:
     """A string, ids, or a list of either."""
     if prompt is None:
         raise malformed("prompt", "Field required")
     if prompt in ("", []):
-        raise Refused(400, "The decoder prompt cannot be empty", param="prompt")
+        raise EngineRequestRejected(400, "The decoder prompt cannot be empty", param="prompt")
     several = prompt if isinstance(prompt, list) and not is_ids(prompt) else [prompt]
     return [_ids(one, model) for one in several]
 
 
-def _ids(prompt: Any, model: Model) -> list[int]:
+def _ids(prompt: Any, model: LoadedModel) -> list[int]:
     if isinstance(prompt, str):
         return [int(one) for one in model.tokenizer(prompt)["input_ids"]]
     if not is_ids(prompt):
@@ -190,5 +198,5 @@ def _ids(prompt: Any, model: Model) -> list[int]:
     return list(prompt)
 
 
-def with_logprobs(sampling: Sampling, logprobs: int | None) -> Sampling:
+def with_logprobs(sampling: TokenSampling, logprobs: int | None) -> TokenSampling:
     return replace(sampling, logprobs=logprobs)

@@ -6,19 +6,19 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from holdfast.embedded.http.parse_request import Asked
-from holdfast.embedded.model.load import Model
-from holdfast.embedded.scheduler.generation import Delta, Drawn, Generation
+from holdfast.embedded.http.parse_request import ParsedRequest
+from holdfast.embedded.model.load import LoadedModel
+from holdfast.embedded.scheduler.generation import Drawn, Generation, TokenDelta
 
 FINGERPRINT = f"holdfast-{version('holdfast')}"
 _LEAST_LOGPROB = -9999.0
 """JSON has no infinity; this is what vLLM writes for a token outside of top_p."""
 
 
-class Job:
+class RequestState:
     """One request. Choice i of the answer is generation i."""
 
-    def __init__(self, asked: Asked, model: Model, *, served: str, request_id: str):
+    def __init__(self, asked: ParsedRequest, model: LoadedModel, *, served: str, request_id: str):
         self.asked = asked
         self.model = model
         self.served = served
@@ -53,7 +53,7 @@ class Job:
         return _piece(self.model, token)
 
 
-class Shape(Protocol):
+class ResponseShape(Protocol):
     """How one endpoint words its answers. A shape is made for one request."""
 
     def whole(self) -> dict[str, Any]:
@@ -62,14 +62,14 @@ class Shape(Protocol):
     def opening(self) -> list[dict[str, Any]]:
         """What a stream says before the first token."""
 
-    def chunks(self, choice: int, delta: Delta) -> list[dict[str, Any]]:
+    def chunks(self, choice: int, delta: TokenDelta) -> list[dict[str, Any]]:
         """What a stream says about new tokens of one choice."""
 
     def closing(self) -> dict[str, Any]:
         """The usage, after the last token."""
 
 
-def spans(one: Generation | Delta) -> list[dict[str, Any]]:
+def spans(one: Generation | TokenDelta) -> list[dict[str, Any]]:
     """Which weights sampled which tokens, up to here."""
     return [{"version": s.version, "start": s.start, "end": s.end} for s in one.spans]
 
@@ -95,5 +95,5 @@ def _decoded(decode: Any, token: int) -> str:
     return "" if "\ufffd" in text else text
 
 
-def _piece(model: Model, token: int) -> str:
+def _piece(model: LoadedModel, token: int) -> str:
     return _decoded(model.tokenizer.backend_tokenizer.decode, token)

@@ -16,13 +16,13 @@ from aiohttp import web
 from holdfast.embedded.http import chat_prompt, errors, metrics, parse_request
 from holdfast.embedded.http.chat_response import ChatShape
 from holdfast.embedded.http.completions_response import CompletionsShape, GenerateShape
-from holdfast.embedded.http.errors import Refused
-from holdfast.embedded.http.parse_fields import Body
-from holdfast.embedded.http.parse_request import Asked
-from holdfast.embedded.http.request_state import Job, Shape
+from holdfast.embedded.http.errors import EngineRequestRejected
+from holdfast.embedded.http.parse_fields import FieldReader
+from holdfast.embedded.http.parse_request import ParsedRequest
+from holdfast.embedded.http.request_state import RequestState, ResponseShape
 from holdfast.embedded.http.token_queue import Letters, Mail
 from holdfast.embedded.http.weight_routes import Control
-from holdfast.embedded.scheduler.engine import Engine, EngineStopped, QueueFull
+from holdfast.embedded.scheduler.engine import DecodeEngine, EngineStopped, QueueFull
 from holdfast.embedded.scheduler.generation import Finish
 from holdfast.policy.off_loop import off_loop
 
@@ -37,7 +37,7 @@ class Server:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DecodeEngine,
         *,
         served: str,
         api_key: str | None = None,
@@ -76,22 +76,30 @@ class Server:
         asked = await self._asked(request, parse_request.generate)
         return await self._answer(request, asked, GenerateShape, "generate-tokens")
 
-    async def _asked(self, request: web.Request, read: Callable[..., Asked]) -> Asked:
+    async def _asked(
+        self, request: web.Request, read: Callable[..., ParsedRequest]
+    ) -> ParsedRequest:
         """What a request wants, its prompt as ids; a large one is read in a thread."""
         raw = await request.read()
 
-        def parsed() -> Asked:
-            return read(Body.parsed(raw), self._engine.model, served=self._served)
+        def parsed() -> ParsedRequest:
+            return read(FieldReader.parsed(raw), self._engine.model, served=self._served)
 
         return await off_loop(parsed, size=len(raw))
 
     async def _answer(
-        self, request: web.Request, asked: Asked, shaped: Callable[[Job], Shape], prefix: str
+        self,
+        request: web.Request,
+        asked: ParsedRequest,
+        shaped: Callable[[RequestState], ResponseShape],
+        prefix: str,
     ) -> web.StreamResponse:
         given = request.headers.get("X-Request-Id") or uuid.uuid4().hex[:16]
         if self._log is not None:
             self._log(given)
-        job = Job(asked, self._engine.model, served=self._served, request_id=f"{prefix}-{given}")
+        job = RequestState(
+            asked, self._engine.model, served=self._served, request_id=f"{prefix}-{given}"
+        )
         letters = Letters(request)
         sinks = [self._mail.sink(letters, choice) for choice in range(job.choices)]
         job.generations = asked.generations(self._engine.model, sinks)
@@ -104,7 +112,7 @@ class Server:
             if left := [one for one in job.generations if one.finish_reason is None]:
                 self._engine.cancel(*left)
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: RequestState) -> None:
         try:
             self._engine.submit(*job.generations)
         except QueueFull as error:
@@ -160,24 +168,24 @@ class Server:
         try:
             self._check_key(request)
             return await handler(request)
-        except Refused as refused:
+        except EngineRequestRejected as refused:
             return _refusal(refused)
         except web.HTTPRequestEntityTooLarge:
             said = f"The body is larger than {MAX_BODY} bytes"
-            return _refusal(Refused(413, said, kind="RequestEntityTooLarge"))
+            return _refusal(EngineRequestRejected(413, said, kind="RequestEntityTooLarge"))
         except web.HTTPException as error:
             kind = "NotFoundError" if error.status == 404 else "BadRequestError"
-            return _refusal(Refused(error.status, error.reason, kind=kind))
+            return _refusal(EngineRequestRejected(error.status, error.reason, kind=kind))
 
     def _check_key(self, request: web.Request) -> None:
         if self._api_key is None or request.path in _OPEN_PATHS:
             return
         given = request.headers.get("Authorization", "").encode()
         if not hmac.compare_digest(given, f"Bearer {self._api_key}".encode()):
-            raise Refused(401, "Unauthorized", kind="AuthenticationError")
+            raise EngineRequestRejected(401, "Unauthorized", kind="AuthenticationError")
 
 
-async def _whole(job: Job, shape: Shape, letters: Letters) -> web.Response:
+async def _whole(job: RequestState, shape: ResponseShape, letters: Letters) -> web.Response:
     for _ in range(job.choices):
         _, delta = await letters.get()
         if delta.finish_reason is Finish.ERROR:
@@ -186,7 +194,7 @@ async def _whole(job: Job, shape: Shape, letters: Letters) -> web.Response:
 
 
 async def _stream(
-    request: web.Request, job: Job, shape: Shape, letters: Letters
+    request: web.Request, job: RequestState, shape: ResponseShape, letters: Letters
 ) -> web.StreamResponse:
     response = web.StreamResponse()
     response.content_type = "text/event-stream"
@@ -203,7 +211,7 @@ async def _stream(
             left -= delta.finish_reason is not None
         if job.asked.usage:
             await letters.send(response, [shape.closing()])
-    except Refused as refused:
+    except EngineRequestRejected as refused:
         await letters.send(response, [{"error": refused.error}])
     await letters.close(response)
     return response
@@ -213,7 +221,7 @@ def json_response(content: object) -> web.Response:
     return web.Response(body=_encode(content), content_type="application/json")
 
 
-def _refusal(refused: Refused) -> web.Response:
+def _refusal(refused: EngineRequestRejected) -> web.Response:
     response = web.Response(
         body=refused.encoded(), status=refused.status, content_type="application/json"
     )

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from holdfast.embedded.scheduler.generation import Delta, Generation
+from holdfast.embedded.scheduler.generation import Generation, TokenDelta
 
 MAX_UNREAD = 4096
 """Tokens of one request that wait while its client does not read."""
@@ -28,16 +28,16 @@ class Letters:
 
     def __init__(self, request: web.Request):
         self._request = request
-        self._waiting: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
+        self._waiting: asyncio.Queue[tuple[int, TokenDelta]] = asyncio.Queue()
         self._writing = False
 
-    def put(self, choice: int, delta: Delta) -> None:
+    def put(self, choice: int, delta: TokenDelta) -> None:
         self._waiting.put_nowait((choice, delta))
         # Only while a write waits for the client: otherwise it is this loop that is behind.
         if self._writing and self._waiting.qsize() > MAX_UNREAD:
             self._cut_off()
 
-    async def get(self) -> tuple[int, Delta]:
+    async def get(self) -> tuple[int, TokenDelta]:
         return await self._waiting.get()
 
     async def send(self, response: web.StreamResponse, chunks: list[dict[str, Any]]) -> None:
@@ -75,11 +75,11 @@ class Mail:
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop
-        self._post: deque[tuple[Letters, int, Delta]] = deque()
+        self._post: deque[tuple[Letters, int, TokenDelta]] = deque()
         self._called = False
 
-    def sink(self, letters: Letters, choice: int) -> Callable[[Generation, Delta], None]:
-        def send(_: Generation, delta: Delta) -> None:
+    def sink(self, letters: Letters, choice: int) -> Callable[[Generation, TokenDelta], None]:
+        def send(_: Generation, delta: TokenDelta) -> None:
             self._post.append((letters, choice, delta))
             if not self._called:
                 self._called = True

@@ -8,17 +8,17 @@ import msgspec
 from aiohttp import web
 
 from holdfast.embedded.http import errors
-from holdfast.embedded.http.errors import Refused, bad, malformed
-from holdfast.embedded.http.parse_fields import Body
+from holdfast.embedded.http.errors import EngineRequestRejected, bad, malformed
+from holdfast.embedded.http.parse_fields import FieldReader
 from holdfast.embedded.model import weights
-from holdfast.embedded.scheduler.engine import Engine, EngineStopped, Pause
+from holdfast.embedded.scheduler.engine import DecodeEngine, EngineStopped, PauseMode
 from holdfast.records.errors import UsageError
 
 
 class Control:
     """The endpoints by which a trainer steers the engine."""
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine: DecodeEngine):
         self._engine = engine
         # One update at a time, so that the last one asked for is the one in force. A lock between
         # threads, since an update goes on when its client has left.
@@ -33,7 +33,7 @@ class Control:
         router.add_get("/is_paused", self._is_paused)
 
     async def _update(self, request: web.Request) -> web.Response:
-        body = Body.parsed(await request.read())
+        body = FieldReader.parsed(await request.read())
         path, version = body.take("path"), body.take("version")
         if not isinstance(path, str) or not path:
             raise malformed("path", "Input should be the path of a folder")
@@ -51,7 +51,7 @@ class Control:
                 state = weights.converted(self._engine.model.network, path)
                 self._engine.update_weights(state, version, reset_cache=reset)
         except UsageError as error:
-            raise Refused(400, str(error), param="path") from error
+            raise EngineRequestRejected(400, str(error), param="path") from error
         except EngineStopped as error:
             raise errors.broken(str(error)) from error
 
@@ -59,10 +59,10 @@ class Control:
         return _json({"weight_version": self._engine.version})
 
     async def _pause(self, request: web.Request) -> web.Response:
-        asked = request.query.get("mode", Pause.ABORT)
-        if asked not in list(Pause):
+        asked = request.query.get("mode", PauseMode.ABORT)
+        if asked not in list(PauseMode):
             raise bad("mode", "abort, wait or keep", asked)
-        await asyncio.wrap_future(self._engine.pause(Pause(asked)))
+        await asyncio.wrap_future(self._engine.pause(PauseMode(asked)))
         return _json({"status": "paused"})
 
     async def _resume(self, request: web.Request) -> web.Response:

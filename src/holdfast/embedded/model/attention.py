@@ -7,8 +7,8 @@ sequence does not have adds exactly 0. So neither the other rows, nor their leng
 can be seen in the result.
 
 It is registered with transformers under the name `holdfast`; a model's layers call it with one row
-of tokens that belong to many sequences. What belongs where is in the `Batch` that the thread which
-runs the model has entered.
+of tokens that belong to many sequences. What belongs where is in the `AttentionBatch` that the
+thread which runs the model has entered.
 """
 
 import threading
@@ -29,7 +29,7 @@ _SHARING = 8
 _current = threading.local()
 
 
-class Run(Struct, frozen=True):
+class TokenRun(Struct, frozen=True):
     """Rows [first, last) are neighbours in one sequence, the first of them at `position`."""
 
     slot: int
@@ -44,7 +44,7 @@ class Run(Struct, frozen=True):
         return slice(min(start, self.last - 2), self.last) if start < self.last else None
 
 
-class Batch:
+class AttentionBatch:
     """Which slot and position each row of a pass has; rows past `slots` are padding.
 
     `aligned`: row i is slot i, for every slot, so that nothing has to be gathered. Rows of slots
@@ -72,7 +72,7 @@ class Batch:
         own = self.positions[self._written]
         self._place = (own // BLOCK, self.slots[self._written], slice(None), own % BLOCK)
         self._hidden: dict[int | None, Tensor] = {}
-        self.runs: list[Run] = []
+        self.runs: list[TokenRun] = []
         self.single: list[Tensor] = []
         self.layers_seen = 0
         if not aligned:
@@ -112,7 +112,7 @@ class Batch:
 
 
 @contextmanager
-def entered(batch: Batch) -> Iterator[None]:
+def entered(batch: AttentionBatch) -> Iterator[None]:
     """The model may be run in this thread, on this batch."""
     _current.batch = batch
     try:
@@ -142,7 +142,7 @@ def attend(
     for name in _UNKNOWN_ARGUMENTS:
         if others.get(name) is not None:
             raise ValueError(f"its attention uses {name}, which this engine's does not have")
-    batch: Batch = _current.batch
+    batch: AttentionBatch = _current.batch
     rows, layer = batch.rows, module.layer_idx
     batch.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     heads, size = key.shape[1], key.shape[3]
@@ -156,7 +156,7 @@ def attend(
     return out[None], None
 
 
-def _aligned(batch: Batch, layer: int, asked: Tensor, window: int | None) -> Tensor:
+def _aligned(batch: AttentionBatch, layer: int, asked: Tensor, window: int | None) -> Tensor:
     """Row i is slot i: all blocks of all slots in one product, straight out of the cache."""
     rows, heads, group, size = asked.shape
     blocks = batch.blocks
@@ -174,7 +174,7 @@ def _aligned(batch: Batch, layer: int, asked: Tensor, window: int | None) -> Ten
     return total / mass
 
 
-def _gathered(batch: Batch, layer: int, asked: Tensor, window: int | None) -> Tensor:
+def _gathered(batch: AttentionBatch, layer: int, asked: Tensor, window: int | None) -> Tensor:
     """Any rows, block by block, and only those rows that have the block."""
     scores = asked.new_full((batch.blocks, *asked.shape[:3], BLOCK), float("-inf"))
     for block in range(batch.blocks):
@@ -193,7 +193,7 @@ def _gathered(batch: Batch, layer: int, asked: Tensor, window: int | None) -> Te
 
 
 def _products(
-    batch: Batch, block: int, left: Tensor, right: Tensor, *, out: Tensor, flip: bool
+    batch: AttentionBatch, block: int, left: Tensor, right: Tensor, *, out: Tensor, flip: bool
 ) -> None:
     """Each row's product with its slot's matrix of the block: [rows, heads, group, n] × [slots,
     heads, n, m] → [rows, heads, group, m], always as a batch of products of one shape.
@@ -218,14 +218,14 @@ def _flipped(matrices: Tensor, flip: bool) -> Tensor:
     return matrices.transpose(1, 2) if flip else matrices
 
 
-def _runs(slots: list[int], positions: list[int]) -> list[Run]:
-    runs: list[Run] = []
+def _runs(slots: list[int], positions: list[int]) -> list[TokenRun]:
+    runs: list[TokenRun] = []
     for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
         last = runs[-1] if runs else None
         if last and last.slot == slot and last.position + row - last.first == position:
-            runs[-1] = Run(slot, last.first, row + 1, last.position)
+            runs[-1] = TokenRun(slot, last.first, row + 1, last.position)
         else:
-            runs.append(Run(slot, row, row + 1, position))
+            runs.append(TokenRun(slot, row, row + 1, position))
     return runs
 
 

@@ -15,9 +15,9 @@ from msgspec import Struct
 from torch import Tensor
 
 from holdfast.embedded.model import attention
-from holdfast.embedded.model.attention import Batch
+from holdfast.embedded.model.attention import AttentionBatch
 from holdfast.embedded.model.kv_cache import BLOCK, Cache
-from holdfast.embedded.model.load import Model
+from holdfast.embedded.model.load import LoadedModel
 
 _WIDE = 256
 _SMALL = (4, 16)
@@ -36,7 +36,7 @@ class Row(Struct, frozen=True):
 class Passes:
     """Runs passes over the cache of `slots` sequences. Used from one thread."""
 
-    def __init__(self, model: Model, *, slots: int):
+    def __init__(self, model: LoadedModel, *, slots: int):
         self.narrow = _narrow(slots)
         self.widths = [self.narrow]
         """Ascending. Those beside `narrow` are added by whoever has tried them."""
@@ -87,8 +87,8 @@ class Passes:
         placed = {row.slot: row for row in rows}
         return [placed.get(slot) or Row(_IDLE, slot, 0) for slot in range(self.narrow)]
 
-    def _batch(self, rows: Sequence[Row], *, aligned: bool) -> Batch:
-        return Batch(
+    def _batch(self, rows: Sequence[Row], *, aligned: bool) -> AttentionBatch:
+        return AttentionBatch(
             self.cache,
             [row.slot for row in rows],
             [row.position for row in rows],
@@ -96,7 +96,7 @@ class Passes:
             idle=frozenset(i for i, row in enumerate(rows) if row.token == _IDLE),
         )
 
-    def _forward(self, batch: Batch, rows: Sequence[Row], ends: Sequence[int]) -> Tensor:
+    def _forward(self, batch: AttentionBatch, rows: Sequence[Row], ends: Sequence[int]) -> Tensor:
         padding = [0] * (self._width(len(rows)) - len(rows))
         keep = [*ends, *([0] * (self._width(len(ends)) - len(ends)))]
         tokens = [max(row.token, 0) for row in rows]

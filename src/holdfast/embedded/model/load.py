@@ -27,7 +27,7 @@ _UNLOADABLE = (
 """What transformers raises for a config or weights that its code for the model cannot use."""
 
 
-class Model(Struct, frozen=True):
+class LoadedModel(Struct, frozen=True):
     """What the engine needs of a folder."""
 
     path: Path
@@ -57,7 +57,7 @@ class Model(Struct, frozen=True):
         return str(backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
 
-def load(path: Path, *, max_length: int | None = None) -> Model:
+def load(path: Path, *, max_length: int | None = None) -> LoadedModel:
     """Raises `UsageError` when the folder cannot be served."""
     files.check(path)
     attention.register()
@@ -68,7 +68,7 @@ def load(path: Path, *, max_length: int | None = None) -> Model:
     moving = _why_moving(text, length)
     network, why = _network(path, moving or _why_apart(text))
     tokenizer = _tokenizer(path)
-    return Model(
+    return LoadedModel(
         path=path,
         network=network,
         tokenizer=tokenizer,

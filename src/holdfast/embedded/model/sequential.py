@@ -24,7 +24,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from holdfast.embedded.model.batched import Row
-from holdfast.embedded.model.load import Model
+from holdfast.embedded.model.load import LoadedModel
 
 STRIDE = 16
 """Tokens in a block. Part of the arithmetic: it decides what is computed together."""
@@ -57,7 +57,7 @@ class Memory(Struct, frozen=True):
         return Memory(self.start, _copied(self.before), self.start, self.before)
 
 
-class Place:
+class CachePosition:
     """One slot: its tokens, the memory of as many of them as were run, and the memory just before
     the end of its prompt, which is where others with the same prompt begin."""
 
@@ -88,7 +88,7 @@ class TokenCache:
     """What each slot has read, in the place of `Cache`."""
 
     def __init__(self, slots: int):
-        self.places = [Place() for _ in range(slots)]
+        self.places = [CachePosition() for _ in range(slots)]
 
     def reserve(self, positions: int) -> None:
         """Nothing to do: lists grow."""
@@ -101,13 +101,13 @@ class TokenCache:
 
     def clean(self, slot: int) -> None:
         """Numbers that are not finite stay nowhere."""
-        self.places[slot] = Place()
+        self.places[slot] = CachePosition()
 
 
 class SoloPasses:
     """Runs one sequence after another. Used from one thread."""
 
-    def __init__(self, model: Model, *, slots: int):
+    def __init__(self, model: LoadedModel, *, slots: int):
         self.stride = 0
         """Tokens in a block, 0 for no memory at all. Set by whoever has tried it."""
         self.narrow = slots
@@ -151,7 +151,7 @@ class SoloPasses:
         found: Tensor = answer.logits[0]
         return found
 
-    def _last(self, place: Place, *, ends_prompt: bool) -> Tensor:
+    def _last(self, place: CachePosition, *, ends_prompt: bool) -> Tensor:
         """The logits after the last token, which is always read by itself."""
         if not self.stride:
             return self.logits(place.tokens, **self._last_only)[-1]
@@ -163,7 +163,7 @@ class SoloPasses:
             place.prompt = place.memory.copied()
         return self._step(place, place.tokens[-1])
 
-    def _read_blocks(self, place: Place, length: int) -> None:
+    def _read_blocks(self, place: CachePosition, length: int) -> None:
         """Reads what is missing of the whole blocks up to there."""
         if place.memory.start >= length:
             return
@@ -173,7 +173,7 @@ class SoloPasses:
             held, _ = self._read(tokens[start : start + self.stride], held)
         place.memory = Memory(length, held, length, self._put_aside(held))
 
-    def _step(self, place: Place, token: int) -> Tensor:
+    def _step(self, place: CachePosition, token: int) -> Tensor:
         memory = place.memory
         held, logits = self._read([token], memory.held)
         length = memory.length + 1

@@ -16,17 +16,19 @@ from torch import Tensor
 from holdfast.embedded.model import attention, verify_batched, verify_sequential
 from holdfast.embedded.model.batched import Passes, Row
 from holdfast.embedded.model.kv_cache import BLOCK
-from holdfast.embedded.model.load import Model
+from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.model.sequential import SoloPasses
 from holdfast.records.errors import HoldfastError
 
 
-def passes(model: Model, *, slots: int) -> Passes | SoloPasses:
+def passes(model: LoadedModel, *, slots: int) -> Passes | SoloPasses:
     """What the folder promises, not yet tried."""
     return SoloPasses(model, slots=slots) if model.solo else Passes(model, slots=slots)
 
 
-def proved(model: Model, tried: Passes | SoloPasses) -> tuple[Model, Passes | SoloPasses]:
+def proved(
+    model: LoadedModel, tried: Passes | SoloPasses
+) -> tuple[LoadedModel, Passes | SoloPasses]:
     """The same, tried; or the model marked to be run alone, and passes for that. Raises
     `UsageError` for what cannot be served in either way."""
     if isinstance(tried, Passes):
@@ -51,7 +53,7 @@ class Unfit(HoldfastError):
     """The model's sequences must not share a pass; the message says why."""
 
 
-def check(model: Model, passes: Passes) -> None:
+def check(model: LoadedModel, passes: Passes) -> None:
     """Raises `Unfit`; adds the good ones of `passes.other_widths` to `passes.widths`."""
     chance = random.Random(0)
     length = min(_LENGTH, model.max_length)
@@ -86,7 +88,7 @@ def _prompt(ids: list[int]) -> int:
     return max(1, len(ids) - _DECODED)
 
 
-def _runnable(model: Model, passes: Passes, ids: list[int]) -> list[Tensor]:
+def _runnable(model: LoadedModel, passes: Passes, ids: list[int]) -> list[Tensor]:
     """The sequence on its own: logits after the prompt and after each further token."""
     try:
         found = _crowded(passes, ids, slots=1, width=passes.narrow)
@@ -121,7 +123,7 @@ def _equal(alone: list[Tensor], crowded: list[list[Tensor]]) -> bool:
     )
 
 
-def _check_reference(model: Model, ours: Tensor, ids: list[int]) -> None:
+def _check_reference(model: LoadedModel, ours: Tensor, ids: list[int]) -> None:
     """Against the attention that transformers itself would use, which must not look ahead."""
     network: Any = model.network
     half = len(ids) // 2

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.embedded.model.batched import Row
-from holdfast.embedded.model.load import Model
+from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.model.sequential import STRIDE, SoloPasses
 from holdfast.records.errors import UsageError
 
@@ -28,7 +28,7 @@ _LATER_SHOWS = 1e-4
 """Rounding is far below; a model that looks ahead, however small its weights, is above."""
 
 
-def check(model: Model) -> int:
+def check(model: LoadedModel) -> int:
     """The stride at which it may go, 0 for none. Raises `UsageError` for what is no causal LM, and
     for what does not give the same numbers twice."""
     chance = random.Random(0)
@@ -122,6 +122,6 @@ def _apart(one: Tensor, other: Tensor) -> Tensor:
     return (one.log_softmax(-1) - other.log_softmax(-1)).abs().amax(-1)
 
 
-def _refused(model: Model, why: str) -> UsageError:
+def _refused(model: LoadedModel, why: str) -> UsageError:
     kind = getattr(model.network.config, "model_type", "?")
     return UsageError(f"{model.path} ({kind}) cannot be served: {why}")

@@ -20,7 +20,7 @@ class Decoder(Protocol):
     def __call__(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
 
-class Text:
+class GenerationText:
     """The growing text of one completion.
 
     `stop` strings are looked for as text arrives; the text ends before the first of them. What

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from holdfast.embedded.model import verify_batched, weights
 from holdfast.embedded.model.batched import Row
-from holdfast.embedded.model.load import Model
+from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.scheduler import sampler
-from holdfast.embedded.scheduler.generation import Delta, Finish, Generation, Statistics
+from holdfast.embedded.scheduler.generation import Finish, Generation, Statistics, TokenDelta
 from holdfast.embedded.scheduler.prefix_sharing import Sharing
-from holdfast.embedded.scheduler.slots import Slots
+from holdfast.embedded.scheduler.slots import CacheSlots
 from holdfast.records.errors import HoldfastError, UsageError
 
 MAX_BATCH = 32
@@ -40,7 +40,7 @@ class EngineStopped(HoldfastError):
     """The engine was closed, or its thread died of the error that is the cause."""
 
 
-class Pause(StrEnum):
+class PauseMode(StrEnum):
     """What becomes of the requests in flight."""
 
     KEEP = "keep"
@@ -51,12 +51,12 @@ class Pause(StrEnum):
     """They are finished first; nothing new is begun."""
 
 
-class Engine:
+class DecodeEngine:
     """Serves one model. Use as a context manager, or `start` and `close` it."""
 
     def __init__(
         self,
-        model: Model,
+        model: LoadedModel,
         *,
         max_batch: int = MAX_BATCH,
         max_waiting: int = MAX_WAITING,
@@ -70,11 +70,11 @@ class Engine:
         """Called in the engine's thread when it dies."""
         self._max_waiting = max_waiting
         self._passes = verify_batched.passes(model, slots=max_batch)
-        self._slots = Slots(max_batch)
+        self._slots = CacheSlots(max_batch)
         self._sharing = Sharing(self._passes.cache)
         self._running: list[Generation] = []
         self._waiting: deque[Generation] = deque()
-        self._paused: Pause | None = None
+        self._paused: PauseMode | None = None
         self._drained: list[Future[None]] = []
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
@@ -101,7 +101,7 @@ class Engine:
         if self._thread.is_alive():
             self._thread.join(_JOIN_SECONDS)
 
-    def __enter__(self) -> "Engine":
+    def __enter__(self) -> "DecodeEngine":
         self.start()
         return self
 
@@ -136,7 +136,7 @@ class Engine:
         steps = weights.plan(self.model.network, state)
         self._do(lambda: self._switch(steps, version, reset_cache=reset_cache)).result()
 
-    def pause(self, mode: Pause) -> "Future[None]":
+    def pause(self, mode: PauseMode) -> "Future[None]":
         """Done when nothing is computed any more. New requests wait."""
         done: Future[None] = Future()
         self._put(lambda: self._hold(mode, done), must=True)
@@ -235,7 +235,7 @@ class Engine:
 
     @property
     def _steppable(self) -> bool:
-        return bool(self._running) and self._paused in (None, Pause.WAIT)
+        return bool(self._running) and self._paused in (None, PauseMode.WAIT)
 
     def _admit(self) -> None:
         while self._admissible:
@@ -267,7 +267,7 @@ class Engine:
     def _sample(self, logits: Tensor, ready: Sequence[Generation]) -> None:
         asked = [(one.sampling, len(one.ids)) for one in ready]
         drawn = sampler.draw(logits, asked)
-        news: list[tuple[Generation, Delta]] = []
+        news: list[tuple[Generation, TokenDelta]] = []
         for one, token in zip(ready, drawn, strict=True):
             if token is None:
                 self._passes.cache.clean(one.slot)
@@ -278,7 +278,7 @@ class Engine:
                 news.append((one, one.add(token, version=self.version, eos=self.model.eos)))
         self._publish(news)
 
-    def _publish(self, news: Sequence[tuple[Generation, Delta]]) -> None:
+    def _publish(self, news: Sequence[tuple[Generation, TokenDelta]]) -> None:
         """Whoever sees an end finds its place free already."""
         self._sweep()
         for one, delta in news:
@@ -308,10 +308,10 @@ class Engine:
                 one.computed = 0
             one.mixed = not reset_cache
 
-    def _hold(self, mode: Pause, done: "Future[None]") -> None:
+    def _hold(self, mode: PauseMode, done: "Future[None]") -> None:
         self._paused = mode
         self._drained.append(done)
-        if mode is Pause.ABORT:
+        if mode is PauseMode.ABORT:
             self._abort(Finish.ABORT)
 
     def _abort(self, reason: Finish) -> None:

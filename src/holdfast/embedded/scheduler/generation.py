@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from holdfast.embedded.scheduler.detokenizer import Text
+from holdfast.embedded.scheduler.detokenizer import GenerationText
 
 
 class Finish(StrEnum):
@@ -25,7 +25,7 @@ class Finish(StrEnum):
     """The model gave numbers that are not finite."""
 
 
-class Sampling(Struct, frozen=True, kw_only=True):
+class TokenSampling(Struct, frozen=True, kw_only=True):
     """How tokens are drawn. `temperature` 0 is greedy; `logprobs` is how many candidates to keep
     beside the sampled token, None for no logprobs at all."""
 
@@ -38,7 +38,7 @@ class Sampling(Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
 
 
-class Span(Struct, frozen=True):
+class WeightSpan(Struct, frozen=True):
     """Tokens [start, end) of a completion were sampled by the weights of one version."""
 
     version: str
@@ -46,7 +46,7 @@ class Span(Struct, frozen=True):
     end: int
 
 
-class Candidate(Struct, frozen=True):
+class TokenCandidate(Struct, frozen=True):
     """A token with its log-probability and its rank (1 is the most likely)."""
 
     token: int
@@ -60,20 +60,20 @@ class Drawn(Struct, frozen=True):
     token: int
     logprob: float
     rank: int
-    top: tuple[Candidate, ...] = ()
+    top: tuple[TokenCandidate, ...] = ()
 
 
-class Delta(Struct, frozen=True):
+class TokenDelta(Struct, frozen=True):
     """What is new since the last one. `text` holds back what may yet become a stop string."""
 
     drawn: tuple[Drawn, ...]
     text: str
     finish_reason: Finish | None
-    spans: "tuple[Span, ...]" = ()
+    spans: "tuple[WeightSpan, ...]" = ()
     """The versions of all tokens up to here: a stream that breaks off has told them."""
 
 
-Sink = Callable[["Generation", Delta], None]
+Sink = Callable[["Generation", TokenDelta], None]
 """Called in the engine's thread: it must hand over and return at once."""
 
 
@@ -87,17 +87,17 @@ class Generation:
     def __init__(
         self,
         prompt: Sequence[int],
-        sampling: Sampling,
+        sampling: TokenSampling,
         *,
         sink: Sink,
-        text: Text | None = None,
+        text: GenerationText | None = None,
         stream: bool = False,
     ):
         self.sampling = sampling
         self.ids = list(prompt)
         self.prompt_length = len(self.ids)
         self.drawn: list[Drawn] = []
-        self.spans: list[Span] = []
+        self.spans: list[WeightSpan] = []
         self.text = text
         self.stream = stream
         self.sink = sink
@@ -118,7 +118,7 @@ class Generation:
     def tokens(self) -> list[int]:
         return self.ids[self.prompt_length :]
 
-    def add(self, drawn: Drawn, *, version: str, eos: frozenset[int]) -> Delta:
+    def add(self, drawn: Drawn, *, version: str, eos: frozenset[int]) -> TokenDelta:
         """Takes a sampled token in, and decides whether it was the last."""
         self.ids.append(drawn.token)
         self.drawn.append(drawn)
@@ -127,24 +127,24 @@ class Generation:
         delta = self.text.push(drawn.token, last=self.finish_reason) if self.text else ""
         if self.text is not None and self.text.stopped_by is not None:
             self.finish_reason, self.stop_reason = Finish.STOP, self.text.stopped_by
-        return Delta((drawn,), delta, self.finish_reason, tuple(self.spans))
+        return TokenDelta((drawn,), delta, self.finish_reason, tuple(self.spans))
 
-    def end(self, reason: Finish) -> Delta:
+    def end(self, reason: Finish) -> TokenDelta:
         """Ends it from outside, with the tokens that it has."""
         assert self.finish_reason is None, "a generation ends once"
         self.finish_reason = reason
-        return Delta((), self.text.flush() if self.text else "", reason, tuple(self.spans))
+        return TokenDelta((), self.text.flush() if self.text else "", reason, tuple(self.spans))
 
-    def tell(self, delta: Delta) -> None:
+    def tell(self, delta: TokenDelta) -> None:
         if self.stream or delta.finish_reason is not None:
             self.sink(self, delta)
 
     def _extend_span(self, version: str) -> None:
         end = len(self.drawn)
         if self.spans and self.spans[-1].version == version:
-            self.spans[-1] = Span(version, self.spans[-1].start, end)
+            self.spans[-1] = WeightSpan(version, self.spans[-1].start, end)
         else:
-            self.spans.append(Span(version, end - 1, end))
+            self.spans.append(WeightSpan(version, end - 1, end))
 
     def _decide(self, token: int, eos: frozenset[int]) -> None:
         if token in eos and not self.sampling.ignore_eos:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from holdfast.embedded.scheduler import seeded_random
-from holdfast.embedded.scheduler.generation import Candidate, Drawn, Sampling
+from holdfast.embedded.scheduler.generation import Drawn, TokenCandidate, TokenSampling
 
 _LANES = 64
 _NONE = float("-inf")
 
 
-def draw(logits: Tensor, asked: Sequence[tuple[Sampling, int]]) -> list[Drawn | None]:
+def draw(logits: Tensor, asked: Sequence[tuple[TokenSampling, int]]) -> list[Drawn | None]:
     """One token for each row. `asked` has each row's sampling and the token's absolute position.
 
     Logprobs are of the distribution that was sampled from; for greedy rows, of temperature 1. A row
@@ -37,7 +37,7 @@ def draw(logits: Tensor, asked: Sequence[tuple[Sampling, int]]) -> list[Drawn | 
     return _drawn(logprobs, chosen, [sampling for sampling, _ in asked])
 
 
-def _scaled(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+def _scaled(logits: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
     """Logits by temperature, less each row's largest: at most 0."""
     rows, vocabulary = logits.shape
     padded = -(-vocabulary // _LANES) * _LANES
@@ -67,7 +67,7 @@ def _outside(weights: Tensor, top_p: Sequence[float]) -> Tensor:
 
 
 def _chosen(
-    scaled: Tensor, cumulative: Tensor, totals: Tensor, asked: Sequence[tuple[Sampling, int]]
+    scaled: Tensor, cumulative: Tensor, totals: Tensor, asked: Sequence[tuple[TokenSampling, int]]
 ) -> list[int]:
     """By inverting the cumulative sum: the first token whose sum lies above the random number."""
     device = scaled.device
@@ -86,7 +86,7 @@ def _chosen(
 
 
 def _drawn(
-    logprobs: Tensor, chosen: Sequence[int], samplings: Sequence[Sampling]
+    logprobs: Tensor, chosen: Sequence[int], samplings: Sequence[TokenSampling]
 ) -> list[Drawn | None]:
     places = torch.tensor(chosen, device=logprobs.device)[:, None].clamp_(max=logprobs.shape[1] - 1)
     values = logprobs.gather(-1, places)
@@ -103,9 +103,11 @@ def _drawn(
     ]
 
 
-def _top(logprobs: Tensor, count: int) -> tuple[Candidate, ...]:
+def _top(logprobs: Tensor, count: int) -> tuple[TokenCandidate, ...]:
     if not count:
         return ()
     values, tokens = logprobs.sort(descending=True, stable=True)
     best = zip(tokens[:count].tolist(), values[:count].float().tolist(), strict=True)
-    return tuple(Candidate(token, value, rank) for rank, (token, value) in enumerate(best, start=1))
+    return tuple(
+        TokenCandidate(token, value, rank) for rank, (token, value) in enumerate(best, start=1)
+    )

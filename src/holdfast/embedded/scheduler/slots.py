@@ -8,7 +8,7 @@ conversation's next turn finds its own beginning this way.
 from collections.abc import Sequence
 
 
-class Slots:
+class CacheSlots:
     """Places 0 … count - 1."""
 
     def __init__(self, count: int):

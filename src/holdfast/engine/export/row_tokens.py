@@ -32,7 +32,7 @@ NAMES = frozenset(
 """All names that are ours in `extra`, whether a row has them or not."""
 
 
-class Turn(Struct, frozen=True):
+class RowTurn(Struct, frozen=True):
     """A generation at its place in the token stream of a branch."""
 
     step: Generated
@@ -44,7 +44,7 @@ class Branch(Struct, frozen=True):
     """A training sample with the turns that it consists of."""
 
     sample: Sample
-    turns: list[Turn]
+    turns: list[RowTurn]
 
     @property
     def first_prompt(self) -> int:
@@ -63,21 +63,21 @@ def branches_of(view: TrajectoryView) -> list[Branch]:
     return branches
 
 
-def _lanes(history: History) -> list[list[Turn]]:
+def _lanes(history: History) -> list[list[RowTurn]]:
     """The turns of each root-to-leaf path; one that a fork cut in the middle is none of it."""
-    ends: dict[str, tuple[list[Turn], int]] = {}
-    lanes: list[list[Turn]] = []
+    ends: dict[str, tuple[list[RowTurn], int]] = {}
+    lanes: list[list[RowTurn]] = []
     for step in with_tokens(history):
         lane, keep = _lane(step, ends.get(step.base))
         if not any(lane is known for known in lanes):
             lanes.append(lane)
         start = keep + count(step.delta)
-        lane.append(Turn(step, start, start + count(step.ids)))
+        lane.append(RowTurn(step, start, start + count(step.ids)))
         ends[step.path] = lane, lane[-1].end
     return lanes
 
 
-def _lane(step: Generated, base: tuple[list[Turn], int] | None) -> tuple[list[Turn], int]:
+def _lane(step: Generated, base: tuple[list[RowTurn], int] | None) -> tuple[list[RowTurn], int]:
     """The lane that a step goes on with, or a new one, and the tokens that it keeps."""
     if base is None:
         return [], 0

@@ -85,7 +85,7 @@ class GymEnvironment(Environment):
         self._environment = environment
         self._kwargs: dict[str, Any] = kwargs
         self._actions = actions
-        self._words = replies.Words(actions) if isinstance(actions, Mapping) else None
+        self._words = replies.ReplyTexts(actions) if isinstance(actions, Mapping) else None
         self._render = render
         self._names = tuple(names)
         self._instructions = instructions

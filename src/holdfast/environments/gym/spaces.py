@@ -21,7 +21,7 @@ def reading(space: "Space[Any]") -> tuple[Read, str]:
     match space:
         case spaces.Discrete() if space.n <= _MAX_WORDS:
             values = {str(value): value for value in _values(space)}
-            words = replies.Words(values)
+            words = replies.ReplyTexts(values)
             return lambda reply: values[words.read(reply)], f"one of {words.possible}"
         case spaces.Discrete():
             return _one_integer(space)

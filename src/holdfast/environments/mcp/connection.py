@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from holdfast.environments.mcp import first
 from holdfast.environments.mcp.first import is_first
-from holdfast.environments.mcp.words import Words
+from holdfast.environments.mcp.words import McpTexts
 from holdfast.records.errors import UsageError
 from holdfast.records.redaction import REDACTED, hide, hide_credentials, hide_variables, redact
 
@@ -59,7 +59,7 @@ class Stdio(Struct, frozen=True):
         return [*self.env.values(), *(arg for arg, shown in masked if arg != shown)]
 
     def transport(
-        self, words: Words, lost: Callable[[], None], *, seed: int | None, timeout: float
+        self, words: McpTexts, lost: Callable[[], None], *, seed: int | None, timeout: float
     ) -> "Transport":
         from holdfast.environments.mcp.process import Command, served
 
@@ -103,7 +103,7 @@ class Http(Struct, frozen=True):
         return [*values, *(one for one in (parts.username, parts.password, parts.query) if one)]
 
     def transport(
-        self, words: Words, lost: Callable[[], None], *, seed: int | None, timeout: float
+        self, words: McpTexts, lost: Callable[[], None], *, seed: int | None, timeout: float
     ) -> "Transport":
         connect, read = min(_CONNECT_SECONDS, timeout), timeout + _READ_MARGIN
         if is_first():
@@ -118,7 +118,7 @@ Connection = Stdio | Http
 
 @asynccontextmanager
 async def _http(
-    server: Http, words: Words, *, connect: float, read: float
+    server: Http, words: McpTexts, *, connect: float, read: float
 ) -> "AsyncIterator[TransportStreams]":
     import httpx2
     from mcp.client.streamable_http import streamable_http_client

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.environments.mcp.listing import McpTool
-from holdfast.environments.mcp.session import GOODBYE, Session
+from holdfast.environments.mcp.session import GOODBYE, McpSession
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo
 from holdfast.rollout.episodes.environment import Environment, Observation, Seen
 from holdfast.rollout.tools.tool import Function, Tool
@@ -35,7 +35,7 @@ class McpEnvironment(Environment):
         # A session may have to be ended, and another begun, before a call is answered.
         self.timeout = 2 * server.timeout + 2 * GOODBYE
         self._server = server
-        self._session: Session | None = None
+        self._session: McpSession | None = None
         self._holds = False
 
     @property
@@ -107,7 +107,7 @@ class McpEnvironment(Environment):
     async def _call(self, tool: McpTool, arguments: dict[str, object]) -> str:
         return await (await self._current()).call(tool.remote, arguments)
 
-    async def _current(self) -> Session:
+    async def _current(self) -> McpSession:
         if self._holds:
             return await self._server.shared_session()
         if self._session is None:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-from holdfast.environments.mcp.words import Words
+from holdfast.environments.mcp.words import McpTexts
 
 CONNECTION_CLOSED = -32000
 _TERMINATED = 32600
@@ -116,7 +116,7 @@ async def http(
     *,
     headers: Mapping[str, str],
     timeout: tuple[float, float],
-    words: Words,
+    words: McpTexts,
     lost: Callable[[], None],
 ) -> AsyncIterator[Any]:
     """The transport of a URL. `timeout`: seconds to connect, and to read."""

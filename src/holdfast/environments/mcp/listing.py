@@ -33,7 +33,7 @@ class McpTool(Struct, frozen=True):
     contract: Contract
 
 
-class Choice(Struct, frozen=True):
+class ToolChoice(Struct, frozen=True):
     """Which of a server's tools are shown, under which names and contracts."""
 
     allowed: tuple[str, ...] | None = None

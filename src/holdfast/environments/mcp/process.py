@@ -4,7 +4,7 @@
   to nothing else.
 - It does not outlive the driver, however that one ends: its input ends, and where `setpriv` can,
   the kernel kills it.
-- What it writes beside the protocol is kept in bounded `Words` and never reaches the terminal.
+- What it writes beside the protocol is kept in bounded `McpTexts` and never reaches the terminal.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from holdfast.environments.mcp import first
 from holdfast.environments.mcp.first import is_first
-from holdfast.environments.mcp.words import Words
+from holdfast.environments.mcp.words import McpTexts
 from holdfast.records.errors import UsageError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class ServerProcess:
 
 @asynccontextmanager
 async def served(
-    command: Command, words: Words, lost: Callable[[], None]
+    command: Command, words: McpTexts, lost: Callable[[], None]
 ) -> "AsyncIterator[Streams]":
     """Runs a server and carries its messages; `lost` is called when no more can come."""
     process = await ServerProcess.start(command)
@@ -151,13 +151,13 @@ async def served(
             stream.close()
 
 
-async def _listen(process: ServerProcess, words: Words) -> None:
+async def _listen(process: ServerProcess, words: McpTexts) -> None:
     while data := await process.stderr.read(_CHUNK):
         words.hear(data)
 
 
 async def _read(
-    process: ServerProcess, arriving: "Inbound", words: Words, lost: Callable[[], None]
+    process: ServerProcess, arriving: "Inbound", words: McpTexts, lost: Callable[[], None]
 ) -> None:
     try:
         while line := await process.stdout.readline():

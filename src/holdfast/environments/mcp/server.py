@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 from holdfast.environments.mcp.connection import Connection, Http, Stdio
 from holdfast.environments.mcp.environment import McpEnvironment
-from holdfast.environments.mcp.listing import Choice, Contracts, McpTool, contracts_of
-from holdfast.environments.mcp.session import Session
+from holdfast.environments.mcp.listing import Contracts, McpTool, ToolChoice, contracts_of
+from holdfast.environments.mcp.session import McpSession
 from holdfast.environments.mcp.shared import SharedSession, Single
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.rollout.episodes.environment import Recovery
@@ -22,7 +22,7 @@ from holdfast.rollout.episodes.environment import Recovery
 DEFAULT_TIMEOUT = 60.0
 
 
-class Options(TypedDict, total=False):
+class McpOptions(TypedDict, total=False):
     """What all servers have in common."""
 
     recovery: Recovery | str
@@ -47,14 +47,14 @@ class McpServer:
     `async with server:`).
     """
 
-    def __init__(self, connection: Connection, **options: Unpack[Options]):
+    def __init__(self, connection: Connection, **options: Unpack[McpOptions]):
         _check_known(options)
         self.recovery = _recovery(options.get("recovery", Recovery.STATELESS))
         self.shared = options.get("shared", False)
         self.timeout = options.get("timeout", DEFAULT_TIMEOUT)
         self.prefix = options.get("prefix", "")
         allowed = options.get("tools")
-        self._choice = Choice(
+        self._choice = ToolChoice(
             None if allowed is None else _names(allowed),
             self.prefix,
             contracts_of(options.get("contract")),
@@ -84,7 +84,7 @@ class McpServer:
         *args: str,
         env: Mapping[str, str] | None = None,
         cwd: str | PathLike[str] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[McpOptions],
     ) -> "McpServer":
         """A server that is started, and spoken to over its standard input and output.
 
@@ -103,7 +103,7 @@ class McpServer:
         *,
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[McpOptions],
     ) -> "McpServer":
         """A server that is reached by streamable HTTP. `token` is sent as a bearer token."""
         _check_known(options, "headers", "token")
@@ -168,9 +168,9 @@ class McpServer:
 
     # --- what its environments use
 
-    async def begin(self, seed: int | None = None) -> Session:
+    async def begin(self, seed: int | None = None) -> McpSession:
         """A new session, with all tools that were promised."""
-        session = await Session.open(
+        session = await McpSession.open(
             self._connection,
             timeout=self.timeout,
             handshake=self._handshake,
@@ -189,7 +189,7 @@ class McpServer:
     async def release(self) -> None:
         await self._here().release()
 
-    async def shared_session(self) -> Session:
+    async def shared_session(self) -> McpSession:
         return await self._here().session()
 
     def _here(self) -> SharedSession:
@@ -202,7 +202,7 @@ class McpServer:
         if self._tools is None:
             await (await self.begin()).close()
 
-    def _check(self, session: Session) -> None:
+    def _check(self, session: McpSession) -> None:
         # Servers that know nothing else may be slow to say so: they are asked once.
         self._handshake = self._handshake or session.began_with_handshake
         found = self._choice.of(session.tools)
@@ -216,7 +216,7 @@ class McpServer:
 
 
 def _check_known(options: Iterable[str], *more: str) -> None:
-    known = (*Options.__annotations__, *more)
+    known = (*McpOptions.__annotations__, *more)
     unknown = [name for name in options if name not in known]
     if unknown:
         raise UsageError(

@@ -26,7 +26,7 @@ from holdfast.environments.mcp.first import (
     is_first,
 )
 from holdfast.environments.mcp.listing import listed
-from holdfast.environments.mcp.words import Words
+from holdfast.environments.mcp.words import McpTexts
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo, UsageError
 from holdfast.records.failure import root_of
 
@@ -46,7 +46,7 @@ _NOBODY_TO_ASK = re.compile(r"(Elicitation|Sampling|List roots) not supported|no
 """What a server hears that has questions of its own; it makes an error of it."""
 
 
-class Session:
+class McpSession:
     """Made by `open`, ended by `close`."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Session:
         self._handshake = handshake
         self._seed = seed
         self._introduction = introduction
-        self._words = Words(connection.secrets)
+        self._words = McpTexts(connection.secrets)
         self._client: Client | None = None
         self._settled = asyncio.Event()
         self._leaving = asyncio.Event()
@@ -87,7 +87,7 @@ class Session:
         handshake: bool = False,
         seed: int | None = None,
         introduction: Mapping[str, object] | None = None,
-    ) -> "Session":
+    ) -> "McpSession":
         """Ready for calls, with its tools listed; `EnvironmentBroken` if it is not so in time.
 
         Without `handshake`, the server is asked first whether it needs none. `introduction` is what

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from holdfast.environments.mcp.session import Session
+from holdfast.environments.mcp.session import McpSession
 from holdfast.records.errors import EnvironmentBroken
 
 Result = TypeVar("Result")
@@ -43,10 +43,10 @@ class SharedSession:
     work is not started in a loop.
     """
 
-    def __init__(self, open_session: Callable[[], Awaitable[Session]]):
+    def __init__(self, open_session: Callable[[], Awaitable[McpSession]]):
         self._open = open_session
         self._single = Single()
-        self._session: Session | None = None
+        self._session: McpSession | None = None
         self._holders = 0
         self._failures = 0
 
@@ -64,12 +64,12 @@ class SharedSession:
             session, self._session = self._session, None
             await session.close()
 
-    async def session(self) -> Session:
+    async def session(self) -> McpSession:
         if self._session is not None and self._session.is_alive:
             return self._session
         return await self._single.run(self._renewed)
 
-    async def _renewed(self) -> Session:
+    async def _renewed(self) -> McpSession:
         old = self._session
         if old is not None and old.is_alive:
             return old

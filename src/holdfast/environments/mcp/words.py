@@ -13,7 +13,7 @@ MAX_LINE = 400
 LONGEST_REST = 64 * 1024
 
 
-class Words:
+class McpTexts:
     """What a session's server wrote to stderr, or to stdout by mistake, and how it ended."""
 
     def __init__(self, secrets: Iterable[str] = ()):

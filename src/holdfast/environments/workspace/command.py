@@ -35,7 +35,7 @@ class Bounds(Struct, frozen=True):
     output: int
 
 
-class Ended(Struct, frozen=True):
+class CommandEnded(Struct, frozen=True):
     """How a command ended. `stopped` says why it was not allowed to end by itself."""
 
     exit_code: int
@@ -52,14 +52,14 @@ class Launch(Protocol):
         """Called once the command itself is over: ends the rest, and returns when it is gone."""
         ...
 
-    def trouble(self, ended: Ended) -> str:
+    def trouble(self, ended: CommandEnded) -> str:
         """Why the command never ran, or nothing."""
         ...
 
     def close(self) -> None: ...
 
 
-class Stop:
+class CommandStop:
     """Ends a running command from another thread."""
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ def no_watch() -> str:
 
 
 def run(
-    launch: Launch, bounds: Bounds, *, stop: Stop, watch: Callable[[], str] = no_watch
-) -> Ended:
+    launch: Launch, bounds: Bounds, *, stop: CommandStop, watch: Callable[[], str] = no_watch
+) -> CommandEnded:
     """`watch` is asked now and then, and stops the command by giving a reason."""
     with ExitStack() as stack:
         stack.callback(launch.close)
@@ -97,7 +97,7 @@ def run(
             code = process.wait()
             launch.end()
         _drain(reading, output)
-        ended = Ended(code if code >= 0 else 128 - code, output, stopped)
+        ended = CommandEnded(code if code >= 0 else 128 - code, output, stopped)
         if not stopped and (trouble := launch.trouble(ended)):
             raise EnvironmentBroken(trouble)
         return ended
@@ -109,7 +109,7 @@ def _follow(
     output: Output,
     bounds: Bounds,
     *,
-    stop: Stop,
+    stop: CommandStop,
     watch: Callable[[], str],
 ) -> str:
     """Reads until the command is over; the reason, if it has to be stopped."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from holdfast.environments.workspace.limits import MIB, WorkspaceLimit, amount
 from holdfast.environments.workspace.mounts import PLACE
-from holdfast.environments.workspace.tree import Tree
+from holdfast.environments.workspace.tree import FileTree
 from holdfast.records.errors import ToolSaysNo
 
 LARGEST = 16 * MIB
@@ -70,7 +70,7 @@ class Files:
             os.fchown(made, *self._owner)
         return made
 
-    def check_room(self, path: str, size: int, *, tree: Tree, limit: WorkspaceLimit) -> None:
+    def check_room(self, path: str, size: int, *, tree: FileTree, limit: WorkspaceLimit) -> None:
         """Refuses what would not fit; `tree` is the folder as it is."""
         with self._told(path):
             names = self._resolved(path)
@@ -83,7 +83,7 @@ class Files:
         if grown > limit.bytes or len(tree.entries) + missing > limit.files:
             raise ToolSaysNo(f"the workspace may hold {limit}: {path} does not fit any more")
 
-    def listed(self, path: str, tree: Tree) -> str:
+    def listed(self, path: str, tree: FileTree) -> str:
         """The paths in a folder, one per line; folders end with a slash."""
         with self._told(path):
             names = self._resolved(path)

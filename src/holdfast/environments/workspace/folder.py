@@ -69,7 +69,7 @@ class Room:
         return path
 
 
-class Claim:
+class FolderClaim:
     """A folder whose path is known beforehand, and that one at a time may have.
 
     What was left there is removed first, and whatever still runs in it is ended: nothing of an

@@ -17,7 +17,7 @@ MOST = 1 << 30
 """Bytes that a listing may decode to."""
 
 
-class Piece(Struct, frozen=True):
+class ManifestPiece(Struct, frozen=True):
     """A part of a file's content: where it is."""
 
     blob: bytes
@@ -30,7 +30,7 @@ class Kept(Struct, frozen=True):
 
     mode: int
     digest: bytes = b""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[ManifestPiece, ...] = ()
     target: bytes = b""
 
     @property
@@ -104,7 +104,9 @@ def apply(listing: Listing, entries: dict[bytes, Kept]) -> None:
     for path, target in listing.links:
         entries[_checked(path)] = Kept(0o777, target=target)
     for file in listing.files:
-        pieces = tuple(Piece(listing.blobs[number], *where) for number, *where in file.pieces)
+        pieces = tuple(
+            ManifestPiece(listing.blobs[number], *where) for number, *where in file.pieces
+        )
         entries[_checked(file.path)] = Kept(file.mode, file.digest, pieces)
 
 

@@ -22,7 +22,14 @@ from typing import Protocol
 from msgspec import Struct
 
 from holdfast.environments.workspace import mounts
-from holdfast.environments.workspace.command import Bounds, Ended, Launch, Stop, run, spawn
+from holdfast.environments.workspace.command import (
+    Bounds,
+    CommandEnded,
+    CommandStop,
+    Launch,
+    run,
+    spawn,
+)
 from holdfast.environments.workspace.confinement import confinement
 from holdfast.environments.workspace.limits import ResourceLimits
 from holdfast.environments.workspace.processes import kill_all
@@ -45,7 +52,7 @@ class Isolation(StrEnum):
     NONE = "none"
 
 
-class Job(Struct, frozen=True):
+class SandboxJob(Struct, frozen=True):
     """One command and what it may use."""
 
     command: str
@@ -64,7 +71,7 @@ class Sandbox(Protocol):
     owner: tuple[int, int] | None
     """Who must own the files, if it is not us."""
 
-    def launch(self, job: Job) -> Launch: ...
+    def launch(self, job: SandboxJob) -> Launch: ...
 
     def home(self, folder: str) -> str:
         """What a command calls `folder`."""
@@ -106,8 +113,8 @@ def why_no_bwrap() -> str:
         sandbox = Bubblewrap()
         os.chmod(folder, 0o755)  # noqa: S103 - as a workspace is
         give(folder, sandbox.owner)
-        job = Job(_PROBE, folder, folder, {"PATH": os.defpath}, ResourceLimits())
-        stop = Stop()
+        job = SandboxJob(_PROBE, folder, folder, {"PATH": os.defpath}, ResourceLimits())
+        stop = CommandStop()
         try:
             ended = run(sandbox.launch(job), Bounds(30.0, 4096), stop=stop)
         except (EnvironmentBroken, UsageError, OSError) as error:
@@ -131,7 +138,7 @@ def _check_tools() -> None:
         )
 
 
-def _limited(job: Job, *, count_processes: bool) -> list[str]:
+def _limited(job: SandboxJob, *, count_processes: bool) -> list[str]:
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     limits = job.limits.as_arguments(count_processes=count_processes)
     return [_tool("prlimit"), *limits, "--", shell, "-c", job.command]
@@ -147,7 +154,7 @@ class Plain:
     isolation = Isolation.NONE
     owner: tuple[int, int] | None = None
 
-    def launch(self, job: Job) -> Launch:
+    def launch(self, job: SandboxJob) -> Launch:
         return _PlainLaunch(job)
 
     def home(self, folder: str) -> str:
@@ -158,7 +165,7 @@ class Plain:
 
 
 class _PlainLaunch:
-    def __init__(self, job: Job):
+    def __init__(self, job: SandboxJob):
         self._job = job
 
     def start(self, stdout: int) -> "subprocess.Popen[bytes]":
@@ -175,7 +182,7 @@ class _PlainLaunch:
     def end(self) -> None:
         kill_all(self._job.folder)
 
-    def trouble(self, ended: Ended) -> str:
+    def trouble(self, ended: CommandEnded) -> str:
         return ""
 
     def close(self) -> None: ...
@@ -194,7 +201,7 @@ class Bubblewrap:
         self._is_root = os.geteuid() == 0
         self.owner = (NOBODY, NOBODY) if self._is_root else None
 
-    def launch(self, job: Job) -> Launch:
+    def launch(self, job: SandboxJob) -> Launch:
         return _BubblewrapLaunch(job, is_root=self._is_root)
 
     def home(self, folder: str) -> str:
@@ -205,7 +212,7 @@ class Bubblewrap:
 
 
 class _BubblewrapLaunch:
-    def __init__(self, job: Job, *, is_root: bool):
+    def __init__(self, job: SandboxJob, *, is_root: bool):
         self._job = job
         self._is_root = is_root
         self._fds: list[int] = []
@@ -301,7 +308,7 @@ class _BubblewrapLaunch:
         if not poll.poll(GONE_WITHIN * 1000):
             raise EnvironmentBroken(f"a sandbox is not gone {GONE_WITHIN:g} s after it was killed")
 
-    def trouble(self, ended: Ended) -> str:
+    def trouble(self, ended: CommandEnded) -> str:
         has_begun = not self._is_root or _FIRST.search(self._inner_said) is not None
         if b'"exit-code"' in self._said and has_begun:
             return ""

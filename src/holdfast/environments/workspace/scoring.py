@@ -12,7 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.environments.workspace.command import Ended
+from holdfast.environments.workspace.command import CommandEnded
 from holdfast.environments.workspace.files import Files
 from holdfast.environments.workspace.folder import remove
 from holdfast.environments.workspace.source import as_bytes, copy, digest_of, put
@@ -35,7 +35,7 @@ _SUITE = re.compile(rb"<testsuite\b[^>]*>")
 _COUNT = re.compile(rb'\b(tests|failures|errors|skipped)="(\d{1,9})"')
 
 
-class Scoring(Struct, frozen=True):
+class WorkspaceScoring(Struct, frozen=True):
     """One way to score a workspace."""
 
     command: str
@@ -70,7 +70,7 @@ class Counts(Struct, frozen=True):
         return self.passed > 0 and not self.failed and not self.errors
 
 
-class Home(Protocol):
+class ScoringHome(Protocol):
     """What a command calls its home."""
 
     def home(self, folder: str) -> str: ...
@@ -82,7 +82,7 @@ def make(
     *,
     keep: tuple[str, ...] | None,
     timeout: float | None,
-) -> Scoring:
+) -> WorkspaceScoring:
     for path in (*files, *(keep or ())):
         parts = path.split("/")
         if path.startswith("/") or ".." in parts:
@@ -91,7 +91,7 @@ def make(
     if normal is not None and "." in normal:
         normal = None
     contents = {os.path.normpath(path): as_bytes(path, body) for path, body in files.items()}
-    made = Scoring(command, contents, normal, timeout)
+    made = WorkspaceScoring(command, contents, normal, timeout)
     _made.pop(made.action, None)
     _made[made.action] = None
     if len(_made) > MOST_KNOWN:
@@ -109,7 +109,7 @@ def check_none(action: str) -> None:
         )
 
 
-def prepare(scoring: Scoring, workspace: str, files: Files) -> None:
+def prepare(scoring: WorkspaceScoring, workspace: str, files: Files) -> None:
     """Fills the empty folder of `files`."""
     kept = None if scoring.keep is None else {os.fsencode(path) for path in scoring.keep}
     copy(workspace, files.root, wanted=lambda path: _is_wanted(path, kept))
@@ -143,7 +143,7 @@ def _clear(root: str, path: str) -> None:
             return
 
 
-def environment(scoring: Scoring, home: str, given: Mapping[str, str]) -> dict[str, str]:
+def environment(scoring: WorkspaceScoring, home: str, given: Mapping[str, str]) -> dict[str, str]:
     """Variables for the command besides those that all commands get (`given`)."""
     if not scoring.is_pytest:
         return {"PYTHONNOUSERSITE": "1"}
@@ -153,7 +153,9 @@ def environment(scoring: Scoring, home: str, given: Mapping[str, str]) -> dict[s
     return {"PYTHONNOUSERSITE": "1", "PYTEST_ADDOPTS": options}
 
 
-def observe(scoring: Scoring, ended: Ended, files: Files, *, text: str) -> Observation:
+def observe(
+    scoring: WorkspaceScoring, ended: CommandEnded, files: Files, *, text: str
+) -> Observation:
     """What pytest counted decides, where it ran: leaving early with 0 proves nothing."""
     info: dict[str, object] = {
         "exit_code": ended.exit_code, "stopped": ended.stopped, "output": text

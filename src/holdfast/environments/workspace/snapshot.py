@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from holdfast.environments.workspace import manifest
 from holdfast.environments.workspace.limits import MIB
-from holdfast.environments.workspace.manifest import Kept, Piece
+from holdfast.environments.workspace.manifest import Kept, ManifestPiece
 from holdfast.environments.workspace.threads import in_thread
-from holdfast.environments.workspace.tree import Entry, Tree, parts
+from holdfast.environments.workspace.tree import FileTree, TreeEntry, parts
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.episodes.environment import Blobs
 
@@ -27,11 +27,11 @@ SETTLED_NS = 1_000_000_000
 system's clock: it is read again next time."""
 
 Packing = Generator[bytes, bytes, None]
-Storing = Generator[bytes, bytes, tuple[bytes, tuple[Piece, ...]]]
+Storing = Generator[bytes, bytes, tuple[bytes, tuple[ManifestPiece, ...]]]
 
 
 class _Seen(Struct, frozen=True):
-    entry: Entry
+    entry: TreeEntry
     kept: Kept
     settled: bool
 
@@ -42,14 +42,14 @@ class Snapshots:
     def __init__(self, blobs: Blobs):
         self._blobs = blobs
         self._seen: dict[bytes, _Seen] = {}
-        self._contents: dict[bytes, tuple[Piece, ...]] = {}
+        self._contents: dict[bytes, tuple[ManifestPiece, ...]] = {}
         """By the digest of a file's content or of a part of one."""
         self._base = b""
         self._listed: dict[bytes, Kept] = {}
         """What the listing `base` holds."""
         self._last: tuple[dict[bytes, Kept], bytes] | None = None
 
-    async def take(self, root: str, tree: Tree) -> bytes:
+    async def take(self, root: str, tree: FileTree) -> bytes:
         entries: dict[bytes, Kept] = {}
         packing = self._packing(root, tree, entries)
         body = await in_thread(lambda: _next(packing.__next__))
@@ -72,7 +72,7 @@ class Snapshots:
 
     # --- storing
 
-    def _packing(self, root: str, tree: Tree, entries: dict[bytes, Kept]) -> Packing:
+    def _packing(self, root: str, tree: FileTree, entries: dict[bytes, Kept]) -> Packing:
         """Yields the blobs that have to be stored, is sent their digests, and fills `entries`.
         Nothing counts as seen before all of it is stored."""
         fresh: dict[bytes, _Seen] = {}
@@ -97,7 +97,7 @@ class Snapshots:
             entries[path] = one.kept
         self._seen = fresh
 
-    def _store(self, where: bytes, entry: Entry, pack: "_Pack") -> Storing:
+    def _store(self, where: bytes, entry: TreeEntry, pack: "_Pack") -> Storing:
         """The pieces are known later where the content waits in the pack."""
         if entry.size > SMALL:
             return (yield from self._store_parts(where))
@@ -113,18 +113,18 @@ class Snapshots:
         if pack.size:
             blob = yield b"".join(pack.contents)
             for digest, (offset, length) in pack.where.items():
-                self._contents[digest] = (Piece(blob, offset, length),)
+                self._contents[digest] = (ManifestPiece(blob, offset, length),)
         pack.clear()
 
     def _store_parts(self, where: bytes) -> Storing:
         whole = hashlib.blake2b(digest_size=16)
-        pieces: list[Piece] = []
+        pieces: list[ManifestPiece] = []
         for part in parts(where, PART):
             whole.update(part)
             digest = _digest(part)
             if digest not in self._contents:
                 blob = yield part
-                self._contents[digest] = (Piece(blob, 0, len(part)),)
+                self._contents[digest] = (ManifestPiece(blob, 0, len(part)),)
             pieces += self._contents[digest]
         return whole.digest(), tuple(pieces)
 
@@ -202,7 +202,7 @@ def _next(advance: Callable[[], bytes]) -> bytes | None:
         return None
 
 
-def _is_settled(entry: Entry) -> bool:
+def _is_settled(entry: TreeEntry) -> bool:
     return time.time_ns() - max(entry.ctime_ns, entry.mtime_ns) > SETTLED_NS
 
 
@@ -210,7 +210,7 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _plain(root: str, path: bytes, entry: Entry) -> Kept:
+def _plain(root: str, path: bytes, entry: TreeEntry) -> Kept:
     if entry.is_folder:
         return Kept(entry.mode)
     return Kept(0o777, target=os.readlink(os.path.join(os.fsencode(root), path)))

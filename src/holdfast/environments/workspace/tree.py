@@ -21,7 +21,7 @@ PERMISSIONS = 0o1777
 """Neither set-user-id nor set-group-id: a snapshot gives nobody rights."""
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     """One file, folder or link as `lstat` tells it."""
 
     kind: int
@@ -40,11 +40,11 @@ class Entry(NamedTuple):
         return self.kind == stat.S_IFREG
 
 
-class Tree:
+class FileTree:
     """A folder as it was when it was scanned."""
 
     def __init__(self) -> None:
-        self.entries: dict[bytes, Entry] = {}
+        self.entries: dict[bytes, TreeEntry] = {}
         self.strange: list[bytes] = []
         """Sockets, pipes, devices, and what is nested too deeply: not kept."""
         self.bytes = 0
@@ -55,9 +55,9 @@ class Tree:
         return self.is_whole and self.bytes <= limit.bytes and len(self.entries) <= limit.files
 
 
-def scan(root: str, *, most: int) -> Tree:
+def scan(root: str, *, most: int) -> FileTree:
     """Looks at `most` entries at the most. What vanishes meanwhile is not there."""
-    tree = Tree()
+    tree = FileTree()
     base = os.fsencode(root)
     folders = [b""]
     while folders:
@@ -75,7 +75,7 @@ def scan(root: str, *, most: int) -> Tree:
     return tree
 
 
-def _note(tree: Tree, item: "os.DirEntry[bytes]", path: bytes, folders: list[bytes]) -> None:
+def _note(tree: FileTree, item: "os.DirEntry[bytes]", path: bytes, folders: list[bytes]) -> None:
     try:
         found = item.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -86,7 +86,9 @@ def _note(tree: Tree, item: "os.DirEntry[bytes]", path: bytes, folders: list[byt
         return
     size = found.st_size if kind == stat.S_IFREG else 0
     mode = found.st_mode & PERMISSIONS
-    tree.entries[path] = Entry(kind, mode, size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+    tree.entries[path] = TreeEntry(
+        kind, mode, size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    )
     tree.bytes += size
     if kind == stat.S_IFDIR:
         folders.append(path)
@@ -134,7 +136,7 @@ def give(root: str, owner: tuple[int, int] | None) -> None:
         os.chown(os.path.join(os.fsencode(root), path), *owner, follow_symlinks=False)
 
 
-def trim(root: str, before: Tree, limit: WorkspaceLimit) -> tuple[Tree, list[bytes]]:
+def trim(root: str, before: FileTree, limit: WorkspaceLimit) -> tuple[FileTree, list[bytes]]:
     """Brings a folder back within its limit by removing what was added or changed since `before`,
     the largest first. The tree that is left, and what was removed."""
     removed: list[bytes] = []
@@ -151,7 +153,7 @@ def trim(root: str, before: Tree, limit: WorkspaceLimit) -> tuple[Tree, list[byt
         removed += gone
 
 
-def _remove_some(root: str, tree: Tree, before: Tree, limit: WorkspaceLimit) -> list[bytes]:
+def _remove_some(root: str, tree: FileTree, before: FileTree, limit: WorkspaceLimit) -> list[bytes]:
     size, files = tree.bytes, len(tree.entries)
     removed = []
     for path in _newest_first(tree, before):
@@ -164,7 +166,7 @@ def _remove_some(root: str, tree: Tree, before: Tree, limit: WorkspaceLimit) -> 
     return removed
 
 
-def _newest_first(tree: Tree, before: Tree) -> Iterable[bytes]:
+def _newest_first(tree: FileTree, before: FileTree) -> Iterable[bytes]:
     changed = [path for path, entry in tree.entries.items() if before.entries.get(path) != entry]
     # Folders last, the innermost of them first: removing one removes what is in it.
     return sorted(
@@ -178,7 +180,7 @@ def _newest_first(tree: Tree, before: Tree) -> Iterable[bytes]:
     )
 
 
-def _is_old_folder(path: bytes, tree: Tree, before: Tree) -> bool:
+def _is_old_folder(path: bytes, tree: FileTree, before: FileTree) -> bool:
     """Changed only in what it holds."""
     old = before.entries.get(path)
     return old is not None and old.is_folder and tree.entries[path].is_folder

@@ -16,16 +16,16 @@ from msgspec import structs
 
 from holdfast.environments.workspace import folder as folders
 from holdfast.environments.workspace import mounts, sandbox, scoring, settings
-from holdfast.environments.workspace.command import Bounds, Ended, Launch, Stop, run
+from holdfast.environments.workspace.command import Bounds, CommandEnded, CommandStop, Launch, run
 from holdfast.environments.workspace.files import Files
 from holdfast.environments.workspace.limits import ResourceLimits, WorkspaceLimit, amount
 from holdfast.environments.workspace.output import Output
-from holdfast.environments.workspace.sandbox import Isolation, Job, Sandbox
-from holdfast.environments.workspace.scoring import Scoring
+from holdfast.environments.workspace.sandbox import Isolation, Sandbox, SandboxJob
+from holdfast.environments.workspace.scoring import WorkspaceScoring
 from holdfast.environments.workspace.snapshot import Snapshots
 from holdfast.environments.workspace.source import Source, digest_of
 from holdfast.environments.workspace.threads import in_thread
-from holdfast.environments.workspace.tree import Tree, give, scan, told, trim
+from holdfast.environments.workspace.tree import FileTree, give, scan, told, trim
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.records.redaction import hide_variables
 from holdfast.rollout.episodes.environment import (
@@ -88,9 +88,9 @@ class Workspace(Environment):
             self._read_only += mounts.interpreter()
         self._root = root
         self._tools = _named(self, tools)
-        self._scorings: dict[str, Scoring] = {}
+        self._scorings: dict[str, WorkspaceScoring] = {}
         self._place = ""
-        self._tree: Tree | None = None
+        self._tree: FileTree | None = None
         """The folder as it is now, if that is known."""
         self.timeout = max(DEFAULT_TIMEOUT, command_timeout + OURS)
 
@@ -238,7 +238,7 @@ class Workspace(Environment):
         self._inode = os.lstat(self.path).st_ino
         self._files = Files(self.path, owner=self._sandbox.owner)
 
-    def _begin(self) -> Tree:
+    def _begin(self) -> FileTree:
         self._source.write(self.path, self._files)
         give(self.path, self._sandbox.owner)
         tree = self._tree = self._known_tree()
@@ -255,17 +255,19 @@ class Workspace(Environment):
         folders.remove(place)
         self._place, self._tree = "", None
 
-    def _known_tree(self) -> Tree:
+    def _known_tree(self) -> FileTree:
         if self._tree is not None:
             return self._tree
         return scan(self.path, most=2 * self._limit.files)
 
-    async def _execute(self, command: str, timeout: float | None = None) -> tuple[Ended, str]:
+    async def _execute(
+        self, command: str, timeout: float | None = None
+    ) -> tuple[CommandEnded, str]:
         """Runs it, and brings the folder back within its limit."""
         seconds = self._seconds(timeout)
         job = self._job(command, self.path)
 
-        def work(stop: Stop) -> tuple[Ended, str]:
+        def work(stop: CommandStop) -> tuple[CommandEnded, str]:
             before = self._known_tree()
             self._tree = None
             ended = run(
@@ -281,10 +283,10 @@ class Workspace(Environment):
 
         return await _stoppable(work)
 
-    async def _score(self, wanted: Scoring) -> Observation:
+    async def _score(self, wanted: WorkspaceScoring) -> Observation:
         seconds = self._seconds(wanted.timeout)
 
-        def work(stop: Stop) -> Observation:
+        def work(stop: CommandStop) -> Observation:
             place = os.path.join(self._place, "score", folders.FILES)
             folders.remove(os.path.dirname(place))
             folders.make(place)
@@ -306,13 +308,13 @@ class Workspace(Environment):
 
         return await _stoppable(work)
 
-    def _job(self, command: str, folder: str, extra: Mapping[str, str] | None = None) -> Job:
+    def _job(self, command: str, folder: str, extra: Mapping[str, str] | None = None) -> SandboxJob:
         if "\0" in command or len(command.encode("utf-8", "replace")) > LONGEST_COMMAND:
             raise ToolSaysNo(
                 f"a command is text of at most {LONGEST_COMMAND:,} bytes without NUL: write it to "
                 "a file and run that"
             )
-        return Job(
+        return SandboxJob(
             command=command.encode("utf-8", "replace").decode(),
             folder=folder,
             temporary=self._temporary,
@@ -353,7 +355,7 @@ class Workspace(Environment):
             folders.remove(self._temporary)
             folders.make(self._temporary)
 
-    def _said(self, ended: Ended, note: str, *, folder: str = "") -> str:
+    def _said(self, ended: CommandEnded, note: str, *, folder: str = "") -> str:
         # Without a sandbox they are folders of this machine, others each time.
         names = {folder or self.path: mounts.PLACE, self._temporary: "/tmp"}  # noqa: S108
         rename = {os.fsencode(old): os.fsencode(new) for old, new in names.items()}
@@ -378,8 +380,8 @@ class Workspace(Environment):
         self._write(path, text.replace(old, new).encode("utf-8", "replace"))
 
 
-async def _stoppable(work: Callable[[Stop], Result]) -> Result:
-    stop = Stop()
+async def _stoppable(work: Callable[[CommandStop], Result]) -> Result:
+    stop = CommandStop()
     try:
         return await in_thread(lambda: work(stop), interrupt=stop.set)
     finally:

@@ -33,7 +33,7 @@ from holdfast.gateway.agents import remote
 from holdfast.gateway.agents.gateway_processor import attempt_of
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.http.request import Visit
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Binding, Gateway
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.redaction import redact
@@ -132,7 +132,9 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
         try:
             record = LogRecord.model_validate_json(await visit.body())
         except ValidationError as error:
-            raise Refused(400, f"a log record is an object: {error.errors()[0]['msg']}") from error
+            raise RequestRejected(
+                400, f"a log record is an object: {error.errors()[0]['msg']}"
+            ) from error
         for name in record.rollouts:
             self._note(name, record.status)
         return await visit.telling.whole(b"{}")

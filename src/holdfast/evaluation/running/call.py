@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.evaluation.definition.definition import Definition, Variant, variants_of
 from holdfast.evaluation.definition.options import Options
 from holdfast.evaluation.rows.eval_protocol import import_theirs
-from holdfast.evaluation.running.session import Session
+from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.records.errors import ScoringStopped, UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Evaluation:
         if len(given) == (2 if is_method else 1):
             return _judged(function(*given[:-1], **{rows: given[-1]}, **arguments))
         named = dict(zip(wanted, given, strict=False)) | arguments
-        session = Session()
+        session = EvaluationSession()
         try:
             for variant in variants_of(self._definition):
                 _run(self._experiment(session, variant, named)).check()
@@ -91,7 +91,7 @@ class Evaluation:
             session.close()
 
     def _chosen(
-        self, session: Session, name: str | None, arguments: Mapping[str, object] | None
+        self, session: EvaluationSession, name: str | None, arguments: Mapping[str, object] | None
     ) -> "Experiment":
         variants = variants_of(self._definition, session.options)
         known = [one.id for one in variants]
@@ -107,7 +107,7 @@ class Evaluation:
         return self._experiment(session, chosen, arguments or {})
 
     def _experiment(
-        self, session: Session, variant: Variant, arguments: Mapping[str, object]
+        self, session: EvaluationSession, variant: Variant, arguments: Mapping[str, object]
     ) -> "Experiment":
         from holdfast.evaluation.running.experiment import Experiment
         from holdfast.evaluation.running.resume import run_name
@@ -150,11 +150,13 @@ def _judged(found: object) -> object:
     return Judged(found) if isinstance(found, list) else found
 
 
-def _session(options: Options | None, journal: str | None) -> Session:
+def _session(options: Options | None, journal: str | None) -> EvaluationSession:
     from msgspec import structs
 
     options = options or Options()
-    return Session(options if journal is None else structs.replace(options, journal=str(journal)))
+    return EvaluationSession(
+        options if journal is None else structs.replace(options, journal=str(journal))
+    )
 
 
 def _with(

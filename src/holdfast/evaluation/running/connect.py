@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from holdfast.evaluation.definition.completion_params import Setting
 from holdfast.evaluation.processors.basic import NoPolicy
-from holdfast.evaluation.running.providers import PROVIDERS, Address, address_of, names_of
-from holdfast.evaluation.running.session import Session
+from holdfast.evaluation.running.providers import PROVIDERS, ProviderAddress, address_of, names_of
+from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
@@ -28,7 +28,7 @@ EMBEDDED = "tiny"
 """The name of the embedded engine's own model."""
 
 
-class Connection(Struct, frozen=True):
+class EvaluationConnection(Struct, frozen=True):
     policy: Policy
     renderer: Renderer
 
@@ -36,12 +36,12 @@ class Connection(Struct, frozen=True):
 @asynccontextmanager
 async def connected(
     setting: Setting,
-    session: Session,
+    session: EvaluationSession,
     *,
     policy: "Policy | str | Sequence[str] | None" = None,
     renderer: Renderer | None = None,
     needed: bool = True,
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[EvaluationConnection]:
     """`policy`: an address, several, or a policy of the caller's own, which stays open. Where it is
     not `needed`, since the processor may ask somebody else, that there is none is said by the
     first row that asks."""
@@ -53,24 +53,24 @@ async def connected(
         except UsageError as error:
             if needed:
                 raise
-            found = Connection(NoPolicy(setting.model or "", error), MessagesOnly())
+            found = EvaluationConnection(NoPolicy(setting.model or "", error), MessagesOnly())
         yield found
 
 
 @asynccontextmanager
 async def _connected(
     setting: Setting,
-    session: Session,
+    session: EvaluationSession,
     *,
     policy: "Policy | str | Sequence[str] | None",
     renderer: Renderer | None,
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[EvaluationConnection]:
     urls = addresses(policy)
     if policy is not None and urls is None:
         assert not isinstance(policy, str | Sequence), "it is no address"
         await policy.check()
         _require(setting.model, (policy.model,), "the policy that was given")
-        yield Connection(policy, renderer or _renderer(policy))
+        yield EvaluationConnection(policy, renderer or _renderer(policy))
         return
     address = address_of(
         model=setting.model,
@@ -81,13 +81,15 @@ async def _connected(
     )
     if address is not None:
         async with _opened(setting, address, session) as found:
-            yield Connection(found, renderer or _renderer(found))
+            yield EvaluationConnection(found, renderer or _renderer(found))
         return
     _check_embedded(setting)
     async with session.embedded(_folder(setting)) as engine:
-        address = Address((engine.url,), None, "the embedded engine, since no policy is named")
+        address = ProviderAddress(
+            (engine.url,), None, "the embedded engine, since no policy is named"
+        )
         async with _opened(setting, address, session, embedded=engine.model) as found:
-            yield Connection(found, renderer or _renderer(found))
+            yield EvaluationConnection(found, renderer or _renderer(found))
 
 
 def addresses(policy: "Policy | str | Sequence[str] | None") -> tuple[str, ...] | None:
@@ -119,7 +121,11 @@ def _check_embedded(setting: Setting) -> None:
 
 @asynccontextmanager
 async def _opened(
-    setting: Setting, address: Address, session: Session, *, embedded: str | None = None
+    setting: Setting,
+    address: ProviderAddress,
+    session: EvaluationSession,
+    *,
+    embedded: str | None = None,
 ) -> "AsyncIterator[EnginePolicy]":
     from holdfast.policy.client.replicas import EnginePolicy
 
@@ -137,7 +143,7 @@ async def _opened(
 
 
 async def _model(
-    asked: "EnginePolicy", setting: Setting, address: Address, *, embedded: str | None
+    asked: "EnginePolicy", setting: Setting, address: ProviderAddress, *, embedded: str | None
 ) -> str:
     """The name by which the engine knows the setting's model."""
     from holdfast.policy.client.discovery import served_models

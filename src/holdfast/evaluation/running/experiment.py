@@ -28,7 +28,7 @@ from holdfast.evaluation.processors.basic import NoOpRolloutProcessor, NoPolicy
 from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
 from holdfast.evaluation.rows.convert import task_of
 from holdfast.evaluation.rows.eval_protocol import import_theirs
-from holdfast.evaluation.running.connect import Connection, addresses, connected
+from holdfast.evaluation.running.connect import EvaluationConnection, addresses, connected
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
 from holdfast.evaluation.running.providers import POLICY, names_of
 from holdfast.evaluation.running.resume import (
@@ -40,7 +40,7 @@ from holdfast.evaluation.running.resume import (
 )
 from holdfast.evaluation.running.scorer import scorer_of
 from holdfast.evaluation.running.scorer_row import RowMaker
-from holdfast.evaluation.running.session import Session
+from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.evaluation.running.signals import Interrupted, interruptible
 from holdfast.evaluation.stats.outcome import Outcome, Part
 from holdfast.evaluation.stats.results import Settled, results_of
@@ -68,7 +68,7 @@ class Experiment(Struct, frozen=True):
     variant: Variant
     name: str
     """The base of its runs' names."""
-    session: Session
+    session: EvaluationSession
     arguments: Mapping[str, object] = {}
     """Fixtures, parameters and `self`: what the function is given beside its rows."""
     parameters: Mapping[str, object] = {}
@@ -174,7 +174,7 @@ async def _rolled_out(work: _Work, setting: Setting, name: str) -> Run:
     spec = _spec(work, setting, name)
     spec.check(tasks=len(work.tasks))
     if isinstance(work.processor, NoOpRolloutProcessor):
-        own = Connection(NoPolicy(), MessagesOnly())
+        own = EvaluationConnection(NoPolicy(), MessagesOnly())
         return await _driven(work, structs.replace(spec, renderer=own.renderer.name), own, setting)
     finished = await _finished_already(work, setting, spec)
     if finished is not None:
@@ -242,7 +242,9 @@ async def _finished_already(work: _Work, setting: Setting, spec: RunSpec) -> Run
     )
 
 
-async def _driven(work: _Work, spec: RunSpec, connection: Connection, setting: Setting) -> Run:
+async def _driven(
+    work: _Work, spec: RunSpec, connection: EvaluationConnection, setting: Setting
+) -> Run:
     options = work.experiment.session.options
     opened = await open_recorded(
         work.journal, spec, work.tasks, new=options.new, resume=options.resume

@@ -10,7 +10,7 @@ from holdfast.evaluation.rows.result import EvaluateResult
 from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.evaluation.running.experiment import Experiment
 from holdfast.evaluation.running.resume import limited
-from holdfast.evaluation.running.session import Session
+from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.journal.journal import Journal
 from holdfast.rollout.processors.processor import fingerprint_of
 
@@ -36,7 +36,7 @@ def experiment_of(row: EvaluationRow, journal: str) -> Experiment:
         definition=definition,
         variant=variants_of(definition)[0],
         name=limited(f"{PREFIX}{name}"),
-        session=Session(Options(journal=journal)),
+        session=EvaluationSession(Options(journal=journal)),
     )
 
 

@@ -26,7 +26,7 @@ PROVIDERS: Mapping[str, Provider] = {
 }
 
 
-class Address(Struct, frozen=True):
+class ProviderAddress(Struct, frozen=True):
     """Where a setting's model is served."""
 
     urls: tuple[str, ...]
@@ -45,14 +45,14 @@ def address_of(
     base_url: str | None,
     api_key: str | None,
     environment: Mapping[str, str],
-) -> Address | None:
+) -> ProviderAddress | None:
     """`given` goes first, then the setting's own address, the provider that its model's name
     begins with, and HOLDFAST_POLICY. None: nobody names one, and the embedded engine serves."""
     key = api_key or environment.get(KEY)
     if given:
-        return Address(given, key, "--holdfast-policy")
+        return ProviderAddress(given, key, "--holdfast-policy")
     if base_url is not None:
-        return Address((base_url,), key, "the completion params' base_url")
+        return ProviderAddress((base_url,), key, "the completion params' base_url")
     if (name := provider_of(model)) is not None:
         provider = PROVIDERS[name]
         key = api_key or environment.get(provider.key)
@@ -61,9 +61,9 @@ def address_of(
                 f"model {model!r} is served by {provider.url}, which wants a key: set "
                 f"{provider.key}, or name another engine with --holdfast-policy URL"
             )
-        return Address((provider.url,), key, f"the model's prefix {name}/")
+        return ProviderAddress((provider.url,), key, f"the model's prefix {name}/")
     if named := environment.get(POLICY, "").split():
-        return Address(tuple(named), key, POLICY)
+        return ProviderAddress(tuple(named), key, POLICY)
     return None
 
 

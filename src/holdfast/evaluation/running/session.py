@@ -27,7 +27,7 @@ def _to_stderr(line: str) -> None:
     print(f"holdfast: {line}", file=sys.stderr, flush=True)  # noqa: T201 - people read it
 
 
-class Session:
+class EvaluationSession:
     """Close it when all evaluations are done."""
 
     def __init__(

@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor
 from holdfast.gateway.assignment.hold_routes import OutsideHold
-from holdfast.gateway.assignment.queue import REJOIN, Offer, Offers
+from holdfast.gateway.assignment.queue import REJOIN, Offers, PendingTrajectory
 from holdfast.gateway.assignment.routes import Counter
 from holdfast.gateway.assignment.unbound_keys import Strangers
 from holdfast.gateway.calls.attempt_status import Register
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Keys
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Binding, Gateway, Inner
-from holdfast.gateway.workers.peers import Peers, Place
+from holdfast.gateway.workers.peers import Peers, WorkerPlace
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import Rewound
 from holdfast.records.run import Run
@@ -35,8 +35,8 @@ from holdfast.rollout.processors.processor import Returned
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tools.tool import Function, Tool
 
-RUN_OVER = Refused(410, "every trajectory of the run is done", code="run_over")
-STOPPING = Refused(503, "the gateway is closing", code="stopping")
+RUN_OVER = RequestRejected(410, "every trajectory of the run is done", code="run_over")
+STOPPING = RequestRejected(503, "the gateway is closing", code="stopping")
 REPLACED = "another agent has taken the trajectory"
 LOOK = 0.2
 
@@ -53,9 +53,9 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         *,
         silence: float = SILENCE,
         rejoin: float = REJOIN,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         ignore: Sequence[str] = (),
-        place: Place | None = None,
+        place: WorkerPlace | None = None,
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
         finish: Finish | None = None,
@@ -76,7 +76,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         )
         self._keys = Keys()
         self._offers = Offers(rejoin)
-        self._by_key: dict[str, Offer] = {}
+        self._by_key: dict[str, PendingTrajectory] = {}
         self._peers = None if place is None else Peers(place, self._limits)
         self._outside = OutsideHold(self.hold, peers=self._peers)
         self._register: Register | None = None
@@ -114,7 +114,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
     def _is_stopping(self) -> bool:
         return self._session is not None and self._session.is_stopping
 
-    def _adopt(self, offer: Offer, key: str) -> None:
+    def _adopt(self, offer: PendingTrajectory, key: str) -> None:
         self._running.adopt(offer.binding, key)
 
     def _unheard(self, ticket: str) -> None:
@@ -139,7 +139,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         """Waits for an agent, and then for its end; its reward is the trajectory's."""
         self._session = t.session
         attempt = len(t.session.history.attempts) + 1
-        offer = Offer(t.key, attempt, t.task, binding, trajectory, asyncio.Event())
+        offer = PendingTrajectory(t.key, attempt, t.task, binding, trajectory, asyncio.Event())
         self._by_key[binding.key] = offer
         await self._offers.put(offer)
         try:
@@ -149,7 +149,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
             await self._offers.withdraw(offer)
             del self._by_key[binding.key]
 
-    async def _until_over(self, t: Rollout, offer: Offer) -> None:
+    async def _until_over(self, t: Rollout, offer: PendingTrajectory) -> None:
         trajectory = offer.trajectory
         done = asyncio.create_task(trajectory.completed.wait())
         replaced = asyncio.create_task(offer.replaced.wait())

@@ -16,7 +16,7 @@ from holdfast.gateway.agents.workspace_policy import FRESH, WorkspaceWorld, Worl
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.strip_fields import Ignoring
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed, AgentSilent
 from holdfast.gateway.server import Binding, Gateway
 from holdfast.gateway.weight_hold import HOLD_SECONDS, Hold
@@ -55,7 +55,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         environments: Sequence[MakeEnvironment] = (),
         world: World = FRESH,
         finish: Finish | None = None,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         ignore: Sequence[str] = (),
         address: Address = LOOPBACK,
         on_refused: OnRefused | str = OnRefused.FAIL,
@@ -76,7 +76,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self.environments = makers(environments)
         self.world = world
         self.finish = finish
-        self._limits = limits or Limits()
+        self._limits = limits or GatewayLimits()
         self._ignore = Ignoring(ignore).names
         self._address = address
         hide(self._address.token)

@@ -25,7 +25,7 @@ from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor, attempt_of
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed
 from holdfast.gateway.server import Binding
 from holdfast.records.errors import EnvironmentBroken, UsageError
@@ -78,7 +78,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
         finish: Finish | None = None,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         ignore: Sequence[str] = (),
         address: Address = LOOPBACK,
         on_refused: OnRefused | str = OnRefused.FAIL,

@@ -11,7 +11,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from holdfast.environments.workspace.command import Ended, Launch, Stop
+from holdfast.environments.workspace.command import CommandEnded, CommandStop, Launch
 from holdfast.environments.workspace.output import Output
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.gateway.agents.process import TAIL, end_of
@@ -30,13 +30,13 @@ class FolderProcess:
 
     async def run(self) -> int:
         """Its exit code; negative for a signal."""
-        stop = Stop()
+        stop = CommandStop()
         try:
             return await in_thread(lambda: self._run(stop), interrupt=stop.set)
         finally:
             stop.close()
 
-    def _run(self, stop: Stop) -> int:
+    def _run(self, stop: CommandStop) -> int:
         try:
             with self._output.open("wb") as file:
                 process = self._launch.start(file.fileno())
@@ -48,7 +48,7 @@ class FolderProcess:
                 self._launch.end()
             said = Output(TAIL)
             said.add(self.last_words.encode("utf-8", "replace"))
-            if not is_stopped and (trouble := self._launch.trouble(Ended(code, said))):
+            if not is_stopped and (trouble := self._launch.trouble(CommandEnded(code, said))):
                 raise EnvironmentBroken(trouble)
             return SIGNALLED - code if code > SIGNALLED else code
         finally:
@@ -59,7 +59,7 @@ class FolderProcess:
         return end_of(self._output)
 
 
-def _over_or_stopped(process: "subprocess.Popen[bytes]", stop: Stop) -> bool:
+def _over_or_stopped(process: "subprocess.Popen[bytes]", stop: CommandStop) -> bool:
     """Whether it was stopped."""
     ending = os.pidfd_open(process.pid)
     try:

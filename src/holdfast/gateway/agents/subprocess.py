@@ -30,7 +30,7 @@ from holdfast.gateway.agents.workspace_policy import (
 )
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed, AgentKilled
 from holdfast.gateway.server import Binding
 from holdfast.records.errors import UsageError
@@ -66,7 +66,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         world: World = FRESH,
         resume_command: Sequence[str] | None = None,
         finish: Finish | None = None,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         ignore: Sequence[str] = (),
         on_refused: OnRefused | str = OnRefused.FAIL,
     ):

@@ -62,7 +62,7 @@ async def scratch_of(key: TrajectoryKey) -> AsyncIterator[Path]:
     """A trajectory's folder: empty, and at the same path in each of its attempts, also by another
     process. Only where somebody else has it (a driver that was frozen, another run of the same
     name) it is another, which is logged."""
-    claim = folders.Claim(root(), (_name_of(key, number) for number in range(_NAMES)))
+    claim = folders.FolderClaim(root(), (_name_of(key, number) for number in range(_NAMES)))
     try:
         place = await in_thread(claim.take)
         if claim.name != _name_of(key, 0):

@@ -20,7 +20,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from holdfast.gateway.http.request import Visit
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Endpoint
 from holdfast.gateway.weight_hold import HOLD_SECONDS, Hold
 from holdfast.gateway.workers import peers as between
@@ -33,7 +33,7 @@ KEPT = ".order"
 _log = logging.getLogger("holdfast.gateway")
 
 
-class Wanted(Struct, forbid_unknown_fields=True):
+class HoldRequest(Struct, forbid_unknown_fields=True):
     seconds: float = HOLD_SECONDS
 
 
@@ -90,10 +90,10 @@ class OutsideHold:
             self._obey(msgspec.json.decode(told, type=Order))
 
     async def _wanted(self, visit: Visit) -> web.StreamResponse:
-        seconds = _read(await visit.body(), Wanted, '{"seconds": 60}').seconds
+        seconds = _read(await visit.body(), HoldRequest, '{"seconds": 60}').seconds
         if not 0 < seconds <= LONGEST:
             words = f"a hold has a deadline: give seconds above 0, at most {LONGEST:g}"
-            raise Refused(400, words, param="seconds")
+            raise RequestRejected(400, words, param="seconds")
         workers = await self._give(time.monotonic() + seconds)
         told = {"held": True, "seconds": seconds, "workers": workers}
         return await visit.telling.whole(msgspec.json.encode(told))
@@ -142,4 +142,4 @@ def _read(body: bytes, kind: "type[between.Asked]", wanted: str) -> "between.Ask
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (ValueError, RecursionError) as error:  # What is no UTF-8 is no MsgspecError.
-        raise Refused(400, f"it wants {wanted}: {error}") from error
+        raise RequestRejected(400, f"it wants {wanted}: {error}") from error

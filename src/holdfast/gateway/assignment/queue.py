@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.gateway.calls.attempt_status import standing_of
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Binding
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey
@@ -22,7 +22,7 @@ TAKEN = 409
 """The HTTP status for whoever wanted an attempt that another agent got."""
 
 
-class Offer(Struct, eq=False):
+class PendingTrajectory(Struct, eq=False):
     """One attempt that waits for its agent."""
 
     key: TrajectoryKey
@@ -44,22 +44,22 @@ class Offers:
 
     def __init__(self, rejoin: float = REJOIN) -> None:
         self._rejoin = rejoin
-        self._open: dict[TrajectoryKey, Offer] = {}
-        self._names: dict[str, Offer] = {}
-        self._waiting: deque[Offer] = deque()
+        self._open: dict[TrajectoryKey, PendingTrajectory] = {}
+        self._names: dict[str, PendingTrajectory] = {}
+        self._waiting: deque[PendingTrajectory] = deque()
         self._wanted: Counter[TrajectoryKey] = Counter()
         """Those whose next attempt somebody waits for."""
         self._returned: set[TrajectoryKey] = set()
-        self._over: Refused | None = None
+        self._over: RequestRejected | None = None
         self._changed = asyncio.Condition()
 
-    async def close(self, why: Refused) -> None:
+    async def close(self, why: RequestRejected) -> None:
         """Nothing is offered any more; whoever waits is told why."""
         self._over = why
         async with self._changed:
             self._changed.notify_all()
 
-    async def put(self, offer: Offer) -> None:
+    async def put(self, offer: PendingTrajectory) -> None:
         standing = standing_of(offer.trajectory.session.history)
         # Whether it was told its key nobody knows; if it was, refusing it would be its end.
         has_agent = standing.attempts > 0 and not standing.last_failed
@@ -72,7 +72,7 @@ class Offers:
             self._waiting.append(offer)
             self._changed.notify_all()
 
-    async def withdraw(self, offer: Offer) -> None:
+    async def withdraw(self, offer: PendingTrajectory) -> None:
         async with self._changed:
             if self._open.get(offer.key) is offer:
                 del self._open[offer.key], self._names[str(offer.key)]
@@ -80,27 +80,27 @@ class Offers:
                 self._waiting.remove(offer)
             self._changed.notify_all()
 
-    def of(self, trajectory: str) -> Offer | None:
+    def of(self, trajectory: str) -> PendingTrajectory | None:
         """That of the trajectory with this name, if it is open here."""
         return self._names.get(trajectory)
 
-    def can_go_on(self, offer: Offer) -> bool:
+    def can_go_on(self, offer: PendingTrajectory) -> bool:
         """Whether the agent of the attempt before may have it: nobody else has, or waits for it."""
         return not offer.is_taken and not self._wanted[offer.key]
 
-    def go_on(self, offer: Offer, key: str) -> None:
+    def go_on(self, offer: PendingTrajectory, key: str) -> None:
         """The agent of the attempt before is back with its `key`, and goes on with that attempt."""
         self._waiting.remove(offer)
         offer.older_key = key
         offer.trajectory.go_on()
         self._taken(offer)
 
-    def give_back(self, offer: Offer) -> None:
+    def give_back(self, offer: PendingTrajectory) -> None:
         """Whoever took it was not told so: it is offered again, under another key."""
         self._returned.add(offer.key)
         offer.replaced.set()
 
-    async def take(self, seconds: float) -> Offer:
+    async def take(self, seconds: float) -> PendingTrajectory:
         """The next one, after at most so many seconds."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
@@ -110,7 +110,7 @@ class Offers:
             if (offer := self._next_free(now)) is not None:
                 return self._taken(offer)
             if now >= deadline:
-                raise Refused(404, "no trajectory waits for an agent now", code="none_open")
+                raise RequestRejected(404, "no trajectory waits for an agent now", code="none_open")
             kept = [one.kept_until for one in self._waiting if one.kept_until > now]
             try:
                 async with asyncio.timeout_at(min([deadline, *kept])), self._changed:
@@ -118,13 +118,13 @@ class Offers:
             except TimeoutError:
                 continue
 
-    def _next_free(self, now: float) -> Offer | None:
+    def _next_free(self, now: float) -> PendingTrajectory | None:
         found = next((one for one in self._waiting if one.kept_until <= now), None)
         if found is not None:
             self._waiting.remove(found)
         return found
 
-    async def take_certain(self, task: str, sample: int, seconds: float) -> Offer:
+    async def take_certain(self, task: str, sample: int, seconds: float) -> PendingTrajectory:
         """A certain one; if somebody has it, as its next attempt, which is begun within so many
         seconds. Of several that want the same attempt one gets it, and the others are refused."""
         found = next((one for one in self._open if (one.task, one.sample) == (task, sample)), None)
@@ -147,18 +147,20 @@ class Offers:
                 self._waiting.remove(offer)
                 return self._taken(offer)
         except TimeoutError:
-            raise Refused(503, "its next attempt could not be begun yet", code="busy") from None
+            raise RequestRejected(
+                503, "its next attempt could not be begun yet", code="busy"
+            ) from None
         finally:
             self._wanted[found] -= 1
             if not self._wanted[found]:
                 del self._wanted[found]
 
-    def _taken(self, offer: Offer) -> Offer:
+    def _taken(self, offer: PendingTrajectory) -> PendingTrajectory:
         offer.is_taken = True
         offer.trajectory.heard()  # Its silence begins now.
         return offer
 
-    def _is_over(self, key: TrajectoryKey, before: Offer) -> bool:
+    def _is_over(self, key: TrajectoryKey, before: PendingTrajectory) -> bool:
         """Whether the attempt `before` has its successor, or will have none."""
         offer = self._open.get(key)
         if offer is None:
@@ -166,17 +168,17 @@ class Offers:
         return offer is not before
 
 
-def _not_open(task: str, sample: int) -> Refused:
+def _not_open(task: str, sample: int) -> RequestRejected:
     words = (
         f"task {task[:200]!r}, sample {sample} is not open: it is done, or not of this run, or its "
         'next attempt is not begun yet, which "wait" waits for'
     )
-    return Refused(404, words, code="not_open")
+    return RequestRejected(404, words, code="not_open")
 
 
-def taken_by_another(task: str, sample: int) -> Refused:
+def taken_by_another(task: str, sample: int) -> RequestRejected:
     words = (
         f"task {task[:200]!r}, sample {sample} has just been taken by another agent; ask again "
         "only to replace that one"
     )
-    return Refused(TAKEN, words, code="taken")
+    return RequestRejected(TAKEN, words, code="taken")

@@ -12,19 +12,19 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from holdfast.gateway.assignment.queue import TAKEN, Offer, Offers, taken_by_another
+from holdfast.gateway.assignment.queue import TAKEN, Offers, PendingTrajectory, taken_by_another
 from holdfast.gateway.http.request import Visit
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Endpoint
 from holdfast.gateway.workers import peers as between
-from holdfast.gateway.workers.peers import GIVE_BACK, OWNS, STATS, TAKE, UNHEARD, Peers, Stats
+from holdfast.gateway.workers.peers import GIVE_BACK, OWNS, STATS, TAKE, UNHEARD, Peers, WorkerStats
 
 LONGEST_WAIT = 60.0
 ASK_AGAIN = 0.5
 """Seconds between two times that the other workers are asked for one."""
 
 
-class Wanted(Struct, forbid_unknown_fields=True):
+class TrajectoryRequest(Struct, forbid_unknown_fields=True):
     task: str | None = None
     sample: int = 0
     wait: float = 0.0
@@ -35,7 +35,7 @@ class Counter:
     def __init__(
         self,
         offers: Offers,
-        by_key: Mapping[str, Offer],
+        by_key: Mapping[str, PendingTrajectory],
         *,
         peers: Peers | None,
         unheard: Callable[[str], None],
@@ -53,19 +53,21 @@ class Counter:
             left = deadline - asyncio.get_running_loop().time()
             try:
                 return await self._given(visit, wanted, left)
-            except Refused as refused:
+            except RequestRejected as refused:
                 if refused.status != 404 or left <= 0:
                     raise
             if wanted.task is not None:
                 await asyncio.sleep(min(left, ASK_AGAIN))
 
-    async def _given(self, visit: Visit, wanted: Wanted, left: float) -> web.StreamResponse:
+    async def _given(
+        self, visit: Visit, wanted: TrajectoryRequest, left: float
+    ) -> web.StreamResponse:
         """From here, or else from another worker."""
         if self._peers is None:
             return await self._told(visit, await self._taken(wanted, left))
         try:
             return await self._told(visit, await self._taken(wanted, 0))
-        except Refused as refused:
+        except RequestRejected as refused:
             if refused.status != 404:
                 raise
         for index in self._peers.others:
@@ -78,12 +80,12 @@ class Counter:
                 raise taken_by_another(wanted.task, wanted.sample)
         return await self._told(visit, await self._taken(wanted, min(left, ASK_AGAIN)))
 
-    async def _taken(self, wanted: Wanted, seconds: float) -> Offer:
+    async def _taken(self, wanted: TrajectoryRequest, seconds: float) -> PendingTrajectory:
         if wanted.task is None:
             return await self._offers.take(seconds)
         return await self._offers.take_certain(wanted.task, wanted.sample, LONGEST_WAIT)
 
-    async def _told(self, visit: Visit, offer: Offer) -> web.StreamResponse:
+    async def _told(self, visit: Visit, offer: PendingTrajectory) -> web.StreamResponse:
         visit.telling.trajectory = str(offer.key)
         try:
             await offer.trajectory.session.begin()
@@ -107,7 +109,7 @@ class Counter:
 
     # --- for other workers
 
-    def inner(self, stats: Callable[[], Stats]) -> dict[str, Endpoint]:
+    def inner(self, stats: Callable[[], WorkerStats]) -> dict[str, Endpoint]:
         async def owns(visit: Visit) -> web.StreamResponse:
             name = await between.asked(visit, str)
             return await between.answer(visit, self._offers.of(name) is not None)
@@ -137,18 +139,18 @@ class Counter:
         }
 
 
-def _read(body: bytes) -> Wanted:
+def _read(body: bytes) -> TrajectoryRequest:
     try:
-        wanted = msgspec.json.decode(body or b"{}", type=Wanted)
+        wanted = msgspec.json.decode(body or b"{}", type=TrajectoryRequest)
     except (ValueError, RecursionError) as error:
         words = f'it wants {{"task": "t1", "sample": 0, "wait": 30}}, or less: {error}'
-        raise Refused(400, words) from error
+        raise RequestRejected(400, words) from error
     if wanted.sample and wanted.task is None:
-        raise Refused(400, "a sample is one of a task: name it too", param="task")
+        raise RequestRejected(400, "a sample is one of a task: name it too", param="task")
     return wanted
 
 
-def _described(offer: Offer) -> dict[str, object]:
+def _described(offer: PendingTrajectory) -> dict[str, object]:
     binding = offer.binding
     return {
         "trajectory": str(offer.key),

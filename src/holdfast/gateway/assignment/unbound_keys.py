@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from holdfast.gateway.assignment.queue import Offer, Offers
+from holdfast.gateway.assignment.queue import Offers, PendingTrajectory
 from holdfast.gateway.calls.attempt_status import Register, standing_of
 from holdfast.gateway.http.exceptions import attempt_over, completed
 from holdfast.gateway.http.relay import ELSEWHERE
 from holdfast.gateway.http.request import Visit
 from holdfast.gateway.protocol.keys import Bearer
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.workers.peers import OWNS, Peers
 
 PATIENCE = 10.0
@@ -31,7 +31,7 @@ class Strangers:
     def __init__(
         self,
         offers: Offers,
-        adopt: Callable[[Offer, str], None],
+        adopt: Callable[[PendingTrajectory, str], None],
         *,
         register: Register | None,
         peers: Peers | None,
@@ -57,7 +57,7 @@ class Strangers:
             if visit.is_inside:
                 # No call of an agent's: another worker asked whether it is here, and it is not.
                 visit.route = OWNS
-                raise Refused(503, "this worker has it not", code=ELSEWHERE)
+                raise RequestRejected(503, "this worker has it not", code=ELSEWHERE)
             if self._peers is not None:
                 told = await self._peers.relayed(visit, bearer.trajectory)
                 if told is not None:
@@ -67,9 +67,9 @@ class Strangers:
                 if told is not None:
                     return told
             if self._is_stopping():
-                raise Refused(503, "the gateway is closing", code="stopping")
+                raise RequestRejected(503, "the gateway is closing", code="stopping")
             await asyncio.sleep(LOOK)
-        raise Refused(503, "the trajectory is not open again yet", code="not_yet")
+        raise RequestRejected(503, "the trajectory is not open again yet", code="not_yet")
 
     def _adopted(self, key: str, bearer: Bearer) -> bool:
         """Whether it is this process that the agent goes on with."""
@@ -100,7 +100,7 @@ class Strangers:
             raise self._refused(visit.key, for_ever=not found.finished)
         return None
 
-    def _refused(self, key: str, *, for_ever: bool = False) -> Refused:
+    def _refused(self, key: str, *, for_ever: bool = False) -> RequestRejected:
         if for_ever:
             self._over[key] = None
             if len(self._over) > KNOWN_OVER:

@@ -6,7 +6,7 @@ every provider has it; the tokens keep it.
 
 from msgspec import structs
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask
 from holdfast.policy.policy import DEADLINE
 from holdfast.records.history import stream_of
 from holdfast.records.message import Message, Role
@@ -37,14 +37,14 @@ def message_of(step: Generated) -> Message:
     return _cut(step)[0]
 
 
-def _choice(session: Session, step: Generated, ask: Ask, *, bare: bool) -> Choice:
+def _choice(session: Session, step: Generated, ask: Ask, *, bare: bool) -> AnswerChoice:
     reason = "length" if step.finish_reason == DEADLINE else step.finish_reason
     if step.message.tool_calls and reason == "stop":
         reason = "tool_calls"
     message, stop = _cut(step)
     if bare:
         message = Message(Role.ASSISTANT, message.text)
-    choice = Choice(message, reason, stop)
+    choice = AnswerChoice(message, reason, stop)
     if ask.token_ids:
         choice = structs.replace(choice, **_ids(session, step))
     if not ask.logprobs:

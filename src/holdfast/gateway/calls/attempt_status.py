@@ -14,7 +14,7 @@ from holdfast.records.run import Run
 from holdfast.records.step import Generated
 
 
-class Standing(Struct, frozen=True):
+class AttemptStatus(Struct, frozen=True):
     attempts: int
     last_failed: bool
     finished: bool
@@ -29,10 +29,10 @@ class Standing(Struct, frozen=True):
         return bearer.attempt == self.attempts and not self.last_failed
 
 
-def standing_of(history: History) -> Standing:
+def standing_of(history: History) -> AttemptStatus:
     attempts = len(history.attempts)
     finished = history.finished
-    return Standing(
+    return AttemptStatus(
         attempts=attempts,
         last_failed=any(failure.attempt == attempts for failure in history.failures),
         finished=finished is not None,
@@ -63,7 +63,7 @@ class Register:
         self._journal = journal
         self._run = run
 
-    async def standing(self, trajectory: str) -> Standing | None:
+    async def standing(self, trajectory: str) -> AttemptStatus | None:
         """None for one that is not of this run."""
         for row in await self._journal.trajectories(self._run):
             if str(row.key) == trajectory:

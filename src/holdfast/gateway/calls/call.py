@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from holdfast.gateway.calls import digest
 from holdfast.gateway.calls.stream import Live
-from holdfast.gateway.calls.tool_schemas import Shown
-from holdfast.gateway.protocol.messages import Answer, Ask, Delta, Opening, Refused
+from holdfast.gateway.calls.tool_schemas import StoredSchemas
+from holdfast.gateway.protocol.messages import Answer, AnswerDelta, Ask, Opening, RequestRejected
 from holdfast.records.errors import RunStopped
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
-from holdfast.rollout.replay.generate_step import Turn
+from holdfast.rollout.replay.generate_step import GenerateStep
 from holdfast.rollout.replay.session import Session
 
 Found = TypeVar("Found")
@@ -33,7 +33,7 @@ class Which(Struct, frozen=True):
         return self.older if self.older in known else (self.key, self.occurrence)
 
 
-class Call(Struct):
+class AgentCall(Struct):
     """One request of an attempt, and those that ask it again."""
 
     which: Which
@@ -47,11 +47,11 @@ class Call(Struct):
 class Hearing:
     def __init__(
         self,
-        call: Call,
+        call: AgentCall,
         *,
         on_leave: Callable[[], None],
         on_answer: Callable[[Answer], Awaitable[None]],
-        on_refused: Callable[[Refused], Awaitable[None]],
+        on_refused: Callable[[RequestRejected], Awaitable[None]],
     ):
         """`on_answer`, `on_refused`: before the connection is told of either."""
         self._call = call
@@ -66,7 +66,7 @@ class Hearing:
         try:
             found = await asyncio.shield(self._call.job)
         except RunStopped as stopped:
-            raise Refused(503, str(stopped), code="stopping") from stopped
+            raise RequestRejected(503, str(stopped), code="stopping") from stopped
         await self._on_answer(found)
         return found
 
@@ -79,7 +79,7 @@ class Hearing:
         """What is known of an answer that is told while it is sampled."""
         return self._call.live.opening
 
-    async def news(self, seconds: float) -> Sequence[Delta]:
+    async def news(self, seconds: float) -> Sequence[AnswerDelta]:
         """What is durable and was not heard yet; nothing after so many seconds, or when the answer
         is there."""
         live, job = self._call.live, self._call.job
@@ -100,13 +100,13 @@ class Hearing:
         self._call.delivered = False
 
 
-class Asked(Struct, frozen=True, eq=False):
+class PendingCall(Struct, frozen=True, eq=False):
     ask: Ask
     wire: str
     digests: list[bytes]
     """Of the conversation after each of its messages."""
     sampling: Sampling
-    shown: Shown
+    shown: StoredSchemas
     which: Which
     live: Live
 
@@ -123,7 +123,7 @@ class Asked(Struct, frozen=True, eq=False):
         # The key is made of the agent's seed, too.
         return session.seed_at(f"{self.which.key.hex()}.seed.{choice}", always=True)
 
-    def opening(self, turns: Sequence[Turn], *, trajectory: str, created: int) -> Opening:
+    def opening(self, turns: Sequence[GenerateStep], *, trajectory: str, created: int) -> Opening:
         each = self.ask.n
         return Opening(
             id=hashlib.sha256(f"{trajectory}/{self.seed_from}".encode()).hexdigest()[:24],

@@ -7,17 +7,17 @@ with its way out, where there is one.
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Ask, Known, Refused, Wire
+from holdfast.gateway.protocol.messages import Ask, Known, RequestRejected, Wire
 
 _VERBATIM = ("functions", "metadata", "output_config", "response_format", "text", "tools")
 """Members that hold schemas, in which null is a value."""
 
 
 def ask(wire: Wire, body: bytes, known: Known | None) -> Ask:
-    """What the wire reads. Raises `Refused` as it does."""
+    """What the wire reads. Raises `RequestRejected` as it does."""
     try:
         return wire.ask(body, known)
-    except Refused as refused:
+    except RequestRejected as refused:
         lean = _without_nulls(body) if refused.is_unknown else body
         if lean == body:
             raise

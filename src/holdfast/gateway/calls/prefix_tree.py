@@ -27,7 +27,7 @@ STREAMS = 8
 """Token streams that are kept at hand; others are read from the history when they are needed."""
 
 
-class Place(Struct):
+class TreePosition(Struct):
     """Where a request belongs."""
 
     stream: Stream
@@ -37,7 +37,7 @@ class Place(Struct):
     """The generation that it goes on with; "" for none."""
 
 
-class Tree:
+class PrefixTree:
     def __init__(self, history: History, task: Task):
         self._history = history
         self._task = task
@@ -55,7 +55,7 @@ class Tree:
             self._grow(called, [self._generation(path) for path in called.choices])
 
     def add(
-        self, called: Called, steps: Sequence[Generated], place: Place, *, tools: Tools
+        self, called: Called, steps: Sequence[Generated], place: TreePosition, *, tools: Tools
     ) -> None:
         """Takes in a call that was answered live, at its place."""
         self._grow(called, steps)
@@ -71,7 +71,7 @@ class Tree:
         *,
         tools: Tools,
         equal: frozenset[bytes],
-    ) -> Place:
+    ) -> TreePosition:
         """Where a request with these messages belongs, and the tokens that it goes on with.
         `equal`: what recorded tools that say the same as `tools` are called."""
         asked = (tools, equal)
@@ -80,12 +80,12 @@ class Tree:
             if parent is not None:
                 stream = self._stream(parent, asked)
                 known = list(stream.messages)
-                return Place(stream, [*known, *messages[length:]], parent)
+                return TreePosition(stream, [*known, *messages[length:]], parent)
         beginning = canonical.beginning(messages, digests)
         rewritten = self._beginnings.get(beginning, "") if messages else ""
         rewritten = self._bases.get(digests[-1], rewritten) if messages else ""
         stream = self._stream(rewritten, asked) if rewritten else Stream()
-        return Place(stream, list(messages), "")
+        return TreePosition(stream, list(messages), "")
 
     def places(
         self,
@@ -94,7 +94,7 @@ class Tree:
         *,
         tools: Tools,
         equal: frozenset[bytes],
-    ) -> Iterator[Place]:
+    ) -> Iterator[TreePosition]:
         """Where it belongs, and then every other place where it may have belonged before what is
         recorded now was."""
         yield self.place(messages, digests, tools=tools, equal=equal)
@@ -106,10 +106,10 @@ class Tree:
                 ends = _ends(called, self._generation(path))
                 if length := next((lengths[end] for end in ends if end in lengths), None):
                     stream = self._stream(path, asked)
-                    yield Place(stream, [*stream.messages, *messages[length:]], path)
+                    yield TreePosition(stream, [*stream.messages, *messages[length:]], path)
                 elif called.beginning == beginning:
-                    yield Place(self._stream(path, asked), list(messages), "")
-        yield Place(Stream(), list(messages), "")
+                    yield TreePosition(self._stream(path, asked), list(messages), "")
+        yield TreePosition(Stream(), list(messages), "")
 
     def _grow(self, called: Called, steps: Sequence[Generated]) -> None:
         for step in steps:

@@ -48,7 +48,7 @@ class Encodes(Protocol):
         ...
 
 
-class Asked(Struct):
+class RawPrompt(Struct):
     """A bare prompt, ready to be sampled from."""
 
     prompt: Prompt
@@ -112,7 +112,7 @@ class BarePrompts:
             node = self._nodes[path] = self._node(step)
             self._learn(step, node)
 
-    async def ask(self, bare: Bare, *, renderer: Renderer, sampling: Sampling) -> Asked:
+    async def ask(self, bare: Bare, *, renderer: Renderer, sampling: Sampling) -> RawPrompt:
         """Where a prompt belongs, and the tokens that it is."""
         if isinstance(renderer, MessagesOnly):
             raise Unsupported("prompt", "its engine takes messages; use /v1/chat/completions")
@@ -138,7 +138,7 @@ class BarePrompts:
             delta.tobytes(),
             msgspec.msgpack.encode(sampling),
         )
-        return Asked(Prompt(path, keep, delta, why, digest), ids[:keep] + delta, added)
+        return RawPrompt(Prompt(path, keep, delta, why, digest), ids[:keep] + delta, added)
 
     def _kept(
         self, text: str, base: object, ids: "array[int]", renderer: Renderer

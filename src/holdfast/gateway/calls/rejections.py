@@ -15,7 +15,7 @@ from msgspec import structs
 
 from holdfast import crashpoint
 from holdfast.gateway.protocol.errors import AgentFailed, RefusedCall, UnansweredCall
-from holdfast.gateway.protocol.messages import Answer, Refused
+from holdfast.gateway.protocol.messages import Answer, RequestRejected
 from holdfast.records.errors import RunStopped
 from holdfast.records.redaction import redact
 from holdfast.records.step import CallRefused
@@ -70,7 +70,7 @@ class Refusals:
         found = self._session.history.refusals.values()
         return [one for one in found if one.attempt == attempt and not one.answer]
 
-    async def add(self, refused: Refused, *, wire: str, body: bytes) -> None:
+    async def add(self, refused: RequestRejected, *, wire: str, body: bytes) -> None:
         """Makes a refusal durable; the agent is told afterwards. `body`: that of the call."""
         session = self._session
         # Put right, a message that was refused is another: what is asked again begins before it.

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from holdfast.gateway.protocol.messages import Delta, Opening
+from holdfast.gateway.protocol.messages import AnswerDelta, Opening
 from holdfast.policy.policy import Draft
 from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
 from holdfast.records.history import History
 from holdfast.records.tokens import unpack_ids
-from holdfast.rollout.replay.generate_step import Audience, Turn
+from holdfast.rollout.replay.generate_step import Audience, GenerateStep
 from holdfast.rollout.replay.speaker import Voice
 
 
@@ -49,12 +49,12 @@ class Live:
 
     def __init__(self) -> None:
         self.opening: Opening | None = None
-        self._deltas: list[Delta] = []
+        self._deltas: list[AnswerDelta] = []
         self._news: asyncio.Future[None] | None = None
 
     def audiences(
         self,
-        turns: Sequence[Turn],
+        turns: Sequence[GenerateStep],
         voice: Voice,
         *,
         opening: Opening,
@@ -78,7 +78,7 @@ class Live:
             for index, turn in enumerate(turns)
         ]
 
-    def since(self, count: int) -> Sequence[Delta]:
+    def since(self, count: int) -> Sequence[AnswerDelta]:
         return self._deltas[count:]
 
     @property
@@ -92,7 +92,7 @@ class Live:
         """The answer is there: it says the same, and more."""
         self._deltas = []
 
-    def _tell(self, deltas: Sequence[Delta]) -> None:
+    def _tell(self, deltas: Sequence[AnswerDelta]) -> None:
         self._deltas += deltas
         news, self._news = self._news, None
         if news is not None:
@@ -103,7 +103,11 @@ class _Choice:
     """One reply of a call."""
 
     def __init__(
-        self, index: int, voice: Voice, turn: Turn, tell: Callable[[Sequence[Delta]], None]
+        self,
+        index: int,
+        voice: Voice,
+        turn: GenerateStep,
+        tell: Callable[[Sequence[AnswerDelta]], None],
     ):
         self._index = index
         self._message = LiveMessage(
@@ -126,4 +130,6 @@ class _Choice:
         self._known += len(ids)
         said = self._message.take(ids)
         if said:
-            self._tell([Delta(self._index, text, one is Channel.REASONING) for one, text in said])
+            self._tell(
+                [AnswerDelta(self._index, text, one is Channel.REASONING) for one, text in said]
+            )

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, structs
 
 from holdfast.gateway.calls import lenient
-from holdfast.gateway.protocol.messages import Ask, Known, Refused, Wire
+from holdfast.gateway.protocol.messages import Ask, Known, RequestRejected, Wire
 from holdfast.records.errors import UsageError
 
 MESSAGES = "/v1/messages"
@@ -65,11 +65,11 @@ class Ignoring:
         self._seen: dict[tuple[str, bytes], tuple[Raw, tuple[str, ...]]] = {}
 
     def ask(self, path: str, wire: Wire, body: bytes, *, known: Known | None = None) -> Ask:
-        """What the wire reads of the rest. Raises `Refused` as it does."""
+        """What the wire reads of the rest. Raises `RequestRejected` as it does."""
         rest, ignored = self.without(path, body)
         try:
             ask = lenient.ask(wire, rest, known)
-        except Refused as refused:
+        except RequestRejected as refused:
             raise with_way_out(refused) from None
         if _REQUIRED.get(path) in ignored:
             ask = structs.replace(ask, max_tokens=None)
@@ -120,7 +120,7 @@ class Ignoring:
         return pattern and TOOL + (kind if _KIND.fullmatch(kind) else pattern)
 
 
-def with_way_out(refused: Refused) -> Refused:
+def with_way_out(refused: RequestRejected) -> RequestRejected:
     """The refusal; where what it is about can be left out, it says how."""
     name = ".".join(part for part in _PARTS.split(refused.param or "") if not part.isdigit())
     if not refused.is_unsupported or not _PARAMETER.fullmatch(name):
@@ -133,7 +133,9 @@ def with_way_out(refused: Refused) -> Refused:
         return refused
     said = refused.message if refused.message.endswith((".", "…")) else f"{refused.message}."
     words = f'{said} The gateway can leave it out: ignore=["{name}"] (--ignore {name}).'
-    return Refused(refused.status, words, kind=refused.kind, param=refused.param, code=refused.code)
+    return RequestRejected(
+        refused.status, words, kind=refused.kind, param=refused.param, code=refused.code
+    )
 
 
 def _check(name: str) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from holdfast.gateway.calls import digest
-from holdfast.gateway.protocol.messages import Refused, shortened
+from holdfast.gateway.protocol.messages import RequestRejected, shortened
 from holdfast.records.errors import HoldfastError, RunStopped, ToolSaysNo
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.redaction import redact
@@ -105,13 +105,15 @@ class AgentTools:
         """The call that this is. Two with one `call_id` are one call, however often it is made, in
         this attempt and in later ones."""
         if self._closed:
-            raise Refused(409, "this attempt is over; a newer one goes on", code="attempt_over")
+            raise RequestRejected(
+                409, "this attempt is over; a newer one goes on", code="attempt_over"
+            )
         call = self._checked(name, arguments, call_id)
         key = key_of(call.name, call.arguments, call.id)
         use = self._named.get(call_id) if call_id else None
         if use is not None and use.key != key:
             words = f"the id {call_id!r} was given to another call"
-            raise Refused(400, words, code="idempotency_key_in_use")
+            raise RequestRejected(400, words, code="idempotency_key_in_use")
         use = use or self._asked_before(key) or self._begun(key, call)
         if call_id:
             self._named[call_id] = use
@@ -120,18 +122,20 @@ class AgentTools:
 
     def _checked(self, name: str, arguments: str, call_id: str) -> ToolCall:
         if len(call_id) > LONGEST_ID or not (call_id.isascii() and call_id.isprintable()):
-            raise Refused(400, f"an id has at most {LONGEST_ID} characters, all of them ASCII")
+            raise RequestRejected(
+                400, f"an id has at most {LONGEST_ID} characters, all of them ASCII"
+            )
         tool = self.tools.get(name)
         if tool is None:
             known = ", ".join(self.tools) or "none"
             words = f"there is no tool {shortened(name, 100)!r}; there are: {known}"
-            raise Refused(404, words, code="unknown_tool")
+            raise RequestRejected(404, words, code="unknown_tool")
         # As it is compared: an agent that is started again may write the same arguments otherwise.
         written = digest.arguments_of(arguments)
         try:
             tool.bind(written)
         except ToolSaysNo as no:
-            raise Refused(
+            raise RequestRejected(
                 400, str(no), param=argument_in(str(no)), code="invalid_arguments"
             ) from no
         return ToolCall(call_id, FunctionCall(name, written))
@@ -195,14 +199,14 @@ class ToolHearing:
         try:
             return await asyncio.shield(self._use.job)
         except RunStopped as stopped:
-            raise Refused(503, str(stopped), code="stopping") from stopped
+            raise RequestRejected(503, str(stopped), code="stopping") from stopped
         except HoldfastError as error:
-            raise Refused(503, redact(str(error)), code=str(error.cause)) from error
+            raise RequestRejected(503, redact(str(error)), code=str(error.cause)) from error
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise
-            raise Refused(409, "the attempt is over", code="attempt_over") from None
+            raise RequestRejected(409, "the attempt is over", code="attempt_over") from None
 
     def leave(self, *, delivered: bool) -> None:
         self._use.listeners -= 1

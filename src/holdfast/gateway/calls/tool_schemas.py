@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.gateway.calls import digest as canonical
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.journal.journal import digest_of
 from holdfast.records.errors import JournalCorrupt
 from holdfast.rollout.episodes.environment import Blobs
@@ -22,7 +22,7 @@ KEPT = 8
 """Sets of tools at hand: those of an agent and of its sub-agents. Others are read anew."""
 
 
-class Shown(Struct, frozen=True, eq=False):
+class StoredSchemas(Struct, frozen=True, eq=False):
     """One set of tools."""
 
     digest: bytes
@@ -33,7 +33,7 @@ class Shown(Struct, frozen=True, eq=False):
     """Whether they came in that order."""
 
 
-NO_TOOLS = Shown(b"", Raw(canonical.encode(())), in_order=True)
+NO_TOOLS = StoredSchemas(b"", Raw(canonical.encode(())), in_order=True)
 
 
 class ShownTools:
@@ -42,14 +42,14 @@ class ShownTools:
     def __init__(self, blobs: Blobs, recorded: Iterable[bytes]):
         """`recorded`: the digests of the sets that the record has."""
         self._blobs = blobs
-        self._shown: dict[bytes, Shown] = {}
+        self._shown: dict[bytes, StoredSchemas] = {}
         self._stored: set[bytes] = set()
         self._said: dict[bytes, bytes] = {}
         """What a recorded set says, as a digest, by its own."""
         self._unread = set(recorded) - {b""}
 
-    def of(self, tools: Tools) -> Shown:
-        """Raises `Refused` for what cannot be recorded."""
+    def of(self, tools: Tools) -> StoredSchemas:
+        """Raises `RequestRejected` for what cannot be recorded."""
         if not tools:
             return NO_TOOLS
         digest = digest_of(msgspec.json.encode(tools))
@@ -59,12 +59,12 @@ class ShownTools:
                 found = self._shown[digest] = _shown(tools, digest)
             except OverflowError as error:
                 words = "'tools' holds an integer of more than 64 bits"
-                raise Refused(400, words, param="tools", code="invalid_value") from error
+                raise RequestRejected(400, words, param="tools", code="invalid_value") from error
             if len(self._shown) > KEPT:
                 del self._shown[next(iter(self._shown))]
         return found
 
-    async def keep(self, shown: Shown, tools: Tools) -> None:
+    async def keep(self, shown: StoredSchemas, tools: Tools) -> None:
         """They are stored once; and those that the record has besides are known from now on."""
         if shown.digest and shown.digest not in self._stored:
             await self._blobs.put_blob(msgspec.json.encode(tools))
@@ -75,7 +75,7 @@ class ShownTools:
             self._said[digest] = await self._read(digest)
         self._unread = set()
 
-    def equal(self, shown: Shown) -> frozenset[bytes]:
+    def equal(self, shown: StoredSchemas) -> frozenset[bytes]:
         """The digests of all known sets that say the same."""
         said = self._said.get(shown.digest)
         others = (one for one, found in self._said.items() if found == said)
@@ -90,6 +90,6 @@ class ShownTools:
         return digest_of(_shown(tools, digest).said)
 
 
-def _shown(tools: Tools, digest: bytes) -> Shown:
+def _shown(tools: Tools, digest: bytes) -> StoredSchemas:
     said = canonical.in_order(tools)
-    return Shown(digest, Raw(said), said == canonical.encode(tools))
+    return StoredSchemas(digest, Raw(said), said == canonical.encode(tools))

@@ -20,21 +20,21 @@ from holdfast import crashpoint
 from holdfast.gateway.calls import digest, unsupported
 from holdfast.gateway.calls.answer import answer_of
 from holdfast.gateway.calls.attempt_status import asked_in
-from holdfast.gateway.calls.call import Asked, Call, Hearing, Which
+from holdfast.gateway.calls.call import AgentCall, Hearing, PendingCall, Which
 from holdfast.gateway.calls.digest_cache import Remembered
 from holdfast.gateway.calls.earlier_responses import KnownPast
-from holdfast.gateway.calls.prefix_tree import Place, Tree
+from holdfast.gateway.calls.prefix_tree import PrefixTree, TreePosition
 from holdfast.gateway.calls.raw_prompts import BarePrompts, prompts_of
 from holdfast.gateway.calls.rejections import Refusals
 from holdfast.gateway.calls.stream import Live, Pace, begun_in
 from holdfast.gateway.calls.tool_calls import AgentTools
 from holdfast.gateway.calls.tool_schemas import ShownTools
-from holdfast.gateway.protocol.messages import Answer, Ask, Opening, Refused
+from holdfast.gateway.protocol.messages import Answer, Ask, Opening, RequestRejected
 from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
 from holdfast.rollout.replay import generate_step
-from holdfast.rollout.replay.generate_step import Turn
+from holdfast.rollout.replay.generate_step import GenerateStep
 from holdfast.rollout.replay.session import Session, is_accident
 from holdfast.rollout.replay.speaker import Voice
 from holdfast.rollout.tools.tool import Tool
@@ -72,9 +72,9 @@ class AgentTrajectory:
         self.completed = asyncio.Event()
         self.last_heard = session.clock.elapsed()
         """When the agent last asked something, or was last told."""
-        self._tree = Tree(session.history, session.task)
-        self._calls: defaultdict[bytes, list[Call]] = defaultdict(list)
-        self._named: dict[str, Call] = {}
+        self._tree = PrefixTree(session.history, session.task)
+        self._calls: defaultdict[bytes, list[AgentCall]] = defaultdict(list)
+        self._named: dict[str, AgentCall] = {}
         # Calls at once are not recorded in the order of their numbers, and some of them never.
         known = (*session.history.steps, *session.history.drafts)
         taken = (int(path.partition(".")[0]) + 1 for path in known)
@@ -116,7 +116,9 @@ class AgentTrajectory:
         """The call that `ask` is. `again`: the client says that it asks a second time; `name`: a
         name that it gives to all of its tries; `body`: what it was read from."""
         if self._closed:
-            raise Refused(409, "this attempt is over; a newer one goes on", code="attempt_over")
+            raise RequestRejected(
+                409, "this attempt is over; a newer one goes on", code="attempt_over"
+            )
         self.last_heard = self.session.clock.elapsed()
         unsupported.check_told(ask, self.session.voice.renderer)
         messages = ask.messages
@@ -128,17 +130,17 @@ class AgentTrajectory:
         call = self._named.get(name) if name else None
         if call is not None and call.which.key != key:
             words = "this idempotency key was given to another request"
-            raise Refused(400, words, code="idempotency_key_in_use")
+            raise RequestRejected(400, words, code="idempotency_key_in_use")
         call = call or self._asked_before(key, again=again)
         if call is None:
             older = key
             if self._has_past and not (shown.in_order and isinstance(sampling.json, bool)):
                 older = digest.older_key_of(ask, conversation, sampling)
             which, live = self._which(key, older), Live()
-            asked = Asked(ask, wire, digests, sampling, shown, which, live)
+            asked = PendingCall(ask, wire, digests, sampling, shown, which, live)
             job = asyncio.create_task(self._answer(asked), name=f"call of {self.name}")
             job.add_done_callback(lambda _: live.forget())
-            call = Call(which, job, live)
+            call = AgentCall(which, job, live)
             self._calls[key].append(call)
         if name:
             self._named[name] = call
@@ -156,14 +158,14 @@ class AgentTrajectory:
             before = sum(one.which.older[0] == older for one in calls)
         return Which(key, len(calls), (older, before))
 
-    def _asked_before(self, key: bytes, *, again: bool) -> Call | None:
+    def _asked_before(self, key: bytes, *, again: bool) -> AgentCall | None:
         """A call that nobody listens to any more, and whose answer nobody heard, is asked again;
         others with the same words are others."""
         calls = self._calls[key]
         unheard = next((one for one in calls if not one.listeners and not one.delivered), None)
         return calls[-1] if unheard is None and again and calls else unheard
 
-    async def _answer(self, asked: Asked) -> Answer:
+    async def _answer(self, asked: PendingCall) -> Answer:
         ask, calls = asked.ask, self.session.history.calls
         recorded = calls.get(asked.which.name_in(calls))
         if recorded is not None:
@@ -175,7 +177,7 @@ class AgentTrajectory:
         except Truncated as limit:
             self.limit = self.limit or limit
             raise
-        except Refused:
+        except RequestRejected:
             raise
         except Exception as error:
             if (refused := unsupported.refusal_of(error, ask, asked.wire)) is not None:
@@ -189,12 +191,12 @@ class AgentTrajectory:
     # --- what is not answered
 
     def check_not_completed(self) -> None:
-        """Raises `Refused` once the agent has said that it is done."""
+        """Raises `RequestRejected` once the agent has said that it is done."""
         if self.completed.is_set():
             words = "the agent said that it is done (POST /complete): nothing more is sampled"
-            raise Refused(409, words, code="attempt_over")
+            raise RequestRejected(409, words, code="attempt_over")
 
-    async def refused(self, refused: Refused, *, wire: str, body: bytes) -> None:
+    async def refused(self, refused: RequestRejected, *, wire: str, body: bytes) -> None:
         """A call is about to be refused. What the end of the attempt brings with it, or a limit
         that the policy met, is no refusal."""
         broken = self.session.broken
@@ -205,7 +207,7 @@ class AgentTrajectory:
 
     # --- sampling
 
-    async def _sample(self, asked: Asked) -> Called:
+    async def _sample(self, asked: PendingCall) -> Called:
         session = self.session
         session.check_usable()
         # With the gate before it, which is gone with the attempt.
@@ -233,7 +235,7 @@ class AgentTrajectory:
         return called
 
     async def _steps(
-        self, asked: Asked, turns: Sequence[Turn], voice: Voice, opening: Opening
+        self, asked: PendingCall, turns: Sequence[GenerateStep], voice: Voice, opening: Opening
     ) -> list[Generated]:
         """What is sampled, one for each turn, told on the way to whoever listens."""
         session, which = self.session, asked.which
@@ -257,7 +259,7 @@ class AgentTrajectory:
             for turn, completion in zip(turns, completions, strict=True)
         ]
 
-    def place(self, ask: Ask) -> Place:
+    def place(self, ask: Ask) -> TreePosition:
         """Where a request would belong; nothing of it is kept."""
         equal = self._shown.equal(self._shown.of(ask.tools))
         digests = self.remembered.digests(ask.messages)
@@ -267,7 +269,7 @@ class AgentTrajectory:
     def _bare_prompts(self) -> BarePrompts:
         return BarePrompts(self.session.history)
 
-    async def _bare_turns(self, asked: Asked, number: int) -> list[Turn]:
+    async def _bare_turns(self, asked: PendingCall, number: int) -> list[GenerateStep]:
         """One for each choice of each bare prompt; none where there is a conversation."""
         ask, sampling, renderer = asked.ask, asked.sampling, self.session.voice.renderer
         prompts = [
@@ -275,7 +277,7 @@ class AgentTrajectory:
             for one in prompts_of(ask)
         ]
         return [
-            Turn(
+            GenerateStep(
                 path=f"{number}.{choice}.0",
                 prompt=one.prompt,
                 ids=one.ids,
@@ -290,13 +292,15 @@ class AgentTrajectory:
             for choice, one in enumerate(one for one in prompts for _ in range(ask.n))
         ]
 
-    async def _turns(self, asked: Asked, number: int, voice: Voice) -> tuple[Place, list[Turn]]:
+    async def _turns(
+        self, asked: PendingCall, number: int, voice: Voice
+    ) -> tuple[TreePosition, list[GenerateStep]]:
         """One for each choice, and where they belong: to the first place that there is, unless a
         beginning is durable. Then it is where that began, whatever was recorded since."""
         ask, equal = asked.ask, self._shown.equal(asked.shown)
         paths = [f"{number}.{choice}.0" for choice in range(ask.n)]
         drafts = [one for one in map(self.session.history.drafts.get, paths) if one is not None]
-        first: tuple[Place, list[Turn]] | None = None
+        first: tuple[TreePosition, list[GenerateStep]] | None = None
         for place in self._tree.places(ask.messages, asked.digests, tools=ask.tools, equal=equal):
             turns = await _turns(asked, place, paths, voice, self.session)
             if all(one.fingerprint == turns[0].prompt.fingerprint for one in drafts):
@@ -339,7 +343,7 @@ class AgentTrajectory:
         return not self.tools.is_busy and not any(call.listeners for call in self._every_call)
 
     @property
-    def _every_call(self) -> Iterator[Call]:
+    def _every_call(self) -> Iterator[AgentCall]:
         return (call for calls in self._calls.values() for call in calls)
 
     def is_silent(self, seconds: float) -> bool:
@@ -375,8 +379,8 @@ class AgentTrajectory:
 
 
 async def _turns(
-    asked: Asked, place: Place, paths: Sequence[str], voice: Voice, session: Session
-) -> list[Turn]:
+    asked: PendingCall, place: TreePosition, paths: Sequence[str], voice: Voice, session: Session
+) -> list[GenerateStep]:
     """One for each path, all from the same prompt."""
     tools, sampling = asked.ask.tools, asked.sampling
     prompt = await place.stream.prepare(
@@ -385,7 +389,7 @@ async def _turns(
     added = place.stream.added(place.messages, anew=bool(prompt.prefix_break))
     ids = place.stream.prompt_ids(prompt)
     return [
-        Turn(
+        GenerateStep(
             path=path,
             prompt=prompt,
             ids=ids,
@@ -416,4 +420,4 @@ def _sampling(run: Sampling, ask: Ask) -> Sampling:
     try:
         return msgspec.convert({**structs.asdict(run), **changes}, Sampling)
     except (msgspec.ValidationError, UsageError) as error:
-        raise Refused(400, str(error)) from error
+        raise RequestRejected(400, str(error)) from error

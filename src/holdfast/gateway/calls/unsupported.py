@@ -1,7 +1,7 @@
 """What a request asks of a policy that cannot do it, said by the name that its wire has for it."""
 
 from holdfast.gateway.calls.strip_fields import with_way_out
-from holdfast.gateway.protocol.messages import Ask, Refused
+from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import BadRequest, Unsupported
@@ -19,12 +19,12 @@ _USUAL = {"json": "response_format"}
 
 
 def check_told(ask: Ask, renderer: Renderer) -> None:
-    """Raises `Refused` for an answer that could not be told as it is asked for."""
+    """Raises `RequestRejected` for an answer that could not be told as it is asked for."""
     if ask.token_ids and isinstance(renderer, MessagesOnly):
         raise _unsupported("return_token_ids", "its engine tells no token ids")
 
 
-def refusal_of(error: Exception, ask: Ask, wire: str) -> Refused | None:
+def refusal_of(error: Exception, ask: Ask, wire: str) -> RequestRejected | None:
     """What the agent is told of an error that its own request is the cause of; None for others.
 
     Nothing is recorded of it, and the agent can ask again without it.
@@ -35,15 +35,15 @@ def refusal_of(error: Exception, ask: Ask, wire: str) -> Refused | None:
     if isinstance(error, BadRequest) and (what := _asked(ask)):
         # Engines know other schemas and other efforts than agents do.
         param = names.get(what, what)
-        refused = Refused(400, f"Invalid '{param}': {redact(error.said)}", param=param)
+        refused = RequestRejected(400, f"Invalid '{param}': {redact(error.said)}", param=param)
         refused.is_unsupported = True
         return with_way_out(refused)
     return None
 
 
-def _unsupported(param: str, why: str) -> Refused:
+def _unsupported(param: str, why: str) -> RequestRejected:
     said = f"Unsupported parameter: '{param}' is not supported with this model: {why}"
-    refused = Refused(400, said, param=param, code="unsupported_parameter")
+    refused = RequestRejected(400, said, param=param, code="unsupported_parameter")
     refused.is_unsupported = True
     return with_way_out(refused)
 

@@ -13,7 +13,7 @@ from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.http.exceptions import gateway_failed
 from holdfast.gateway.http.relay import Tickets
 from holdfast.gateway.http.request import Visit
-from holdfast.gateway.protocol.messages import Ask, Refused
+from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.rollout.replay.speaker import Voice
 
 
@@ -41,7 +41,7 @@ async def call(
         body = await visit.body()
         ask = _read(visit, trajectory, body, ignoring)
         hearing = await _heard(visit, trajectory, ask, body)
-    except Refused as refused:
+    except RequestRejected as refused:
         await trajectory.refused(refused, wire=visit.path, body=body)
         raise
     except Exception:

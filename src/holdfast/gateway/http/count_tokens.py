@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.messages import Ask, Refused
+from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.reasoning_effort import at_effort
 from holdfast.records.errors import Unsupported
@@ -17,9 +17,11 @@ async def prompt_tokens(trajectory: AgentTrajectory, ask: Ask) -> int:
     try:
         renderer = at_effort(session.voice.renderer, effort)
     except Unsupported as error:
-        raise Refused(400, str(error), param="output_config.effort") from error
+        raise RequestRejected(400, str(error), param="output_config.effort") from error
     if isinstance(renderer, MessagesOnly):
-        raise Refused(400, "the engine takes messages and tells no tokens: they cannot be counted")
+        raise RequestRejected(
+            400, "the engine takes messages and tells no tokens: they cannot be counted"
+        )
     place = trajectory.place(ask)
     sampling = structs.replace(session.sampling, reasoning_effort=effort)
     prompt = await place.stream.prepare(

@@ -6,20 +6,20 @@ from aiohttp import web
 
 from holdfast.gateway.http.relay import ELSEWHERE, ELSEWHERE_HEADER
 from holdfast.gateway.http.request import Visit
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.records.redaction import redact
 
 RETRY_AFTER = "1"
 """Seconds; the published libraries obey it."""
 
 
-class WrongMethod(Refused):
+class WrongMethod(RequestRejected):
     def __init__(self, methods: Sequence[str]):
         super().__init__(405, f"this address takes {' and '.join(methods)}")
         self.methods = methods
 
 
-def nothing_at(path: str, routes: Iterable[str]) -> Refused:
+def nothing_at(path: str, routes: Iterable[str]) -> RequestRejected:
     """Says what was probably meant: most often the base URL has a `/v1` too many, or too few."""
     known = [one.rstrip("/") for one in routes]
     meant = [one for one in known if path.rstrip("/").endswith(one.removeprefix("/v1"))]
@@ -30,30 +30,30 @@ def nothing_at(path: str, routes: Iterable[str]) -> Refused:
         words += f"; it is {max(meant, key=len)}"
         if max(meant, key=len).startswith("/v1"):
             words += ": a base URL ends with /v1 for OpenAI clients, and without it for Anthropic's"
-    return Refused(404, words, code="not_found")
+    return RequestRejected(404, words, code="not_found")
 
 
-def no_key(given: str) -> Refused:
+def no_key(given: str) -> RequestRejected:
     """For a call that belongs to nobody: no key, or one that was not made here."""
     if not given:
         words = "no key: send the trajectory's, as `Authorization: Bearer KEY` or `x-api-key: KEY`"
-        return Refused(401, words, code="invalid_api_key")
+        return RequestRejected(401, words, code="invalid_api_key")
     words = (
         "no such key: send the trajectory's (`key` in the answer of /trajectories; OPENAI_API_KEY "
         "or ANTHROPIC_API_KEY where the run starts the agent)"
     )
-    return Refused(401, words, code="invalid_api_key")
+    return RequestRejected(401, words, code="invalid_api_key")
 
 
-def several_keys() -> Refused:
+def several_keys() -> RequestRejected:
     words = (
         "two keys in one request, and they are those of different attempts: send one of them, in "
         "the address, as `Authorization: Bearer KEY` or as `x-api-key: KEY`"
     )
-    return Refused(400, words, code="several_keys")
+    return RequestRejected(400, words, code="several_keys")
 
 
-async def refuse(visit: Visit, refused: Refused) -> web.StreamResponse:
+async def refuse(visit: Visit, refused: RequestRejected) -> web.StreamResponse:
     headers = {}
     if isinstance(refused, WrongMethod):
         headers["Allow"] = ", ".join(refused.methods)

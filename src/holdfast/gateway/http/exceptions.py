@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.gateway.calls.call import Hearing
 from holdfast.gateway.protocol.errors import AgentFailed
-from holdfast.gateway.protocol.messages import Answer, Refused, shortened
+from holdfast.gateway.protocol.messages import Answer, RequestRejected, shortened
 from holdfast.records.errors import (
     BadRequest,
     ContextOverflow,
@@ -28,11 +28,11 @@ _log = logging.getLogger("holdfast.gateway")
 
 
 async def answered(hearing: Hearing, trajectory: str) -> Answer:
-    """The answer, or `Refused`, which is durable; nothing else, but for a cancellation of whoever
-    waits."""
+    """The answer, or `RequestRejected`, which is durable; nothing else, but for a cancellation of
+    the waiting caller."""
     try:
         return await _answered(hearing, trajectory)
-    except Refused as refused:
+    except RequestRejected as refused:
         await hearing.refused(refused)
         raise
 
@@ -40,19 +40,19 @@ async def answered(hearing: Hearing, trajectory: str) -> Answer:
 async def _answered(hearing: Hearing, trajectory: str) -> Answer:
     try:
         return await hearing.answer()
-    except Refused:
+    except RequestRejected:
         raise
     except ContextOverflow as limit:
-        raise Refused(400, str(limit), code="context_length_exceeded") from limit
+        raise RequestRejected(400, str(limit), code="context_length_exceeded") from limit
     except Truncated as limit:
-        raise Refused(400, str(limit), code=limit.reason) from limit
+        raise RequestRejected(400, str(limit), code=limit.reason) from limit
     except BadRequest as error:
-        raise Refused(400, redact(error.said)) from error
+        raise RequestRejected(400, redact(error.said)) from error
     except RunStopped as error:
-        raise Refused(503, str(error), code="stopping") from error
+        raise RequestRejected(503, str(error), code="stopping") from error
     except HoldfastError as error:
         _log.warning("a call could not be answered: %s", redact(str(error)))
-        raise Refused(503, NO_ANSWER, code="engine") from error
+        raise RequestRejected(503, NO_ANSWER, code="engine") from error
     except asyncio.CancelledError:
         current = asyncio.current_task()
         if current is not None and current.cancelling():
@@ -62,14 +62,14 @@ async def _answered(hearing: Hearing, trajectory: str) -> Answer:
         raise unforeseen(error, trajectory) from error
 
 
-def attempt_over(why: BaseException | None = None) -> Refused:
+def attempt_over(why: BaseException | None = None) -> RequestRejected:
     words = "the attempt that this key belongs to is over"
     # Of all that can end one, the agent is told what it did itself.
     words += f": {why}" if isinstance(why, AgentFailed) else ""
-    return Refused(409, words, code="attempt_over")
+    return RequestRejected(409, words, code="attempt_over")
 
 
-def unforeseen(error: Exception, trajectory: str) -> Refused:
+def unforeseen(error: Exception, trajectory: str) -> RequestRejected:
     """What a client is told of an error of ours, which is logged here: where it was and what kind
     it is, without its words, since they may be the client's."""
     where = "".join(traceback.format_tb(error.__traceback__))
@@ -78,17 +78,20 @@ def unforeseen(error: Exception, trajectory: str) -> Refused:
     return gateway_failed()
 
 
-def gateway_failed() -> Refused:
-    return Refused(500, "the gateway failed; its log says where", code="internal_error")
+def gateway_failed() -> RequestRejected:
+    return RequestRejected(500, "the gateway failed; its log says where", code="internal_error")
 
 
 async def until_durable(session: Session) -> None:
-    """Waits for the attempt's last record. `Refused` if that is no outcome of the trajectory."""
+    """Waits for the attempt's last record. Raises `RequestRejected` if that is no outcome of the
+    trajectory."""
     try:
         async with asyncio.timeout(END_SECONDS):
             await session.concluded.wait()
     except TimeoutError:
-        raise Refused(503, "the end is not durable yet; say it again", code="busy") from None
+        raise RequestRejected(
+            503, "the end is not durable yet; say it again", code="busy"
+        ) from None
     finished = session.history.finished
     if finished is None or finished.status is Status.FAILED:
         raise attempt_over(session.broken)
@@ -106,10 +109,10 @@ def reward_of(body: bytes) -> float | None:
     try:
         found = msgspec.json.decode(body, type=dict[str, float | None])
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f'it wants {{"reward": 0.5}}, or nothing: {error}') from error
+        raise RequestRejected(400, f'it wants {{"reward": 0.5}}, or nothing: {error}') from error
     if unknown := sorted(found.keys() - {"reward"}):
         words = (
             f'unknown field {shortened(unknown[0])!r}; it wants {{"reward": number}}, or nothing'
         )
-        raise Refused(400, words, param=unknown[0])
+        raise RequestRejected(400, words, param=unknown[0])
     return found.get("reward")

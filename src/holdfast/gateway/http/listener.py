@@ -18,8 +18,8 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from holdfast.gateway.limits import SERVER, Limits
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.limits import SERVER, GatewayLimits
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.wires.openai import errors
 from holdfast.records.errors import UsageError
 
@@ -70,7 +70,7 @@ class _Connection(web.RequestHandler):
             said = "this is no HTTP request" if status < 500 else "the gateway failed"
         _log.info("refused what came with %d: %s", status, type(exc).__name__)
         response = web.Response(
-            body=errors.encoded(Refused(status, said)),
+            body=errors.encoded(RequestRejected(status, said)),
             status=status,
             content_type="application/json",
             headers={"Server": SERVER},
@@ -80,7 +80,7 @@ class _Connection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    def __init__(self, handler: Handler, limits: Limits):
+    def __init__(self, handler: Handler, limits: GatewayLimits):
         def request_of(
             message: RawRequestMessage,
             payload: StreamReader,
@@ -110,7 +110,7 @@ class _Server(web.Server):
 class Listener:
     """Open between `start` and `aclose`."""
 
-    def __init__(self, handler: Handler, limits: Limits):
+    def __init__(self, handler: Handler, limits: GatewayLimits):
         self._handler = handler
         self._limits = limits
         self._runner: web.ServerRunner | None = None

@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from holdfast.gateway.calls.call import Hearing
 from holdfast.gateway.calls.tool_calls import ToolHearing
 from holdfast.gateway.http.request import TICKET, Visit
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 
 ELSEWHERE = "elsewhere"
 ELSEWHERE_HEADER = "x-holdfast-elsewhere"
@@ -50,7 +50,7 @@ def headers_of(visit: Visit, ticket: str) -> CIMultiDict[str]:
     return sent
 
 
-async def relay(visit: Visit, told: ClientResponse, limits: Limits) -> web.StreamResponse:
+async def relay(visit: Visit, told: ClientResponse, limits: GatewayLimits) -> web.StreamResponse:
     """Tells what the owner tells. Raises `ConnectionError` when either side goes away."""
     response = web.StreamResponse(status=told.status)
     for name, value in told.headers.items():
@@ -70,7 +70,7 @@ async def relay(visit: Visit, told: ClientResponse, limits: Limits) -> web.Strea
 
 
 async def _taken(
-    visit: Visit, response: web.StreamResponse, piece: bytes | None, limits: Limits
+    visit: Visit, response: web.StreamResponse, piece: bytes | None, limits: GatewayLimits
 ) -> None:
     try:
         async with asyncio.timeout(limits.write_seconds):

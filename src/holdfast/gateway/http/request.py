@@ -8,8 +8,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from holdfast.gateway.calls.tool_calls import ToolHearing
 from holdfast.gateway.http.response import Telling
-from holdfast.gateway.limits import Limits
-from holdfast.gateway.protocol.messages import Refused, Wire
+from holdfast.gateway.limits import GatewayLimits
+from holdfast.gateway.protocol.messages import RequestRejected, Wire
 from holdfast.gateway.wires.anthropic import errors
 from holdfast.gateway.wires.openai import errors as openai_errors
 
@@ -20,7 +20,7 @@ TICKET = "x-holdfast-ticket"
 class Visit:
     """Everything about it that is logged or counted is in here, and none of it is secret."""
 
-    def __init__(self, request: web.Request, limits: Limits):
+    def __init__(self, request: web.Request, limits: GatewayLimits):
         self.request = request
         self.telling = Telling(request, limits)
         in_path, self.path = _bound(request.path)
@@ -65,7 +65,7 @@ class Visit:
         is_messages = self.path == "/v1/messages" or self.path.startswith("/v1/messages/")
         return is_messages or "anthropic-version" in self.request.headers
 
-    def refusal(self, refused: Refused) -> bytes:
+    def refusal(self, refused: RequestRejected) -> bytes:
         if self.wire is not None:
             return self.wire.refusal(refused)
         shape = errors.refusal if self.is_anthropic else openai_errors.encoded
@@ -78,19 +78,19 @@ class Visit:
                 await self._go_on()
                 return await self.request.read()
         except TimeoutError:
-            raise Refused(408, "the body came too slowly", code="request_timeout") from None
+            raise RequestRejected(408, "the body came too slowly", code="request_timeout") from None
         except web.HTTPRequestEntityTooLarge:
             raise self._too_large() from None
         except (web.RequestPayloadError, HttpProcessingError) as error:
-            raise Refused(400, "the body is not what its headers say") from error
+            raise RequestRejected(400, "the body is not what its headers say") from error
 
     def _check_length(self) -> None:
         length = self.request.content_length
         if length is not None and length > self._limits.body:
             raise self._too_large()
 
-    def _too_large(self) -> Refused:
-        return Refused(
+    def _too_large(self) -> RequestRejected:
+        return RequestRejected(
             413, f"a body holds at most {self._limits.body} bytes", code="request_too_large"
         )
 

@@ -16,13 +16,13 @@ from aiohttp import web
 from holdfast import crashpoint
 from holdfast.gateway.calls.call import Hearing
 from holdfast.gateway.http.exceptions import answered
-from holdfast.gateway.limits import SERVER, Limits
+from holdfast.gateway.limits import SERVER, GatewayLimits
 from holdfast.gateway.protocol.messages import (
     Answer,
     Ask,
     EventStream,
     Opening,
-    Refused,
+    RequestRejected,
     Untellable,
     Wire,
 )
@@ -34,7 +34,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 class Telling:
     """The way back of one request."""
 
-    def __init__(self, request: web.Request, limits: Limits):
+    def __init__(self, request: web.Request, limits: GatewayLimits):
         self._request = request
         self._limits = limits
         self.is_begun = False
@@ -63,7 +63,7 @@ class Telling:
         return response
 
     async def call(self, wire: Wire, ask: Ask, *, hearing: Hearing) -> web.StreamResponse:
-        """The answer, as it was asked for. Raises `Refused` only while nothing was sent."""
+        """The answer, as it was asked for. Raises `RequestRejected` only while nothing was sent."""
         if ask.stream:
             return await self._stream(wire, ask, hearing)
         self.answer = await answered(hearing, self.trajectory)
@@ -107,7 +107,7 @@ class Telling:
         try:
             self.answer = await answered(hearing, self.trajectory)
             return stream.end(self.answer)
-        except Refused as refused:
+        except RequestRejected as refused:
             if not self.is_begun:
                 raise
             self.status = refused.status

@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast.gateway.calls.tool_calls import AgentTools, ToolHearing
 from holdfast.gateway.http.request import Visit
 from holdfast.gateway.http.tool_routes import NAMING
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 
 PATH = "/mcp"
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
@@ -90,7 +90,7 @@ async def _called(visit: Visit, message: _Message, tools: AgentTools) -> web.Str
         told = {"content": content, "isError": bool(result.error)}
         response = await _answered(visit, message, told)
         delivered = True
-    except Refused as refused:
+    except RequestRejected as refused:
         raise _Failed(INTERNAL, refused.message) from refused
     finally:
         hearing.leave(delivered=delivered)
@@ -106,7 +106,7 @@ def _heard(visit: Visit, message: _Message, tools: AgentTools) -> ToolHearing:
     arguments = msgspec.json.encode(call.arguments or {}).decode()
     try:
         return tools.hear(call.name, arguments, call_id=str(named))
-    except Refused as refused:
+    except RequestRejected as refused:
         code = INVALID_PARAMS if refused.status in (400, 404) else INTERNAL
         raise _Failed(code, refused.message) from refused
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from holdfast.gateway.calls.tool_calls import AgentTools
 from holdfast.gateway.http.request import Visit
-from holdfast.gateway.protocol.messages import Refused
+from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.records.step import ToolResult
 
 LIST = "/tools"
@@ -52,7 +52,7 @@ def _text(body: bytes) -> str:
     try:
         return body.decode() or "{}"
     except UnicodeDecodeError as error:
-        raise Refused(400, "the arguments are a JSON object, in UTF-8") from error
+        raise RequestRejected(400, "the arguments are a JSON object, in UTF-8") from error
 
 
 def _for_anthropic(schema: dict[str, object]) -> dict[str, object]:

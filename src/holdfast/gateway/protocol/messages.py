@@ -83,7 +83,7 @@ class Ask(Struct, frozen=True):
     """The response that it goes on from (`/v1/responses`), as the agent names it."""
 
 
-class Choice(Struct, frozen=True):
+class AnswerChoice(Struct, frozen=True):
     """One sampled reply."""
 
     message: Message
@@ -107,7 +107,7 @@ class Answer(Struct, frozen=True):
     """Letters and digits; wires put their own prefix before it."""
     created: int
     model: str
-    choices: tuple[Choice, ...]
+    choices: tuple[AnswerChoice, ...]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
@@ -133,7 +133,7 @@ class Opening(Struct, frozen=True):
     cached_tokens: int = 0
 
 
-class Delta(Struct, frozen=True):
+class AnswerDelta(Struct, frozen=True):
     """More of one choice. It is durable."""
 
     index: int
@@ -145,7 +145,7 @@ class Untellable(Exception):
     """An answer that does not begin with what was told of it."""
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """A request that cannot be answered; wires say it in their provider's shape."""
 
     def __init__(
@@ -169,7 +169,7 @@ class EventStream(Protocol):
     """One answer as one connection is told it, as server-sent events, each complete with its blank
     line. It knows what it has told: everything together is the answer, and told once."""
 
-    def more(self, opening: Opening, deltas: Sequence[Delta]) -> list[bytes]:
+    def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
         """The answer goes on, or begins."""
         ...
 
@@ -178,7 +178,7 @@ class EventStream(Protocol):
         stream's terminal one. Raises `Untellable`."""
         ...
 
-    def error(self, refused: Refused) -> bytes:
+    def error(self, refused: RequestRejected) -> bytes:
         """There is no answer, although the stream has begun."""
         ...
 
@@ -212,8 +212,8 @@ class Wire(Protocol):
     """One provider's way to say it. Pure: no I/O, no clock; only a stream has state."""
 
     def ask(self, body: bytes, known: Known | None = None) -> Ask:
-        """Raises `Refused` for what is malformed, unknown, or cannot be done. Without `known`, the
-        same is read, but for what is referred to."""
+        """Raises `RequestRejected` for what is malformed, unknown, or cannot be done. Without
+        `known`, the same is read, but for what is referred to."""
         ...
 
     def answer(self, ask: Ask, answer: Answer) -> bytes:
@@ -232,6 +232,6 @@ class Wire(Protocol):
         """What is sent while the stream has nothing to say yet."""
         ...
 
-    def refusal(self, refused: Refused) -> bytes:
+    def refusal(self, refused: RequestRejected) -> bytes:
         """The body of an error."""
         ...

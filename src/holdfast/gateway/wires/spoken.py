@@ -1,6 +1,6 @@
 """Spoken: what a stream has told of one choice, and what is left to tell when it ends."""
 
-from holdfast.gateway.protocol.messages import Delta, Untellable
+from holdfast.gateway.protocol.messages import AnswerDelta, Untellable
 from holdfast.records.message import Message
 
 
@@ -15,7 +15,7 @@ class Spoken:
     def has_text(self) -> bool:
         return bool(self._text)
 
-    def take(self, delta: Delta) -> None:
+    def take(self, delta: AnswerDelta) -> None:
         (self._reasoning if delta.is_reasoning else self._text).append(delta.text)
 
     def rest(self, message: Message) -> tuple[str, str]:

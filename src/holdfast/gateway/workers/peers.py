@@ -20,7 +20,7 @@ from yarl import URL
 from holdfast.gateway.http.metrics import Family
 from holdfast.gateway.http.relay import ELSEWHERE_HEADER, headers_of, relay
 from holdfast.gateway.http.request import Visit
-from holdfast.gateway.limits import Limits
+from holdfast.gateway.limits import GatewayLimits
 
 KNOWN_OWNERS = 65_536
 ANSWER_SECONDS = 10.0
@@ -32,14 +32,14 @@ STATS, UNHEARD = "/-/stats", "/-/unheard"
 ORDER, ORDERED = "/-/order", "/-/ordered"
 
 
-class Stats(Struct, frozen=True):
+class WorkerStats(Struct, frozen=True):
     """What one process has done, and does."""
 
     trajectories: int
     families: tuple[Family, ...]
 
 
-class Place(Struct, frozen=True):
+class WorkerPlace(Struct, frozen=True):
     """A worker's place among the others."""
 
     folder: str
@@ -57,7 +57,7 @@ class Place(Struct, frozen=True):
 class Peers:
     """Open between `start` and `aclose`."""
 
-    def __init__(self, place: Place, limits: Limits):
+    def __init__(self, place: WorkerPlace, limits: GatewayLimits):
         self.place = place
         self._limits = limits
         self._ways: dict[int, ClientSession] = {}
@@ -128,9 +128,11 @@ class Peers:
         count, own = self.place.count, self.place.index
         return [(own + step) % count for step in range(1, count)]
 
-    async def stats(self, own: Stats) -> list[tuple[str, Stats]]:
+    async def stats(self, own: WorkerStats) -> list[tuple[str, WorkerStats]]:
         answers = await self.everyone(STATS)
-        found = {index: msgspec.json.decode(body, type=Stats) for index, body in answers.items()}
+        found = {
+            index: msgspec.json.decode(body, type=WorkerStats) for index, body in answers.items()
+        }
         found[self.place.index] = own
         return [(f'worker="{index}"', found[index]) for index in sorted(found)]
 

@@ -27,7 +27,7 @@ class WorkerLost(HoldfastError):
     """A worker is killed again and again."""
 
 
-class Ended(Struct, frozen=True):
+class WorkerEnded(Struct, frozen=True):
     index: int
     code: int
 
@@ -54,9 +54,9 @@ class Supervisor:
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
 
-    async def work(self) -> list[Ended]:
+    async def work(self) -> list[WorkerEnded]:
         """How each ended, in the order in which they did. No worker is left, however it ends."""
-        ended: list[Ended] = []
+        ended: list[WorkerEnded] = []
         reaper = asyncio.create_task(self._end_in_time(), name="end workers in time")
         keepers = [
             asyncio.create_task(self._keep(index, ended), name=f"keep worker {index}")
@@ -97,12 +97,12 @@ class Supervisor:
         self._tell("workers that did not finish in time are ended")
         self._signal(signal.SIGKILL)
 
-    async def _keep(self, index: int, ended: list[Ended]) -> None:
+    async def _keep(self, index: int, ended: list[WorkerEnded]) -> None:
         starts: deque[float] = deque(maxlen=RESTARTS)
         while not self._stopping.is_set():
             code = await self._run(index)
             if code >= 0 or self._stopping.is_set():
-                ended.append(Ended(index, code))
+                ended.append(WorkerEnded(index, code))
                 if code > 0:
                     # What it met, the others will meet, too; and its share would be left undone.
                     self.stop()

@@ -55,7 +55,7 @@ class Head(Struct, array_like=True, gc=False):
     length: int
 
 
-class Standing(Struct):
+class LogEnd(Struct):
     """Where everything stands while a batch is written."""
 
     position: int
@@ -66,7 +66,7 @@ class Standing(Struct):
 _heads: json.Decoder[list[Head]] = json.Decoder(list[Head])
 
 
-class Entry(Struct):
+class AppendEntry(Struct):
     """What one lease appends, and what becomes of its trajectory with it."""
 
     lease: Lease
@@ -83,7 +83,7 @@ class Append(Operation):
     __slots__ = ("entries",)
     brief = True
 
-    def __init__(self, entries: list[Entry], rows: int, size: int):
+    def __init__(self, entries: list[AppendEntry], rows: int, size: int):
         # Not by `super()`: this is the hottest path that there is.
         self.rows = rows
         self.size = size
@@ -121,7 +121,7 @@ def append_of(
         seq += 1
         total += size
     lease.next_seq = seq
-    return Append([Entry(lease, first, rows, status, settled)], len(rows), total)
+    return Append([AppendEntry(lease, first, rows, status, settled)], len(rows), total)
 
 
 def append_of_all(
@@ -154,7 +154,7 @@ class Appender:
     def __init__(self) -> None:
         self._connection: sqlite3.Connection | None = None
         self._others = -1
-        self._standing: Standing | None = None
+        self._standing: LogEnd | None = None
 
     def run_batch(self, connection: sqlite3.Connection, batch: list[Operation]) -> None:
         """Runs operations in their order: appends in bulk, everything else one by one in between.
@@ -199,11 +199,11 @@ def _run_alone(connection: sqlite3.Connection, operation: Operation) -> None:
 
 
 def _extended(
-    connection: sqlite3.Connection, standing: Standing | None, appends: list[Append]
-) -> Standing:
+    connection: sqlite3.Connection, standing: LogEnd | None, appends: list[Append]
+) -> LogEnd:
     """With the heads of all that these append to."""
     if standing is None or len(standing.heads) > MAX_HEADS:
-        standing = Standing(-1, {})
+        standing = LogEnd(-1, {})
     heads = standing.heads
     unknown = [
         entry.lease.id
@@ -218,10 +218,10 @@ def _extended(
     return standing
 
 
-def write(connection: sqlite3.Connection, appends: list[Append], standing: Standing) -> None:
+def write(connection: sqlite3.Connection, appends: list[Append], standing: LogEnd) -> None:
     """Those that are not refused."""
     rows: list[Row] = []
-    marked: list[Entry] = []
+    marked: list[AppendEntry] = []
     for append in appends:
         append.error = _take_places(append.entries, standing.heads)
         if append.error is None:
@@ -234,13 +234,13 @@ def write(connection: sqlite3.Connection, appends: list[Append], standing: Stand
         _mark(connection, entry)
 
 
-def standing_of(connection: sqlite3.Connection, trajectories: list[int]) -> Standing:
+def standing_of(connection: sqlite3.Connection, trajectories: list[int]) -> LogEnd:
     asked = json.encode(trajectories).decode()
     position, found = connection.execute(_STANDING, (asked,)).fetchone()
-    return Standing(position, {head.trajectory: head for head in _heads.decode(found)})
+    return LogEnd(position, {head.trajectory: head for head in _heads.decode(found)})
 
 
-def _take_places(entries: list[Entry], heads: dict[int, Head]) -> JournalError | None:
+def _take_places(entries: list[AppendEntry], heads: dict[int, Head]) -> JournalError | None:
     """Moves the heads on past `entries`, or says why they are refused and moves none."""
     if len(entries) == 1:
         entry = entries[0]
@@ -252,7 +252,7 @@ def _take_places(entries: list[Entry], heads: dict[int, Head]) -> JournalError |
     return _take_all_places(entries, heads)
 
 
-def _take_all_places(entries: list[Entry], heads: dict[int, Head]) -> JournalError | None:
+def _take_all_places(entries: list[AppendEntry], heads: dict[int, Head]) -> JournalError | None:
     for number, entry in enumerate(entries):
         refused = _take_places([entry], heads)
         if refused is not None:
@@ -262,7 +262,7 @@ def _take_all_places(entries: list[Entry], heads: dict[int, Head]) -> JournalErr
     return None
 
 
-def _refusal(entry: Entry, head: Head | None) -> JournalError:
+def _refusal(entry: AppendEntry, head: Head | None) -> JournalError:
     if head is None or head.epoch != entry.lease.epoch:
         return lost(entry.lease, None if head is None else head.epoch)
     # An earlier append of this lease failed while this one was already queued. Written, it would
@@ -280,7 +280,7 @@ def lost(lease: Lease, epoch: int | None) -> LeaseLost:
     )
 
 
-def insert(connection: sqlite3.Connection, rows: list[Row], standing: Standing) -> None:
+def insert(connection: sqlite3.Connection, rows: list[Row], standing: LogEnd) -> None:
     """Writes rows behind the last position, each linked to the one before it in its log.
 
     Their heads have taken their places already; here they learn the positions.
@@ -324,7 +324,7 @@ def _size_for(rows: int) -> int:
     )
 
 
-def _mark(connection: sqlite3.Connection, entry: Entry) -> None:
+def _mark(connection: sqlite3.Connection, entry: AppendEntry) -> None:
     if entry.status is not None:
         connection.execute(
             "UPDATE trajectories SET status = ? WHERE id = ?", (int(entry.status), entry.lease.id)

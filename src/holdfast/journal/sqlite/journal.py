@@ -41,7 +41,7 @@ from holdfast.journal.sqlite.schema import (
     prepare,
     require,
 )
-from holdfast.journal.sqlite.writer import Call, Writer
+from holdfast.journal.sqlite.writer import WriteCall, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.step import Record
@@ -161,7 +161,7 @@ class SqliteJournal:
         self, function: Callable[[sqlite3.Connection], Result], *, size: int = 0
     ) -> Result:
         await self._writable()
-        result: Result = await self._writer.enqueue(Call(function, size))  # type: ignore[assignment]
+        result: Result = await self._writer.enqueue(WriteCall(function, size))  # type: ignore[assignment]
         return result
 
     async def _writable(self) -> None:

@@ -84,7 +84,7 @@ class Operation(ABC):
     def run(self, connection: sqlite3.Connection) -> object: ...
 
 
-class Call(Operation):
+class WriteCall(Operation):
     """Any function of the connection, isolated by a savepoint."""
 
     __slots__ = ("function",)

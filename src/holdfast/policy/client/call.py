@@ -18,7 +18,7 @@ from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.possible import check_possible
 from holdfast.policy.client.served_model import Seeds
 from holdfast.policy.client.stop_strings import StopWatch
-from holdfast.policy.dialects.dialect import Ask
+from holdfast.policy.dialects.dialect import SampleRequest
 from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import (
@@ -56,7 +56,7 @@ class Replicas(Protocol):
     def version_of(self, endpoint: Endpoint) -> str | None: ...
 
 
-class Call:
+class SampleCall:
     """How one sample is doing. Used once."""
 
     def __init__(
@@ -189,7 +189,7 @@ class Call:
             return False
         return endpoint.seeds is Seeds.REQUEST
 
-    async def _ask(self, endpoint: Endpoint) -> Ask:
+    async def _ask(self, endpoint: Endpoint) -> SampleRequest:
         request, sampled = self._request, self._sampled
         check_possible(request, endpoint)
         prompt: array[int] = request.prompt
@@ -201,7 +201,7 @@ class Call:
             if len(prompt) >= longest:
                 raise ContextOverflow(f"{len(prompt)} tokens; the model takes {longest}")
             wanted = min(wanted, longest - len(prompt))
-        return Ask(
+        return SampleRequest(
             request=request,
             model=self._model,
             prompt=prompt,
@@ -223,12 +223,12 @@ class Call:
         digest = hashlib.blake2b(f"{seed}\0{at}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 
-    async def _receive(self, endpoint: Endpoint, ask: Ask) -> None:
+    async def _receive(self, endpoint: Endpoint, ask: SampleRequest) -> None:
         await endpoint.answer(ask, self._sampled, before=lambda: self._note_version(endpoint))
         if self._watch is not None:
             self._watch.found(self._sampled)
 
-    async def _follow(self, endpoint: Endpoint, ask: Ask) -> None:
+    async def _follow(self, endpoint: Endpoint, ask: SampleRequest) -> None:
         partial = self._request.partial
         assert partial is not None, "only what is kept in parts is streamed"
         stream = endpoint.stream(ask, self._sampled)

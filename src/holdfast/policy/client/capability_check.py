@@ -21,7 +21,7 @@ TOKENS = 12
 PLAIN = "sample at temperature 1 and top_p 1 alone"
 
 
-class Finding(Struct, frozen=True):
+class CapabilityFinding(Struct, frozen=True):
     """One ability. `fit` says whether training can do with it as it is."""
 
     what: str
@@ -38,7 +38,7 @@ class Inspection(Struct, frozen=True):
     model: str
     dialect: str
     max_model_len: int | None
-    findings: tuple[Finding, ...]
+    findings: tuple[CapabilityFinding, ...]
 
     @property
     def is_fit_for_training(self) -> bool:
@@ -65,66 +65,72 @@ async def inspect(policy: EnginePolicy) -> Inspection:
 
 
 _LOGPROBS = {
-    LogprobsMode.PROCESSED: Finding("logprobs", True, "of the distribution that was sampled from"),
-    LogprobsMode.TEMPERED: Finding(
+    LogprobsMode.PROCESSED: CapabilityFinding(
+        "logprobs", True, "of the distribution that was sampled from"
+    ),
+    LogprobsMode.TEMPERED: CapabilityFinding(
         "logprobs", True, "with temperature, but not with cuts: sample uncut (top_p 1, no top_k)"
     ),
-    LogprobsMode.RAW: Finding(
+    LogprobsMode.RAW: CapabilityFinding(
         "logprobs",
         False,
         "raw: temperature and top_p are not in them",
         remedy=f"start it with processed ones ({PROCESSING}), or {PLAIN}",
     ),
-    LogprobsMode.UNKNOWN: Finding(
+    LogprobsMode.UNKNOWN: CapabilityFinding(
         "logprobs", False, "of a distribution that could not be measured", remedy=PLAIN
     ),
 }
 
 
-Check = Callable[[EnginePolicy], Awaitable[Finding]]
+Check = Callable[[EnginePolicy], Awaitable[CapabilityFinding]]
 
 
-async def _look(check: Check, policy: EnginePolicy) -> Finding:
+async def _look(check: Check, policy: EnginePolicy) -> CapabilityFinding:
     try:
         return await check(policy)
     except HoldfastError as error:
         name = (check.__doc__ or check.__name__).split(".")[0]
-        return Finding(name, False, f"failed: {error}", failed=True)
+        return CapabilityFinding(name, False, f"failed: {error}", failed=True)
 
 
 def _request(*, tokens: int = TOKENS, temperature: float = 1.0, seed: int | None = 7) -> Request:
     return Request(PROMPT, Sampling(tokens, temperature), seed, "holdfast-policy-check")
 
 
-async def _chat(policy: EnginePolicy) -> Finding:
+async def _chat(policy: EnginePolicy) -> CapabilityFinding:
     """token ids."""
     request = structs.replace(_request(), messages=(user("Say hello."),))
     said = await policy.sample(request)
     assert said.message is not None, "chat answers with a message"
-    return Finding(
+    return CapabilityFinding(
         "token ids", False, "none: this engine answers with messages, good for evaluation only"
     )
 
 
-async def _ids(policy: EnginePolicy) -> Finding:
+async def _ids(policy: EnginePolicy) -> CapabilityFinding:
     """token ids."""
     completion = await policy.sample(_request())
-    return Finding("token ids", True, f"{count(completion.ids)} ids with as many logprobs")
+    return CapabilityFinding(
+        "token ids", True, f"{count(completion.ids)} ids with as many logprobs"
+    )
 
 
-async def _logprobs(policy: EnginePolicy) -> Finding:
+async def _logprobs(policy: EnginePolicy) -> CapabilityFinding:
     """logprobs."""
     await policy.sample(_request(tokens=1))  # Of an engine that gives nothing, nothing is said.
     return _LOGPROBS[policy.logprobs_mode]
 
 
-async def _versions(policy: EnginePolicy) -> Finding:
+async def _versions(policy: EnginePolicy) -> CapabilityFinding:
     """weight versions."""
     spans = (await policy.sample(_request())).versions
     told = [span.version for span in spans if span.source is VersionSource.ENGINE]
     if told:
-        return Finding("weight versions", True, f"told per span of tokens (now {told[-1]!r})")
-    return Finding(
+        return CapabilityFinding(
+            "weight versions", True, f"told per span of tokens (now {told[-1]!r})"
+        )
+    return CapabilityFinding(
         "weight versions",
         True,
         "not told: spans are marked as assumed from the last acknowledged update "
@@ -132,14 +138,14 @@ async def _versions(policy: EnginePolicy) -> Finding:
     )
 
 
-async def _seeds(policy: EnginePolicy) -> Finding:
+async def _seeds(policy: EnginePolicy) -> CapabilityFinding:
     """seeds."""
     is_by_position = policy.seeds is Seeds.POSITION
     detail = await repeatability(policy, _request(), seeds_by_position=is_by_position)
-    return Finding("seeds", True, detail)
+    return CapabilityFinding("seeds", True, detail)
 
 
-async def _streams(policy: EnginePolicy) -> Finding:
+async def _streams(policy: EnginePolicy) -> CapabilityFinding:
     """streaming."""
     saved: list[Draft] = []
 
@@ -150,8 +156,10 @@ async def _streams(policy: EnginePolicy) -> Finding:
     streamed = await policy.sample(request)
     whole = await policy.sample(_request())
     if _tokens(streamed) != _tokens(whole):
-        return Finding("streaming", True, "works; its tokens differ from those of a whole reply")
-    return Finding("streaming", True, "works: a reply can go on from its last token")
+        return CapabilityFinding(
+            "streaming", True, "works; its tokens differ from those of a whole reply"
+        )
+    return CapabilityFinding("streaming", True, "works: a reply can go on from its last token")
 
 
 def _tokens(completion: Completion) -> list[int]:

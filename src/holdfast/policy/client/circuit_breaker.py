@@ -24,7 +24,7 @@ PROBE = "probe "
 """How the names of a gate's tasks begin."""
 
 
-class Gate:
+class CircuitBreaker:
     """One per endpoint. `probe` returns None when the endpoint works, else why it does not; it is
     told whether it has to try that in earnest.
 
@@ -171,7 +171,7 @@ class Gate:
 class Downtime:
     """Watches the gates of all replicas; the time counts only while every one is in an outage."""
 
-    def __init__(self, gates: Sequence[Gate], clock: Clock):
+    def __init__(self, gates: Sequence[CircuitBreaker], clock: Clock):
         self._gates = gates
         self._clock = clock
         self._before = 0.0

@@ -16,7 +16,7 @@ from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.http_errors import Denied
 from holdfast.policy.client.logprobs_probe import measured
 from holdfast.policy.client.probe import UNREACHABLE, say
-from holdfast.policy.client.served_model import Model, Seeds
+from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import EngineSays, Kind, Unusable
 from holdfast.records.errors import BadRequest, EndpointDown, PolicyRefused, Truncated
@@ -47,7 +47,9 @@ async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
     endpoint.logprobs_mode = await logprobs_mode_of(endpoint, described, seconds=FIRST_SECONDS)
 
 
-async def logprobs_mode_of(endpoint: Endpoint, described: Model, *, seconds: float) -> LogprobsMode:
+async def logprobs_mode_of(
+    endpoint: Endpoint, described: ServedModel, *, seconds: float
+) -> LogprobsMode:
     """What the engine says, or what is measured, within `seconds`, where it does not say it."""
     if not endpoint.dialect.has_tokens:
         return LogprobsMode.UNKNOWN
@@ -57,11 +59,11 @@ async def logprobs_mode_of(endpoint: Endpoint, described: Model, *, seconds: flo
     return await measured(post, endpoint.dialect, endpoint.model)
 
 
-def _seeds(described: Model) -> Seeds:
+def _seeds(described: ServedModel) -> Seeds:
     return Seeds(described.seeds) if described.seeds in tuple(Seeds) else Seeds.REQUEST
 
 
-async def served_models(endpoint: Endpoint) -> list[Model]:
+async def served_models(endpoint: Endpoint) -> list[ServedModel]:
     """What the engine serves; raises what a user can do about it."""
     try:
         return await endpoint.models()
@@ -125,7 +127,7 @@ async def _not_spoken(endpoint: Endpoint, error: Denied) -> str:
     )
 
 
-async def _kind(endpoint: Endpoint, model: Model) -> Kind:
+async def _kind(endpoint: Endpoint, model: ServedModel) -> Kind:
     owner = (model.owned_by or "").lower()
     if owner in ("vllm", "holdfast"):
         return Kind.VLLM_GENERATE if await _offers_generate(endpoint) else Kind.VLLM

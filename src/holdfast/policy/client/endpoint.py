@@ -16,24 +16,24 @@ import aiohttp
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.policy.client.circuit_breaker import Gate
+from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import Sampled, Tokens
 from holdfast.policy.client.http_errors import denied
 from holdfast.policy.client.probe import UNREACHABLE, say, why_it_cannot_sample
-from holdfast.policy.client.served_model import Model, Models, Seeds
+from holdfast.policy.client.served_model import Models, Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import (
     UNREADABLE,
-    Ask,
     Dialect,
     EngineSays,
     Kind,
     Reader,
+    SampleRequest,
     Unusable,
 )
 from holdfast.policy.dialects.prompt_json import Spellings
 from holdfast.policy.dialects.reading import without_echo
-from holdfast.policy.dialects.sse import END, Events
+from holdfast.policy.dialects.sse import END, SseParser
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.records.errors import (
     BadAnswer,
@@ -84,7 +84,7 @@ class Endpoint:
         self.model = model
         self.name = redact(self.url)
         self.dialect = dialect
-        self.described = Model(model)
+        self.described = ServedModel(model)
         self.seeds = Seeds.REQUEST
         self.logprobs_mode = LogprobsMode.UNKNOWN
         self.running = 0
@@ -93,7 +93,7 @@ class Endpoint:
         """Whether it gets no new calls."""
         self.introduce: Callable[[], Awaitable[str | None]] | None = None
         """Of a replica that nobody has seen up: finds out what it is, or why it is of no use."""
-        self.recheck: Callable[[Model], Awaitable[str | None]] | None = None
+        self.recheck: Callable[[ServedModel], Awaitable[str | None]] | None = None
         """Of a replica that is back: whether it is still of use, or why not."""
         self.expected_version: str | None = None
         """The weights that it must have to be given work again after an outage."""
@@ -113,7 +113,7 @@ class Endpoint:
                 sock_read=retry.stall_timeout, sock_connect=CONNECT_SECONDS
             ),
         }
-        self.gate = Gate(self.name, self._probe, clock=clock, patience=patience)
+        self.gate = CircuitBreaker(self.name, self._probe, clock=clock, patience=patience)
 
     @property
     def takes_json(self) -> bool:
@@ -122,7 +122,7 @@ class Endpoint:
 
     # --- looking at it
 
-    async def models(self) -> list[Model]:
+    async def models(self) -> list[ServedModel]:
         """What it serves. Raises what `UNREACHABLE` lists."""
         body = await self.get("/v1/models")
         return msgspec.json.decode(body, type=Models).data
@@ -185,7 +185,9 @@ class Endpoint:
 
     # --- asking it
 
-    async def answer(self, ask: Ask, sampled: Sampled, *, before: Callable[[], None]) -> None:
+    async def answer(
+        self, ask: SampleRequest, sampled: Sampled, *, before: Callable[[], None]
+    ) -> None:
         """One request, one answer, all of it taken into `sampled`; `before` is called first."""
         async with self._post(ask) as response:
             raw = await _bounded(response, _MAX_ANSWER)
@@ -195,9 +197,9 @@ class Endpoint:
         except (Unusable, EngineSays) as error:
             raise self._known_to_fit(self._bad(error, raw), ask) from error
 
-    async def stream(self, ask: Ask, sampled: Sampled) -> AsyncIterator[None]:
+    async def stream(self, ask: SampleRequest, sampled: Sampled) -> AsyncIterator[None]:
         """Yields whenever something new was taken into `sampled`, until the stream ends."""
-        read, events = self.dialect.reader(), Events()
+        read, events = self.dialect.reader(), SseParser()
         async with self._post(ask) as response:
             async for chunk in response.content.iter_any():
                 found = events.feed(chunk)
@@ -206,7 +208,9 @@ class Endpoint:
                 if found and found[-1] == END:
                     return
 
-    def _take_events(self, events: list[bytes], read: Reader, sampled: Sampled, ask: Ask) -> None:
+    def _take_events(
+        self, events: list[bytes], read: Reader, sampled: Sampled, ask: SampleRequest
+    ) -> None:
         """Takes what came together; a run of events that only bring tokens is checked as one."""
         run, data = Tokens(), b""
         # An engine repeats the prompt at the beginning, if at all.
@@ -239,7 +243,7 @@ class Endpoint:
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
     @asynccontextmanager
-    async def _post(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _post(self, ask: SampleRequest) -> AsyncIterator[aiohttp.ClientResponse]:
         """The response, once its status is known to be good. Socket errors come out as ours."""
         headers = {"Content-Type": "application/json", "X-Request-Id": _header(ask.request.id)}
         try:
@@ -270,7 +274,7 @@ class Endpoint:
         except aiohttp.ClientError as error:
             raise EngineUnavailable(f"{self.name}: {say(error)}") from error
 
-    def _known_to_fit(self, error: Exception, ask: Ask) -> Exception:
+    def _known_to_fit(self, error: Exception, ask: SampleRequest) -> Exception:
         """An engine that calls too long what it has said it takes is out of order."""
         longest = self.described.max_model_len
         if not isinstance(error, ContextOverflow) or longest is None:

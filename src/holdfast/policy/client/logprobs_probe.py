@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from itertools import takewhile
 
 from holdfast.policy.client.probe import UNREACHABLE
-from holdfast.policy.dialects.dialect import Ask, Dialect, EngineSays, Piece, Unusable
+from holdfast.policy.dialects.dialect import Dialect, EngineSays, Piece, SampleRequest, Unusable
 from holdfast.policy.policy import Request
 from holdfast.records.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
@@ -52,7 +52,7 @@ async def _sampled(
 ) -> Piece | None:
     ids = array("i", prompt)
     request = Request(ids, sampling, None, "logprobs")
-    ask = Ask(request, model, ids, max_tokens=TOKENS, seed=None, stream=False)
+    ask = SampleRequest(request, model, ids, max_tokens=TOKENS, seed=None, stream=False)
     try:
         return dialect.whole(await post("POST", dialect.path, dialect.body(ask)))
     except (*UNREACHABLE, Unusable, EngineSays):

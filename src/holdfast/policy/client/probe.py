@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from holdfast.policy.dialects.dialect import UNREADABLE, Ask, Dialect
+from holdfast.policy.dialects.dialect import UNREADABLE, Dialect, SampleRequest
 from holdfast.policy.policy import Request
 from holdfast.records.errors import (
     BadRequest,
@@ -34,7 +34,7 @@ async def why_it_cannot_sample(post: Post, dialect: Dialect, model: str) -> str 
     """Asks for a single token. One that takes its time over it, or objects, is at work."""
     prompt = array("i", [1])
     request = Request(prompt, Sampling(1), None, "trial", messages=(user("Hello."),))
-    ask = Ask(request, model, prompt, max_tokens=1, seed=None, stream=False)
+    ask = SampleRequest(request, model, prompt, max_tokens=1, seed=None, stream=False)
     try:
         await post("POST", dialect.path, dialect.body(ask))
     except (TimeoutError, BadRequest, Truncated, PolicyRefused):

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.policy.client.call import Call
+from holdfast.policy.client.call import SampleCall
 from holdfast.policy.client.circuit_breaker import Downtime
 from holdfast.policy.client.discovery import discover, logprobs_mode_of, served_models
 from holdfast.policy.client.endpoint import PROBE_SECONDS, Endpoint, base_url
-from holdfast.policy.client.served_model import Model, Seeds
+from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Request
@@ -140,7 +140,7 @@ class EnginePolicy:
             return f"it speaks {endpoint.dialect.kind.value}, the others {like.dialect.kind.value}"
         return self._why_apart(endpoint, endpoint.logprobs_mode)
 
-    async def _recheck(self, endpoint: Endpoint, model: Model) -> str | None:
+    async def _recheck(self, endpoint: Endpoint, model: ServedModel) -> str | None:
         """A replica that is back: it may have been started with other options."""
         mode = await logprobs_mode_of(endpoint, model, seconds=PROBE_SECONDS)
         if mode is LogprobsMode.UNKNOWN:
@@ -200,7 +200,7 @@ class EnginePolicy:
     # --- the work
 
     async def sample(self, request: Request) -> Completion:
-        call = Call(request, self, model=self.model, retry=self._retry, clock=self._clock)
+        call = SampleCall(request, self, model=self.model, retry=self._retry, clock=self._clock)
         return await call.complete()
 
     async def choose(self, request: Request, *, avoid: Endpoint | None = None) -> Endpoint:

@@ -17,7 +17,7 @@ class Seeds(StrEnum):
     """Nothing."""
 
 
-class Model(msgspec.Struct):
+class ServedModel(msgspec.Struct):
     """What `/v1/models` says of one model."""
 
     id: str
@@ -34,4 +34,4 @@ class Model(msgspec.Struct):
 
 
 class Models(msgspec.Struct):
-    data: list[Model]
+    data: list[ServedModel]

@@ -6,7 +6,7 @@ There are no token ids in it, so nothing of it can be trained: it is for evaluat
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.dialects.dialect import Ask, Kind, Piece, Reader, Unusable
+from holdfast.policy.dialects.dialect import Kind, Piece, Reader, SampleRequest, Unusable
 from holdfast.policy.dialects.reading import decoded, ended, only
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.records.sampling import Sampling, response_format_of
@@ -49,7 +49,7 @@ class Chat:
     path = "/v1/chat/completions"
     has_tokens = False
 
-    def body(self, ask: Ask) -> dict[str, object]:
+    def body(self, ask: SampleRequest) -> dict[str, object]:
         request = ask.request
         sampling = request.sampling
         body: dict[str, object] = {

@@ -6,18 +6,18 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from holdfast.policy.dialects.dialect import Piece, Reader, Unusable
-from holdfast.policy.dialects.reading import Usage, counted, decoded, ended
+from holdfast.policy.dialects.reading import UsageBody, counted, decoded, ended
 
 
-class Answer(Protocol):
+class ChoicesBody(Protocol):
     @property
     def choices(self) -> Sequence[object]: ...
 
     @property
-    def usage(self) -> Usage | None: ...
+    def usage(self) -> UsageBody | None: ...
 
 
-Kind = TypeVar("Kind", bound=Answer)
+Kind = TypeVar("Kind", bound=ChoicesBody)
 
 
 class Choices(Generic[Kind]):

@@ -4,11 +4,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.policy.dialects.choices import Choices
-from holdfast.policy.dialects.dialect import Ask, Kind, Piece, Unusable
+from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, Unusable
 from holdfast.policy.dialects.reading import (
     NULL,
-    Span,
-    Usage,
+    UsageBody,
+    VersionSpanBody,
     only,
     spans,
     unread,
@@ -28,14 +28,14 @@ class _Choice(Struct):
     token_ids: list[int] | None = None
     prompt_token_ids: Raw = NULL
     logprobs: _Logprobs | None = None
-    weight_versions: list[Span] | None = None
+    weight_versions: list[VersionSpanBody] | None = None
     """The embedded engine's: vLLM says it only on its own wire."""
 
 
 class _Answer(Struct):
     model: str
     choices: list[_Choice]
-    usage: Usage | None = None
+    usage: UsageBody | None = None
 
 
 _decoder = msgspec.json.Decoder(_Answer)
@@ -52,7 +52,7 @@ class Completions(Choices[_Answer]):
     def __init__(self) -> None:
         super().__init__(_decoder, _read)
 
-    def body(self, ask: Ask) -> dict[str, object]:
+    def body(self, ask: SampleRequest) -> dict[str, object]:
         request = ask.request
         sampling = request.sampling
         body: dict[str, object] = {

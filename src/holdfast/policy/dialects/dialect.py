@@ -35,7 +35,7 @@ class Kind(StrEnum):
     """`/v1/chat/completions`: no token ids, for evaluation only."""
 
 
-class Ask(Struct, frozen=True):
+class SampleRequest(Struct, frozen=True):
     """One try of a request: its prompt goes up to the last token that is already there."""
 
     request: Request
@@ -112,7 +112,7 @@ class Dialect(Protocol):
     has_tokens: bool
     """Whether it gives ids and logprobs: without them, nothing can be trained."""
 
-    def body(self, ask: Ask) -> dict[str, object]: ...
+    def body(self, ask: SampleRequest) -> dict[str, object]: ...
 
     def whole(self, body: bytes) -> Piece:
         """Raises `Unusable` or `EngineSays`."""

@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.policy.dialects.choices import Choices
-from holdfast.policy.dialects.dialect import Ask, Kind, Piece, Unusable
+from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, Unusable
 from holdfast.policy.dialects.reading import (
     NULL,
-    Usage,
+    UsageBody,
     check_named,
     counted,
     only,
@@ -42,7 +42,7 @@ class _Choice(Struct):
 class _Answer(Struct):
     model: str
     choices: list[_Choice]
-    usage: Usage | None = None
+    usage: UsageBody | None = None
 
 
 _decoder = msgspec.json.Decoder(_Answer)
@@ -56,7 +56,7 @@ class Fireworks(Choices[_Answer]):
     def __init__(self) -> None:
         super().__init__(_decoder, _read)
 
-    def body(self, ask: Ask) -> dict[str, object]:
+    def body(self, ask: SampleRequest) -> dict[str, object]:
         request = ask.request
         sampling = request.sampling
         body: dict[str, object] = {

@@ -7,11 +7,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.policy.dialects.choices import Choices
-from holdfast.policy.dialects.dialect import Ask, Kind, Piece
+from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest
 from holdfast.policy.dialects.reading import (
     NULL,
-    Span,
-    Usage,
+    UsageBody,
+    VersionSpanBody,
     check_named,
     counted,
     only,
@@ -34,13 +34,13 @@ class _Choice(Struct):
     index: int = 0
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
-    weight_versions: list[Span] | None = None
+    weight_versions: list[VersionSpanBody] | None = None
 
 
 class _Answer(Struct):
     choices: list[_Choice]
     model: str | None = None
-    usage: Usage | None = None
+    usage: UsageBody | None = None
     prompt_token_ids: Raw = NULL
 
 
@@ -55,7 +55,7 @@ class Generate(Choices[_Answer]):
     def __init__(self) -> None:
         super().__init__(_decoder, _read)
 
-    def body(self, ask: Ask) -> dict[str, object]:
+    def body(self, ask: SampleRequest) -> dict[str, object]:
         request = ask.request
         sampling = request.sampling
         params: dict[str, object] = {

@@ -29,7 +29,7 @@ class _Failed(Struct):
     object: str = ""
 
 
-class Span(Struct):
+class VersionSpanBody(Struct):
     """As vLLM writes it."""
 
     version: str
@@ -40,15 +40,15 @@ class Span(Struct):
 NULL = Raw(b"null")
 
 
-class Usage(Struct):
+class UsageBody(Struct):
     completion_tokens: int | None = None
     prompt_tokens: int | None = None
 
 
-_UNCOUNTED = Usage()
+_UNCOUNTED = UsageBody()
 
 
-def counted(piece: Piece, usage: Usage | None) -> Piece:
+def counted(piece: Piece, usage: UsageBody | None) -> Piece:
     """With what the engine says of how much it read and wrote."""
     usage = usage or _UNCOUNTED
     piece.total, piece.prompt_tokens = usage.completion_tokens, usage.prompt_tokens
@@ -124,7 +124,7 @@ def ended(piece: Piece) -> Piece:
     return piece
 
 
-def spans(found: list[Span] | None) -> tuple[VersionSpan, ...] | None:
+def spans(found: list[VersionSpanBody] | None) -> tuple[VersionSpan, ...] | None:
     if found is None:
         return None
     return tuple(VersionSpan(span.version, span.start, span.end) for span in found)

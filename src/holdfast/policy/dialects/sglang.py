@@ -10,8 +10,15 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.dialects.dialect import Ask, EngineSays, Kind, Piece, Reader, Unusable
-from holdfast.policy.dialects.reading import Span, check_named, decoded, ended, spans
+from holdfast.policy.dialects.dialect import (
+    EngineSays,
+    Kind,
+    Piece,
+    Reader,
+    SampleRequest,
+    Unusable,
+)
+from holdfast.policy.dialects.reading import VersionSpanBody, check_named, decoded, ended, spans
 from holdfast.records.step import VersionSpan
 
 _Logprob = tuple[float, int, str | None]
@@ -30,7 +37,7 @@ class _Meta(Struct):
     prompt_tokens: int | None = None
     output_token_logprobs: list[_Logprob] | None = None
     weight_version: str | None = None
-    weight_versions: list[Span] | None = None
+    weight_versions: list[VersionSpanBody] | None = None
     """Of everything so far; older servers name only the weights of now."""
 
 
@@ -48,7 +55,7 @@ class SGLang:
     path = "/generate"
     has_tokens = True
 
-    def body(self, ask: Ask) -> dict[str, object]:
+    def body(self, ask: SampleRequest) -> dict[str, object]:
         request = ask.request
         sampling = request.sampling
         params: dict[str, object] = {

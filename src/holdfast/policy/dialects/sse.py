@@ -6,7 +6,7 @@ MAX_EVENT = 1 << 24
 END = b"[DONE]"
 
 
-class Events:
+class SseParser:
     """Keeps what is not yet a whole event. Comments and other fields are dropped."""
 
     __slots__ = ("_rest",)

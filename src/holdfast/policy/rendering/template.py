@@ -18,7 +18,7 @@ from holdfast.policy.rendering.jinja import ChatTemplate, errors
 from holdfast.policy.rendering.parse import HERMES, CompletionParser
 from holdfast.policy.rendering.reasoning_effort import MOST_LEVELS, unsupported
 from holdfast.policy.rendering.structure import Marks, hermes_marks
-from holdfast.policy.rendering.template_probe import Shape, StandIn
+from holdfast.policy.rendering.template_probe import StandIn, TemplateShape
 from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
 from holdfast.policy.rendering.tokenizer import Tokenizer
 from holdfast.records.errors import UsageError
@@ -135,12 +135,14 @@ class TemplateRenderer:
         names = (call.name for call in said.tool_calls)
         calls = tuple(name if _NAME.fullmatch(name) else "tool" for name in names)
         thought = self._parser.reasons
-        shape = Shape(reasoning=thought, content=bool(said.content) or not calls, calls=calls)
+        shape = TemplateShape(
+            reasoning=thought, content=bool(said.content) or not calls, calls=calls
+        )
         found = self._stand_in.following(shape, new, tools)
         if found is not None or not thought or said.reasoning or self._may_reason(prompt):
             return found
         # The template drops earlier reasoning here, but there is none to drop.
-        plain = Shape(reasoning=False, content=shape.content, calls=calls)
+        plain = TemplateShape(reasoning=False, content=shape.content, calls=calls)
         return self._stand_in.following(plain, new, tools)
 
     def _may_reason(self, prompt: Sequence[int]) -> bool:

@@ -14,7 +14,7 @@ SAID = "hfzsaid"
 GIVEN = "hfzgiven"
 
 
-class Shape(Struct, frozen=True):
+class TemplateShape(Struct, frozen=True):
     """What a completion consists of, without what it says."""
 
     reasoning: bool = False
@@ -53,7 +53,7 @@ class StandIn:
         self._find_end()
         self._known: dict[str, str] = {}
 
-    def following(self, shape: Shape, messages: Dicts, tools: Dicts) -> list[int] | None:
+    def following(self, shape: TemplateShape, messages: Dicts, tools: Dicts) -> list[int] | None:
         """The ids after the assistant's end, with `messages` next; None if nothing is proven."""
         if self.end is None:
             return None
@@ -75,7 +75,7 @@ class StandIn:
     def speaking_again(self, tools: Dicts) -> list[int] | None:
         """The ids after the assistant's end where it speaks again at once; after its last word, if
         the template has no end of a turn. None if the template allows no such thing."""
-        spoken = [_user(), Shape().assistant(())]
+        spoken = [_user(), TemplateShape().assistant(())]
         try:
             text = self._template.render(spoken, tools, opening=True)
             opening = self._opening(spoken, tools) or self._opening(spoken[:1], tools)
@@ -106,13 +106,13 @@ class StandIn:
             self._known = {given: known}
         return known
 
-    def _turn(self, shape: Shape, ids: Sequence[str], tools: Dicts) -> str:
+    def _turn(self, shape: TemplateShape, ids: Sequence[str], tools: Dicts) -> str:
         """The assistant's turn when nothing follows it; empty if it is not all there."""
         text = self._template.render([_user(), shape.assistant(ids)], tools, opening=False)
         span = self._span(text, shape, text.find(ASKED) + len(ASKED))
         return text[slice(*span)] if span else ""
 
-    def _span(self, text: str, shape: Shape, start: int) -> tuple[int, int] | None:
+    def _span(self, text: str, shape: TemplateShape, start: int) -> tuple[int, int] | None:
         """From the first mark of the assistant's turn to the end of its end marker."""
         first = at = text.find(shape.marks()[0], start)
         for mark in shape.marks():
@@ -122,7 +122,7 @@ class StandIn:
 
     def _find_end(self) -> None:
         try:
-            conversation = [_user(), Shape().assistant(())]
+            conversation = [_user(), TemplateShape().assistant(())]
             text = self._template.render(conversation, (), opening=False)
         except errors():
             return

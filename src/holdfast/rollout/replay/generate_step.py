@@ -29,7 +29,7 @@ from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Voice
 
 
-class Turn(Struct, frozen=True):
+class GenerateStep(Struct, frozen=True):
     """A generation about to run."""
 
     path: str
@@ -69,7 +69,7 @@ class Audience(Struct, frozen=True):
 async def sample(
     session: Session,
     voice: Voice,
-    turn: Turn,
+    turn: GenerateStep,
     seconds: float | None = None,
     *,
     audience: Audience | None = None,
@@ -99,7 +99,9 @@ async def sample(
     return await voice.policy.sample(request)
 
 
-async def heard(session: Session, voice: Voice, turn: Turn, seconds: float | None) -> Completion:
+async def heard(
+    session: Session, voice: Voice, turn: GenerateStep, seconds: float | None
+) -> Completion:
     """The same, but a limit that another voice meets is the world's, and not the policy's: a
     simulated user whose context is full."""
     try:
@@ -114,7 +116,7 @@ async def heard(session: Session, voice: Voice, turn: Turn, seconds: float | Non
     return completion
 
 
-def _check_possible(voice: Voice, turn: Turn) -> None:
+def _check_possible(voice: Voice, turn: GenerateStep) -> None:
     """Raises `Unsupported` for what no engine does, although each of its parts can be done."""
     if turn.sampling.json is False or not turn.tools:
         return
@@ -124,7 +126,7 @@ def _check_possible(voice: Voice, turn: Turn) -> None:
         )
 
 
-def _durable(session: Session, voice: Voice, turn: Turn) -> Draft:
+def _durable(session: Session, voice: Voice, turn: GenerateStep) -> Draft:
     draft = session.history.drafts.get(turn.path)
     if draft is None or draft.fingerprint != turn.prompt.fingerprint:
         return Draft()
@@ -134,7 +136,7 @@ def _durable(session: Session, voice: Voice, turn: Turn) -> Draft:
 
 
 def _partial(
-    session: Session, voice: Voice, turn: Turn, audience: Audience | None
+    session: Session, voice: Voice, turn: GenerateStep, audience: Audience | None
 ) -> Partial | None:
     if audience is None:
         every = session.partial_tokens
@@ -144,7 +146,7 @@ def _partial(
 
 
 def _saver(
-    session: Session, voice: Voice, turn: Turn, audience: Audience | None = None
+    session: Session, voice: Voice, turn: GenerateStep, audience: Audience | None = None
 ) -> Callable[[Draft], Awaitable[None]]:
     async def save(draft: Draft) -> None:
         await session.append(
@@ -167,7 +169,7 @@ def _saver(
 
 
 async def generated(
-    session: Session, voice: Voice, turn: Turn, completion: Completion
+    session: Session, voice: Voice, turn: GenerateStep, completion: Completion
 ) -> Generated:
     """The step as everyone sees it, with all of its tokens."""
     size = len(turn.ids) + count(completion.ids)
@@ -195,14 +197,14 @@ async def generated(
     )
 
 
-def _message(voice: Voice, turn: Turn, completion: Completion) -> Message:
+def _message(voice: Voice, turn: GenerateStep, completion: Completion) -> Message:
     message = completion.message or _parsed(voice, turn, unpack_ids(completion.ids))
     _check_json(turn, completion, message)
     _check_calls(turn, completion, message)
     return message
 
 
-def _parsed(voice: Voice, turn: Turn, ids: "array[int]") -> Message:
+def _parsed(voice: Voice, turn: GenerateStep, ids: "array[int]") -> Message:
     if turn.bare:
         return Message(Role.ASSISTANT, voice.renderer.decode(ids, special=False))
     found = voice.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
@@ -214,7 +216,7 @@ def _parsed(voice: Voice, turn: Turn, ids: "array[int]") -> Message:
     return without_calls(found, voice.renderer.decode(array("i", said)))
 
 
-def _check_json(turn: Turn, completion: Completion, message: Message) -> None:
+def _check_json(turn: GenerateStep, completion: Completion, message: Message) -> None:
     """An engine that does not know the parameter may well ignore it: what it says is looked at. A
     reply that was cut is no JSON, and no lie; nor is one that calls a tool."""
     sampling = turn.sampling
@@ -233,7 +235,7 @@ def _check_json(turn: Turn, completion: Completion, message: Message) -> None:
         ) from error
 
 
-def _check_calls(turn: Turn, completion: Completion, message: Message) -> None:
+def _check_calls(turn: GenerateStep, completion: Completion, message: Message) -> None:
     """The same for a reply that has to call a tool."""
     sampling = turn.sampling
     if not sampling.tool_choice or completion.finish_reason != "stop" or sampling.stop:
@@ -261,7 +263,7 @@ def without_drafted(session: Session, step: Generated) -> Generated:
     )
 
 
-def _with_call_ids(message: Message, session: Session, turn: Turn) -> Message:
+def _with_call_ids(message: Message, session: Session, turn: GenerateStep) -> Message:
     if not message.tool_calls:
         return message
     name = turn.path.replace(".", "_")

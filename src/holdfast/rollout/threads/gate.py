@@ -23,7 +23,7 @@ class NotBegun(Exception):
     """Nobody wants the call any more."""
 
 
-class Gate:
+class ThreadGate:
     """Made on the loop of whoever calls."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Gate:
 
 @asynccontextmanager
 async def at_gate(
-    gate: Gate, call: "Coroutine[object, object, Result]"
+    gate: ThreadGate, call: "Coroutine[object, object, Result]"
 ) -> "AsyncIterator[asyncio.Task[Result]]":
     """`call`, as a task that waits at its gate; or what it raised on the way there. Where the
     block ends, so does the call."""

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from holdfast.records.errors import ThreadsHang
-from holdfast.rollout.threads.gate import Begin, Gate, NotBegun, at_gate
+from holdfast.rollout.threads.gate import Begin, NotBegun, ThreadGate, at_gate
 from holdfast.rollout.threads.mailbox import Mailbox, mailbox_of, set_exception, set_result
 
 MAX_ABANDONED = 64
@@ -84,7 +84,7 @@ class DaemonThreads:
         """A thread that is there for the function, which runs when the block begins it."""
         await self.room()
         async with _Admission() as admission:
-            gate = Gate()
+            gate = ThreadGate()
             async with at_gate(gate, self.run(function, gate=gate)) as running:
 
                 async def begin() -> Result:
@@ -99,7 +99,7 @@ class DaemonThreads:
         function: Callable[[], Result],
         *,
         seconds: float | None = None,
-        gate: Gate | None = None,
+        gate: ThreadGate | None = None,
     ) -> Result:
         """What the function returns or raises; after so many seconds, `StillRunning`. With a
         `gate`, its thread waits there first."""
@@ -166,7 +166,7 @@ class _Call:
         function: Callable[[], Result],
         future: "asyncio.Future[Result]",
         mailbox: Mailbox,
-        gate: Gate | None,
+        gate: ThreadGate | None,
     ):
         self._function = function
         self._future = future

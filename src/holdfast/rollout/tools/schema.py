@@ -21,7 +21,7 @@ KEY_PARAMETER = "idempotency_key"
 _ABSENT = object()
 
 
-class Parameters(Protocol):
+class ParameterSchema(Protocol):
     """Both kinds. `decode` raises msgspec's errors, whose words are for the model."""
 
     description: str

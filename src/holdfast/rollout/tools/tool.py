@@ -25,7 +25,7 @@ from holdfast.rollout.tools.isolated.function import Isolated
 from holdfast.rollout.tools.result import MAX_RESULT, cut, result_text
 from holdfast.rollout.tools.schema import (
     KEY_PARAMETER,
-    Parameters,
+    ParameterSchema,
     ReadySchema,
     Signature,
     name_of,
@@ -79,7 +79,7 @@ class Tool:
         name: str | None = None,
         max_result: int = MAX_SHOWN,
         isolated: bool = False,
-        takes: Parameters | None = None,
+        takes: ParameterSchema | None = None,
     ):
         self.name = _checked_name(name if name is not None else name_of(function))
         self._set_up(function, takes or Signature(function, self.name))
@@ -114,7 +114,7 @@ class Tool:
             takes=takes,
         )
 
-    def _set_up(self, function: Function, parameters: Parameters) -> None:
+    def _set_up(self, function: Function, parameters: ParameterSchema) -> None:
         self.function = function
         self.is_async = _is_async(function)
         self.wants_key = parameters.wants_key

@@ -12,19 +12,19 @@ from holdfast.testing.fake_engine import connection
 from holdfast.testing.fake_engine import errors as refusals
 from holdfast.testing.fake_engine import misbehaviour as wrong
 from holdfast.testing.fake_engine.faults import Fault, FaultKind
-from holdfast.testing.fake_engine.generation import Generation
-from holdfast.testing.fake_engine.request import Job, Wire
-from holdfast.testing.fake_engine.schedule import Run
+from holdfast.testing.fake_engine.generation import FakeGeneration
+from holdfast.testing.fake_engine.request import FakeRequest, FakeWire
+from holdfast.testing.fake_engine.schedule import FakeRun
 
 FOR_EVER = 1e9
 
 
-class Task(Struct):
+class AnswerTask(Struct):
     """One request that was read: what to say of it, and what is to go wrong."""
 
     request: web.Request
-    wire: Wire
-    job: Job
+    wire: FakeWire
+    job: FakeRequest
     """As the answer tells it."""
     fault: Fault | None
     moment: int | None
@@ -32,7 +32,7 @@ class Task(Struct):
     per_chunk: int
 
 
-async def plain(task: Task, run: Run) -> web.StreamResponse:
+async def plain(task: AnswerTask, run: FakeRun) -> web.StreamResponse:
     """The whole answer at once."""
     interrupted = task.fault is not None and task.fault.kind in wrong.INTERRUPTIONS
     while run.generation.finish_reason is None:
@@ -47,7 +47,7 @@ async def plain(task: Task, run: Run) -> web.StreamResponse:
     return await _spoiled(task, run.generation, task.fault.kind)
 
 
-async def _plain_interruption(task: Task, generation: Generation) -> web.StreamResponse:
+async def _plain_interruption(task: AnswerTask, generation: FakeGeneration) -> web.StreamResponse:
     assert task.fault is not None, "something interrupts"
     kind = task.fault.kind
     if kind == FaultKind.STREAM_ERROR:
@@ -61,7 +61,9 @@ async def _plain_interruption(task: Task, generation: Generation) -> web.StreamR
     return connection.json(connection.encoded(task.wire.whole(task.job, generation.take())))
 
 
-async def _spoiled(task: Task, generation: Generation, kind: FaultKind) -> web.StreamResponse:
+async def _spoiled(
+    task: AnswerTask, generation: FakeGeneration, kind: FaultKind
+) -> web.StreamResponse:
     if kind == FaultKind.RESET_AFTER:
         return connection.reset(task.request)
     job, pieces = wrong.spoiled(task.job, generation.take(), kind)
@@ -72,7 +74,7 @@ async def _spoiled(task: Task, generation: Generation, kind: FaultKind) -> web.S
     return connection.json(body)
 
 
-async def streamed(task: Task, run: Run, stream: connection.EventStream) -> bool:
+async def streamed(task: AnswerTask, run: FakeRun, stream: connection.FakeEventStream) -> bool:
     """Events, piece by piece; whether the generation and its stream came to their own end."""
     events = _Sender(task, stream)
     try:
@@ -86,7 +88,7 @@ async def streamed(task: Task, run: Run, stream: connection.EventStream) -> bool
     return run.generation.finish_reason != "abort"
 
 
-async def _pieces(task: Task, run: Run, events: "_Sender") -> bool:
+async def _pieces(task: AnswerTask, run: FakeRun, events: "_Sender") -> bool:
     """Whether the stream reached its regular end."""
     generation, fault = run.generation, task.fault
     while generation.finish_reason is None:
@@ -106,7 +108,7 @@ async def _pieces(task: Task, run: Run, events: "_Sender") -> bool:
     return True
 
 
-async def _interrupts(fault: Fault, generation: Generation, events: "_Sender") -> bool:
+async def _interrupts(fault: Fault, generation: FakeGeneration, events: "_Sender") -> bool:
     """Commits what ends the stream here; whether it is over."""
     if fault.kind == FaultKind.ABORT:
         generation.abort()
@@ -123,14 +125,14 @@ async def _interrupts(fault: Fault, generation: Generation, events: "_Sender") -
     return True
 
 
-async def _held(task: Task, run: Run) -> None:
+async def _held(task: AnswerTask, run: FakeRun) -> None:
     fault = task.fault
     if fault is None or fault.kind != FaultKind.HOLD or len(run.generation.ids) != task.moment:
         return
     await run.hold(fault.seconds)
 
 
-def _next(task: Task, generation: Generation, most: int) -> int:
+def _next(task: AnswerTask, generation: FakeGeneration, most: int) -> int:
     """How many tokens to draw: a fault's moment is a border between two pieces."""
     here = len(generation.ids)
     if task.moment is not None and here < task.moment:
@@ -141,7 +143,7 @@ def _next(task: Task, generation: Generation, most: int) -> int:
 class _Sender:
     """Encodes what is said, and spoils it where told to."""
 
-    def __init__(self, task: Task, stream: connection.EventStream):
+    def __init__(self, task: AnswerTask, stream: connection.FakeEventStream):
         self._task = task
         self._events = task.wire.events()
         self.stream = stream
@@ -150,7 +152,7 @@ class _Sender:
         for event in self._events.opening(self._task.job):
             await self.stream.send(connection.encoded(event))
 
-    async def piece(self, generation: Generation, spoil: FaultKind | None) -> None:
+    async def piece(self, generation: FakeGeneration, spoil: FaultKind | None) -> None:
         job, pieces = self._task.job, [generation.take()]
         if spoil is not None:
             job, pieces = wrong.spoiled(job, pieces[0], spoil)

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from holdfast.testing.fake_engine.errors import Refused, malformed
+from holdfast.testing.fake_engine.errors import FakeRequestRejected, malformed
 
 DONE = b"[DONE]"
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def answer(value: object) -> web.Response:
 
 
 def body(raw: bytes, kind: type[T]) -> T:
-    """Raises `Refused`."""
+    """Raises `FakeRequestRejected`."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.MsgspecError as error:
@@ -41,11 +41,11 @@ async def refusing(request: web.Request, handler: Handler) -> web.StreamResponse
     """What a handler raises as a refusal is the answer."""
     try:
         return await handler(request)
-    except Refused as refused:
+    except FakeRequestRejected as refused:
         return refusal(refused)
 
 
-def refusal(refused: Refused, *, retry_after: float | None = None) -> web.Response:
+def refusal(refused: FakeRequestRejected, *, retry_after: float | None = None) -> web.Response:
     response = json(refused.encoded(), refused.status)
     if retry_after is not None:
         response.headers["Retry-After"] = f"{retry_after:g}"
@@ -78,7 +78,7 @@ async def truncated(request: web.Request, body: bytes) -> web.StreamResponse:
     return response
 
 
-class EventStream:
+class FakeEventStream:
     """Server-sent events, as engines send them: `data: …` and an empty line."""
 
     def __init__(self, request: web.Request):

@@ -5,7 +5,7 @@ import re
 import msgspec
 
 
-class Refused(Exception):
+class FakeRequestRejected(Exception):
     """An answer with an error status."""
 
     def __init__(
@@ -19,38 +19,38 @@ class Refused(Exception):
         return msgspec.json.encode({"error": self.error})
 
 
-def engine_died() -> Refused:
+def engine_died() -> FakeRequestRejected:
     """What vLLM says, plainly or inside a stream, when its worker is gone."""
-    return Refused(500, "EngineCore encountered an issue", kind="InternalServerError")
+    return FakeRequestRejected(500, "EngineCore encountered an issue", kind="InternalServerError")
 
 
-def malformed(error: Exception) -> Refused:
+def malformed(error: Exception) -> FakeRequestRejected:
     """From what msgspec says: "Expected `int`, got `str` - at `$.max_tokens`"."""
     said, _, path = str(error).partition(" - at `$")
     where = "body" + re.sub(r"\[.*", "", path.rstrip("`"))
     message = f"1 validation error:\n  {{'type': 'invalid', 'loc': '{where}', 'msg': '{said}'}}"
-    return Refused(400, message, kind="Bad Request", param=where)
+    return FakeRequestRejected(400, message, kind="Bad Request", param=where)
 
 
-def bad_parameter(name: str, rule: str, value: float) -> Refused:
+def bad_parameter(name: str, rule: str, value: float) -> FakeRequestRejected:
     said = f"{name} must be {rule}, got {value}. (parameter={name}, value={value})"
-    return Refused(400, said, param=name)
+    return FakeRequestRejected(400, said, param=name)
 
 
-def unknown_model(asked: str, served: str) -> Refused:
+def unknown_model(asked: str, served: str) -> FakeRequestRejected:
     said = f"The model `{asked}` does not exist. Valid aliases: {served}."
-    return Refused(404, said, kind="NotFoundError", param="model")
+    return FakeRequestRejected(404, said, kind="NotFoundError", param="model")
 
 
-def scale_out_disabled() -> Refused:
+def scale_out_disabled() -> FakeRequestRejected:
     said = (
         "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable "
         "them."
     )
-    return Refused(403, said, kind="PermissionDeniedError")
+    return FakeRequestRejected(403, said, kind="PermissionDeniedError")
 
 
-def too_long(limit: int, prompt: int, max_tokens: int) -> Refused:
+def too_long(limit: int, prompt: int, max_tokens: int) -> FakeRequestRejected:
     said = f"This model's maximum context length is {limit} tokens. However, "
     if prompt >= limit:
         said += (
@@ -63,4 +63,6 @@ def too_long(limit: int, prompt: int, max_tokens: int) -> Refused:
             "tokens. Please reduce the length of the input prompt or the number of requested "
             "output tokens."
         )
-    return Refused(400, f"{said} (parameter=input_tokens, value={prompt})", param="input_tokens")
+    return FakeRequestRejected(
+        400, f"{said} (parameter=input_tokens, value={prompt})", param="input_tokens"
+    )

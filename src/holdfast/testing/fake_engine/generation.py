@@ -17,9 +17,9 @@ from holdfast.testing.fake_engine.tokens import (
     MASK,
     PACKED,
     SPREAD,
-    Limits,
     Sampler,
     Script,
+    TokenLimits,
     logprobs_at,
     pack,
     salt_of,
@@ -27,7 +27,7 @@ from holdfast.testing.fake_engine.tokens import (
 )
 
 
-class Span(Struct):
+class FakeSpan(Struct):
     """Which weights sampled which tokens of a generation."""
 
     version: str
@@ -35,7 +35,7 @@ class Span(Struct):
     end: int
 
 
-class Piece(Struct):
+class FakePiece(Struct):
     """Consecutive tokens of one generation: a chunk of a stream, or a whole answer."""
 
     start: int
@@ -52,7 +52,7 @@ class Piece(Struct):
     """None while the generation goes on."""
     stop: int | str | None
     """The stop string or token id that ended it, if one did."""
-    versions: list[Span]
+    versions: list[FakeSpan]
     """Of the generation so far, not of this piece."""
 
 
@@ -68,7 +68,7 @@ class JsonScript(Struct, frozen=True):
         return written(self.schema, self.state ^ salt).encode()
 
 
-class Generation:
+class FakeGeneration:
     """Pure: `prompt`, `seed`, `limits` and the versions given to `advance` decide everything."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Generation:
         prompt: list[int],
         *,
         seed: int,
-        limits: Limits,
+        limits: TokenLimits,
         schema: dict[str, object] | None = None,
         seeds: Seeds = "position",
         scale: float = 1.0,
@@ -86,7 +86,7 @@ class Generation:
         packed, start = pack(prompt), start_of(seed)
         self.ids: list[int] = []
         self.logprobs: list[float] = []
-        self.versions: list[Span] = []
+        self.versions: list[FakeSpan] = []
         self.finish_reason: str | None = None
         self._stop: int | str | None = None
         self._limits = limits
@@ -170,16 +170,16 @@ class Generation:
         if self.versions and self.versions[-1].version == version:
             self.versions[-1].end = len(self.ids)
         else:
-            self.versions.append(Span(version, start, len(self.ids)))
+            self.versions.append(FakeSpan(version, start, len(self.ids)))
 
     # --- taking
 
-    def take(self) -> Piece:
+    def take(self) -> FakePiece:
         """What was drawn since the last time."""
         start, text_start = self._taken, self._text_taken
         ids = self.ids[start:]
         self._taken = len(self.ids)
-        return Piece(
+        return FakePiece(
             start=start,
             sampled=len(ids),
             ids=ids,
@@ -189,7 +189,7 @@ class Generation:
             text_start=text_start,
             finish_reason=self.finish_reason,
             stop=self._stop,
-            versions=[Span(span.version, span.start, span.end) for span in self.versions],
+            versions=[FakeSpan(span.version, span.start, span.end) for span in self.versions],
         )
 
     def _text(self, ids: list[int]) -> str:
@@ -210,8 +210,10 @@ class Generation:
         return shown
 
 
-def whole(sampler: Sampler, prompt: list[int], *, seed: int, limits: Limits, version: str) -> Piece:
+def whole(
+    sampler: Sampler, prompt: list[int], *, seed: int, limits: TokenLimits, version: str
+) -> FakePiece:
     """All of a generation at once."""
-    generation = Generation(sampler, prompt, seed=seed, limits=limits)
+    generation = FakeGeneration(sampler, prompt, seed=seed, limits=limits)
     generation.advance(limits.max_tokens, version)
     return generation.take()

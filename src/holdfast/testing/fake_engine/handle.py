@@ -30,12 +30,12 @@ import msgspec
 from holdfast.testing.fake_engine.faults import Fault
 from holdfast.testing.fake_engine.options import (
     DEFAULT_VERSION,
-    Call,
     Dialect,
+    FakeOptions,
+    FakeStats,
     LogprobsMode,
-    Options,
     Seeds,
-    Stats,
+    SeenCall,
 )
 
 START_SECONDS = 30.0
@@ -73,7 +73,7 @@ class FakeEngine:
     ):
         if dialect == "fireworks" and "/" not in model:
             model = f"accounts/fireworks/models/{model}"
-        self._options = Options(
+        self._options = FakeOptions(
             model,
             mean_length,
             tuple(replies),
@@ -156,16 +156,16 @@ class FakeEngine:
 
     # --- what it saw
 
-    def stats(self) -> Stats:
-        return msgspec.json.decode(self._ask("/stats"), type=Stats)
+    def stats(self) -> FakeStats:
+        return msgspec.json.decode(self._ask("/stats"), type=FakeStats)
 
     def requests(self) -> list[tuple[str, int]]:
         """Request ids with their arrival numbers, in order of arrival, faulty ones included."""
         return msgspec.json.decode(self._ask("/requests"), type=list[tuple[str, int]])
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[SeenCall]:
         """The requests that could be read, in order of arrival."""
-        return msgspec.json.decode(self._ask("/calls"), type=list[Call])
+        return msgspec.json.decode(self._ask("/calls"), type=list[SeenCall])
 
     def reset(self) -> None:
         """Clears the counters; the fault plan remembers whom it has hit."""
@@ -278,6 +278,6 @@ def serve(asked: argparse.Namespace) -> None:
     }
     merged = msgspec.json.decode(asked.options, type=dict[str, object])
     merged |= {name: value for name, value in given.items() if value is not None}
-    options = msgspec.convert(merged, Options, strict=False)
+    options = msgspec.convert(merged, FakeOptions, strict=False)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(fake_process.serve(options, port=asked.port, parent=asked.parent))

@@ -45,7 +45,7 @@ class ResponseFormat(Struct):
             return ANY
         if self.json_schema is None or self.json_schema.schema is None:
             said = "When response_format type is 'json_schema', the 'json_schema' field must be "
-            raise refusals.Refused(
+            raise refusals.FakeRequestRejected(
                 400, f"{said}provided. (parameter=response_format)", param="response_format"
             )
         return checked(self.json_schema.schema)
@@ -161,5 +161,5 @@ def _referred(root: Mapping[str, object], reference: object) -> Mapping[str, obj
     return found
 
 
-def _refused(why: str) -> refusals.Refused:
-    return refusals.Refused(400, f"Grammar error: {why}")
+def _refused(why: str) -> refusals.FakeRequestRejected:
+    return refusals.FakeRequestRejected(400, f"Grammar error: {why}")

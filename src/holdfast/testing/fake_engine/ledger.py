@@ -1,8 +1,8 @@
 """What the fake engine has seen and done."""
 
 from holdfast.testing.fake_engine.faults import Fault
-from holdfast.testing.fake_engine.options import Call, Stats
-from holdfast.testing.fake_engine.request import Job
+from holdfast.testing.fake_engine.options import FakeStats, SeenCall
+from holdfast.testing.fake_engine.request import FakeRequest
 
 
 class Ledger:
@@ -11,12 +11,12 @@ class Ledger:
         self.reset()
 
     def reset(self) -> None:
-        self._stats = Stats()
+        self._stats = FakeStats()
         self.arrivals: list[str] = []
-        self.calls: list[Call] = []
+        self.calls: list[SeenCall] = []
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> FakeStats:
         self._stats.in_flight = self.in_flight
         return self._stats
 
@@ -30,10 +30,10 @@ class Ledger:
         faults = self._stats.faults
         faults[fault.kind] = faults.get(fault.kind, 0) + 1
 
-    def understood(self, job: Job, path: str) -> None:
+    def understood(self, job: FakeRequest, path: str) -> None:
         prompt, wanted = len(job.prompt), job.limits.max_tokens
         self.calls.append(
-            Call(job.id, path, prompt, wanted, job.seed, job.stream, job.schema, job.effort)
+            SeenCall(job.id, path, prompt, wanted, job.seed, job.stream, job.schema, job.effort)
         )
 
     def sampled(self, tokens: int) -> None:

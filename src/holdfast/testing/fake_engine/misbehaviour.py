@@ -6,16 +6,18 @@ from msgspec.structs import replace
 
 from holdfast.testing.fake_engine import errors as refusals
 from holdfast.testing.fake_engine.faults import Fault, FaultKind
-from holdfast.testing.fake_engine.generation import Piece
-from holdfast.testing.fake_engine.request import Job
+from holdfast.testing.fake_engine.generation import FakePiece
+from holdfast.testing.fake_engine.request import FakeRequest
 from holdfast.testing.fake_engine.tokens import VOCABULARY
 
 _NOT_A_LOGPROB = -123456.5
 
 STATUSES = {
-    FaultKind.RATE_LIMIT: refusals.Refused(429, "Too many requests", kind="TooManyRequestsError"),
+    FaultKind.RATE_LIMIT: refusals.FakeRequestRejected(
+        429, "Too many requests", kind="TooManyRequestsError"
+    ),
     FaultKind.ERROR_500: refusals.engine_died(),
-    FaultKind.UNAVAILABLE: refusals.Refused(
+    FaultKind.UNAVAILABLE: refusals.FakeRequestRejected(
         503, "The engine is not available", kind="ServiceUnavailableError"
     ),
 }
@@ -37,21 +39,23 @@ def moment(fault: Fault, tokens: int) -> int:
     return min(wanted, tokens - 1)
 
 
-def sampled(job: Job, fault: Fault | None) -> Job:
+def sampled(job: FakeRequest, fault: Fault | None) -> FakeRequest:
     """The job that is really done."""
     if fault is None or fault.kind not in _LIES:
         return job
     return _LIES[fault.kind](job)
 
 
-def told(job: Job, fault: Fault | None) -> Job:
+def told(job: FakeRequest, fault: Fault | None) -> FakeRequest:
     """What the whole answer says of a job that is really done."""
     if fault is not None and fault.kind == FaultKind.WRONG_PROMPT:
         return replace(job, prompt=[(job.prompt[0] + 1) % VOCABULARY, *job.prompt[1:]])
     return job
 
 
-def spoiled(job: Job, piece: Piece, kind: FaultKind) -> tuple[Job, list[Piece]]:
+def spoiled(
+    job: FakeRequest, piece: FakePiece, kind: FaultKind
+) -> tuple[FakeRequest, list[FakePiece]]:
     """What is said instead of `piece`."""
     if kind == FaultKind.WRONG_MODEL:
         return replace(job, model=f"not-{job.model}"), [piece]
@@ -69,7 +73,7 @@ def spoiled_bytes(encoded: bytes, kind: FaultKind) -> bytes:
     return encoded.replace(b"%.1f" % _NOT_A_LOGPROB, b"NaN")
 
 
-def joined(pieces: list[Piece]) -> Piece:
+def joined(pieces: list[FakePiece]) -> FakePiece:
     """As one: a plain answer has no chunks to send twice."""
     first, *rest = pieces
     for piece in rest:
@@ -82,41 +86,41 @@ def joined(pieces: list[Piece]) -> Piece:
     return first
 
 
-def _another_prompt(job: Job) -> Job:
+def _another_prompt(job: FakeRequest) -> FakeRequest:
     return replace(job, prompt=[*job.prompt, 32])
 
 
-def _another_model(job: Job) -> Job:
+def _another_model(job: FakeRequest) -> FakeRequest:
     return replace(job, model=f"not-{job.model}", seed=job.seed_or_chance + 1)
 
 
-def _short(job: Job, piece: Piece) -> Piece:
+def _short(job: FakeRequest, piece: FakePiece) -> FakePiece:
     return replace(piece, logprobs=piece.logprobs[:-1])
 
 
-def _not_finite(job: Job, piece: Piece) -> Piece:
+def _not_finite(job: FakeRequest, piece: FakePiece) -> FakePiece:
     return replace(piece, logprobs=[*piece.logprobs[:-1], _NOT_A_LOGPROB])
 
 
-def _silent(job: Job, piece: Piece) -> Piece:
+def _silent(job: FakeRequest, piece: FakePiece) -> FakePiece:
     return replace(piece, text="")
 
 
-def _overlong(job: Job, piece: Piece) -> Piece:
+def _overlong(job: FakeRequest, piece: FakePiece) -> FakePiece:
     more = job.limits.max_tokens + 1 - len(piece.ids)
     ids = piece.ids + piece.ids[-1:] * more
     return replace(piece, ids=ids, scored=ids, logprobs=piece.logprobs + piece.logprobs[-1:] * more)
 
 
-def _other_ids(job: Job, piece: Piece) -> Piece:
+def _other_ids(job: FakeRequest, piece: FakePiece) -> FakePiece:
     return replace(piece, ids=[*piece.ids[:-1], (piece.ids[-1] + 1) % VOCABULARY])
 
 
-_LIES: dict[FaultKind, Callable[[Job], Job]] = {
+_LIES: dict[FaultKind, Callable[[FakeRequest], FakeRequest]] = {
     FaultKind.ANOTHER_PROMPT: _another_prompt,
     FaultKind.ANOTHER_MODEL: _another_model,
 }
-_SPOILERS: dict[FaultKind, Callable[[Job, Piece], Piece]] = {
+_SPOILERS: dict[FaultKind, Callable[[FakeRequest, FakePiece], FakePiece]] = {
     FaultKind.LENGTH_MISMATCH: _short,
     FaultKind.NAN_LOGPROB: _not_finite,
     FaultKind.EMPTY_DELTA: _silent,

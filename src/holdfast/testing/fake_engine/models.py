@@ -1,11 +1,11 @@
 """What a fake engine says of itself: which model it serves, and which engine it is."""
 
-from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.options import FakeOptions
 
 VLLM_VERSION = "0.32.0"
 
 
-def vllm_models(options: Options, created: int) -> object:
+def vllm_models(options: FakeOptions, created: int) -> object:
     permission = {
         "id": f"modelperm-{options.model}",
         "object": "model_permission",
@@ -34,7 +34,7 @@ def vllm_models(options: Options, created: int) -> object:
     return {"object": "list", "data": [model]}
 
 
-def sglang_models(options: Options, created: int) -> object:
+def sglang_models(options: FakeOptions, created: int) -> object:
     model = {
         "id": options.model,
         "object": "model",
@@ -48,7 +48,7 @@ def sglang_models(options: Options, created: int) -> object:
     return {"object": "list", "data": [model]}
 
 
-def fireworks_models(options: Options, created: int) -> object:
+def fireworks_models(options: FakeOptions, created: int) -> object:
     model = {
         "id": options.model,
         "object": "model",
@@ -64,12 +64,12 @@ def fireworks_models(options: Options, created: int) -> object:
     return {"object": "list", "data": [model]}
 
 
-def openai_models(options: Options, created: int) -> object:
+def openai_models(options: FakeOptions, created: int) -> object:
     model = {"id": options.model, "object": "model", "created": created, "owned_by": "openai"}
     return {"object": "list", "data": [model]}
 
 
-def _ours(options: Options) -> dict[str, str]:
+def _ours(options: FakeOptions) -> dict[str, str]:
     """What no real engine says: what its tokens are, of which distribution its logprobs are, and
     that its noise goes by the position."""
     if not options.describes:

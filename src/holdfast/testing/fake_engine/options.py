@@ -14,7 +14,7 @@ DEFAULT_VERSION = "default"
 """The name of an engine's first weights, as vLLM and SGLang call them."""
 
 
-class Options(Struct, frozen=True):
+class FakeOptions(Struct, frozen=True):
     """What a fake engine is told when it starts."""
 
     model: str = "fake"
@@ -46,7 +46,7 @@ class Options(Struct, frozen=True):
     tempered. At temperature 1, uncut, it makes no difference."""
 
 
-class Stats(Struct):
+class FakeStats(Struct):
     """Counted since the start or the last reset."""
 
     requests: int = 0
@@ -67,7 +67,7 @@ class Stats(Struct):
     """Streams that did not reach their end: by a fault, an abort, or because the client left."""
 
 
-class Call(Struct, frozen=True):
+class SeenCall(Struct, frozen=True):
     """A call to sample that could be read; those that could not be are only in `requests`."""
 
     id: str

@@ -8,7 +8,7 @@ import sys
 
 from aiohttp import web
 
-from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.server import FakeServer
 
 PARENT_POLL = 0.5
@@ -18,7 +18,7 @@ PORTS = range(20_000, 32_000)
 PORT_TRIES = 100
 
 
-async def serve(options: Options, *, port: int, parent: int | None) -> None:
+async def serve(options: FakeOptions, *, port: int, parent: int | None) -> None:
     """Serves until cancelled, or until `parent` is no longer the parent of this process."""
     runner = web.AppRunner(
         FakeServer(options).application(), access_log=None, handler_cancellation=True

@@ -1,7 +1,7 @@
 """A request to the fake engine, whatever its wire; and what a wire is.
 
-A wire turns bytes into a `Job` and the pieces of a generation into what its engine would say. It
-draws no tokens, and knows nothing of sockets or faults.
+A wire turns bytes into a `FakeRequest` and the pieces of a generation into what its engine would
+say. It draws no tokens, and knows nothing of sockets or faults.
 """
 
 import random
@@ -13,22 +13,22 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.testing.fake_engine import errors as refusals
-from holdfast.testing.fake_engine.generation import Piece
+from holdfast.testing.fake_engine.generation import FakePiece
 from holdfast.testing.fake_engine.options import DEFAULT_VERSION
-from holdfast.testing.fake_engine.tokens import Limits
+from holdfast.testing.fake_engine.tokens import TokenLimits
 
 T = TypeVar("T")
 NO_CHANCE = 0.05
 """A temperature or top_p up to which the most likely tokens are sampled."""
 
 
-class Job(Struct, kw_only=True):
+class FakeRequest(Struct, kw_only=True):
     """One sample to draw, and how to tell of it."""
 
     id: str
     model: str
     prompt: list[int]
-    limits: Limits
+    limits: TokenLimits
     seed: int | None = None
     """None: the engine's own chance."""
     stream: bool = False
@@ -65,20 +65,20 @@ class Job(Struct, kw_only=True):
         return random.getrandbits(64)
 
 
-class Events(Protocol):
+class EventWriter(Protocol):
     """What one stream consists of: JSON values, each an event."""
 
-    def opening(self, job: Job) -> Sequence[object]: ...
+    def opening(self, job: FakeRequest) -> Sequence[object]: ...
 
-    def piece(self, job: Job, piece: Piece) -> Sequence[object]: ...
+    def piece(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]: ...
 
-    def closing(self, job: Job, tokens: int) -> Sequence[object]:
+    def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
         """What follows the last piece, before `[DONE]`."""
         ...
 
 
-class Wire(Protocol):
-    def read(self, raw: bytes, request_id: str) -> Job:
+class FakeWire(Protocol):
+    def read(self, raw: bytes, request_id: str) -> FakeRequest:
         """Raises `Refused`."""
         ...
 
@@ -86,16 +86,16 @@ class Wire(Protocol):
         """Where the body names the request; a header does it everywhere."""
         ...
 
-    def whole(self, job: Job, piece: Piece) -> object: ...
+    def whole(self, job: FakeRequest, piece: FakePiece) -> object: ...
 
-    def events(self) -> Events: ...
+    def events(self) -> EventWriter: ...
 
-    def error(self, refusal: refusals.Refused) -> object:
+    def error(self, refusal: refusals.FakeRequestRejected) -> object:
         """An error inside a stream, or with status 200."""
         ...
 
 
-class StreamOptions(Struct):
+class FakeStreamOptions(Struct):
     include_usage: bool = False
 
 
@@ -108,12 +108,12 @@ def decoded(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
 
 def limits(
     max_tokens: int, stop: str | list[str] | None, stop_token_ids: list[int] | None
-) -> Limits:
+) -> TokenLimits:
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    return Limits(max_tokens, tuple(stop_token_ids or ()), texts)
+    return TokenLimits(max_tokens, tuple(stop_token_ids or ()), texts)
 
 
-def checked(job: Job, *, max_model_len: int) -> Job:
+def checked(job: FakeRequest, *, max_model_len: int) -> FakeRequest:
     """What every engine refuses, with vLLM's words."""
     if job.temperature < 0:
         raise refusals.bad_parameter("temperature", "non-negative", job.temperature)
@@ -123,11 +123,15 @@ def checked(job: Job, *, max_model_len: int) -> Job:
     if len(job.prompt) + wanted > max_model_len:
         raise refusals.too_long(max_model_len, len(job.prompt), wanted)
     if not job.prompt:
-        raise refusals.Refused(400, "The decoder prompt cannot be empty", param="prompt")
+        raise refusals.FakeRequestRejected(
+            400, "The decoder prompt cannot be empty", param="prompt"
+        )
     job.created = int(time.time())
     return job
 
 
 def only_one(n: int) -> None:
     if n != 1:
-        raise refusals.Refused(400, "The fake engine draws one sample for each request", param="n")
+        raise refusals.FakeRequestRejected(
+            400, "The fake engine draws one sample for each request", param="n"
+        )

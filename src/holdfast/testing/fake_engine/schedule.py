@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal, get_args
 
-from holdfast.testing.fake_engine.generation import Generation
+from holdfast.testing.fake_engine.generation import FakeGeneration
 from holdfast.testing.fake_engine.ledger import Ledger
 
 PauseMode = Literal["abort", "wait", "keep"]
 PAUSE_MODES: tuple[str, ...] = get_args(PauseMode)
 
 
-class Run:
+class FakeRun:
     """A generation with its turn to draw. Every token is counted when it is drawn."""
 
-    def __init__(self, request_id: str, generation: Generation, schedule: "Schedule"):
+    def __init__(self, request_id: str, generation: FakeGeneration, schedule: "Schedule"):
         self.id = request_id
         self.generation = generation
         self.aborted = False
@@ -58,7 +58,7 @@ class Schedule:
         self.held = 0
         self._releases = 0
         self._frozen = False
-        self._runs: set[Run] = set()
+        self._runs: set[FakeRun] = set()
         self._changed = asyncio.Condition()
 
     @property
@@ -66,7 +66,7 @@ class Schedule:
         return len(self._runs)
 
     @asynccontextmanager
-    async def admitted(self, request_id: str, generation: Generation) -> AsyncIterator[Run]:
+    async def admitted(self, request_id: str, generation: FakeGeneration) -> AsyncIterator[FakeRun]:
         """Waits while the engine is paused."""
         if self.paused:
             self.waiting += 1
@@ -74,7 +74,7 @@ class Schedule:
                 await self._until(lambda: not self.paused)
             finally:
                 self.waiting -= 1
-        run = Run(request_id, generation, self)
+        run = FakeRun(request_id, generation, self)
         self._runs.add(run)
         try:
             yield run
@@ -84,14 +84,14 @@ class Schedule:
                 # A pause may wait for the last of them.
                 await self._tell()
 
-    async def turn(self, run: Run) -> None:
+    async def turn(self, run: FakeRun) -> None:
         """Returns when the next token may be drawn, or when the run was aborted."""
         if self.token_delay:
             await asyncio.sleep(self.token_delay)
         if self._frozen:
             await self._until(lambda: not self._frozen or run.aborted)
 
-    async def hold(self, run: Run, seconds: float) -> None:
+    async def hold(self, run: FakeRun, seconds: float) -> None:
         """Returns when it is released, aborted, or after `seconds` (0: never)."""
         before = self._releases
         self.held += 1

@@ -16,10 +16,10 @@ from holdfast.testing.fake_engine import answer, connection
 from holdfast.testing.fake_engine import errors as refusals
 from holdfast.testing.fake_engine import misbehaviour as wrong
 from holdfast.testing.fake_engine.faults import Fault, FaultKind, FaultPlan
-from holdfast.testing.fake_engine.generation import Generation
+from holdfast.testing.fake_engine.generation import FakeGeneration
 from holdfast.testing.fake_engine.ledger import Ledger
-from holdfast.testing.fake_engine.options import LogprobsMode, Options
-from holdfast.testing.fake_engine.request import Job, Wire
+from holdfast.testing.fake_engine.options import FakeOptions, LogprobsMode
+from holdfast.testing.fake_engine.request import FakeRequest, FakeWire
 from holdfast.testing.fake_engine.schedule import Schedule
 from holdfast.testing.fake_engine.tokens import OutOfVocabulary, Sampler
 from holdfast.testing.fake_engine.wires.registry import offer
@@ -33,7 +33,7 @@ PROBED = "/inference/v1/generate"
 class FakeServer:
     """One engine: its options, its fault plan, its schedule and its ledger."""
 
-    def __init__(self, options: Options):
+    def __init__(self, options: FakeOptions):
         self._options = options
         self._sampler = Sampler(options.mean_length, options.replies)
         self._plan = FaultPlan(options.faults)
@@ -69,7 +69,7 @@ class FakeServer:
 
     # --- the work
 
-    def _endpoint(self, wire: Wire) -> connection.Handler:
+    def _endpoint(self, wire: FakeWire) -> connection.Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             raw = await request.read()
             if _is_probe(request.path, raw):
@@ -89,7 +89,7 @@ class FakeServer:
         return handle
 
     async def _serve(
-        self, request: web.Request, wire: Wire, request_id: str, fault: Fault | None
+        self, request: web.Request, wire: FakeWire, request_id: str, fault: Fault | None
     ) -> web.StreamResponse:
         raw = await request.read()
         if fault is not None and (early := await self._instead(request, wire, fault)) is not None:
@@ -100,7 +100,7 @@ class FakeServer:
         asked.seed = asked.seed_or_chance
         job = wrong.sampled(asked, fault)
         generation = self._generation(job)
-        task = answer.Task(
+        task = answer.AnswerTask(
             request,
             wire,
             job=wrong.told(job, fault),
@@ -114,9 +114,11 @@ class FakeServer:
             await self._wait(fault)
             return await answer.plain(task, run)
 
-    async def _stream(self, task: answer.Task, generation: Generation) -> web.StreamResponse:
+    async def _stream(
+        self, task: answer.AnswerTask, generation: FakeGeneration
+    ) -> web.StreamResponse:
         # The headers go out at once, also while the engine is paused.
-        stream = connection.EventStream(task.request)
+        stream = connection.FakeEventStream(task.request)
         self._ledger.stream_began()
         whole = False
         try:
@@ -137,7 +139,7 @@ class FakeServer:
             await asyncio.sleep(seconds)
 
     async def _instead(
-        self, request: web.Request, wire: Wire, fault: Fault
+        self, request: web.Request, wire: FakeWire, fault: Fault
     ) -> web.StreamResponse | None:
         """The faults that happen instead of the work."""
         if fault.kind in wrong.STATUSES:
@@ -153,9 +155,9 @@ class FakeServer:
             return connection.reset(request)
         return None
 
-    def _generation(self, job: Job) -> Generation:
+    def _generation(self, job: FakeRequest) -> FakeGeneration:
         try:
-            return Generation(
+            return FakeGeneration(
                 self._sampler,
                 job.prompt,
                 seed=job.seed_or_chance,
@@ -165,9 +167,9 @@ class FakeServer:
                 scale=_scale(job, self._options.logprobs_mode),
             )
         except OutOfVocabulary as error:
-            raise refusals.Refused(400, str(error)) from error
+            raise refusals.FakeRequestRejected(400, str(error)) from error
 
-    def _moment(self, job: Job, fault: Fault | None) -> int | None:
+    def _moment(self, job: FakeRequest, fault: Fault | None) -> int | None:
         if fault is None:
             return None
         right = self._generation(job)
@@ -176,7 +178,7 @@ class FakeServer:
 
     # --- beside the work
 
-    def _listing(self, listing: Callable[[Options, int], object]) -> connection.Handler:
+    def _listing(self, listing: Callable[[FakeOptions, int], object]) -> connection.Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             return connection.answer(listing(self._options, self._created))
 
@@ -215,7 +217,7 @@ class FakeServer:
         return connection.json(b"{}")
 
 
-def _scale(job: Job, mode: LogprobsMode) -> float:
+def _scale(job: FakeRequest, mode: LogprobsMode) -> float:
     """Greedy replies have the logprobs of temperature 1 with every engine."""
     if mode == "raw" or not job.temperature:
         return 1.0
@@ -236,6 +238,6 @@ def _is_probe(path: str, raw: bytes) -> bool:
     return isinstance(asked, dict) and asked.keys() == {"model"}
 
 
-async def _id_of(request: web.Request, wire: Wire) -> str:
+async def _id_of(request: web.Request, wire: FakeWire) -> str:
     named = request.headers.get("X-Request-Id") or wire.request_id(await request.read())
     return named or uuid.uuid4().hex

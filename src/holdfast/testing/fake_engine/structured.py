@@ -20,7 +20,9 @@ class StructuredOutputs(Struct, frozen=True):
         if sum(one is not None for one in given) != 1:
             kinds = "one kind of structured outputs constraint"
             many = "none" if given == [None, None, None] else "multiple"
-            raise refusals.Refused(400, f"You must use {kinds} but {many} are specified")
+            raise refusals.FakeRequestRejected(
+                400, f"You must use {kinds} but {many} are specified"
+            )
         if self.structural_tag is not None:
             return tags(self.structural_tag)
         if self.json is None:

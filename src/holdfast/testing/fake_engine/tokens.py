@@ -32,7 +32,7 @@ _ASSISTANT = array("H", [OPEN, *b"assistant\n"]).tobytes()
 _ONLY_AT_TURN = re.compile(r"@(\d+) ")
 
 
-class Limits(Struct, frozen=True):
+class TokenLimits(Struct, frozen=True):
     """Where a generation ends, other than by END."""
 
     max_tokens: int

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.environments.mcp.connection import Http
 from holdfast.environments.mcp.listing import McpTool
 from holdfast.environments.mcp.server import McpServer
-from holdfast.environments.mcp.session import GOODBYE, Session
+from holdfast.environments.mcp.session import GOODBYE, McpSession
 from holdfast.evaluation.processors.gym.server import GymServer
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, as_number
@@ -66,7 +66,7 @@ class McpGymEnvironment(Environment):
         self._model = model
         # A session may have to be ended, and another begun, before a call is answered.
         self.timeout = 3 * gym.timeout + 2 * GOODBYE
-        self._session: Session | None = None
+        self._session: McpSession | None = None
         self._http: aiohttp.ClientSession | None = None
         self._name = ""
         self._url = ""
@@ -101,7 +101,7 @@ class McpGymEnvironment(Environment):
         self._name = secrets.token_hex(16)
         wanted = self._seed(seed)
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(self._gym.timeout))
-        self._session = await Session.open(
+        self._session = await McpSession.open(
             Http(f"{self._url}/mcp"),
             timeout=self._gym.timeout,
             handshake=True,

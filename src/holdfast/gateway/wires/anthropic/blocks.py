@@ -22,12 +22,12 @@ from holdfast.gateway.wires.anthropic.errors import bad, unsupported
 from holdfast.gateway.wires.anthropic.request import (
     AssistantTurn,
     Counted,
-    Result,
     Said,
     SystemTurn,
-    Text,
+    TextBlock,
     Thinking,
-    ToolUse,
+    ToolResultBlock,
+    ToolUseBlock,
     UserTurn,
 )
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
@@ -101,7 +101,7 @@ def _wrapped(given: dict[str, object]) -> bool:
     return len(given) == 1 and isinstance(given.get(INVALID), str)
 
 
-def _system(system: str | list[Text] | None) -> str:
+def _system(system: str | list[TextBlock] | None) -> str:
     parts = [system] if isinstance(system, str) else [part.text for part in system or ()]
     return "".join(_ACCOUNT.sub("", part) for part in parts)
 
@@ -110,18 +110,18 @@ def _outside(turn: UserTurn | SystemTurn, names: dict[str, str], where: str) -> 
     if isinstance(turn, SystemTurn):
         return [Message(Role.SYSTEM, _text(turn.content, where))]
     if isinstance(turn.content, str):
-        given: Sequence[Text | Result] = [Text(turn.content)]
+        given: Sequence[TextBlock | ToolResultBlock] = [TextBlock(turn.content)]
     else:
         given = turn.content
-    results = [block for block in given if isinstance(block, Result)]
-    text = _text([block for block in given if isinstance(block, Text)], where)
+    results = [block for block in given if isinstance(block, ToolResultBlock)]
+    text = _text([block for block in given if isinstance(block, TextBlock)], where)
     if not results and not text:
         raise bad(where, "user messages must have non-empty content")
     found = [_result(block, names, where) for block in results]
     return [*found, Message(Role.USER, text)] if text else found
 
 
-def _result(block: Result, names: dict[str, str], where: str) -> Message:
+def _result(block: ToolResultBlock, names: dict[str, str], where: str) -> Message:
     name = names.get(block.tool_use_id)
     if name is None:
         called = shortened(block.tool_use_id)
@@ -137,10 +137,10 @@ def _result(block: Result, names: dict[str, str], where: str) -> Message:
 
 
 def _assistant(content: Said, where: str, *, before: Message | None) -> Message:
-    given = [Text(content)] if isinstance(content, str) else content
-    text = _text([block for block in given if isinstance(block, Text)], where)
+    given = [TextBlock(content)] if isinstance(content, str) else content
+    text = _text([block for block in given if isinstance(block, TextBlock)], where)
     reasoning = "".join(block.thinking for block in given if isinstance(block, Thinking))
-    calls = tuple(_call(block, where) for block in given if isinstance(block, ToolUse))
+    calls = tuple(_call(block, where) for block in given if isinstance(block, ToolUseBlock))
     if before is None:
         return Message(Role.ASSISTANT, text, tool_calls=calls, reasoning=reasoning or None)
     return structs.replace(
@@ -151,13 +151,13 @@ def _assistant(content: Said, where: str, *, before: Message | None) -> Message:
     )
 
 
-def _call(block: ToolUse, where: str) -> ToolCall:
+def _call(block: ToolUseBlock, where: str) -> ToolCall:
     if block.caller not in (None, {"type": "direct"}):
         raise unsupported(f"{where}.content.caller")
     return ToolCall(block.id, FunctionCall(block.name, arguments_of(block.input)))
 
 
-def _text(content: str | Iterable[Text], where: str) -> str:
+def _text(content: str | Iterable[TextBlock], where: str) -> str:
     if isinstance(content, str):
         return content
     found = list(content)

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Refused, shortened
+from holdfast.gateway.protocol.messages import RequestRejected, shortened
 
 _TYPES = {
     400: "invalid_request_error",
@@ -33,7 +33,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _TAG = re.compile(r"Invalid value (.*)", re.DOTALL)
 
 
-def refusal(refused: Refused) -> bytes:
+def refusal(refused: RequestRejected) -> bytes:
     """The body of an error. A `kind` of another provider gives way to the status."""
     error: dict[str, object] = {"type": _type(refused), "message": _message(refused)}
     if refused.code:
@@ -41,27 +41,27 @@ def refusal(refused: Refused) -> bytes:
     return msgspec.json.encode({"type": "error", "error": error})
 
 
-def bad(where: str, what: str) -> Refused:
+def bad(where: str, what: str) -> RequestRejected:
     """A request that is wrong at `where`."""
     text = f"{where}: {what}" if where else what
-    return Refused(400, _cut(text), param=_cut(where) or None)
+    return RequestRejected(400, _cut(text), param=_cut(where) or None)
 
 
-def unsupported(where: str, what: str = "") -> Refused:
+def unsupported(where: str, what: str = "") -> RequestRejected:
     """A request for something that cannot be done here."""
     found = bad(where, f"not supported here{f'; {what}' if what else ''}")
     found.is_unsupported = True
     return found
 
 
-def unknown(where: str) -> Refused:
+def unknown(where: str) -> RequestRejected:
     """A member that nobody knows."""
     found = bad(where, "Extra inputs are not permitted")
     found.is_unknown = found.is_unsupported = True
     return found
 
 
-def misshapen(error: Exception, *, under: str = "") -> Refused:
+def misshapen(error: Exception, *, under: str = "") -> RequestRejected:
     """What a decoder complained about, with its place in the request."""
     said = _FOUND.fullmatch(str(error))
     assert said is not None, "the pattern matches any text"
@@ -77,14 +77,14 @@ def misshapen(error: Exception, *, under: str = "") -> Refused:
     return bad("", f"The request body is not valid JSON: {what}")
 
 
-def _type(refused: Refused) -> str:
+def _type(refused: RequestRejected) -> str:
     if refused.kind in _KNOWN:
         return refused.kind
     usual = "api_error" if refused.status >= 500 else "invalid_request_error"
     return _TYPES.get(refused.status, usual)
 
 
-def _message(refused: Refused) -> str:
+def _message(refused: RequestRejected) -> str:
     message = refused.message
     if refused.param and refused.param not in message:
         message = f"{refused.param}: {message}"

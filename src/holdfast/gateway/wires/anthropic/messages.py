@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Known, Refused
+from holdfast.gateway.protocol.messages import Answer, Ask, Known, RequestRejected
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic import errors, request
 from holdfast.gateway.wires.anthropic.blocks import blocks, messages
@@ -56,7 +56,7 @@ class AnthropicMessages:
     def keep_alive(self) -> bytes:
         return _PING
 
-    def refusal(self, refused: Refused) -> bytes:
+    def refusal(self, refused: RequestRejected) -> bytes:
         return errors.refusal(refused)
 
 

@@ -41,13 +41,15 @@ _UNSUPPORTED = (
 )
 
 
-class Text(Struct, tag="text", tag_field="type", forbid_unknown_fields=True, frozen=True):
+class TextBlock(Struct, tag="text", tag_field="type", forbid_unknown_fields=True, frozen=True):
     text: str
     cache_control: object = None
     citations: list[object] | None = None
 
 
-class ToolUse(Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=True, frozen=True):
+class ToolUseBlock(
+    Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=True, frozen=True
+):
     id: Name
     name: Name
     input: dict[str, object]
@@ -56,9 +58,11 @@ class ToolUse(Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=Tr
     toolset_name: None = None
 
 
-class Result(Struct, tag="tool_result", tag_field="type", forbid_unknown_fields=True, frozen=True):
+class ToolResultBlock(
+    Struct, tag="tool_result", tag_field="type", forbid_unknown_fields=True, frozen=True
+):
     tool_use_id: Name
-    content: str | list[Text] | None = None
+    content: str | list[TextBlock] | None = None
     is_error: bool | None = None
     cache_control: object = None
     toolset_name: None = None
@@ -75,11 +79,11 @@ class Redacted(
     data: str
 
 
-Said = str | list[Text | ToolUse | Thinking | Redacted]
+Said = str | list[TextBlock | ToolUseBlock | Thinking | Redacted]
 
 
 class UserTurn(Struct, tag="user", tag_field="role", forbid_unknown_fields=True, frozen=True):
-    content: str | list[Text | Result]
+    content: str | list[TextBlock | ToolResultBlock]
     cache_control: object = None
 
 
@@ -91,7 +95,7 @@ class AssistantTurn(
 
 
 class SystemTurn(Struct, tag="system", tag_field="role", forbid_unknown_fields=True, frozen=True):
-    content: str | list[Text]
+    content: str | list[TextBlock]
     cache_control: object = None
 
 
@@ -103,7 +107,7 @@ class Counted(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
     model: Name
     messages: Annotated[list[Turn], Meta(min_length=1)]
-    system: str | list[Text] | None = None
+    system: str | list[TextBlock] | None = None
     tools: list[dict[str, object]] | None = None
     tool_choice: Choosing | None = None
     thinking: Choosing | None = None
@@ -136,7 +140,7 @@ class Counted(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
             raise bad("output_config.format.schema", str(error)) from error
 
 
-class Request(Counted, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class AnthropicRequest(Counted, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What `/v1/messages` takes."""
 
     max_tokens: Annotated[int, Meta(ge=1, lt=2**31)]
@@ -150,11 +154,11 @@ class Request(Counted, forbid_unknown_fields=True, frozen=True, kw_only=True):
     diagnostics: object = None
 
 
-_requests = msgspec.json.Decoder(Request)
+_requests = msgspec.json.Decoder(AnthropicRequest)
 _counts = msgspec.json.Decoder(Counted)
 
 
-def request(body: bytes) -> Request:
+def request(body: bytes) -> AnthropicRequest:
     """Raises `Refused` for what is malformed, unknown, or cannot be done."""
     found = _decoded(_requests, body)
     _check(found)

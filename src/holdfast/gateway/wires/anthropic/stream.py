@@ -9,7 +9,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Answer, Choice, Delta, Opening, Refused
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerChoice,
+    AnswerDelta,
+    Opening,
+    RequestRejected,
+)
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic import errors
 from holdfast.gateway.wires.anthropic.blocks import Block, input_of, signature_of
@@ -40,7 +46,7 @@ class MessageStream:
         self._thought: list[str] = []
         """What it holds, if it is."""
 
-    def more(self, opening: Opening, deltas: Sequence[Delta]) -> list[bytes]:
+    def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
         found = [*self._begin(opening)]
         for delta in deltas:
             self._spoken.take(delta)
@@ -63,7 +69,7 @@ class MessageStream:
         found.append(_event({"type": "message_stop"}))
         return found
 
-    def error(self, refused: Refused) -> bytes:
+    def error(self, refused: RequestRejected) -> bytes:
         return sse.event("error", errors.refusal(refused))
 
     def _begin(self, opening: Opening) -> Iterator[bytes]:
@@ -122,7 +128,7 @@ def message_of(answer: Answer | Opening, content: list[Block]) -> dict[str, obje
     }
 
 
-def stopped(choice: Choice) -> dict[str, object]:
+def stopped(choice: AnswerChoice) -> dict[str, object]:
     stop = choice.stop_string if choice.finish_reason == "stop" else None
     reasons = {
         "stop": "end_turn" if stop is None else "stop_sequence",

@@ -18,7 +18,7 @@ _DEEPEST = 64
 _INTEGERS = range(-(2**63), 2**64)
 
 
-class Tool(Struct, forbid_unknown_fields=True, frozen=True):
+class AnthropicTool(Struct, forbid_unknown_fields=True, frozen=True):
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
     input_schema: dict[str, object]
     description: str | None = None
@@ -65,7 +65,7 @@ def _schema(given: dict[str, object], where: str) -> dict[str, object]:
     if kind not in (None, "custom"):
         raise unsupported(f"{where}.type", f"{kind!r} is no tool that the client runs")
     try:
-        tool = msgspec.convert(given, Tool)
+        tool = msgspec.convert(given, AnthropicTool)
     except msgspec.ValidationError as error:
         raise misshapen(error, under=where) from error
     _check(tool, where)
@@ -77,7 +77,7 @@ def _schema(given: dict[str, object], where: str) -> dict[str, object]:
     return {"type": "function", "function": function}
 
 
-def _check(tool: Tool, where: str) -> None:
+def _check(tool: AnthropicTool, where: str) -> None:
     refused = {
         "strict": tool.strict,
         "defer_loading": tool.defer_loading,

@@ -11,7 +11,15 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import Meta, Raw
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Delta, Known, Opening, Refused
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerChoice,
+    AnswerDelta,
+    Ask,
+    Known,
+    Opening,
+    RequestRejected,
+)
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
@@ -20,7 +28,7 @@ from holdfast.gateway.wires.openai.messages import Told, messages, tools
 from holdfast.gateway.wires.openai.parameters import (
     NEUTRAL,
     Count,
-    Parameters,
+    SamplingParameters,
     only_neutral,
 )
 from holdfast.gateway.wires.openai.stream import CompletionStream
@@ -35,7 +43,7 @@ _LEAST_LOGPROB = -9999.0
 _Said = TypeVar("_Said")
 
 
-class _Body(Parameters, Generic[_Said], kw_only=True, forbid_unknown_fields=True):
+class _Body(SamplingParameters, Generic[_Said], kw_only=True, forbid_unknown_fields=True):
     messages: _Said
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
@@ -137,7 +145,7 @@ class OpenAIChat:
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE
 
-    def refusal(self, refused: Refused) -> bytes:
+    def refusal(self, refused: RequestRejected) -> bytes:
         return errors.encoded(refused)
 
 
@@ -145,7 +153,7 @@ def _read(body: bytes, known: Known | None) -> tuple[_Body[Any], tuple[Message, 
     """The body, and its messages where they are read with what is known of them."""
     if known is not None:
         # Where something is wrong, only the whole tells what, and in which message.
-        with contextlib.suppress(Refused, ValueError, RecursionError):
+        with contextlib.suppress(RequestRejected, ValueError, RecursionError):
             unread = _UNREAD.decode(body)
             if said := known.messages(unread.messages, _new):
                 return unread, said
@@ -173,7 +181,7 @@ def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
     }
 
 
-def token_ids(ask: Ask, choice: Choice) -> dict[str, object]:
+def token_ids(ask: Ask, choice: AnswerChoice) -> dict[str, object]:
     """Of a choice, as vLLM tells them where they are asked for."""
     found = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
     return dict(found) if ask.token_ids else {}
@@ -197,7 +205,7 @@ def usage(answer: Answer) -> dict[str, object]:
     }
 
 
-def _choice(index: int, choice: Choice, *, ask: Ask) -> dict[str, object]:
+def _choice(index: int, choice: AnswerChoice, *, ask: Ask) -> dict[str, object]:
     said = choice.message
     message: dict[str, object] = {"role": "assistant", "content": _content(choice), "refusal": None}
     if said.reasoning:
@@ -213,7 +221,7 @@ def _choice(index: int, choice: Choice, *, ask: Ask) -> dict[str, object]:
     }
 
 
-def _content(choice: Choice) -> str | None:
+def _content(choice: AnswerChoice) -> str | None:
     """Null only where tool calls are all that was said."""
     return None if choice.message.tool_calls and not choice.message.text else choice.message.text
 
@@ -223,7 +231,7 @@ def _call(call: ToolCall) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _logprobs(choice: Choice, places: Sequence[int]) -> dict[str, object]:
+def _logprobs(choice: AnswerChoice, places: Sequence[int]) -> dict[str, object]:
     said = [_logprob(choice.tokens[i], choice.logprobs[i]) for i in places]
     return {"content": said, "refusal": None}
 
@@ -253,13 +261,15 @@ class ChatStream(CompletionStream):
     def _usage(self, answer: Answer) -> dict[str, object]:
         return usage(answer)
 
-    def _delta(self, delta: Delta, spoken: Spoken) -> Iterator[dict[str, object]]:
+    def _delta(self, delta: AnswerDelta, spoken: Spoken) -> Iterator[dict[str, object]]:
         if not spoken.is_begun:
             yield _opened(delta.index, None if delta.is_reasoning else "")
         name = "reasoning_content" if delta.is_reasoning else "content"
         yield _chunk(delta.index, {name: delta.text})
 
-    def _rest(self, index: int, choice: Choice, spoken: Spoken) -> Iterator[dict[str, object]]:
+    def _rest(
+        self, index: int, choice: AnswerChoice, spoken: Spoken
+    ) -> Iterator[dict[str, object]]:
         reasoning, text = spoken.rest(choice.message)
         # Logprobs never come with a choice's first chunk: the published library counts those twice.
         pieces, apart = self._pieces(choice, text, spoken)
@@ -280,7 +290,7 @@ class ChatStream(CompletionStream):
         yield {**ended, **token_ids(self._ask, choice)}
 
 
-def _logprobs_at(choice: Choice, places: range | None) -> dict[str, object] | None:
+def _logprobs_at(choice: AnswerChoice, places: range | None) -> dict[str, object] | None:
     return None if places is None else _logprobs(choice, places)
 
 

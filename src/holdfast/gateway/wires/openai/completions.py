@@ -7,7 +7,15 @@ from typing import Annotated, cast
 import msgspec
 from msgspec import Meta
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Delta, Known, Opening, Refused
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerChoice,
+    AnswerDelta,
+    Ask,
+    Known,
+    Opening,
+    RequestRejected,
+)
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 from holdfast.gateway.wires.openai.chat import least_logprob, token_ids, usage
@@ -15,7 +23,7 @@ from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
 from holdfast.gateway.wires.openai.parameters import (
     MOST_TOKENS,
     NEUTRAL,
-    Parameters,
+    SamplingParameters,
     only_neutral,
 )
 from holdfast.gateway.wires.openai.stream import CompletionStream
@@ -30,7 +38,7 @@ _Token = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 _Prompt = str | list[str | _Token | list[_Token]]
 
 
-class _Body(Parameters, kw_only=True, forbid_unknown_fields=True):
+class _Body(SamplingParameters, kw_only=True, forbid_unknown_fields=True):
     prompt: _Prompt
     logprobs: Annotated[int, Meta(ge=0)] | None = None
 
@@ -107,7 +115,7 @@ class OpenAICompletions:
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE
 
-    def refusal(self, refused: Refused) -> bytes:
+    def refusal(self, refused: RequestRejected) -> bytes:
         return errors.encoded(refused)
 
 
@@ -124,7 +132,7 @@ def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:
     return tuple(one if isinstance(one, str) else tuple(cast("list[int]", one)) for one in several)
 
 
-def _finish_reason(choice: Choice) -> str:
+def _finish_reason(choice: AnswerChoice) -> str:
     """A bare prompt has no tools: whatever its text looks like, it ended by itself or was cut."""
     return "length" if choice.finish_reason == "length" else "stop"
 
@@ -154,7 +162,7 @@ def _choice(
     }
 
 
-def _logprobs(choice: Choice, places: range) -> dict[str, object]:
+def _logprobs(choice: AnswerChoice, places: range) -> dict[str, object]:
     """Of the tokens at these places; the likeliest others are not known, which is said as null."""
     offsets = _offsets(choice.tokens)
     return {
@@ -179,10 +187,12 @@ class TextStream(CompletionStream):
     def _usage(self, answer: Answer) -> dict[str, object]:
         return usage(answer)
 
-    def _delta(self, delta: Delta, spoken: Spoken) -> Iterator[dict[str, object]]:
+    def _delta(self, delta: AnswerDelta, spoken: Spoken) -> Iterator[dict[str, object]]:
         yield _choice(delta.index, delta.text)
 
-    def _rest(self, index: int, choice: Choice, spoken: Spoken) -> Iterator[dict[str, object]]:
+    def _rest(
+        self, index: int, choice: AnswerChoice, spoken: Spoken
+    ) -> Iterator[dict[str, object]]:
         _, text = spoken.rest(choice.message)
         pieces, apart = self._pieces(choice, text, spoken)
         for piece, places in pieces:
@@ -192,5 +202,5 @@ class TextStream(CompletionStream):
         yield ended | token_ids(self._ask, choice)
 
 
-def _logprobs_at(choice: Choice, places: range | None) -> dict[str, object] | None:
+def _logprobs_at(choice: AnswerChoice, places: range | None) -> dict[str, object] | None:
     return None if places is None else _logprobs(choice, places)

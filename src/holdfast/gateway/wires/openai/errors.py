@@ -1,7 +1,7 @@
 """Errors in OpenAI's shape, and what is wrong with a body said in OpenAI's words.
 
 `{"error": {"message", "type", "param", "code"}}`, which the published libraries raise as their own
-exceptions. Whatever a body holds, reading it ends in a value or in `Refused`.
+exceptions. Whatever a body holds, reading it ends in a value or in `RequestRejected`.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Refused, shortened
+from holdfast.gateway.protocol.messages import RequestRejected, shortened
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ _LONGEST = 200
 """Names and values come from outside: no error is longer for them."""
 
 
-def encoded(refused: Refused) -> bytes:
+def encoded(refused: RequestRejected) -> bytes:
     """The body of an error."""
     error = {
         "message": refused.message,
@@ -34,31 +34,33 @@ def _kind(status: int) -> str:
     return "server_error" if status >= 500 else "invalid_request_error"
 
 
-def wrong(message: str, *, param: str | None = None, code: str = "invalid_value") -> Refused:
+def wrong(
+    message: str, *, param: str | None = None, code: str = "invalid_value"
+) -> RequestRejected:
     """A request that says something that cannot be."""
-    return Refused(400, message, param=None if param is None else _short(param), code=code)
+    return RequestRejected(400, message, param=None if param is None else _short(param), code=code)
 
 
-def unknown(name: str) -> Refused:
+def unknown(name: str) -> RequestRejected:
     name = _short(name)
     found = wrong(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
     found.is_unknown = found.is_unsupported = True
     return found
 
 
-def unsupported(name: str, why: str) -> Refused:
+def unsupported(name: str, why: str) -> RequestRejected:
     """A parameter that exists but cannot be followed here, whatever its value."""
     said = f"Unsupported parameter: '{name}' is not supported here: {why}"
     return _unsupported(said, name, "unsupported_parameter")
 
 
-def unsupported_value(name: str, value: object, why: str) -> Refused:
+def unsupported_value(name: str, value: object, why: str) -> RequestRejected:
     """A parameter of which some values can be followed, and not this one."""
     said = f"Unsupported value: '{name}' does not support {shown(value)} here: {why}"
     return _unsupported(said, name, "unsupported_value")
 
 
-def _unsupported(said: str, name: str, code: str) -> Refused:
+def _unsupported(said: str, name: str, code: str) -> RequestRejected:
     found = wrong(said, param=name, code=code)
     found.is_unsupported = True
     return found
@@ -99,7 +101,7 @@ _FIELD = re.compile(
 )
 
 
-def invalid(complaint: str, *, root: str = "") -> Refused:
+def invalid(complaint: str, *, root: str = "") -> RequestRejected:
     """What msgspec says of a value, with the parameter it says it of."""
     found = _WHERE.fullmatch(complaint)
     assert found is not None

@@ -31,7 +31,7 @@ class _Schema(Struct, forbid_unknown_fields=True):
     strict: bool | None = None
 
 
-class JsonSchema(Struct, tag="json_schema", tag_field="type", forbid_unknown_fields=True):
+class JsonSchemaFormat(Struct, tag="json_schema", tag_field="type", forbid_unknown_fields=True):
     """As chat completions have it: `response_format`."""
 
     json_schema: _Schema
@@ -43,7 +43,7 @@ class FlatSchema(
     """As responses have it: `text.format`."""
 
 
-ResponseFormat = PlainText | JsonObject | JsonSchema
+ResponseFormat = PlainText | JsonObject | JsonSchemaFormat
 TextFormat = PlainText | JsonObject | FlatSchema
 
 
@@ -53,7 +53,7 @@ def json_of(form: ResponseFormat | TextFormat | None, *, param: str) -> bool | s
         return False
     if isinstance(form, JsonObject):
         return True
-    schema = form.json_schema.schema if isinstance(form, JsonSchema) else form.schema
+    schema = form.json_schema.schema if isinstance(form, JsonSchemaFormat) else form.schema
     try:
         return schema_text(schema)
     except UsageError as error:

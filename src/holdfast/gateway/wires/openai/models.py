@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Refused, shortened
+from holdfast.gateway.protocol.messages import RequestRejected, shortened
 
 
 def every(names: Sequence[str], *, created: int) -> bytes:
@@ -14,10 +14,11 @@ def every(names: Sequence[str], *, created: int) -> bytes:
 
 
 def one(name: str, names: Sequence[str], *, created: int) -> bytes:
-    """The body of `GET /v1/models/NAME`. Raises `Refused` (404) for a name not among `names`."""
+    """The body of `GET /v1/models/NAME`. Raises `RequestRejected` (404) for a name that is not
+    among `names`."""
     if name not in names:
         said = f"The model '{shortened(name)}' does not exist. There are: {', '.join(names)}."
-        raise Refused(404, said, param="model", code="model_not_found")
+        raise RequestRejected(404, said, param="model", code="model_not_found")
     return msgspec.json.encode(_model(name, created=created))
 
 

@@ -25,7 +25,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     """Padding of the events; there is none here."""
 
 
-class Parameters(Struct, kw_only=True, forbid_unknown_fields=True):
+class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
     """What both endpoints take. Null means the same as nothing."""
 
     model: Text

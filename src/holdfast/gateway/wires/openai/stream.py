@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Delta, Opening, Refused
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerChoice,
+    AnswerDelta,
+    Ask,
+    Opening,
+    RequestRejected,
+)
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 from holdfast.gateway.wires.spoken import Spoken
@@ -32,17 +39,17 @@ class CompletionStream(ABC):
         """What every chunk begins with."""
 
     @abstractmethod
-    def _delta(self, delta: Delta, spoken: Spoken) -> Iterator[Json]:
+    def _delta(self, delta: AnswerDelta, spoken: Spoken) -> Iterator[Json]:
         """More of a choice. `spoken` is what was told of it before."""
 
     @abstractmethod
-    def _rest(self, index: int, choice: Choice, spoken: Spoken) -> Iterator[Json]:
+    def _rest(self, index: int, choice: AnswerChoice, spoken: Spoken) -> Iterator[Json]:
         """What is left of a choice, its end included."""
 
     @abstractmethod
     def _usage(self, answer: Answer) -> Json: ...
 
-    def more(self, opening: Opening, deltas: Sequence[Delta]) -> list[bytes]:
+    def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
         chunks = [chunk for delta in deltas for chunk in self._told(delta)]
         return self._events(opening, chunks)
 
@@ -59,10 +66,12 @@ class CompletionStream(ABC):
             events.append(sse.data(_encode(told)))
         return [*events, sse.DONE]
 
-    def error(self, refused: Refused) -> bytes:
+    def error(self, refused: RequestRejected) -> bytes:
         return sse.data(errors.encoded(refused))
 
-    def _pieces(self, choice: Choice, text: str, spoken: Spoken) -> tuple[list[_Piece], _Places]:
+    def _pieces(
+        self, choice: AnswerChoice, text: str, spoken: Spoken
+    ) -> tuple[list[_Piece], _Places]:
         """The text that is left, each piece with the places of its tokens whose logprobs it tells;
         and the places of those that the choice's end tells, where they are not the text's alone."""
         places: _Places = range(len(choice.tokens)) if self._ask.logprobs else None
@@ -72,7 +81,7 @@ class CompletionStream(ABC):
                 return list(spelled), None
         return [(piece, None) for piece in sse.pieces(text)], places
 
-    def _told(self, delta: Delta) -> list[Json]:
+    def _told(self, delta: AnswerDelta) -> list[Json]:
         spoken = self._spoken[delta.index]
         chunks = list(self._delta(delta, spoken))
         spoken.take(delta)

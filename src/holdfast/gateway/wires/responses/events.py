@@ -10,7 +10,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Delta, Opening, Refused
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerChoice,
+    AnswerDelta,
+    Ask,
+    Opening,
+    RequestRejected,
+)
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.responses.output import (
     Json,
@@ -79,7 +86,7 @@ class ResponseStream:
         """Those that ended."""
         self._open: _Open | None = None
 
-    def more(self, opening: Opening, deltas: Sequence[Delta]) -> list[bytes]:
+    def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
         events = [*self._begin(opening)]
         for delta in deltas:
             self._spoken.take(delta)
@@ -102,7 +109,7 @@ class ResponseStream:
         events.append((f"response.{whole['status']}", {"response": whole}))
         return self._numbered(events)
 
-    def error(self, refused: Refused) -> bytes:
+    def error(self, refused: RequestRejected) -> bytes:
         told = {
             "type": "error",
             "code": refused.code or None,
@@ -120,7 +127,7 @@ class ResponseStream:
             yield "response.in_progress", opened
 
     def _words(
-        self, response: Opening, choice: Choice, text: str, logprobs: list[Json]
+        self, response: Opening, choice: AnswerChoice, text: str, logprobs: list[Json]
     ) -> Iterator[Event]:
         """What is left of the text; logprobs go with it where all of it is left."""
         if not _has_words(choice.message):

@@ -8,7 +8,7 @@ system message is told as the instructions.
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Choice, Opening
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask, Opening
 from holdfast.gateway.wires.openai.chat import least_logprob
 from holdfast.records.message import Role, ToolCall
 from holdfast.records.sampling import NAMED
@@ -139,7 +139,7 @@ def call_item(answer: Answer | Opening, place: int, call: ToolCall) -> Json:
     }
 
 
-def logprobs_of(choice: Choice) -> list[Json]:
+def logprobs_of(choice: AnswerChoice) -> list[Json]:
     """Of the tokens that the text is made of; of all of them, where the text is not found in what
     they spell."""
     text, spelled = choice.message.text, "".join(choice.tokens)

@@ -8,7 +8,7 @@ item of one, is taken to have sent what was recorded.
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Known, Refused
+from holdfast.gateway.protocol.messages import Answer, Ask, Known, RequestRejected
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 from holdfast.gateway.wires.responses.events import ResponseStream
@@ -34,5 +34,5 @@ class OpenAIResponses:
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE
 
-    def refusal(self, refused: Refused) -> bytes:
+    def refusal(self, refused: RequestRejected) -> bytes:
         return errors.encoded(refused)

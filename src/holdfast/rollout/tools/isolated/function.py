@@ -16,11 +16,18 @@ from pathlib import Path
 import msgspec
 
 from holdfast.records.errors import ToolSaysNo, UsageError
-from holdfast.rollout.threads.gate import Begin, Gate, at_gate
+from holdfast.rollout.threads.gate import Begin, ThreadGate, at_gate
 from holdfast.rollout.threads.pool import DaemonThreads
-from holdfast.rollout.tools.isolated.pool import Call
+from holdfast.rollout.tools.isolated.pool import IsolatedCall
 from holdfast.rollout.tools.isolated.process import RemoteTraceback
-from holdfast.rollout.tools.isolated.wire import Answer, Broken, Home, Refusal, Request, Result
+from holdfast.rollout.tools.isolated.wire import (
+    Answer,
+    Broken,
+    FunctionHome,
+    Refusal,
+    WorkerRequest,
+    WorkerResult,
+)
 from holdfast.rollout.tools.result import RaisedElsewhere
 
 _threads = DaemonThreads("isolated tool calls")
@@ -45,9 +52,9 @@ class Isolated:
                 'be under `if __name__ == "__main__":`'
             )
         written = msgspec.json.encode(arguments).decode()
-        call = Call(Request(self._name, written, key), timeout)
+        call = IsolatedCall(WorkerRequest(self._name, written, key), timeout)
         await _threads.room()
-        gate = Gate()
+        gate = ThreadGate()
         async with at_gate(gate, self._answer(call, gate)) as running:
 
             async def begin() -> str:
@@ -56,7 +63,7 @@ class Isolated:
 
             yield begin
 
-    async def _answer(self, call: Call, gate: Gate) -> Answer:
+    async def _answer(self, call: IsolatedCall, gate: ThreadGate) -> Answer:
         try:
             return await _threads.run(lambda: call.run(self._home, gate))
         except asyncio.CancelledError:
@@ -65,7 +72,7 @@ class Isolated:
 
 
 def _text(answer: Answer) -> str:
-    if isinstance(answer, Result):
+    if isinstance(answer, WorkerResult):
         return answer.text
     if isinstance(answer, Refusal):
         raise _refusal(answer)
@@ -74,7 +81,7 @@ def _text(answer: Answer) -> str:
 
 
 @contextlib.contextmanager
-def importing(home: Home) -> Iterator[None]:
+def importing(home: FunctionHome) -> Iterator[None]:
     """While a worker imports a module, which must not start another that does the same."""
     _imports.append(home.file)
     try:
@@ -91,7 +98,7 @@ def _refusal(answer: Refusal) -> ToolSaysNo:
     return kind(answer.message)
 
 
-def _place(function: Callable[..., object], tool: str) -> tuple[str, Home]:
+def _place(function: Callable[..., object], tool: str) -> tuple[str, FunctionHome]:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     if not inspect.isfunction(function) or not name.isidentifier():
         raise UsageError(
@@ -105,7 +112,7 @@ def _place(function: Callable[..., object], tool: str) -> tuple[str, Home]:
             f"tool {tool}: {name} cannot be isolated, since it is in no file that another process "
             "could import; put it into a module"
         )
-    return name, Home(_module_name(function.__module__, file), os.path.abspath(file))
+    return name, FunctionHome(_module_name(function.__module__, file), os.path.abspath(file))
 
 
 def _module_name(name: str, file: str) -> str:

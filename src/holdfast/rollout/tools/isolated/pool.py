@@ -13,9 +13,9 @@ import time
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 
-from holdfast.rollout.threads.gate import Gate, NotBegun
+from holdfast.rollout.threads.gate import NotBegun, ThreadGate
 from holdfast.rollout.tools.isolated.process import Process
-from holdfast.rollout.tools.isolated.wire import Answer, Home, Request
+from holdfast.rollout.tools.isolated.wire import Answer, FunctionHome, WorkerRequest
 
 PROCESSES = max(8, os.cpu_count() or 1)
 MAX_CALLS = 1_000
@@ -24,14 +24,14 @@ IDLE = 60.0
 """Seconds for which a process is kept without work."""
 
 
-class Cancelled(Exception):
+class CallCancelled(Exception):
     """Nobody waits for the call any more."""
 
 
-class Call:
+class IsolatedCall:
     """One call: `run` blocks in a thread, `cancel` ends it from any other."""
 
-    def __init__(self, request: Request, timeout: float):
+    def __init__(self, request: WorkerRequest, timeout: float):
         self.is_cancelled = False
         self._request = request
         self._timeout = timeout
@@ -39,7 +39,7 @@ class Call:
         self._pool: Pool | None = None
         self._process: Process | None = None
 
-    def run(self, home: Home, gate: Gate) -> Answer:
+    def run(self, home: FunctionHome, gate: ThreadGate) -> Answer:
         """Waits for a process, then at the gate, then for the answer."""
         pool = self._pool = _offices[-1].pool(home)
         process = pool.take(self)
@@ -69,7 +69,7 @@ class Call:
     def _attach(self, process: Process) -> None:
         with self._lock:
             if self.is_cancelled:
-                raise Cancelled
+                raise CallCancelled
             self._process = process
 
     def _detach(self) -> bool:
@@ -81,19 +81,19 @@ class Call:
 class Pool:
     """The processes of one module."""
 
-    def __init__(self, home: Home, keeper: "Keeper"):
+    def __init__(self, home: FunctionHome, keeper: "Keeper"):
         self._home = home
         self._keeper = keeper
         self._free = threading.Condition()
         self._idle: list[Process] = []
         self._busy = 0
 
-    def take(self, call: Call) -> Process:
-        """A process that no other call has, or `Cancelled`."""
+    def take(self, call: IsolatedCall) -> Process:
+        """A process that no other call has, or `CallCancelled`."""
         with self._free:
             self._free.wait_for(lambda: call.is_cancelled or self._idle or self._busy < PROCESSES)
             if call.is_cancelled:
-                raise Cancelled
+                raise CallCancelled
             self._busy += 1
             process = self._idle.pop() if self._idle else None
         if process is not None and not process.has_ended():
@@ -144,12 +144,12 @@ class Keeper:
 
     def __init__(self, office: "Office"):
         self._office = office
-        self._wanted: SimpleQueue[tuple[Home, Future[Process]]] = SimpleQueue()
+        self._wanted: SimpleQueue[tuple[FunctionHome, Future[Process]]] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._started: list[Process] = []
 
-    def start(self, home: Home) -> Process:
+    def start(self, home: FunctionHome) -> Process:
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -175,7 +175,7 @@ class Keeper:
                 self._start(*self._wanted.get(timeout=IDLE / 4 if is_used else None))
             is_used = self._office.expire()
 
-    def _start(self, home: Home, future: "Future[Process]") -> None:
+    def _start(self, home: FunctionHome, future: "Future[Process]") -> None:
         try:
             process = Process(home)
         except BaseException as error:
@@ -191,10 +191,10 @@ class Office:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pools: dict[Home, Pool] = {}
+        self._pools: dict[FunctionHome, Pool] = {}
         self._keeper = Keeper(self)
 
-    def pool(self, home: Home) -> Pool:
+    def pool(self, home: FunctionHome) -> Pool:
         with self._lock:
             if home not in self._pools:
                 self._pools[home] = Pool(home, self._keeper)

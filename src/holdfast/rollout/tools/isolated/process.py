@@ -23,8 +23,8 @@ from holdfast.rollout.tools.isolated.wire import (
     Answer,
     BadFrame,
     Broken,
-    Home,
-    Request,
+    FunctionHome,
+    WorkerRequest,
     frame,
     read,
 )
@@ -54,7 +54,7 @@ class RemoteTraceback(Exception):
 class Process:
     """Makes a process. To be made by a thread that outlives it: it dies with that thread."""
 
-    def __init__(self, home: Home):
+    def __init__(self, home: FunctionHome):
         self.calls = 0
         self.idle_since = 0.0
         self._home = home
@@ -80,7 +80,7 @@ class Process:
         if not self._is_ready:
             self._wait_for_import()
 
-    def ask(self, request: Request, timeout: float) -> Answer:
+    def ask(self, request: WorkerRequest, timeout: float) -> Answer:
         """The answer of a process that is ready."""
         self.calls += 1
         try:

@@ -16,14 +16,14 @@ _HEAD = struct.Struct(">Q")
 _CHUNK = 1024 * 1024
 
 
-class Home(Struct, frozen=True):
+class FunctionHome(Struct, frozen=True):
     """The module that a function is imported from."""
 
     module: str
     file: str
 
 
-class Request(Struct, frozen=True):
+class WorkerRequest(Struct, frozen=True):
     """A call. The arguments are JSON, and are validated again where they arrive."""
 
     function: str
@@ -35,7 +35,7 @@ class Ready(Struct, frozen=True, tag=True):
     """The module is imported."""
 
 
-class Result(Struct, frozen=True, tag=True):
+class WorkerResult(Struct, frozen=True, tag=True):
     text: str
 
 
@@ -54,7 +54,7 @@ class Broken(Struct, frozen=True, tag=True):
     traceback: str
 
 
-Answer = Ready | Result | Refusal | Broken
+Answer = Ready | WorkerResult | Refusal | Broken
 
 
 class BadFrame(Exception):

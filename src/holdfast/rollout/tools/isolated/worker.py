@@ -26,11 +26,11 @@ from holdfast.rollout.tools.isolated import function
 from holdfast.rollout.tools.isolated.wire import (
     Answer,
     Broken,
-    Home,
+    FunctionHome,
     Ready,
     Refusal,
-    Request,
-    Result,
+    WorkerRequest,
+    WorkerResult,
     frame,
     read,
 )
@@ -65,7 +65,7 @@ def _die_with(driver: int) -> None:
 
 
 def _serve(talk: socket.socket, runner: asyncio.Runner) -> None:
-    home = msgspec.msgpack.decode(read(talk.recv), type=Home)
+    home = msgspec.msgpack.decode(read(talk.recv), type=FunctionHome)
     try:
         module = _imported(home)
     except BaseException as error:
@@ -73,11 +73,11 @@ def _serve(talk: socket.socket, runner: asyncio.Runner) -> None:
         return
     talk.sendall(frame(Ready()))
     while True:
-        request = msgspec.msgpack.decode(read(talk.recv), type=Request)
+        request = msgspec.msgpack.decode(read(talk.recv), type=WorkerRequest)
         talk.sendall(frame(_answer(module, request, runner)))
 
 
-def _imported(home: Home) -> ModuleType:
+def _imported(home: FunctionHome) -> ModuleType:
     sys.argv[:] = [home.file]
     found = _found(home.module)
     with function.importing(home):
@@ -106,16 +106,16 @@ def _is_at(spec: ModuleSpec, file: str) -> bool:
     return origin is not None and os.path.exists(origin) and os.path.samefile(origin, file)
 
 
-def _answer(module: ModuleType, request: Request, runner: asyncio.Runner) -> Answer:
+def _answer(module: ModuleType, request: WorkerRequest, runner: asyncio.Runner) -> Answer:
     try:
-        return Result(result_text(_called(module, request, runner)))
+        return WorkerResult(result_text(_called(module, request, runner)))
     except ToolSaysNo as no:
         return Refusal(type(no).__name__, cut(result_text(str(no)), MAX_MESSAGE))
     except BaseException as error:  # Also what is meant to end a process: it is one call's failure.
         return _broken(error)
 
 
-def _called(module: ModuleType, request: Request, runner: asyncio.Runner) -> object:
+def _called(module: ModuleType, request: WorkerRequest, runner: asyncio.Runner) -> object:
     found = getattr(module, request.function)
     tool = found if isinstance(found, Tool) else Tool(found)
     arguments = tool.bind(request.arguments)

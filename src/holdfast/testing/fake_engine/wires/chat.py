@@ -13,12 +13,12 @@ from msgspec import Struct
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import Message, system
 from holdfast.testing.fake_engine import errors as refusals
-from holdfast.testing.fake_engine.generation import Piece
+from holdfast.testing.fake_engine.generation import FakePiece
 from holdfast.testing.fake_engine.json_output import ResponseFormat
-from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.request import (
-    Job,
-    StreamOptions,
+    FakeRequest,
+    FakeStreamOptions,
     checked,
     decoded,
     limits,
@@ -26,12 +26,12 @@ from holdfast.testing.fake_engine.request import (
 )
 from holdfast.testing.fake_engine.tokens import TEXT
 from holdfast.testing.fake_engine.wires.completions import FINGERPRINT, usage_of, whole_usage
-from holdfast.testing.fake_engine.wires.tool_calls import Shown, shown
+from holdfast.testing.fake_engine.wires.tool_calls import StreamedToolCalls, shown
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class Body(Struct):
+class ChatRequest(Struct):
     """A request. What servers understand beyond this is ignored."""
 
     model: str
@@ -51,7 +51,7 @@ class Body(Struct):
     response_format: ResponseFormat | None = None
     reasoning_effort: Effort | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: FakeStreamOptions | None = None
 
 
 _EFFORT = "Reasoning: "
@@ -60,13 +60,13 @@ _EFFORT = "Reasoning: "
 class ChatWire:
     """`vllm`: with its extensions of OpenAI's shapes."""
 
-    def __init__(self, options: Options, *, vllm: bool):
+    def __init__(self, options: FakeOptions, *, vllm: bool):
         self._options = options
         self._vllm = vllm
         self._renderer = ByteRenderer()
-        self._decoder = msgspec.json.Decoder(Body)
+        self._decoder = msgspec.json.Decoder(ChatRequest)
 
-    def read(self, raw: bytes, request_id: str) -> Job:
+    def read(self, raw: bytes, request_id: str) -> FakeRequest:
         body = decoded(self._decoder, raw)
         if body.model != self._options.model:
             raise refusals.unknown_model(body.model, self._options.model)
@@ -77,7 +77,7 @@ class ChatWire:
         prompt = list(self._renderer.render([*told, *body.messages], tools))
         room = self._options.max_model_len - len(prompt)
         wanted = body.max_completion_tokens or body.max_tokens or max(1, room)
-        job = Job(
+        job = FakeRequest(
             id=request_id,
             model=body.model,
             prompt=prompt,
@@ -98,7 +98,7 @@ class ChatWire:
     def request_id(self, raw: bytes) -> str | None:
         return None
 
-    def whole(self, job: Job, piece: Piece) -> object:
+    def whole(self, job: FakeRequest, piece: FakePiece) -> object:
         message, called = self._message(job, piece)
         choice: dict[str, object] = {
             "index": 0,
@@ -126,7 +126,7 @@ class ChatWire:
             "metrics": None,
         }
 
-    def _message(self, job: Job, piece: Piece) -> tuple[object, bool]:
+    def _message(self, job: FakeRequest, piece: FakePiece) -> tuple[object, bool]:
         said = self._renderer.parse(list(piece.text.encode())) if job.tools else None
         calls = said.tool_calls if said is not None else ()
         message: dict[str, object] = {"role": "assistant", "content": piece.text, "refusal": None}
@@ -150,7 +150,7 @@ class ChatWire:
     def events(self) -> "_Events":
         return _Events(self._vllm)
 
-    def error(self, refusal: refusals.Refused) -> object:
+    def error(self, refusal: refusals.FakeRequestRejected) -> object:
         return {"error": refusal.error}
 
 
@@ -160,9 +160,9 @@ class _Events:
     def __init__(self, vllm: bool):
         self._vllm = vllm
         self._text = ""
-        self._shown = Shown("", [])
+        self._shown = StreamedToolCalls("", [])
 
-    def opening(self, job: Job) -> Sequence[object]:
+    def opening(self, job: FakeRequest) -> Sequence[object]:
         delta = {"role": "assistant", "content": ""}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
         chunk: dict[str, object] = {**_head(job, "chat.completion.chunk"), "choices": [choice]}
@@ -171,7 +171,7 @@ class _Events:
             chunk["prompt_text"] = None
         return [chunk]
 
-    def piece(self, job: Job, piece: Piece) -> Sequence[object]:
+    def piece(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]:
         delta = self._delta(job, piece)
         ended = piece.finish_reason is not None
         if not (delta or ended or job.token_ids or job.logprobs):
@@ -191,13 +191,13 @@ class _Events:
             chunk["system_fingerprint"] = FINGERPRINT
         return [chunk]
 
-    def closing(self, job: Job, tokens: int) -> Sequence[object]:
+    def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
         if not job.usage:
             return ()
         chunk = {**_head(job, "chat.completion.chunk"), "choices": []}
         return [{**chunk, "usage": usage_of(job, tokens), "system_fingerprint": FINGERPRINT}]
 
-    def _delta(self, job: Job, piece: Piece) -> dict[str, object]:
+    def _delta(self, job: FakeRequest, piece: FakePiece) -> dict[str, object]:
         if not job.tools:
             return {"content": piece.text} if piece.text else {}
         self._text += piece.text
@@ -210,7 +210,9 @@ class _Events:
         return {"content": new} if new else {}
 
 
-def _call_deltas(job: Job, before: Shown, now: Shown) -> list[object]:
+def _call_deltas(
+    job: FakeRequest, before: StreamedToolCalls, now: StreamedToolCalls
+) -> list[object]:
     deltas: list[object] = []
     for index, (name, arguments) in enumerate(now.calls):
         function: dict[str, str] = {}
@@ -228,11 +230,11 @@ def _call_deltas(job: Job, before: Shown, now: Shown) -> list[object]:
     return deltas
 
 
-def finish_reason(piece: Piece, *, called: bool) -> str | None:
+def finish_reason(piece: FakePiece, *, called: bool) -> str | None:
     return "tool_calls" if called and piece.finish_reason == "stop" else piece.finish_reason
 
 
-def logprobs_of(piece: Piece) -> object:
+def logprobs_of(piece: FakePiece) -> object:
     """As vLLM does: a token that is a part of a character has no text and no bytes."""
     content: list[object] = []
     # Where the engine lies, there may be fewer logprobs than tokens.
@@ -244,7 +246,7 @@ def logprobs_of(piece: Piece) -> object:
     return {"content": content}
 
 
-def _head(job: Job, kind: str) -> dict[str, object]:
+def _head(job: FakeRequest, kind: str) -> dict[str, object]:
     return {
         "id": f"chatcmpl-{job.id}",
         "object": kind,

@@ -10,12 +10,12 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.testing.fake_engine import errors as refusals
-from holdfast.testing.fake_engine.generation import Piece
+from holdfast.testing.fake_engine.generation import FakePiece
 from holdfast.testing.fake_engine.json_output import ResponseFormat
-from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.request import (
-    Job,
-    StreamOptions,
+    FakeRequest,
+    FakeStreamOptions,
     checked,
     decoded,
     limits,
@@ -27,7 +27,7 @@ from holdfast.testing.fake_engine.tokens import TEXT
 FINGERPRINT = "holdfast-fake"
 
 
-class Body(Struct):
+class CompletionsRequest(Struct):
     """A request. What vLLM understands beyond this is ignored."""
 
     model: str
@@ -44,26 +44,26 @@ class Body(Struct):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: FakeStreamOptions | None = None
 
 
-def _schema(body: Body) -> dict[str, object] | None:
+def _schema(body: CompletionsRequest) -> dict[str, object] | None:
     if body.structured_outputs is not None:
         return body.structured_outputs.wanted()
     return body.response_format.wanted() if body.response_format else None
 
 
-class Logprobs(Struct):
+class CompletionsLogprobs(Struct):
     text_offset: list[int]
     token_logprobs: list[float]
     tokens: list[str]
     top_logprobs: list[dict[str, float]]
 
 
-class Choice(Struct):
+class CompletionsChoice(Struct):
     index: int
     text: str
-    logprobs: Logprobs | None
+    logprobs: CompletionsLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: list[int] | None
@@ -72,7 +72,7 @@ class Choice(Struct):
     routed_experts: None = None
 
 
-class Usage(Struct):
+class CompletionsUsage(Struct):
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
@@ -80,32 +80,32 @@ class Usage(Struct):
     completion_tokens_details: None = None
 
 
-class Answer(Struct):
+class CompletionsAnswer(Struct):
     id: str
     object: str
     created: int
     model: str
-    choices: list[Choice]
+    choices: list[CompletionsChoice]
     service_tier: None
     system_fingerprint: str
-    usage: Usage
+    usage: CompletionsUsage
     kv_transfer_params: None = None
     ec_transfer_params: None = None
     metrics: None = None
 
 
 class CompletionsWire:
-    def __init__(self, options: Options):
+    def __init__(self, options: FakeOptions):
         self._options = options
-        self._decoder = msgspec.json.Decoder(Body)
+        self._decoder = msgspec.json.Decoder(CompletionsRequest)
 
-    def read(self, raw: bytes, request_id: str) -> Job:
+    def read(self, raw: bytes, request_id: str) -> FakeRequest:
         body = decoded(self._decoder, raw)
         if body.model != self._options.model:
             raise refusals.unknown_model(body.model, self._options.model)
         only_one(body.n)
         prompt = list(body.prompt.encode()) if isinstance(body.prompt, str) else body.prompt
-        job = Job(
+        job = FakeRequest(
             id=request_id,
             model=body.model,
             prompt=prompt,
@@ -124,8 +124,8 @@ class CompletionsWire:
     def request_id(self, raw: bytes) -> str | None:
         return None
 
-    def whole(self, job: Job, piece: Piece) -> Answer:
-        choice = Choice(
+    def whole(self, job: FakeRequest, piece: FakePiece) -> CompletionsAnswer:
+        choice = CompletionsChoice(
             index=0,
             text=piece.text,
             logprobs=legacy_logprobs(piece) if job.logprobs else None,
@@ -135,7 +135,7 @@ class CompletionsWire:
             prompt_logprobs=None,
             prompt_token_ids=job.prompt if job.token_ids else None,
         )
-        return Answer(
+        return CompletionsAnswer(
             id=f"cmpl-{job.id}",
             object="text_completion",
             created=job.created,
@@ -149,17 +149,17 @@ class CompletionsWire:
     def events(self) -> "_Events":
         return _Events()
 
-    def error(self, refusal: refusals.Refused) -> object:
+    def error(self, refusal: refusals.FakeRequestRejected) -> object:
         return {"error": refusal.error}
 
 
 class _Events:
     """The first chunk with the prompt's ids, one for each piece, and the usage at last."""
 
-    def opening(self, job: Job) -> Sequence[object]:
+    def opening(self, job: FakeRequest) -> Sequence[object]:
         return ()
 
-    def piece(self, job: Job, piece: Piece) -> Sequence[object]:
+    def piece(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]:
         choice: dict[str, object] = {
             "index": 0,
             "text": piece.text,
@@ -174,24 +174,24 @@ class _Events:
             chunk["system_fingerprint"] = FINGERPRINT
         return [chunk]
 
-    def closing(self, job: Job, tokens: int) -> Sequence[object]:
+    def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
         if not job.usage:
             return ()
         usage = usage_of(job, tokens)
         return [{**_head(job), "choices": [], "usage": usage, "system_fingerprint": FINGERPRINT}]
 
 
-def whole_usage(job: Job, piece: Piece) -> Usage:
+def whole_usage(job: FakeRequest, piece: FakePiece) -> CompletionsUsage:
     prompt = len(job.prompt)
-    return Usage(prompt, prompt + piece.sampled, piece.sampled)
+    return CompletionsUsage(prompt, prompt + piece.sampled, piece.sampled)
 
 
-def usage_of(job: Job, tokens: int) -> dict[str, int]:
+def usage_of(job: FakeRequest, tokens: int) -> dict[str, int]:
     prompt = len(job.prompt)
     return {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}
 
 
-def _head(job: Job) -> dict[str, object]:
+def _head(job: FakeRequest) -> dict[str, object]:
     return {
         "id": f"cmpl-{job.id}",
         "object": "text_completion",
@@ -200,9 +200,9 @@ def _head(job: Job) -> dict[str, object]:
     }
 
 
-def legacy_logprobs(piece: Piece) -> Logprobs:
+def legacy_logprobs(piece: FakePiece) -> CompletionsLogprobs:
     tokens = [TEXT[token] for token in piece.scored]
-    return Logprobs(
+    return CompletionsLogprobs(
         text_offset=list(range(piece.start, piece.start + len(tokens))),
         token_logprobs=piece.logprobs,
         tokens=tokens,

@@ -13,15 +13,15 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.testing.fake_engine import errors as refusals
-from holdfast.testing.fake_engine.generation import Piece
+from holdfast.testing.fake_engine.generation import FakePiece
 from holdfast.testing.fake_engine.json_output import ResponseFormat
-from holdfast.testing.fake_engine.options import Options
-from holdfast.testing.fake_engine.request import Job, checked, decoded, limits, only_one
+from holdfast.testing.fake_engine.options import FakeOptions
+from holdfast.testing.fake_engine.request import FakeRequest, checked, decoded, limits, only_one
 from holdfast.testing.fake_engine.tokens import TEXT
 from holdfast.testing.fake_engine.wires.completions import legacy_logprobs, usage_of
 
 
-class Body(Struct):
+class FireworksRequest(Struct):
     """A request. What Fireworks understands beyond this is ignored."""
 
     model: str
@@ -41,17 +41,17 @@ class Body(Struct):
 
 
 class FireworksWire:
-    def __init__(self, options: Options):
+    def __init__(self, options: FakeOptions):
         self._options = options
-        self._decoder = msgspec.json.Decoder(Body)
+        self._decoder = msgspec.json.Decoder(FireworksRequest)
 
-    def read(self, raw: bytes, request_id: str) -> Job:
+    def read(self, raw: bytes, request_id: str) -> FakeRequest:
         body = decoded(self._decoder, raw)
         if body.model != self._options.model:
             raise refusals.unknown_model(body.model, self._options.model)
         only_one(body.n)
         wanted = body.logprobs
-        job = Job(
+        job = FakeRequest(
             id=request_id,
             model=body.model,
             prompt=list(body.prompt.encode()) if isinstance(body.prompt, str) else body.prompt,
@@ -71,32 +71,32 @@ class FireworksWire:
     def request_id(self, raw: bytes) -> str | None:
         return None
 
-    def whole(self, job: Job, piece: Piece) -> object:
+    def whole(self, job: FakeRequest, piece: FakePiece) -> object:
         usage = {**usage_of(job, piece.sampled), "prompt_tokens_details": {"cached_tokens": 0}}
         return {**_head(job), "choices": [_choice(job, piece)], "usage": usage}
 
     def events(self) -> "_Events":
         return _Events()
 
-    def error(self, refusal: refusals.Refused) -> object:
+    def error(self, refusal: refusals.FakeRequestRejected) -> object:
         return {"error": refusal.error}
 
 
 class _Events:
-    def opening(self, job: Job) -> Sequence[object]:
+    def opening(self, job: FakeRequest) -> Sequence[object]:
         return ()
 
-    def piece(self, job: Job, piece: Piece) -> Sequence[object]:
+    def piece(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]:
         chunk = {**_head(job), "choices": [_choice(job, piece)], "usage": None}
         if piece.finish_reason is not None:
             chunk["usage"] = usage_of(job, piece.start + piece.sampled)
         return [chunk]
 
-    def closing(self, job: Job, tokens: int) -> Sequence[object]:
+    def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
         return ()
 
 
-def _head(job: Job) -> dict[str, object]:
+def _head(job: FakeRequest) -> dict[str, object]:
     return {
         "id": f"cmpl-{job.id}",
         "object": "text_completion",
@@ -105,7 +105,7 @@ def _head(job: Job) -> dict[str, object]:
     }
 
 
-def _choice(job: Job, piece: Piece) -> object:
+def _choice(job: FakeRequest, piece: FakePiece) -> object:
     return {
         "index": 0,
         "text": piece.text,
@@ -117,7 +117,7 @@ def _choice(job: Job, piece: Piece) -> object:
     }
 
 
-def _raw_output(job: Job, piece: Piece) -> object:
+def _raw_output(job: FakeRequest, piece: FakePiece) -> object:
     return {
         "prompt_fragments": job.prompt,
         "prompt_token_ids": job.prompt,
@@ -129,7 +129,7 @@ def _raw_output(job: Job, piece: Piece) -> object:
     }
 
 
-def _logprobs(job: Job, piece: Piece) -> object:
+def _logprobs(job: FakeRequest, piece: FakePiece) -> object:
     if not job.logprobs:
         return None
     if job.legacy_logprobs:
@@ -140,7 +140,7 @@ def _logprobs(job: Job, piece: Piece) -> object:
     return {"content": [_scored(job, *pair, piece.start + n) for n, pair in enumerate(pairs)]}
 
 
-def _scored(job: Job, token: int, logprob: float, offset: int) -> object:
+def _scored(job: FakeRequest, token: int, logprob: float, offset: int) -> object:
     scored: dict[str, object] = {
         "token": TEXT[token],
         "logprob": logprob,

@@ -10,21 +10,21 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.testing.fake_engine import errors as refusals
-from holdfast.testing.fake_engine.generation import Piece, Span
-from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.generation import FakePiece, FakeSpan
+from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.request import (
-    Job,
-    StreamOptions,
+    FakeRequest,
+    FakeStreamOptions,
     checked,
     decoded,
     limits,
     only_one,
 )
 from holdfast.testing.fake_engine.structured import StructuredOutputs
-from holdfast.testing.fake_engine.wires.completions import Usage, usage_of, whole_usage
+from holdfast.testing.fake_engine.wires.completions import CompletionsUsage, usage_of, whole_usage
 
 
-class SamplingParams(Struct, frozen=True):
+class GenerateSamplingParams(Struct, frozen=True):
     max_tokens: int = 16
     temperature: float = 1.0
     top_p: float = 1.0
@@ -36,50 +36,50 @@ class SamplingParams(Struct, frozen=True):
     structured_outputs: StructuredOutputs | None = None
 
 
-class Body(Struct):
+class GenerateRequest(Struct):
     """A request. What vLLM understands beyond this is ignored."""
 
     token_ids: list[int]
-    sampling_params: SamplingParams
+    sampling_params: GenerateSamplingParams
     model: str | None = None
     return_token_ids: bool | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: FakeStreamOptions | None = None
 
 
-class Candidate(Struct):
+class GenerateCandidate(Struct):
     token_id: int
     logprob: float
     rank: int | None
 
 
-class Scored(Struct):
+class GenerateScored(Struct):
     token_id: int
     logprob: float
     rank: int | None
-    top_logprobs: list[Candidate]
+    top_logprobs: list[GenerateCandidate]
 
 
-class Logprobs(Struct):
-    content: list[Scored]
+class GenerateLogprobs(Struct):
+    content: list[GenerateScored]
 
 
-class Choice(Struct):
+class GenerateChoice(Struct):
     index: int
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: list[int] | None
     routed_experts: None
     sampling_mask: None
-    weight_versions: list[Span] | None
-    logprobs: Logprobs | None
+    weight_versions: list[FakeSpan] | None
+    logprobs: GenerateLogprobs | None
 
 
-class Answer(Struct):
+class GenerateAnswer(Struct):
     request_id: str
     model: str
     created: int
-    usage: Usage
+    usage: CompletionsUsage
     prompt_logprobs: None
     prompt_token_id_logprobs: None
     prompt_token_ids: list[int] | None
@@ -88,18 +88,18 @@ class Answer(Struct):
     kv_transfer_params: None
     ec_transfer_params: None
     output_mode: str
-    choices: list[Choice]
+    choices: list[GenerateChoice]
 
 
 class GenerateWire:
     """`enabled`: whether the server was started with `--enable-scale-out`."""
 
-    def __init__(self, options: Options, *, enabled: bool):
+    def __init__(self, options: FakeOptions, *, enabled: bool):
         self._options = options
         self._enabled = enabled
-        self._decoder = msgspec.json.Decoder(Body)
+        self._decoder = msgspec.json.Decoder(GenerateRequest)
 
-    def read(self, raw: bytes, request_id: str) -> Job:
+    def read(self, raw: bytes, request_id: str) -> FakeRequest:
         if not self._enabled:
             raise refusals.scale_out_disabled()
         body = decoded(self._decoder, raw)
@@ -107,7 +107,7 @@ class GenerateWire:
             raise refusals.unknown_model(str(body.model), self._options.model)
         params = body.sampling_params
         only_one(params.n)
-        job = Job(
+        job = FakeRequest(
             id=request_id,
             model=self._options.model,
             prompt=body.token_ids,
@@ -126,8 +126,8 @@ class GenerateWire:
     def request_id(self, raw: bytes) -> str | None:
         return None
 
-    def whole(self, job: Job, piece: Piece) -> Answer:
-        return Answer(
+    def whole(self, job: FakeRequest, piece: FakePiece) -> GenerateAnswer:
+        return GenerateAnswer(
             request_id=f"generate-tokens-{job.id}",
             model=job.model,
             created=job.created,
@@ -146,29 +146,29 @@ class GenerateWire:
     def events(self) -> "_Events":
         return _Events()
 
-    def error(self, refusal: refusals.Refused) -> object:
+    def error(self, refusal: refusals.FakeRequestRejected) -> object:
         return {"error": refusal.error}
 
 
 class _Events:
-    def opening(self, job: Job) -> Sequence[object]:
+    def opening(self, job: FakeRequest) -> Sequence[object]:
         return ()
 
-    def piece(self, job: Job, piece: Piece) -> Sequence[object]:
+    def piece(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]:
         chunk: dict[str, object] = {"request_id": f"generate-tokens-{job.id}", "usage": None}
         if job.prompt_ids and piece.start == 0:
             chunk["prompt_token_ids"] = job.prompt
         return [{**chunk, "output_mode": "tokens", "choices": [_choice(job, piece)]}]
 
-    def closing(self, job: Job, tokens: int) -> Sequence[object]:
+    def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
         if not job.usage:
             return ()
         head = {"request_id": f"generate-tokens-{job.id}", "usage": usage_of(job, tokens)}
         return [{**head, "output_mode": "tokens", "choices": []}]
 
 
-def _choice(job: Job, piece: Piece) -> Choice:
-    return Choice(
+def _choice(job: FakeRequest, piece: FakePiece) -> GenerateChoice:
+    return GenerateChoice(
         index=0,
         finish_reason=piece.finish_reason,
         stop_reason=piece.stop,
@@ -180,10 +180,10 @@ def _choice(job: Job, piece: Piece) -> Choice:
     )
 
 
-def _logprobs(piece: Piece) -> Logprobs:
-    return Logprobs(
+def _logprobs(piece: FakePiece) -> GenerateLogprobs:
+    return GenerateLogprobs(
         [
-            Scored(token, logprob, 1, [Candidate(token, logprob, 1)])
+            GenerateScored(token, logprob, 1, [GenerateCandidate(token, logprob, 1)])
             # Where the engine lies, there may be fewer logprobs than tokens.
             for token, logprob in zip(piece.scored, piece.logprobs, strict=False)
         ]

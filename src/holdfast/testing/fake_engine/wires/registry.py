@@ -6,8 +6,8 @@ from aiohttp import web
 from msgspec import Struct
 
 from holdfast.testing.fake_engine import models
-from holdfast.testing.fake_engine.options import Options
-from holdfast.testing.fake_engine.request import Wire
+from holdfast.testing.fake_engine.options import FakeOptions
+from holdfast.testing.fake_engine.request import FakeWire
 from holdfast.testing.fake_engine.schedule import Schedule
 from holdfast.testing.fake_engine.wires.chat import ChatWire
 from holdfast.testing.fake_engine.wires.completions import CompletionsWire
@@ -18,19 +18,19 @@ from holdfast.testing.fake_engine.wires.sglang_admin import SGLangSide
 from holdfast.testing.fake_engine.wires.vllm_admin import VllmSide
 
 
-class Offer(Struct):
+class WireOffer(Struct):
     """What an engine serves."""
 
-    wires: dict[str, Wire]
+    wires: dict[str, FakeWire]
     """Sampling, by path."""
-    models: dict[str, Callable[[Options, int], object]]
+    models: dict[str, Callable[[FakeOptions, int], object]]
     add_side: Callable[[web.UrlDispatcher], None] | None = None
     health: bool = True
 
 
-def offer(options: Options, schedule: Schedule) -> Offer:
+def offer(options: FakeOptions, schedule: Schedule) -> WireOffer:
     if options.dialect == "sglang":
-        return Offer(
+        return WireOffer(
             {"/generate": SGLangWire(options)},
             {"/v1/models": models.sglang_models},
             SGLangSide(options, schedule).add_to,
@@ -38,18 +38,18 @@ def offer(options: Options, schedule: Schedule) -> Offer:
     if options.dialect == "fireworks":
         # Its address ends in `/inference`; a test may give it either way.
         wire, listing = FireworksWire(options), models.fireworks_models
-        return Offer(
+        return WireOffer(
             {"/v1/completions": wire, "/inference/v1/completions": wire},
             {"/v1/models": listing, "/inference/v1/models": listing},
             health=False,
         )
     if options.dialect == "chat":
-        return Offer(
+        return WireOffer(
             {"/v1/chat/completions": ChatWire(options, vllm=False)},
             {"/v1/models": models.openai_models},
             health=False,
         )
-    return Offer(
+    return WireOffer(
         {
             "/v1/completions": CompletionsWire(options),
             "/v1/chat/completions": ChatWire(options, vllm=True),

@@ -15,15 +15,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.testing.fake_engine import errors as refusals
-from holdfast.testing.fake_engine.generation import Piece
+from holdfast.testing.fake_engine.generation import FakePiece
 from holdfast.testing.fake_engine.json_output import ANY, tags
 from holdfast.testing.fake_engine.json_output import checked as checked_schema
-from holdfast.testing.fake_engine.options import Options
-from holdfast.testing.fake_engine.request import Job, checked, decoded, limits, only_one
+from holdfast.testing.fake_engine.options import FakeOptions
+from holdfast.testing.fake_engine.request import FakeRequest, checked, decoded, limits, only_one
 from holdfast.testing.fake_engine.tokens import END, TEXT
 
 
-class SamplingParams(Struct, frozen=True):
+class SglangSamplingParams(Struct, frozen=True):
     max_new_tokens: int = 128
     temperature: float = 1.0
     top_p: float = 1.0
@@ -35,12 +35,12 @@ class SamplingParams(Struct, frozen=True):
     structural_tag: str | None = None
 
 
-class Body(Struct):
+class SglangRequest(Struct):
     """A request. What SGLang understands beyond this is ignored."""
 
     input_ids: list[int] | None = None
     text: str | None = None
-    sampling_params: SamplingParams = SamplingParams()
+    sampling_params: SglangSamplingParams = SglangSamplingParams()
     return_logprob: bool = False
     return_text_in_logprobs: bool = False
     return_prompt_token_ids: bool = False
@@ -51,7 +51,7 @@ class Body(Struct):
 _schemas = msgspec.json.Decoder(dict[str, object])
 
 
-def _schema(params: SamplingParams) -> dict[str, object] | None:
+def _schema(params: SglangSamplingParams) -> dict[str, object] | None:
     if params.structural_tag is not None:
         return tags(params.structural_tag)
     if params.json_schema is None:
@@ -61,17 +61,17 @@ def _schema(params: SamplingParams) -> dict[str, object] | None:
 
 
 class SGLangWire:
-    def __init__(self, options: Options):
+    def __init__(self, options: FakeOptions):
         self._options = options
-        self._decoder = msgspec.json.Decoder(Body)
+        self._decoder = msgspec.json.Decoder(SglangRequest)
 
-    def read(self, raw: bytes, request_id: str) -> Job:
+    def read(self, raw: bytes, request_id: str) -> FakeRequest:
         body = decoded(self._decoder, raw)
         if (body.input_ids is None) == (body.text is None):
-            raise refusals.Refused(400, "Either text or input_ids should be provided.")
+            raise refusals.FakeRequestRejected(400, "Either text or input_ids should be provided.")
         params = body.sampling_params
         only_one(params.n)
-        job = Job(
+        job = FakeRequest(
             id=body.rid or request_id,
             model=self._options.model,
             prompt=list((body.text or "").encode()) if body.input_ids is None else body.input_ids,
@@ -94,36 +94,36 @@ class SGLangWire:
             # `read` says what is wrong with it.
             return None
 
-    def whole(self, job: Job, piece: Piece) -> object:
+    def whole(self, job: FakeRequest, piece: FakePiece) -> object:
         return _output(job, piece, tokens=piece.sampled)
 
     def events(self) -> "_Events":
         return _Events(self._options.incremental_stream)
 
-    def error(self, refusal: refusals.Refused) -> object:
+    def error(self, refusal: refusals.FakeRequestRejected) -> object:
         return {"error": {"message": str(refusal)}}
 
 
 class _Events:
     def __init__(self, incremental: bool):
         self._incremental = incremental
-        self._so_far: Piece | None = None
+        self._so_far: FakePiece | None = None
 
-    def opening(self, job: Job) -> Sequence[object]:
+    def opening(self, job: FakeRequest) -> Sequence[object]:
         return ()
 
-    def piece(self, job: Job, piece: Piece) -> Sequence[object]:
+    def piece(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]:
         tokens = piece.start + piece.sampled
         if self._incremental:
             return [_output(job, piece, tokens=tokens)]
         self._so_far = piece if self._so_far is None else _both(self._so_far, piece)
         return [_output(job, self._so_far, tokens=tokens)]
 
-    def closing(self, job: Job, tokens: int) -> Sequence[object]:
+    def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
         return ()
 
 
-def _both(before: Piece, piece: Piece) -> Piece:
+def _both(before: FakePiece, piece: FakePiece) -> FakePiece:
     return replace(
         piece,
         start=0,
@@ -134,7 +134,7 @@ def _both(before: Piece, piece: Piece) -> Piece:
     )
 
 
-def _output(job: Job, piece: Piece, *, tokens: int) -> object:
+def _output(job: FakeRequest, piece: FakePiece, *, tokens: int) -> object:
     meta: dict[str, object] = {
         "id": job.id,
         "finish_reason": _finish_reason(piece, tokens),
@@ -159,7 +159,7 @@ def _output(job: Job, piece: Piece, *, tokens: int) -> object:
     return output
 
 
-def _finish_reason(piece: Piece, tokens: int) -> object:
+def _finish_reason(piece: FakePiece, tokens: int) -> object:
     if piece.finish_reason is None:
         return None
     if piece.finish_reason == "stop":
@@ -169,7 +169,7 @@ def _finish_reason(piece: Piece, tokens: int) -> object:
     return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
 
 
-def _logprobs(job: Job, piece: Piece) -> list[tuple[float, int, str | None]]:
+def _logprobs(job: FakeRequest, piece: FakePiece) -> list[tuple[float, int, str | None]]:
     return [
         (logprob, token, TEXT[token] if job.logprob_texts else None)
         # Where the engine lies, there may be fewer logprobs than tokens.

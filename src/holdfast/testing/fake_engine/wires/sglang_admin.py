@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from holdfast.testing.fake_engine import connection
-from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.schedule import Schedule
 
 
@@ -19,17 +19,17 @@ class Abort(Struct):
     abort_all: bool = False
 
 
-class Pause(Struct):
+class SglangPause(Struct):
     mode: Literal["abort", "retract", "in_place"] = "abort"
 
 
-class NewVersion(Struct):
+class SglangWeightUpdate(Struct):
     new_version: str
     abort_all_requests: bool = True
 
 
 class SGLangSide:
-    def __init__(self, options: Options, schedule: Schedule):
+    def __init__(self, options: FakeOptions, schedule: Schedule):
         self._options = options
         self._schedule = schedule
 
@@ -88,7 +88,7 @@ class SGLangSide:
         return web.Response()
 
     async def _pause(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), Pause)
+        asked = connection.body(await request.read(), SglangPause)
         await self._schedule.pause("abort" if asked.mode == "abort" else "keep")
         return connection.answer({"message": "Generation paused successfully.", "status": "ok"})
 
@@ -97,7 +97,7 @@ class SGLangSide:
         return connection.answer({"message": "Generation continued successfully.", "status": "ok"})
 
     async def _update_weight_version(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), NewVersion)
+        asked = connection.body(await request.read(), SglangWeightUpdate)
         if asked.abort_all_requests:
             await self._schedule.abort()
         self._schedule.version = asked.new_version

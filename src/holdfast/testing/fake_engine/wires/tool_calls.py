@@ -15,17 +15,17 @@ _ARGUMENTS = re.compile(r'\s*,\s*"arguments"\s*:\s*')
 _MAY_CLOSE = re.compile(r"[}\s]*$")
 
 
-class Shown(Struct):
+class StreamedToolCalls(Struct):
     """Of one text: the part that is content, and the calls with their arguments so far."""
 
     content: str
     calls: list[tuple[str, str]]
 
 
-def shown(text: str, *, ended: bool) -> Shown:
+def shown(text: str, *, ended: bool) -> StreamedToolCalls:
     """Grows with the text: what was shown once is never taken back."""
     content, *blocks = text.split(OPENING)
-    view = Shown(content, [])
+    view = StreamedToolCalls(content, [])
     for block in blocks:
         inside, closed, after = block.partition(CLOSING)
         call = _call(inside, closed=bool(closed))

@@ -6,11 +6,11 @@ from msgspec import Struct
 
 from holdfast.testing.fake_engine import connection, models
 from holdfast.testing.fake_engine import errors as refusals
-from holdfast.testing.fake_engine.options import Options
+from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.schedule import PAUSE_MODES, PauseMode, Schedule
 
 
-class NewVersion(Struct):
+class VllmWeightUpdate(Struct):
     new_version: str
 
 
@@ -19,7 +19,7 @@ class Aborted(Struct):
 
 
 class VllmSide:
-    def __init__(self, options: Options, schedule: Schedule):
+    def __init__(self, options: FakeOptions, schedule: Schedule):
         self._options = options
         self._schedule = schedule
 
@@ -68,7 +68,7 @@ class VllmSide:
         mode = request.query.get("mode", "abort")
         if mode not in PAUSE_MODES:
             said = f"mode must be one of {', '.join(PAUSE_MODES)}, not {mode!r}"
-            raise refusals.Refused(400, said, param="query.mode")
+            raise refusals.FakeRequestRejected(400, said, param="query.mode")
         await self._schedule.pause(msgspec.convert(mode, PauseMode))
         return connection.answer({"status": "paused"})
 
@@ -84,6 +84,6 @@ class VllmSide:
         return connection.answer({"status": "aborted", "aborted": aborted})
 
     async def _update_weight_version(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), NewVersion)
+        asked = connection.body(await request.read(), VllmWeightUpdate)
         self._schedule.version = asked.new_version
         return connection.answer({"success": True, "new_version": asked.new_version})
