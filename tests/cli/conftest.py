@@ -1,7 +1,7 @@
 import pytest
-from shell import Lab
 
 from holdfast.testing import FakeEngine
+from support.cli.shell import Lab
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import sys
 from contextlib import closing
 
 import pytest
-from shell import Lab, end, start
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine
+from support.cli.shell import Lab, end, start
 
 GOOD = "async def solve(t):\n    pass\n"
 

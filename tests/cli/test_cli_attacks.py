@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from shell import Done, Lab, end, start
 
 from holdfast.cli.terminal.exit_codes import Exit
+from support.cli.shell import Done, Lab, end, start
 
 CANARY = "tkn4f9a8b7c6d5e"
 NOWHERE = "127.0.0.1:9"

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from shell import Lab
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine
+from support.cli.shell import Lab
 
 GATEWAY = ("gateway", "--tasks", "tasks.jsonl", "--run", "r")
 

@@ -6,10 +6,10 @@ import signal
 
 import pyarrow.parquet as pq
 import pytest
-from shell import Lab, end, start
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import Fault, FaultKind
+from support.cli.shell import Lab, end, start
 
 WHATS = ("samples", "trajectories", "failures")
 SAMPLE_KEYS = {

@@ -5,9 +5,9 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-from shell import Lab
 
 from holdfast.testing import Fault, FaultKind
+from support.cli.shell import Lab
 
 AGENT = """
 from holdfast.rollout.processors.training import TrainingRolloutProcessor

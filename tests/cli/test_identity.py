@@ -8,10 +8,10 @@ import sqlite3
 
 import msgspec
 import pytest
-from shell import AGENT, Lab
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.cli.shell import AGENT, Lab
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,12 @@
 import argparse
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from holdfast.cli.main import _parser
 from holdfast.cli.terminal.exit_codes import Exit
+from support.paths import DOCS
 
 
 def refused(lab, *extra, **options) -> str:
@@ -107,7 +107,7 @@ def test_both_meanings_of_exit_code_1_are_told(lab):
 
 
 def test_the_quickstart_says_which_commands_have_no_json_and_what_exit_code_1_means():
-    page = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text()
+    page = (DOCS / "quickstart.md").read_text()
     without = [name for name, has in commands_with_json(_parser(), "").items() if not has]
     assert without == ["serve"]
     assert "`--json` makes the output of every command but `serve` readable" in page

@@ -8,12 +8,12 @@ import time
 from contextlib import closing
 
 import pytest
-from shell import Lab, start
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.journal.files.witness import Witness
 from holdfast.journal.sqlite.commits import identity_of
 from holdfast.testing import Fault, FaultKind
+from support.cli.shell import Lab, start
 
 FLIP = """UPDATE records SET body = CAST(substr(body, 1, 3) || x'ff' || substr(body, 5) AS BLOB)
     WHERE position = {position}"""

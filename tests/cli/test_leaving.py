@@ -6,7 +6,8 @@ import signal
 import subprocess
 
 import pytest
-from shell import end, start
+
+from support.cli.shell import end, start
 
 SWALLOWS = """
 import asyncio

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from shell import Lab, end, start
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.cli.shell import Lab, end, start
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-from shell import Lab
 
 import holdfast
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.records.errors import NotTrainable, UsageError
 from holdfast.testing import FakeEngine
+from support.cli.shell import Lab
 
 FLAG = "--logprobs-mode processed_logprobs"
 WARM = ("--temperature", 0.8)

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from shell import Lab
 
 from holdfast.cli.terminal.exit_codes import Exit
+from support.cli.shell import Lab
 
 LONG_MESSAGE = """
 async def solve(t):

@@ -1,9 +1,8 @@
 """`--reasoning-effort`: told to an engine that takes it, refused at once where nothing can."""
 
-from shell import Lab
-
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine
+from support.cli.shell import Lab
 
 ASKING = """
 async def solve(t):

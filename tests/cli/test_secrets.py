@@ -6,9 +6,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
-from shell import Lab
 
 from holdfast.cli.terminal.exit_codes import Exit
+from support.cli.shell import Lab
 
 CANARY = "canaryQ7x9Zp42mNw"
 KEY = {"HOLDFAST_API_KEY": CANARY}

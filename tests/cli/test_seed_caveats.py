@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from shell import Lab
 
 import holdfast
 from holdfast.engine.settings import Settings
 from holdfast.testing import FakeEngine
+from support.cli.shell import Lab
 
 WHOLE_REQUESTS = "hold for whole requests"
 IN_PARTS = ("--partial-tokens", 4)

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from shell import Lab, end, start
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.cli.shell import Lab, end, start
 
 ODD = [
     "a/b/0",

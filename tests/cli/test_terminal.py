@@ -10,10 +10,10 @@ import sys
 import time
 
 import pytest
-from shell import Lab, end, start
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine
+from support.cli.shell import Lab, end, start
 
 COMMANDS = [(), ("run",), ("runs",), ("show",), ("export",), ("journal",), ("journal", "check")]
 

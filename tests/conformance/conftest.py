@@ -5,7 +5,15 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
-from engines import EmbeddedServer, Engine, RealVllm, endless, engines, wait_until_idle
+
+from support.conformance.engines import (
+    EmbeddedServer,
+    Engine,
+    RealVllm,
+    endless,
+    engines,
+    wait_until_idle,
+)
 
 ENGINES = engines()
 

@@ -4,8 +4,6 @@ that cannot say so at once."""
 import json
 
 import pytest
-from drawing import assert_well_formed, drawn, ids, request
-from engines import Engine
 from msgspec.structs import replace
 
 from holdfast.policy.dialects.dialect import Kind
@@ -14,6 +12,8 @@ from holdfast.policy.rendering.structure import structure_of
 from holdfast.records.errors import Unsupported
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
+from support.conformance.engines import Engine
+from support.conformance.samples import assert_well_formed, drawn, ids, request
 
 LONGEST_REPLY = 300
 

@@ -4,13 +4,21 @@ import json
 from typing import Any
 
 import pytest
-from drawing import assert_well_formed, drawn, ids, logprobs, plain_text, request, streamed
-from engines import Engine
 from msgspec.structs import replace
 
 from holdfast.policy.policy import Completion, Request
 from holdfast.records.errors import BadRequest, Unsupported
 from holdfast.records.sampling import Sampling, schema_text
+from support.conformance.engines import Engine
+from support.conformance.samples import (
+    assert_well_formed,
+    drawn,
+    ids,
+    logprobs,
+    plain_text,
+    request,
+    streamed,
+)
 
 SCHEMA: dict[str, object] = {
     "type": "object",

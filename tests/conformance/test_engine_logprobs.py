@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from drawing import drawn, ids, logprobs, policy_for, request
-from engines import TINY, VLLM_PYTHON, Engine, RealVllm, raw_vllm
-from test_engine_runs import Lab
 
 from holdfast.policy.client.logprobs_probe import measured
 from holdfast.policy.client.replicas import EnginePolicy
@@ -17,6 +14,9 @@ from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
 from holdfast.records.errors import UsageError
 from holdfast.records.logprobs import LogprobsMode
+from support.conformance.engines import TINY, VLLM_PYTHON, Engine, RealVllm, raw_vllm
+from support.conformance.runs import Lab
+from support.conformance.samples import drawn, ids, logprobs, policy_for, request
 
 COLD = 0.5
 CLOSE = 1e-3

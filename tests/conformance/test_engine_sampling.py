@@ -4,7 +4,15 @@ import asyncio
 
 import msgspec
 import pytest
-from drawing import (
+
+from holdfast.policy.client.replicas import EnginePolicy, only_model
+from holdfast.policy.dialects import DIALECTS
+from holdfast.policy.dialects.dialect import Kind, SampleRequest
+from holdfast.policy.policy import Completion, Request
+from holdfast.records.errors import ContextOverflow, PolicyRefused
+from holdfast.records.sampling import Sampling
+from support.conformance.engines import LONGEST, NOISE, WILD, Engine
+from support.conformance.samples import (
     MANY,
     assert_well_formed,
     drawn,
@@ -18,14 +26,6 @@ from drawing import (
     streamed,
     tokens_until,
 )
-from engines import LONGEST, NOISE, WILD, Engine
-
-from holdfast.policy.client.replicas import EnginePolicy, only_model
-from holdfast.policy.dialects import DIALECTS
-from holdfast.policy.dialects.dialect import Kind, SampleRequest
-from holdfast.policy.policy import Completion, Request
-from holdfast.records.errors import ContextOverflow, PolicyRefused
-from holdfast.records.sampling import Sampling
 
 CLOSE = 1e-5
 """How far a logprob may be off when other requests are in the batch."""

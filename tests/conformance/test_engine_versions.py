@@ -4,13 +4,20 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from drawing import assert_well_formed, drawn, long_request, policy_for, request, streamed
-from engines import FIRST, Engine
-from test_engine_interruptions import SOON, TooLate, in_time, interrupted
 
 from holdfast.policy.policy import Completion, Draft, Request
 from holdfast.records.step import VersionSource
 from holdfast.records.tokens import count
+from support.conformance.engines import FIRST, Engine
+from support.conformance.interruptions import SOON, TooLate, in_time, interrupted
+from support.conformance.samples import (
+    assert_well_formed,
+    drawn,
+    long_request,
+    policy_for,
+    request,
+    streamed,
+)
 
 
 @pytest.fixture

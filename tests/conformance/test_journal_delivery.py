@@ -1,13 +1,13 @@
 """Every journal delivers groups whole, once, and again exactly when they were lost."""
 
 import pytest
-from journals import Check, every_journal  # noqa: F401 - the fixture
 
-from builders import ready, settle, settle_one
 from holdfast.journal.journal import Batch, Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.trajectory import Status
+from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
+from support.records import ready, settle, settle_one
 
 
 def names_of(batch: Batch) -> list[str]:

@@ -4,13 +4,13 @@ import asyncio
 import time
 
 import pytest
-from journals import Check, every_journal  # noqa: F401 - the fixture
 from msgspec import structs
 
-from builders import joined, make_tasks, me, ready, someone_else, spec, values
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import LeaseLost, RunHeld
 from holdfast.records.trajectory import Status
+from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
+from support.records import joined, make_tasks, me, ready, someone_else, spec, values
 
 FOR_EVER = 600.0
 SOON = 0.05

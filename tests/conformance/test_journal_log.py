@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from journals import Check, every_journal  # noqa: F401 - the fixture
 
-from builders import finished, generated, joined, ready, settle_one, started, value, values
 from holdfast.journal.journal import Journal, Lease
 from holdfast.records.errors import JournalError, LeaseLost
 from holdfast.records.step import Reopened, ValueRecorded
 from holdfast.records.trajectory import Status
+from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
+from support.records import finished, generated, joined, ready, settle_one, started, value, values
 
 
 def test_what_was_appended_is_read_back_in_order(check: Check) -> None:

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from journals import Check, every_journal  # noqa: F401 - the fixture
 
-from builders import joined, make_tasks, ready, settle, settle_one, spec, values
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status, TrajectoryKey
+from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
+from support.records import joined, make_tasks, ready, settle, settle_one, spec, values
 
 
 def test_a_run_is_found_again_with_everything_it_was_created_with(check: Check) -> None:

@@ -4,14 +4,13 @@ gateway and with worlds that come back."""
 import contextlib
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
-from agent_tools_workload import REPLIES, processors
-from lab import Lab, kill_everywhere, kill_in_part, undisturbed
 
 from holdfast.journal.memory import MemoryJournal
+from support.crash.agent_tools_workload import REPLIES, processors
+from support.crash.lab import Lab, kill_everywhere, kill_in_part, undisturbed
 
 NAMES = ("read0", "pay0", "build0", "home0", "start0", "shell0")
 FAST_POINTS = 2
@@ -85,8 +84,8 @@ class Murder(MemoryJournal):
 
 def performed(kind: str, folder: Path, boundary: int = 0, when: str = "after"):
     """The trajectory's rows, its history, its effects, and whether its agent was killed."""
-    from stage import Oracle
-    from yard import Yard
+    from support.engine.yard import Yard
+    from support.rollout.stage import Oracle
 
     folder.mkdir()
     os.environ["HOLDFAST_EFFECTS"] = str(folder / "effects")
@@ -117,16 +116,6 @@ def verify(kind: str, folder: Path, whole, boundary: int, when: str) -> bool:
 
 
 KINDS = tuple(name.rstrip("0") for name in NAMES)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stages():
-    here = Path(__file__).parent.parent
-    added = [str(here / one) for one in ("rollout", "engine")]
-    sys.path[:0] = added
-    yield
-    for one in added:
-        sys.path.remove(one)
 
 
 @pytest.mark.parametrize("kind", ["pay", "home", "shell"])

@@ -14,8 +14,13 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from agents_workload import REPLIES
-from lab import (
+
+from holdfast.journal import open_journal
+from holdfast.journal.damage.check import check
+from holdfast.records.history import History
+from holdfast.testing import Fault, FaultKind
+from support.crash.agents_workload import REPLIES
+from support.crash.lab import (
     SIGKILLED,
     Baseline,
     Lab,
@@ -24,11 +29,6 @@ from lab import (
     read_samples,
     undisturbed,
 )
-
-from holdfast.journal import open_journal
-from holdfast.journal.damage.check import check
-from holdfast.records.history import History
-from holdfast.testing import Fault, FaultKind
 
 QUICK = ("urllib0", "urllib-stream0", "urllib-stream1")
 LIBRARIES = ("openai0", "openai-stream0")

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from command import export_samples, finished, holdfast, let_go, run_words, write_tasks
 
 from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.crash.command import export_samples, finished, holdfast, let_go, run_words, write_tasks
 
 KILLS = 20
 

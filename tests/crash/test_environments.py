@@ -1,8 +1,9 @@
 """SIGKILL at record boundaries of every built-in processor, with worlds of every recovery level."""
 
 import pytest
-from lab import Lab, kill_everywhere, kill_in_part, undisturbed
-from worlds_workload import REPLIES
+
+from support.crash.lab import Lab, kill_everywhere, kill_in_part, undisturbed
+from support.crash.worlds_workload import REPLIES
 
 LEVELS = ("snapshot", "replay", "stateless", "restart")
 NAMES = (

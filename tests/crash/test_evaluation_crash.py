@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from lab import settle
 
 from holdfast.journal import open_journal
 from holdfast.journal.damage.check import check
@@ -19,6 +18,7 @@ from holdfast.records.history import History
 from holdfast.records.step import Generated, ValueRecorded
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.testing import FakeEngine
+from support.crash.lab import settle
 
 ROWS, TURNS, KILLS = 200, 3, 4
 

@@ -1,7 +1,15 @@
 """SIGKILL at every journal record boundary, before and after the commit; resume; compare."""
 
 import pytest
-from lab import SIGKILLED, Lab, kill_and_resume, kill_everywhere, kill_in_part, undisturbed
+
+from support.crash.lab import (
+    SIGKILLED,
+    Lab,
+    kill_and_resume,
+    kill_everywhere,
+    kill_in_part,
+    undisturbed,
+)
 
 FAST_POINTS = 14
 

@@ -3,10 +3,10 @@
 import subprocess
 
 import pytest
-from command import export_samples, finished, holdfast, run_words, write_tasks
 
 from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine
+from support.crash.command import export_samples, finished, holdfast, run_words, write_tasks
 
 
 @pytest.fixture

@@ -5,18 +5,13 @@ nobody disturbed."""
 
 import os
 import signal
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
-
-from outpost import REPLIES, SIGKILLED, TURNS, Agent, Outpost, until, work
-
 from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.gateway.outpost import REPLIES, SIGKILLED, TURNS, Agent, Outpost, until, work
 
 TASKS = ("a", "b")
 BACK_SOON = ("--rejoin", 5)

@@ -1,9 +1,9 @@
 """A whole run on a disk that fails: once, or for good; before the work is done, or after it."""
 
 import pytest
-from lab import Lab, undisturbed, verify
 
 from holdfast.testing.faulty_journal import DISK_FULL
+from support.crash.lab import Lab, undisturbed, verify
 
 STOPPED = 5
 FAST_POINTS = 10

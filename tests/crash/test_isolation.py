@@ -2,15 +2,14 @@
 
 import json
 
-from command import finished, holdfast, run_words, write_tasks
-
 from holdfast.testing import FakeEngine
+from support.crash.command import finished, holdfast, run_words, write_tasks
 
 
 def test_500_trajectories_of_which_1_in_350_raises_are_all_accounted_for(tmp_path):
     tasks = write_tasks(tmp_path / "tasks.jsonl", [str(i) for i in range(500)])
     with FakeEngine(mean_length=8) as engine:
-        words = run_words(tmp_path, engine, tasks, rollout="isolation.py")
+        words = run_words(tmp_path, engine, tasks, rollout="one_in_many_raises.py")
         code, out, err = finished(holdfast(*words, "--json"))
         assert code == 0, err
         report = json.loads(out)
@@ -20,7 +19,7 @@ def test_500_trajectories_of_which_1_in_350_raises_are_all_accounted_for(tmp_pat
         assert cause["permanent"] == 2
         assert cause["failures"] == 4, "a bug is tried once more, to tell it from a flake"
         assert "RuntimeError: the parser met something odd" in cause["traceback"]
-        assert "isolation.py" in cause["traceback"]
+        assert "one_in_many_raises.py" in cause["traceback"]
         assert engine.stats().requests == 500, "the second attempts were replayed"
         code, out, err = finished(holdfast(*words, "--fail-on-permanent-failure"))
         assert code == 1

@@ -5,11 +5,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from command import export_samples, finished, holdfast, run_words, write_tasks
-
 from holdfast.journal.damage.check import check
 from holdfast.rollout.replay.crash_count import SUSPECTED_AFTER
 from holdfast.testing import FakeEngine
+from support.crash.command import export_samples, finished, holdfast, run_words, write_tasks
 
 TASKS = ["build", "move", "world"]
 SAMPLES = 2

@@ -7,11 +7,11 @@ import sqlite3
 import time
 
 import pytest
-from command import export_samples, finished, holdfast, let_go, run_words, write_tasks
 
 from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
-from namespaces import IN_A_PID_NAMESPACE, needs_namespaces
+from support.crash.command import export_samples, finished, holdfast, let_go, run_words, write_tasks
+from support.namespaces import IN_A_PID_NAMESPACE, needs_namespaces
 
 pytestmark = needs_namespaces
 TASKS = 8

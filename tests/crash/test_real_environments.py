@@ -1,8 +1,9 @@
 """SIGKILL at record boundaries while the world is a folder, another process, or a game."""
 
 import pytest
-from lab import Lab, kill_everywhere, kill_in_part, undisturbed
-from real_workload import REPLIES
+
+from support.crash.lab import Lab, kill_everywhere, kill_in_part, undisturbed
+from support.crash.real_workload import REPLIES
 
 FAST_POINTS = 4
 

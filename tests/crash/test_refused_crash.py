@@ -2,18 +2,14 @@
 says that it is done: whatever died in between, that is no outcome."""
 
 import signal
-import sys
 import urllib.error
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
-
-from outpost import GONE, Agent, Outpost, posted, until
-
 from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine
+from support.gateway.outpost import GONE, Agent, Outpost, posted, until
 
 FORBIDDEN = {"logit_bias": {"1": 5}}
 

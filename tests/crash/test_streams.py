@@ -7,14 +7,14 @@ import signal
 import time
 
 import pytest
-from command import export_samples, finished, holdfast, let_go, run_words, write_tasks
-from lab import FAULTS, Lab, kill_and_resume, kill_in_part, settle, undisturbed
 
 from holdfast.journal import open_journal
 from holdfast.journal.damage.check import check
 from holdfast.records.history import History
 from holdfast.records.tokens import count
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.crash.command import export_samples, finished, holdfast, let_go, run_words, write_tasks
+from support.crash.lab import FAULTS, Lab, kill_and_resume, kill_in_part, settle, undisturbed
 
 FAST_POINTS = 10
 EVERY = 4

@@ -9,10 +9,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from lab import SIGKILLED, Baseline, Lab, read_samples, undisturbed, verify
-from streams_workload import REPLIES
 
 from holdfast.testing import Fault, FaultKind
+from support.crash.lab import SIGKILLED, Baseline, Lab, read_samples, undisturbed, verify
+from support.crash.streams_workload import REPLIES
 
 QUICK = ("chat", "whole")
 AGENTS = (*QUICK, "messages") if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1" else QUICK

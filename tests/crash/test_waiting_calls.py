@@ -5,7 +5,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from command import finished, holdfast, run_words, write_tasks
 
 from holdfast.journal import open_journal
 from holdfast.journal.damage.check import check
@@ -14,6 +13,7 @@ from holdfast.records.step import INTERRUPTED_CALL
 from holdfast.rollout.threads.pool import MAX_ADMITTED
 from holdfast.rollout.tools.isolated.pool import PROCESSES
 from holdfast.testing import FakeEngine
+from support.crash.command import finished, holdfast, run_words, write_tasks
 
 TRAJECTORIES, CALLS = 2, 50
 ALL = TRAJECTORIES * CALLS

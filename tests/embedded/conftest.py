@@ -12,12 +12,12 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 pytest.importorskip("torch", reason="needs the extra `local`")
 pytest.importorskip("transformers", reason="needs the extra `local`")
 
-import tiny_models
 import torch
 from transformers.utils import logging
 
 from holdfast.embedded.model.load import LoadedModel, load
 from holdfast.embedded.scheduler.engine import DecodeEngine
+from support.embedded import tiny_models
 
 torch.set_num_threads(1)
 logging.disable_progress_bar()

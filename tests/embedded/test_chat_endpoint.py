@@ -1,13 +1,10 @@
 """`/v1/chat/completions` over a real socket."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from desk import NAME, Client
-from test_completions_endpoint import keys, through
 
 from holdfast.embedded.http.chat_response import ChatShape
 from holdfast.embedded.http.parse_request import ParsedRequest
@@ -21,8 +18,10 @@ from holdfast.embedded.scheduler.generation import (
     TokenDelta,
     TokenSampling,
 )
+from support.embedded.client import NAME, Client
+from support.embedded.requests import keys, through
+from support.paths import WIRE
 
-WIRE = Path(__file__).parents[1] / "wire"
 HELLO = [{"role": "user", "content": "The sum"}]
 TOOLS = [{"type": "function", "function": {"name": "calculator", "parameters": {}}}]
 PATH = "/v1/chat/completions"

@@ -1,37 +1,18 @@
 """`/v1/completions` and `/inference/v1/generate` over a real socket."""
 
-import asyncio
 import itertools
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from desk import NAME, Client, completion, serving
-from tiny_models import EOS
 
 from holdfast.embedded.scheduler.engine import DecodeEngine
+from support.embedded.client import NAME, Client, completion
+from support.embedded.requests import body_for, keys, through
+from support.embedded.tiny_models import EOS
+from support.paths import WIRE
 
-WIRE = Path(__file__).parents[1] / "wire"
-_VARYING = ("top_logprobs", "bytes")
 PATHS = ["/v1/completions", "/inference/v1/generate"]
-
-
-def through(engine: DecodeEngine, ask: Any) -> Any:
-    async def main() -> Any:
-        async with serving(engine) as client:
-            return await ask(client)
-
-    return asyncio.run(main())
-
-
-def body_for(path: str, **changes: Any) -> dict[str, Any]:
-    if path == "/v1/completions":
-        return completion(**changes)
-    names = ("n", "max_tokens", "seed", "logprobs", "stop", "stop_token_ids", "temperature")
-    inner = {"max_tokens": 8, "seed": 7, "logprobs": 0}
-    inner |= {name: changes.pop(name) for name in names if name in changes}
-    return {"model": NAME, "token_ids": [5, 6, 7], "sampling_params": inner, **changes}
 
 
 def logprobs_of(choice: dict[str, Any]) -> list[float]:
@@ -39,13 +20,6 @@ def logprobs_of(choice: dict[str, Any]) -> list[float]:
     if "content" in found:
         return [one["logprob"] for one in found["content"]]
     return list(found["token_logprobs"])
-
-
-def keys(value: Any) -> Any:
-    """The shape of an answer: names all the way down, numbers and texts left out."""
-    if isinstance(value, dict):
-        return {name: keys(inner) for name, inner in value.items() if name not in _VARYING}
-    return [keys(value[0])] if isinstance(value, list) and value else None
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import NAME, serving
 
 from holdfast.embedded.http import metrics
 from holdfast.embedded.model.load import load
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.records.errors import UsageError
+from support.embedded.client import NAME, serving
 
 CODE = """
 from pathlib import Path

@@ -6,19 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from desk import Asked, ask, sampling
-from tiny_models import VOCABULARY
 
 from holdfast.embedded.model import attention
 from holdfast.embedded.model.load import LoadedModel, load
 from holdfast.embedded.scheduler import prefix_sharing, slots
 from holdfast.embedded.scheduler.engine import DecodeEngine, PauseMode
 from holdfast.embedded.scheduler.generation import TokenSampling
-
-
-def prompt(length: int, *, seed: int = 0) -> list[int]:
-    chance = random.Random(seed)
-    return [chance.randrange(VOCABULARY) for _ in range(length)]
+from support.embedded.client import Asked, ask, sampling
+from support.embedded.prompts import prompt
 
 
 def crowd(count: int, *, seed: int) -> list[Asked]:

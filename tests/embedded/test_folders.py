@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_models
 import torch
-from desk import ask
 
 from holdfast.embedded import extra
 from holdfast.embedded.model.load import load
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.embedded.scheduler.slots import CacheSlots, agreeing
 from holdfast.records.errors import UsageError
+from support.embedded import tiny_models
+from support.embedded.client import ask
 
 
 def changed(folder: Path, tmp_path: Path, change: Callable[[Path], object]) -> Path:

@@ -5,12 +5,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from desk import Asked, Client, ask, completion, sampling, serving, until
 
 from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.scheduler.engine import DecodeEngine, EngineStopped, PauseMode, QueueFull
 from holdfast.embedded.scheduler.generation import Finish
 from holdfast.records.errors import UsageError
+from support.embedded.client import Asked, Client, ask, completion, sampling, serving, until
 
 PROMPT = [5, 6, 7]
 LONG = {"max_tokens": 300, "ignore_eos": True}

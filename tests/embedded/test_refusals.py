@@ -1,17 +1,16 @@
 """Every bad request is refused with its status, and named; nothing is passed over in silence."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from desk import NAME, Client, completion, serving
-from test_completions_endpoint import body_for, through
 
 from holdfast.embedded.http import server
 from holdfast.embedded.scheduler.engine import DecodeEngine
+from support.embedded.client import NAME, Client, completion, serving
+from support.embedded.requests import body_for, through
+from support.paths import WIRE
 
-WIRE = Path(__file__).parents[1] / "wire"
 PATH = "/v1/completions"
 
 

@@ -8,14 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from desk import SECONDS, completion, until
 
 from holdfast.cli.commands.serve import add_serve
 from holdfast.cli.commands.serve import serve as run_serve
@@ -24,21 +22,10 @@ from holdfast.embedded.child_process import EngineDidNotStart
 from holdfast.embedded.model import load as folder_of_a_model
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.records.errors import UsageError
+from support.embedded.client import SECONDS, completion, until
+from support.embedded.processes import gone
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def gone(pid: int) -> bool:
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def run(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":

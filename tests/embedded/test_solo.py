@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import odd_models
 import pytest
-import tiny_models
 import torch
-from desk import Asked, ask, sampling, serving
-from test_exactness import prompt
 
 from holdfast.embedded import EmbeddedEngine
 from holdfast.embedded.model import weights
@@ -21,6 +17,9 @@ from holdfast.embedded.model.sequential import STRIDE, SoloPasses
 from holdfast.embedded.scheduler import prefix_sharing, slots
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.records.errors import UsageError
+from support.embedded import odd_models, tiny_models
+from support.embedded.client import Asked, ask, sampling, serving
+from support.embedded.prompts import prompt
 
 SHORT = {"max_tokens": 8}
 

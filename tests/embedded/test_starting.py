@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from held_start import BUSY, IDLE, SERVE, HeldStart
-from test_serving import gone
 
 from holdfast.embedded import EmbeddedEngine, child_process
 from holdfast.embedded.child_process import EngineDidNotStart
+from support.embedded.held_start import BUSY, IDLE, SERVE, HeldStart
+from support.embedded.processes import gone
 
 RUN = """
 from holdfast import Rollout

@@ -3,15 +3,16 @@
 import json
 import sys
 from itertools import islice
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.paths import ROOT
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(ROOT))
 
 from recipes.tiny.chat import long_preamble  # noqa: E402
 from recipes.tiny.demonstrations import conversations, steps  # noqa: E402
@@ -76,7 +77,7 @@ def test_engines_find_what_they_need_in_the_configuration():
 
 
 def test_the_model_card_names_these_weights():
-    card = (Path(__file__).parents[2] / "recipes" / "tiny" / "README.md").read_text()
+    card = (ROOT / "recipes" / "tiny" / "README.md").read_text()
     assert sha256(FOLDER) in card
 
 

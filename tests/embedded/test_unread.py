@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from desk import Client, completion, serving, until
 
 from holdfast.embedded.http import token_queue
 from holdfast.embedded.scheduler.engine import DecodeEngine
+from support.embedded.client import Client, completion, serving, until
 
 CHOICES, TOKENS = 16, 1000
 """Far more than sockets hold: some 40 MB of events."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from desk import Asked, ask, completion, sampling, serving, until
 from safetensors.torch import load_file, save_file
 
 from holdfast.embedded.model import weights
@@ -15,6 +14,7 @@ from holdfast.embedded.model.load import load
 from holdfast.embedded.scheduler.engine import DecodeEngine, PauseMode
 from holdfast.embedded.scheduler.generation import WeightSpan
 from holdfast.records.errors import UsageError
+from support.embedded.client import Asked, ask, completion, sampling, serving, until
 
 PROMPT = list(range(10, 90))
 

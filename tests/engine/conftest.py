@@ -1,12 +1,8 @@
-"""The engine's tests share the rollouts' stage, and one fake engine over a real socket."""
+"""One fake engine over a real socket for all tests of the engine."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "rollout"))
 
 from holdfast.testing import FakeEngine
 

@@ -4,8 +4,6 @@ import asyncio
 import contextvars
 
 import pytest
-from stage import Oracle, call
-from yard import Yard, turn
 
 from holdfast.journal import open_journal
 from holdfast.policy.client.replicas import EnginePolicy
@@ -18,6 +16,8 @@ from holdfast.records.group import GroupPolicy
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.tools.tool import Tool
 from holdfast.testing import Fault, FaultKind
+from support.engine.yard import Yard, turn
+from support.rollout.stage import Oracle, call
 
 
 async def group_fails(t):

@@ -2,8 +2,6 @@
 
 import pytest
 from msgspec import structs
-from stage import Oracle, completion, text_of
-from yard import Yard
 
 from holdfast.engine.export.export import What
 from holdfast.policy.policy import DEADLINE
@@ -13,6 +11,8 @@ from holdfast.records.group import GroupPolicy
 from holdfast.records.message import Message, Role, assistant, system, user
 from holdfast.records.task import Task, tasks_digest
 from holdfast.rollout.processors.dialogue import STOP, DialogueRolloutProcessor
+from support.engine.yard import Yard
+from support.rollout.stage import Oracle, completion, text_of
 
 
 class ChatUser(Oracle):

@@ -6,9 +6,9 @@ import signal
 import sys
 
 import pytest
-from yard import Yard, turn
 
 from holdfast.engine.guards.event_loop import MainCancelled, run_to_its_end
+from support.engine.yard import Yard, turn
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@
 
 import gc
 
-from yard import Yard, turn
-
 from holdfast.engine.guards.gc import OBJECTS, fewer_collections
+from support.engine.yard import Yard, turn
 
 
 def test_a_run_is_left_in_peace_and_leaves_everything_as_it_was():

@@ -5,8 +5,6 @@ import asyncio
 import msgspec
 import pytest
 from msgspec import structs
-from stage import Oracle
-from yard import Yard, turn
 
 import holdfast
 from holdfast.engine.export.export import What, rows
@@ -20,6 +18,8 @@ from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent
 from holdfast.rollout.replay.prompt import fingerprint
+from support.engine.yard import Yard, turn
+from support.rollout.stage import Oracle
 
 
 def failing(*names: str):

@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from stage import Oracle
-from yard import Yard, turn
 
 import holdfast
 from holdfast.engine.export.export import What, rows
@@ -13,6 +11,8 @@ from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
 from holdfast.rollout.threads import contain
+from support.engine.yard import Yard, turn
+from support.rollout.stage import Oracle
 
 
 class SlowOracle(Oracle):

@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 from msgspec import structs
-from stage import Oracle
-from yard import Yard
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.open_run import open_run
@@ -19,6 +17,8 @@ from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
 from holdfast.rollout.processors.processor import as_processor
+from support.engine.yard import Yard
+from support.rollout.stage import Oracle
 
 SETTINGS = Settings(backoff=0.0, scoring=ScoringPolicy(tries=2, timeout=5.0, concurrency=2))
 

@@ -4,10 +4,7 @@ import asyncio
 import time
 
 import pytest
-from stage import Oracle
-from yard import Yard, turn
 
-from builders import someone_else
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.errors import (
     AttemptTimeout,
@@ -19,6 +16,9 @@ from holdfast.records.errors import (
 )
 from holdfast.records.group import GroupPolicy
 from holdfast.testing.faulty_journal import FaultyJournal, When
+from support.engine.yard import Yard, turn
+from support.records import someone_else
+from support.rollout.stage import Oracle
 
 
 async def one_turn(t):

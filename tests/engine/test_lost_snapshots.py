@@ -4,15 +4,15 @@ import asyncio
 import sqlite3
 
 import pytest
-import worlds
-from stage import Oracle
-from worlds import Counter
-from yard import Yard
 
 from holdfast.journal.damage.check import check
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.group import GroupPolicy
 from holdfast.rollout.episodes import guarded
+from support.engine.yard import Yard
+from support.rollout import worlds
+from support.rollout.stage import Oracle
+from support.rollout.worlds import Counter
 
 NAMES = ("a", "b")
 

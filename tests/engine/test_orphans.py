@@ -5,9 +5,8 @@ import json
 import subprocess
 import sys
 
-from yard import Yard, turn
-
 from holdfast.engine.guards.orphan_tasks import ended
+from support.engine.yard import Yard, turn
 
 
 async def forever():

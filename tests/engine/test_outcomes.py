@@ -4,8 +4,6 @@ import asyncio
 import math
 
 import pytest
-from stage import Oracle
-from yard import Yard, turn
 
 from holdfast.engine.report import as_text
 from holdfast.policy.client.replicas import EnginePolicy
@@ -14,6 +12,8 @@ from holdfast.records.errors import (
     ToolSaysNo,
 )
 from holdfast.records.sampling import Sampling
+from support.engine.yard import Yard, turn
+from support.rollout.stage import Oracle
 
 
 async def turn_only(t):

@@ -4,8 +4,6 @@ import asyncio
 import inspect
 
 import pytest
-from stage import call
-from yard import Yard, turn
 
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.errors import (
@@ -16,6 +14,8 @@ from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.tools.tool import tool
 from holdfast.testing.faulty_journal import FaultyJournal
+from support.engine.yard import Yard, turn
+from support.rollout.stage import call
 
 
 class Lifetime(RolloutProcessor):

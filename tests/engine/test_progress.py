@@ -2,14 +2,13 @@
 
 import asyncio
 
-from stage import Oracle
-from yard import Yard, turn
-
 from holdfast.engine.progress import Progress, WatchedProgress
 from holdfast.journal.journal import TrajectoryRow
 from holdfast.records.errors import EnvironmentBroken, PolicyRefused
 from holdfast.records.group import GroupPolicy
 from holdfast.records.trajectory import Status, TrajectoryKey
+from support.engine.yard import Yard, turn
+from support.rollout.stage import Oracle
 
 
 def progress_of(yard: Yard, rollout, scorer=None, **options) -> Progress:

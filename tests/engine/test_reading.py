@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from yard import Yard, turn
 
 import holdfast
 from holdfast.engine.export.export import What
 from holdfast.journal.sqlite.journal import SqliteJournal
+from support.engine.yard import Yard, turn
 
 
 async def solve(t):

@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
-from stage import Oracle
-from yard import Yard
 
 from holdfast.engine.export.export import What
 from holdfast.engine.run import run
@@ -19,8 +16,11 @@ from holdfast.records.message import assistant, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, tasks_digest
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
+from support.engine.yard import Yard
+from support.paths import TESTS
+from support.rollout.stage import Oracle
 
-DEFAULT_ROW = json.loads((Path(__file__).parent / "evaluation_row.json").read_text())
+DEFAULT_ROW = json.loads((TESTS / "engine" / "evaluation_row.json").read_text())
 """What eval-protocol 0.3.33 writes for a row with one message, and nothing left out."""
 
 

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from stage import Oracle, completion
-from yard import Yard
 
 from holdfast.engine.export.export import What
 from holdfast.policy.policy import Completion, Request
@@ -15,6 +13,8 @@ from holdfast.records.message import Message, Role, assistant, user
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from holdfast.rollout.replay.speaker import Voice
 from holdfast.rollout.tools.tool import tool
+from support.engine.yard import Yard
+from support.rollout.stage import Oracle, completion
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
 

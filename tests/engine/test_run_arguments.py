@@ -4,11 +4,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from stage import Oracle
 
 import holdfast
 from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
+from support.rollout.stage import Oracle
 
 TASKS = [{"id": "a", "prompt": "do a"}]
 

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 from msgspec import structs
-from yard import Yard, turn
 
 from holdfast.engine.export.export import What
 from holdfast.engine.open_run import open_run
@@ -16,6 +15,7 @@ from holdfast.engine.scoring.scorer import Score, group_scorer
 from holdfast.engine.settings import ScoringPolicy
 from holdfast.records.errors import JournalCorrupt, ThreadsHang
 from holdfast.records.task import tasks_digest
+from support.engine.yard import Yard, turn
 
 
 async def one_turn(t):

@@ -5,10 +5,8 @@ import math
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
-from yard import Yard, turn
 
 import holdfast
 from holdfast.engine.scoring.scorer import Score, Scorer, group_scorer
@@ -17,6 +15,8 @@ from holdfast.journal import open_journal
 from holdfast.records.errors import UsageError
 from holdfast.records.step import Scored
 from holdfast.testing.faulty_journal import FaultyJournal
+from support.engine.yard import Yard, turn
+from support.paths import TESTS
 
 
 async def one_turn(t):
@@ -159,11 +159,10 @@ def test_a_hanging_scorer_of_either_kind_fails_by_its_deadline():
 
 
 def test_the_process_can_exit_while_a_scorer_hangs():
-    tests = Path(__file__).parent
     script = f"""
 import sys, threading
-sys.path[:0] = [{str(tests)!r}, {str(tests.parent)!r}, {str(tests.parent / "rollout")!r}]
-from yard import Yard, turn
+sys.path.insert(0, {str(TESTS)!r})
+from support.engine.yard import Yard, turn
 from holdfast.engine.settings import ScoringPolicy
 yard = Yard()
 yard.run(turn, lambda view: threading.Event().wait(), scoring=ScoringPolicy(tries=1, timeout=0.01))

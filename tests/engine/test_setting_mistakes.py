@@ -4,8 +4,6 @@ import asyncio
 import linecache
 
 import pytest
-from stage import Oracle
-from yard import Yard, turn
 
 from holdfast.engine.report import RunReport, as_text
 from holdfast.engine.run import run
@@ -15,6 +13,8 @@ from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.rollout.replay.session import OnDivergence
+from support.engine.yard import Yard, turn
+from support.rollout.stage import Oracle
 
 
 def test_a_setting_is_its_member_or_the_members_name():

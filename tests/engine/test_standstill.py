@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import call
-from yard import Yard
 
 from holdfast.engine.guards import loop_block
 from holdfast.engine.guards.loop_block import sleep_through, standstills_watched
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay import prompt
 from holdfast.rollout.tools.tool import Tool
+from support.engine.yard import Yard
+from support.rollout.stage import call
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 import asyncio
 
-from stage import call
-from yard import Yard
-
 import holdfast
 from holdfast.engine.guards.crash_suspects import MOST, Slot, Slots, Suspects, at_once
 from holdfast.records.group import GroupPolicy
 from holdfast.rollout.replay.crash_count import GIVEN_UP_AFTER, SUSPECTED_AFTER
+from support.engine.yard import Yard
+from support.rollout.stage import call
 
 NO_REFILL = GroupPolicy(0)
 

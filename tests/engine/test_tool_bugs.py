@@ -5,8 +5,6 @@ import json
 import threading
 
 import pytest
-from stage import call
-from yard import Yard
 
 from holdfast.engine.export.export import What
 from holdfast.records.errors import EnvironmentBroken, ThreadsHang
@@ -16,6 +14,8 @@ from holdfast.records.trajectory import Status
 from holdfast.rollout.threads import pool
 from holdfast.rollout.tools.result import RaisedElsewhere, is_bug
 from holdfast.rollout.tools.tool import Tool
+from support.engine.yard import Yard
+from support.rollout.stage import call
 
 
 class Calls:

@@ -4,10 +4,10 @@ import asyncio
 import sys
 
 import pytest
-from yard import Yard, turn
 
 import holdfast
 from holdfast.engine.guards import processor_setup
+from support.engine.yard import Yard, turn
 
 
 class Keeper(holdfast.RolloutProcessor):

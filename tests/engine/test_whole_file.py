@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from builders import make_tasks, spec
 from holdfast.engine.export.atomic_file import whole_file
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import UsageError
+from support.records import make_tasks, spec
 
 PARTS = ("", "-wal", "-shm", ".gateway-secret")
 

@@ -4,10 +4,6 @@ import asyncio
 import threading
 
 import pytest
-import worlds
-from stage import Oracle, call
-from worlds import AsyncCounter, Counter, Fickle
-from yard import Yard
 
 import holdfast
 from holdfast.engine.export.export import What
@@ -18,6 +14,10 @@ from holdfast.rollout.episodes.restore import EPISODE_OVER, MAX_REWINDS
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
 from holdfast.rollout.replay.crash_count import GIVEN_UP_AFTER
 from holdfast.rollout.threads import dedicated
+from support.engine.yard import Yard
+from support.rollout import worlds
+from support.rollout.stage import Oracle, call
+from support.rollout.worlds import AsyncCounter, Counter, Fickle
 
 NO_REFILL = GroupPolicy(refill=0)
 

@@ -3,10 +3,6 @@
 import asyncio
 
 import pytest
-import worlds
-from stage import Oracle
-from worlds import Broken, Counter, Fickle
-from yard import Yard
 
 from holdfast.engine.export.export import What
 from holdfast.records.errors import EngineUnavailable
@@ -14,6 +10,10 @@ from holdfast.records.history import CAME_BACK_DIFFERENT
 from holdfast.rollout.episodes.environment import Observation
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
 from holdfast.rollout.replay.session import OnDivergence
+from support.engine.yard import Yard
+from support.rollout import worlds
+from support.rollout.stage import Oracle
+from support.rollout.worlds import Broken, Counter, Fickle
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gym_games import last_seen
-from stage import Oracle
-from yard import Yard
 
 import holdfast
 from holdfast.environments import McpServer
 from holdfast.testing import FakeEngine
+from support.engine.yard import Yard
+from support.environments.gym_games import last_seen
+from support.rollout.stage import Oracle
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 

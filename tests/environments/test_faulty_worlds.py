@@ -7,14 +7,13 @@ import subprocess
 import threading
 import time
 
-import worlds
-from mcp_servers.keeping import stdio
-from stage import Oracle
-from yard import Yard
-
 import holdfast
 from holdfast.environments.workspace import Workspace
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
+from support.engine.yard import Yard
+from support.environments.mcp_servers.keeping import stdio
+from support.rollout import worlds
+from support.rollout.stage import Oracle
 
 EACH = 20
 TEN_MEGABYTES = 10_000_000

@@ -3,11 +3,11 @@
 import gymnasium
 import numpy as np
 import pytest
-from gym_games import MOVES, Trouble, cell, keep, lake, put_back
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 from holdfast.environments.gym.environment import GymEnvironment
 from holdfast.records.errors import ToolSaysNo, UsageError
+from support.environments.gym_games import MOVES, Trouble, cell, keep, lake, put_back
 
 
 def episode(environment: GymEnvironment, seed: int, *actions: str) -> list[tuple[object, ...]]:

@@ -4,7 +4,14 @@ import asyncio
 import json
 
 import pytest
-from gym_games import (
+
+from holdfast.environments.gym.environment import GymEnvironment
+from holdfast.records.errors import Rewound
+from holdfast.records.history import CAME_BACK_DIFFERENT
+from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
+from holdfast.rollout.replay.session import OnDivergence
+from support.engine.yard import Yard
+from support.environments.gym_games import (
     Dropped,
     Trouble,
     attempt,
@@ -17,14 +24,7 @@ from gym_games import (
     put_back,
     walker,
 )
-from stage import Oracle, Play
-from yard import Yard
-
-from holdfast.environments.gym.environment import GymEnvironment
-from holdfast.records.errors import Rewound
-from holdfast.records.history import CAME_BACK_DIFFERENT
-from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from holdfast.rollout.replay.session import OnDivergence
+from support.rollout.stage import Oracle, Play
 
 
 def slippery() -> GymEnvironment:

@@ -9,15 +9,15 @@ import sys
 import time
 from pathlib import Path
 
-from gym_games import TESTS, walker
-from stage import Oracle
-
 import holdfast
 from holdfast.cli.setup.user_code import load_module
 from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
+from support.environments.gym_games import walker
+from support.paths import TESTS
+from support.rollout.stage import Oracle
 
 EXAMPLE = TESTS.parent / "examples" / "frozen_lake.py"
 TASKS = [json.loads(line) for line in EXAMPLE.with_suffix(".jsonl").read_text().splitlines()]

@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from http_servers import opened, serving
-from http_worlds import AsyncLedger, KeptLedger, Ledger
 
 from holdfast import ToolSaysNo
 from holdfast.environments.connection import LostSession
@@ -12,6 +10,8 @@ from holdfast.environments.remote import EnvironmentEndpoint, HttpEnvironment
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.step import Contract
 from holdfast.rollout.episodes.environment import Observation, Recovery
+from support.environments.http_servers import opened, serving
+from support.environments.http_worlds import AsyncLedger, KeptLedger, Ledger
 
 
 def test_it_answers_as_the_environment_itself_does():

@@ -5,14 +5,14 @@ import logging
 import time
 
 import pytest
-from http_servers import Line, opened, serving
-from http_worlds import KeptLedger, Ledger
 
 from holdfast.environments import connection
 from holdfast.environments.connection import TRIES
 from holdfast.environments.remote import EnvironmentEndpoint, HttpEnvironment
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import EnvironmentBroken, UsageError
+from support.environments.http_servers import Line, opened, serving
+from support.environments.http_worlds import KeptLedger, Ledger
 
 SECRET = "s3cr3t-of-mine"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from yard import Yard
 
 from holdfast.environments.remote import EnvironmentEndpoint
+from support.engine.yard import Yard
 
 DOCUMENTATION = Path(__file__).parent.parent.parent / "docs" / "http-environments.md"
 

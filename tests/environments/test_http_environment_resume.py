@@ -6,12 +6,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from http_servers import Line, ServerProcess, serving
-from http_worlds import Ledger
-from stage import Oracle, Play
-from yard import Yard
 
 from holdfast.environments.remote import EnvironmentEndpoint, HttpEnvironment
+from support.engine.yard import Yard
+from support.environments.http_servers import Line, ServerProcess, serving
+from support.environments.http_worlds import Ledger
+from support.rollout.stage import Oracle, Play
 
 HOLD = Path(tempfile.gettempdir()) / f"holdfast-hold-{os.getpid()}"
 HELD = f"hold {HOLD}"

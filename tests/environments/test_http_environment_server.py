@@ -6,13 +6,13 @@ import sys
 
 import aiohttp
 import pytest
-from http_servers import WORLDS, ServerProcess, serving
-from http_worlds import AsyncLedger, KeptLedger, Ledger
 
 from holdfast.environments.command import main
 from holdfast.environments.remote import EnvironmentEndpoint
 from holdfast.environments.serving import EnvironmentServer
 from holdfast.records.errors import UsageError
+from support.environments.http_servers import WORLDS, ServerProcess, serving
+from support.environments.http_worlds import AsyncLedger, KeptLedger, Ledger
 
 ID = "0123456789abcdef"
 TOKEN = "token-of-tests"

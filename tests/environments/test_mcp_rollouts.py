@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mcp_servers.keeping import ListeningBank, call, others, stdio
-from stage import Oracle, Play
-from yard import Yard
 
 from holdfast.environments.mcp import McpServer
 from holdfast.policy.policy import Request
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.processors.agent import AgentRolloutProcessor
 from holdfast.rollout.tool_step import INTERRUPTED
+from support.engine.yard import Yard
+from support.environments.mcp_servers.keeping import ListeningBank, call, others, stdio
+from support.rollout.stage import Oracle, Play
 
 
 async def ask(t, episode, name, /, **arguments) -> str:

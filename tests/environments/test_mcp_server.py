@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from mcp_servers.keeping import ListeningBank, call, others, stdio
 
 from holdfast.environments import McpServer
 from holdfast.environments.mcp.listing import ToolChoice, contracts_of
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.redaction import redact
 from holdfast.records.step import Contract
+from support.environments.mcp_servers.keeping import ListeningBank, call, others, stdio
 
 
 def test_making_one_starts_nothing_and_imports_nothing_heavy():

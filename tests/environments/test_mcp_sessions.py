@@ -8,10 +8,10 @@ from pathlib import Path
 from subprocess import DEVNULL
 
 import pytest
-from mcp_servers.keeping import HERE, call, is_running, others, stdio
 
 from holdfast.environments.mcp import McpServer, process
 from holdfast.records.errors import EnvironmentBroken, UsageError
+from support.environments.mcp_servers.keeping import HERE, call, is_running, others, stdio
 
 
 def refused(server: McpServer) -> str:

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from mcp_servers.keeping import call, is_running, others, stdio
 
 from holdfast.environments.mcp import McpServer, process
 from holdfast.environments.mcp.shared import SharedSession
 from holdfast.records.errors import EnvironmentBroken
+from support.environments.mcp_servers.keeping import call, is_running, others, stdio
 
 
 async def opened(server: McpServer, count: int):

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from mcp_servers.keeping import call, stdio
 
 from holdfast.environments.mcp import McpEnvironment
 from holdfast.records.errors import ToolSaysNo
 from holdfast.records.step import Contract
+from support.environments.mcp_servers.keeping import call, stdio
 
 
 class Open:

@@ -18,7 +18,8 @@ from holdfast.environments.mcp.session import McpSession
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo
 from holdfast.records.step import Contract
 
-SERVER = Stdio(sys.executable, (str(Path(__file__).parent / "mcp_servers" / "plain.py"),))
+SERVERS = Path(__file__).parents[1] / "support" / "environments" / "mcp_servers"
+SERVER = Stdio(sys.executable, (str(SERVERS / "plain.py"),))
 
 
 def in_session(body):

@@ -8,14 +8,14 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from gym_games import Dropped, attempt, player
-from openenv_games import SESSIONS, Host, Server, guesser
-from stage import Play
-from yard import Yard
 
 from holdfast.records.errors import EnvironmentBroken, Rewound, ToolSaysNo, UsageError
 from holdfast.records.history import CAME_BACK_DIFFERENT
 from holdfast.rollout.processors.agent import EnvironmentRolloutProcessor
+from support.engine.yard import Yard
+from support.environments.gym_games import Dropped, attempt, player
+from support.environments.openenv_games import SESSIONS, Host, Server, guesser
+from support.rollout.stage import Play
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_actions_and_observations_are_json_by_default(shared):
 
 
 def test_a_typed_client_reads_and_shows_what_it_is_told_to(shared):
-    from openenv_client import Guess, GuessClient
+    from support.environments.openenv_client import Guess, GuessClient
 
     def environment(client):
         return openenv(
@@ -89,7 +89,7 @@ def test_a_typed_client_reads_and_shows_what_it_is_told_to(shared):
 
 
 def test_a_typed_observation_is_json_by_default(shared):
-    from openenv_client import GuessClient, typed
+    from support.environments.openenv_client import GuessClient, typed
 
     async def scenario():
         environment = openenv(shared.url, client=GuessClient, action=typed)
@@ -266,7 +266,7 @@ def test_a_server_that_ignores_its_seed_is_noticed(shared):
 
 
 def test_its_identity_is_not_its_address():
-    from openenv_client import GuessClient, typed
+    from support.environments.openenv_client import GuessClient, typed
 
     one, moved = openenv("http://a"), openenv("http://b")
     assert one.identity == moved.identity

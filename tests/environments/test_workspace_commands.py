@@ -6,10 +6,10 @@ import secrets
 import time
 
 import pytest
-from workspace_room import both, opened, running, shell
 
 from holdfast.environments.workspace import ResourceLimits, Workspace, WorkspaceLimit
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
+from support.environments.workspaces import both, opened, running, shell
 
 MIB = 1 << 20
 

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from workspace_room import both, needs_bwrap, opened, running, shell, start
 
 import holdfast
 from holdfast.environments.workspace import Workspace
 from holdfast.records.errors import UsageError
+from support.environments.workspaces import both, needs_bwrap, opened, running, shell, start
 
 SOURCE = str(Path(holdfast.__file__).parent.parent)
 

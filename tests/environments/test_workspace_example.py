@@ -6,14 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stage import Oracle, text_of
-
 import holdfast
 from holdfast.cli.setup.user_code import load_module
 from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
+from support.rollout.stage import Oracle, text_of
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "workspace_coding.py"
 TASKS = EXAMPLE.with_name("coding.jsonl")

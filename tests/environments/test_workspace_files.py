@@ -4,11 +4,11 @@ import asyncio
 import os
 
 import pytest
-from workspace_room import both, opened
 
 from holdfast.environments.workspace import Workspace, WorkspaceLimit
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.rollout.tools.tool import as_tool
+from support.environments.workspaces import both, opened
 
 
 def use(*calls, files=None, **options):

@@ -10,16 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from stage import Play, call
-from workspace_room import both, running
-from yard import Yard
 
 import holdfast
 from holdfast.environments.workspace import Workspace
 from holdfast.records.errors import RunStopped
 from holdfast.records.step import Snapshotted
+from support.engine.yard import Yard
+from support.environments.workspaces import both, running
+from support.paths import SUPPORT
+from support.rollout.stage import Play, call
 
-DRIVER = Path(__file__).parent / "workspace_driver.py"
+DRIVER = SUPPORT / "environments" / "workspace_driver.py"
 
 
 def drive(journal: Path, sandbox: str, kill_at: int) -> subprocess.CompletedProcess:

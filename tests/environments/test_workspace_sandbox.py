@@ -9,10 +9,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from workspace_room import needs_bwrap, opened, running, shell
 
 import holdfast
 from holdfast.environments.workspace import ResourceLimits, sandbox
+from support.environments.workspaces import needs_bwrap, opened, running, shell
 
 SOURCE = str(Path(holdfast.__file__).parent.parent)
 CONNECT = (

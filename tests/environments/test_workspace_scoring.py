@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from workspace_room import both, contents, opened
 
 from holdfast.environments.workspace import Workspace
 from holdfast.environments.workspace.scoring import PREFIX
 from holdfast.records.errors import UsageError
+from support.environments.workspaces import both, contents, opened
 
 RIGHT = "def add(a, b):\n    return a + b\n"
 TESTS = """

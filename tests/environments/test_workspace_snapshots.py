@@ -6,11 +6,11 @@ import random
 import tempfile
 
 import pytest
-from workspace_room import Blobs, both, contents, needs_bwrap, opened
 
 from holdfast.environments.workspace import Workspace, manifest
 from holdfast.environments.workspace.snapshot import PART, SMALL
 from holdfast.records.errors import EnvironmentBroken
+from support.environments.workspaces import Blobs, both, contents, needs_bwrap, opened
 
 VARIED = """
 mkdir -p a/b/c empty 'with space'

@@ -1,20 +1,11 @@
 """Evaluations are run as their users run them: pytest on a file, against a real HTTP server."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-# Rollouts are performed on their own stage and in the engine's yard, too.
-sys.path.insert(0, str(Path(__file__).parent.parent / "environments"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "rollout"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from course import Course
-
 from holdfast.testing import FakeEngine
+from support.evaluation.course import Course
 
 
 @pytest.fixture(scope="session")

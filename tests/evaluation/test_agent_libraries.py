@@ -1,6 +1,6 @@
 """Agents of pydantic-ai and graphs of LangGraph as processors of rows."""
 
-from course import Course
+from support.evaluation.course import Course
 
 PYDANTIC = """
 from pydantic_ai import Agent

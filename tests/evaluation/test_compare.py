@@ -2,12 +2,12 @@
 
 import msgspec
 import pytest
-from graded_run import failed, results, running, scored, unscored
 
 from holdfast.evaluation.stats.comparison import biggest_changes, compare, comparison_text
 from holdfast.evaluation.stats.results import Results, RowResult
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
+from support.evaluation.graded_runs import failed, results, running, scored, unscored
 
 
 def graded(name, scores, **options):

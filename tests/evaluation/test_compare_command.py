@@ -4,19 +4,15 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from graded_run import failed, journal_at, scored, unscored, with_tools
 
-from builders import generated, spec
 from holdfast.cli.main import main
 from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.message import assistant
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "policy"))
-
-from chat_models import write_model
+from support.evaluation.graded_runs import failed, journal_at, scored, unscored, with_tools
+from support.policy.chat_models import write_model
+from support.records import generated, spec
 
 LOW = {f"t{number}": [scored(number % 2)] for number in range(8)}
 HIGH = {f"t{number}": [scored(1.0)] for number in range(8)}

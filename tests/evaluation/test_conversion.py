@@ -1,33 +1,26 @@
 """Rows as tasks and back, and finished trajectories as the rows that scorers see."""
 
-import asyncio
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stage import Oracle, text_of
-from test_row import FULL, values
-from yard import Yard
 
 from holdfast.engine.export.export import What
 from holdfast.engine.export.row_messages import HELD
 from holdfast.engine.scoring.scorer import Score
-from holdfast.evaluation.data.dataset import datasets_of
 from holdfast.evaluation.rows.convert import row_from, row_of, score_of, task_of
 from holdfast.evaluation.rows.result import EvaluateResult, MetricResult
 from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata, Message
 from holdfast.records.errors import EngineUnavailable, Truncated, UsageError
 from holdfast.records.message import user
-from holdfast.records.task import Task, content_digest, own, read_tasks, tasks_digest
+from holdfast.records.task import Task, content_digest, own, read_tasks
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
-from holdfast.rollout.tools.tool import tool
-
-
-def identified(*records: object) -> list[EvaluationRow]:
-    (dataset,) = datasets_of(input_dataset=list(records))
-    return asyncio.run(dataset.rows())
+from support.engine.yard import Yard
+from support.evaluation.performed import adding, identified, performed
+from support.evaluation.rows import FULL, values
+from support.rollout.stage import Oracle
 
 
 def dumped(row: EvaluationRow) -> dict:
@@ -108,39 +101,6 @@ def test_what_is_no_message_is_told_with_its_place():
 
 
 # --- finished trajectories
-
-
-@tool
-def add(a: int, b: int) -> int:
-    """Adds."""
-    return a + b
-
-
-async def adding(t) -> float:
-    t.add(*t.task.messages)
-    reply = await t.generate(tools=[add])
-    await t.tools(reply.tool_calls, add)
-    await t.generate(tools=[add])
-    return 0.5
-
-
-CALL = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 2}}</tool_call>'
-
-
-def answer(request) -> str:
-    return "It is 4." if CALL in text_of(request.prompt) else CALL
-
-
-def performed(rollout, *records: object, policy=None, scorer=None, **options) -> Yard:
-    yard = Yard(policy=policy or Oracle(answer))
-    rows = identified(*(records or ({"prompt": "2+2?", "id": "a", "level": 3},)))
-    yard.tasks = [task_of(row) for row in rows]
-    yard.spec = type(yard.spec)(
-        **{name: getattr(yard.spec, name) for name in yard.spec.__struct_fields__}
-        | {"tasks": tasks_digest(yard.tasks)}
-    )
-    yard.run(rollout, scorer, **options)
-    return yard
 
 
 def row_in(yard: Yard, name: str = "a/0") -> EvaluationRow:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from holdfast.evaluation.rows.row import EvaluationRow, InputMetadata, Message
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
+from support.evaluation.course import Course
+from support.paths import FIXTURES
 
 
 def rows_of(**given: object) -> list[EvaluationRow]:
@@ -100,11 +103,8 @@ def test_a_byte_order_mark_and_a_json_list_are_read(tmp_path):
 # --- folders
 
 
-SAVED = Path(__file__).parent / "fixtures"
-
-
 def test_a_folder_that_hugging_face_saved_is_read(tmp_path):
-    rows = rows_of(input_dataset=SAVED / "hf_saved")
+    rows = rows_of(input_dataset=FIXTURES / "hf_saved")
     assert sorted(asked(rows)) == ["2+2?", "2+2?", "ok"]
     assert len(set(ids(rows))) == 3
     called = next(row for row in rows if len(row.messages) == 3)
@@ -114,8 +114,8 @@ def test_a_folder_that_hugging_face_saved_is_read(tmp_path):
 
 
 def test_of_several_splits_one_has_to_be_named():
-    assert len(rows_of(input_dataset=SAVED / "hf_splits")) == 3
-    assert len(rows_of(input_dataset=SAVED / "hf_splits" / "test")) == 3
+    assert len(rows_of(input_dataset=FIXTURES / "hf_splits")) == 3
+    assert len(rows_of(input_dataset=FIXTURES / "hf_splits" / "test")) == 3
 
 
 def test_a_folder_of_tables_and_lines_is_read_in_the_order_of_its_names(tmp_path):
@@ -326,3 +326,40 @@ def test_an_id_that_is_too_long_is_refused_by_its_row():
 
 def test_a_dataset_may_be_made_by_hand():
     assert asked(asyncio.run(Dataset(([ask("a")], ["b"])).rows())) == ["a", "b"]
+
+
+def _breaks() -> Iterator[dict[str, str]]:
+    yield {"prompt": "the only row that is there"}
+    raise OSError("the disk is gone")
+
+
+def _endless() -> Iterator[dict[str, str]]:
+    while True:
+        yield {"prompt": "again"}
+
+
+def test_a_generator_that_broke_is_broken_for_every_setting() -> None:
+    (dataset,) = datasets_of(input_dataset=_breaks())
+    for _ in range(2):
+        with pytest.raises(OSError, match="the disk is gone"):
+            asyncio.run(dataset.rows())
+
+
+def test_a_generator_without_an_end_may_be_limited(course: Course) -> None:
+    course.write(
+        """
+        def endless():
+            while True:
+                yield {"prompt": "again"}
+
+        @evaluation_test(
+            dataset=endless(), max_dataset_rows=3, rollout_processor=NoOpRolloutProcessor()
+        )
+        def test_it(row):
+            return 1.0
+        """
+    )
+    course.run().assert_outcomes(passed=1)
+    assert course.only()["rows"] == 3
+    (dataset,) = datasets_of(input_dataset=_endless(), max_dataset_rows=2)
+    assert len(asyncio.run(dataset.rows())) == 2

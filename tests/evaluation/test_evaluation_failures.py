@@ -2,10 +2,9 @@
 
 import re
 
-from course import Course
-
 from holdfast.records.trajectory import Status
 from holdfast.testing import Fault, FaultKind
+from support.evaluation.course import Course
 
 TWENTY = """
 TWENTY = [{"id": f"r{n}", "prompt": f"What is {n}?", "ground_truth": n} for n in range(20)]

@@ -4,10 +4,10 @@ import json
 from importlib.machinery import ModuleSpec
 
 import pytest
-from course import Course
 
 from holdfast.evaluation.definition import flags
 from holdfast.testing import FakeEngine
+from support.evaluation.course import Course
 
 ANY = """
 @evaluation_test(dataset=ROWS{extra})
@@ -327,3 +327,21 @@ def test_the_other_plugins_own_flags_are_left_to_it(monkeypatch: pytest.MonkeyPa
     theirs = {name for name in alone.names if name.startswith("--ep-")}
     assert {"--ep-max-retry", "--ep-no-upload", "--ep-se-threshold"} < theirs
     assert len(theirs) == 18
+
+
+def test_every_sample_is_written(course: Course) -> None:
+    course.write(
+        """
+        @evaluation_test(dataset=ROWS, samples=2, num_runs=2)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    course.run("--holdfast-output-dir", "out").assert_outcomes(passed=1)
+    lines = (course.folder / "out" / "test_it.test_it.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["input_metadata"]["row_id"] for row in rows] == [
+        f"r{task}" for task in range(4) for _ in range(4)
+    ]
+    assert len({row["execution_metadata"]["rollout_id"] for row in rows}) == 16
+    assert all(row["evaluation_result"]["score"] == 1.0 for row in rows)

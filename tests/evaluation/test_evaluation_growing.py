@@ -1,7 +1,8 @@
 """A run grows with its data set: what it has is not generated again."""
 
 import pytest
-from course import Course
+
+from support.evaluation.course import Course
 
 ANY = """
 @evaluation_test(dataset=ROWS, mode="{mode}")

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from course import Course
 
+from holdfast.evaluation.definition.completion_params import ids_of, setting_of
 from holdfast.evaluation.running.providers import ProviderAddress, address_of, names_of
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine
+from support.evaluation.course import Course
 
 
 def found(
@@ -162,3 +163,10 @@ def collected(folder: Path, *words: str) -> str:
         check=True,
     )
     return done.stdout
+
+
+def test_a_password_in_an_address_is_shown_nowhere() -> None:
+    given = "http://user:hunter2hunter2@127.0.0.1:8000"
+    settings = [setting_of({"base_url": given}), setting_of({"base_url": "http://127.0.0.1:9"})]
+    assert settings[0].base_url == given
+    assert "hunter2" not in f"{settings!r} {ids_of(settings)} {settings[0].params}"

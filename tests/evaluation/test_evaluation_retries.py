@@ -1,7 +1,6 @@
 """What is tried again, and how often: by its cause, or as the evaluation's own rule says."""
 
 import pytest
-from course import Course
 
 from holdfast.engine.settings import Settings
 from holdfast.evaluation.definition.retries import (
@@ -11,6 +10,7 @@ from holdfast.evaluation.definition.retries import (
 )
 from holdfast.records.errors import EnvironmentBroken, ToolBug, UnrepeatableToolBug, UsageError
 from holdfast.records.failure import Cause
+from support.evaluation.course import Course
 
 RAISES = """
 from holdfast.evaluation import BackoffConfig, ExceptionHandlerConfig

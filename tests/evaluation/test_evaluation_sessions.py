@@ -4,14 +4,16 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from course import Course
 
 from holdfast.evaluation.running import experiment
+from support.evaluation.course import Course
+from support.paths import DOCS
 
 ONE = """
 @evaluation_test(dataset=ROWS, passed_threshold={threshold})
@@ -212,7 +214,7 @@ def test_who_waits_is_told_how_far_it_is(course: Course, monkeypatch: pytest.Mon
 
 
 def test_the_documented_evaluation_runs_as_it_is_documented(course: Course) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "evaluations.md").read_text()
+    page = (DOCS / "evaluations.md").read_text()
     first = re.search(r"```python\n(# test_sums.py\n.*?)```", page, re.DOTALL)
     assert first is not None
     course.write(first[1], "test_sums.py", head="")
@@ -223,3 +225,49 @@ def test_the_documented_evaluation_runs_as_it_is_documented(course: Course) -> N
         "test_sums.py::test_sums[temperature=1.0]",
     ]
     assert all(one["runs"][0]["scored"] == 20 for one in course.outcomes())
+
+
+def interrupted_at(process: "subprocess.Popen[str]", sign: Path) -> bool:
+    """Sends a signal, and gives it time to be heard."""
+    process.send_signal(signal.SIGINT)
+    for _ in range(100):
+        if sign.exists():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_code_that_keeps_the_loop_busy_can_be_interrupted(course: Course) -> None:
+    course.write(
+        """
+        import time
+        from pathlib import Path
+
+        def rows():
+            Path("begun").touch()
+            try:
+                time.sleep(600)
+            except KeyboardInterrupt:
+                Path("interrupted").touch()
+                raise
+            return ROWS
+
+        @evaluation_test(dataset=rows)
+        def test_it(row):
+            return 1.0
+        """
+    )
+    process = course.apart()
+    try:
+        while not (course.folder / "begun").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)  # The first asks it to stop.
+        time.sleep(0.3)
+        while not interrupted_at(process, course.folder / "interrupted"):
+            pass  # Two that came at once were one to it.
+        told, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 2, told
+    assert "KeyboardInterrupt" in told

@@ -6,9 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from course import Course
-from test_processors_gym import yard_of
-from yard import Yard
 
 from holdfast.environments.mcp import McpServer
 from holdfast.evaluation.data.dataset import Dataset
@@ -17,6 +14,9 @@ from holdfast.evaluation.rows.convert import row_from, task_of
 from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Role
+from support.engine.yard import Yard
+from support.evaluation.course import Course
+from support.evaluation.gym_runs import yard_of
 
 FUNCTIONS = [
     {"role": "user", "content": "How warm is it?"},

@@ -4,12 +4,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from course import Course
 
 from holdfast.evaluation import evaluation_test
 from holdfast.evaluation.running.session import EvaluationSession
 from holdfast.evaluation.stats.summary import _from_their_code
 from holdfast.records.errors import UsageError
+from support.evaluation.course import Course
 
 DUEL = """
 @evaluation_test(

@@ -1,7 +1,8 @@
 """One evaluation as a pytest test: rows, scores, modes, settings, and what may be returned."""
 
 import pytest
-from course import Course
+
+from support.evaluation.course import Course
 
 
 def test_rows_are_rolled_out_and_judged_and_the_score_is_told(course: Course) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,7 @@ from holdfast.evaluation.rows.row import EvaluationRow
 from holdfast.evaluation.rows.status import Status
 from holdfast.evaluation.stats.comparison import compare
 from holdfast.records.errors import UsageError
-
-FIXTURES = Path(__file__).parent / "fixtures"
+from support.paths import FIXTURES
 
 
 def test_an_inspect_log_is_read_with_its_epochs_scores_and_errors():

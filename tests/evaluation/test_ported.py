@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from course import Course
 
 from holdfast.testing import FakeEngine
+from support.evaluation.course import Course
+from support.paths import SUPPORT
 
-HERE = Path(__file__).parent
+HERE = SUPPORT / "evaluation"
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def files(course: Course) -> Path:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     adder = {"command": sys.executable, "args": [str(HERE / "adder.py")], "env": []}
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"adder": adder}}))
-    shutil.copy(HERE / "gym_of_ours.py", folder / "server.py")
+    shutil.copy(HERE / "gym_server.py", folder / "server.py")
     return folder
 
 

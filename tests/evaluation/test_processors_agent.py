@@ -5,8 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from stage import Oracle, text_of
-from yard import Yard
 
 from holdfast.evaluation.processors.agent import AgentRolloutProcessor
 from holdfast.evaluation.processors.mcp_config import servers_of
@@ -14,8 +12,11 @@ from holdfast.records.errors import UsageError
 from holdfast.records.message import user
 from holdfast.records.task import Task
 from holdfast.rollout.processors.processor import fingerprint_of
+from support.engine.yard import Yard
+from support.paths import SUPPORT
+from support.rollout.stage import Oracle, text_of
 
-ADDER = Path(__file__).parent / "adder.py"
+ADDER = SUPPORT / "evaluation" / "adder.py"
 
 
 def config(folder: Path, servers: object) -> Path:

@@ -1,53 +1,15 @@
 """Episodes of MCP gyms: a server that is started, tools by MCP, rewards over HTTP beside them."""
 
 import os
-from pathlib import Path
 
 import pytest
-from stage import Oracle, text_of
-from yard import Yard
 
 from holdfast.engine.export.export import What
 from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
-from holdfast.evaluation.rows.convert import row_of
 from holdfast.records.errors import UsageError
-from holdfast.records.message import system
-from holdfast.records.task import Task
-from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import fingerprint_of
-
-SCRIPT = Path(__file__).parent / "gym_of_ours.py"
-
-
-def say(number: int) -> str:
-    return f'<tool_call>{{"name": "say", "arguments": {{"number": {number}}}}}</tool_call>'
-
-
-def counting(request) -> str:
-    """Says the next number, as long as it is asked."""
-    said = text_of(request.prompt).count("heard")
-    return say(said + 1)
-
-
-def yard_of(answer=counting, **dataset_info: object) -> Yard:
-    yard = Yard(policy=Oracle(answer))
-    told = {"environment_context": {"seed": 7}, **dataset_info}
-    metadata = {"input_metadata": {"dataset_info": told}}
-    yard.tasks = [Task(id="a", messages=(system("Count."),), metadata=metadata)]
-    return yard
-
-
-def rows_of(yard: Yard):
-    return [
-        row_of(TrajectoryView(yard_key(yard), yard.tasks[0], history), yard.spec)
-        for history in yard.histories().values()
-    ]
-
-
-def yard_key(yard: Yard):
-    from holdfast.records.trajectory import TrajectoryKey
-
-    return TrajectoryKey("run", "a", 0)
+from support.evaluation.gym_runs import SCRIPT, counting, rows_of, yard_of
+from support.rollout.stage import text_of
 
 
 def test_an_episode_is_played_to_its_end_and_earns_what_the_control_plane_says():

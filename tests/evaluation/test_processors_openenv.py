@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from openenv_games import Host, Server
-from stage import Oracle, text_of
-from yard import Yard
 
 from holdfast.records.errors import UsageError
 from holdfast.rollout.processors.processor import fingerprint_of
+from support.engine.yard import Yard
+from support.environments.openenv_games import Host, Server
+from support.rollout.stage import Oracle, text_of
 
 
 @pytest.fixture(scope="module")

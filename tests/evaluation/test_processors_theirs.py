@@ -11,10 +11,10 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-from stage import Oracle, text_of
-from test_processors_gym import rows_of, yard_of
 
 from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
+from support.evaluation.gym_runs import rows_of, yard_of
+from support.rollout.stage import Oracle, text_of
 
 PYTHON = os.environ.get("HOLDFAST_EVAL_PROTOCOL_PYTHON", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="HOLDFAST_EVAL_PROTOCOL_PYTHON is not set")

@@ -1,11 +1,11 @@
 """Remote servers that speak eval-protocol's protocol, behind the run's own gateway."""
 
 import pytest
-from course import Course
-from their_remote import Remote, serving
 
 from holdfast.evaluation import RemoteRolloutProcessor
 from holdfast.records.errors import UsageError
+from support.evaluation.course import Course
+from support.evaluation.eval_protocol_remote import Remote, serving
 
 CODE = """
 from holdfast.evaluation import Message, RemoteRolloutProcessor, evaluation_test

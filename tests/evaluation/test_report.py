@@ -10,9 +10,7 @@ from importlib.resources import files
 
 import msgspec
 import pytest
-from graded_run import Told, failed, journal_at, read, results, retried, scored, with_tools, write
 
-from builders import generated, spec, started
 from holdfast.evaluation.report import report_file, write_report
 from holdfast.evaluation.report.pieces import pieces_of
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
@@ -22,6 +20,18 @@ from holdfast.records.errors import UsageError
 from holdfast.records.message import assistant, system, user
 from holdfast.records.step import AttemptFailed, Finished, Refilled
 from holdfast.records.trajectory import Status
+from support.evaluation.graded_runs import (
+    Told,
+    failed,
+    journal_at,
+    read,
+    results,
+    retried,
+    scored,
+    with_tools,
+    write,
+)
+from support.records import generated, spec, started
 
 EVIL = "</script><script>alert('x')</script><!--<img src=x onerror=alert(1)>\u2028${1}`"
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from graded_run import failed, scored, truncated, with_tools, write
 from playwright.sync_api import Page, expect, sync_playwright
 
-from builders import generated, spec
 from holdfast.evaluation.report import write_report
 from holdfast.evaluation.stats.results import results_of
 from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import assistant, user
+from support.evaluation.graded_runs import failed, scored, truncated, with_tools, write
+from support.records import generated, spec
 
 CHROMIUM = "/usr/bin/chromium"
 # Where scripts/system.sh can install it, a browser that is missing is a failure.

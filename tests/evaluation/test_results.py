@@ -4,7 +4,14 @@ import asyncio
 
 import msgspec
 import pytest
-from graded_run import (
+
+from holdfast.evaluation.stats.results import Results, results_of
+from holdfast.journal.memory import MemoryJournal
+from holdfast.records.errors import JournalCorrupt
+from holdfast.records.history import CAME_BACK_DIFFERENT
+from holdfast.records.step import INTERRUPTED_CALL, Contract, Forked, ToolIntent, ToolResult
+from holdfast.records.trajectory import Status
+from support.evaluation.graded_runs import (
     BROKEN,
     BUG,
     Told,
@@ -22,14 +29,7 @@ from graded_run import (
     with_tools,
     write,
 )
-
-from builders import generated, spec, sql, started
-from holdfast.evaluation.stats.results import Results, results_of
-from holdfast.journal.memory import MemoryJournal
-from holdfast.records.errors import JournalCorrupt
-from holdfast.records.history import CAME_BACK_DIFFERENT
-from holdfast.records.step import INTERRUPTED_CALL, Contract, Forked, ToolIntent, ToolResult
-from holdfast.records.trajectory import Status
+from support.records import generated, spec, sql, started
 
 
 def rows_of(*told, **options):

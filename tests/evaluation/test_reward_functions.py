@@ -10,9 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from course import Course
 
 import holdfast
+from support.evaluation.course import Course
+from support.paths import SUPPORT
 
 PYTHON = os.environ.get("HOLDFAST_EVAL_PROTOCOL_PYTHON", "")
 """A Python that has eval-protocol, and what Holdfast needs."""
@@ -115,7 +116,7 @@ def test_a_row_that_met_them_too_late_fails_with_the_reason(theirs: Course) -> N
 
 @pytest.mark.skipif(not PYTHON, reason="HOLDFAST_EVAL_PROTOCOL_PYTHON is not set")
 def test_the_real_ones_give_what_they_give_to_their_own() -> None:
-    script = Path(__file__).with_name("their_rewards.py")
+    script = SUPPORT / "evaluation" / "eval_protocol_rewards.py"
     done = subprocess.run(
         [PYTHON, script],
         env=os.environ | {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])},

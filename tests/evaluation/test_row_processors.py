@@ -5,8 +5,6 @@ import json
 
 import msgspec
 import pytest
-from course import Course
-from kills import check_every_kill
 
 from holdfast.evaluation import (
     EvaluationRow,
@@ -18,6 +16,8 @@ from holdfast.evaluation import (
 from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
 from holdfast.records.errors import UsageError
 from holdfast.records.step import ValueRecorded
+from support.evaluation.course import Course
+from support.rollout.kills import check_every_kill
 
 HEAD = """
 import asyncio

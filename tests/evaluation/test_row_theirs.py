@@ -6,14 +6,8 @@ Runs where HOLDFAST_EVAL_PROTOCOL_PYTHON names a Python that has eval-protocol.
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
-from stage import Oracle
-from test_conversion import adding, performed
-from test_processors_gym import SCRIPT as GYM
-from test_processors_gym import yard_of
-from yard import Yard
 
 from holdfast.engine.export.export import What
 from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
@@ -25,13 +19,19 @@ from holdfast.records.errors import EngineUnavailable, Truncated
 from holdfast.records.task import own
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
+from support.engine.yard import Yard
+from support.evaluation.gym_runs import SCRIPT as GYM
+from support.evaluation.gym_runs import yard_of
+from support.evaluation.performed import adding, performed
+from support.paths import SUPPORT
+from support.rollout.stage import Oracle
 
 PYTHON = os.environ.get("HOLDFAST_EVAL_PROTOCOL_PYTHON", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="HOLDFAST_EVAL_PROTOCOL_PYTHON is not set")
 
 
 def theirs(what: str, *lines: str) -> list[str]:
-    script = Path(__file__).parent / "their_rows.py"
+    script = SUPPORT / "evaluation" / "eval_protocol_rows.py"
     done = subprocess.run(
         [PYTHON, str(script), what],
         input="".join(line + "\n" for line in lines),

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from course import Course
+from support.evaluation.course import Course
 
 RECORDED: dict[str, Any] = {
     "messages": [

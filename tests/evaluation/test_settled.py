@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from graded_run import retried, running, scored, truncated, with_tools, write
 
-from builders import spec
 from holdfast.evaluation.stats.results import Settled, results_of
 from holdfast.journal.memory import MemoryJournal
 from holdfast.records.history import History
+from support.evaluation.graded_runs import retried, running, scored, truncated, with_tools, write
+from support.records import spec
 
 
 class Counting(MemoryJournal):

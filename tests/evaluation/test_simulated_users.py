@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from stage import ByteRenderer, Oracle, text_of
-from test_processors_gym import SCRIPT, rows_of, say, yard_of
-from yard import Yard
 
 from holdfast.evaluation.processors.gym.processor import MCPGymRolloutProcessor
 from holdfast.evaluation.processors.gym.simulated_user import SAME
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.records.errors import EngineUnavailable
+from support.engine.yard import Yard
+from support.evaluation.gym_runs import SCRIPT, rows_of, say, yard_of
+from support.rollout.stage import ByteRenderer, Oracle, text_of
 
 USER = "You are a customer"
 

@@ -3,7 +3,11 @@
 import json
 
 import msgspec
-from graded_run import (
+
+from holdfast.evaluation.stats.results import Results, RowResult
+from holdfast.evaluation.stats.summary import summary_json, summary_text
+from holdfast.evaluation.stats.verdict import Threshold, verdict_of
+from support.evaluation.graded_runs import (
     BROKEN,
     BUG,
     failed,
@@ -15,10 +19,6 @@ from graded_run import (
     truncated,
     with_tools,
 )
-
-from holdfast.evaluation.stats.results import Results, RowResult
-from holdfast.evaluation.stats.summary import summary_json, summary_text
-from holdfast.evaluation.stats.verdict import Threshold, verdict_of
 
 EVENTFUL = {
     "a": [scored(1.0), scored(0.0)],

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from course import Course
 
 from holdfast.evaluation import (
     EPParameters,
@@ -29,6 +28,7 @@ from holdfast.evaluation.exceptions import (
 from holdfast.records.errors import Cause, UsageError
 from holdfast.records.failure import classify
 from holdfast.records.sampling import json_of
+from support.evaluation.course import Course
 
 LOGGER = """
 from holdfast.evaluation import DatasetLogger

@@ -3,7 +3,12 @@
 import math
 
 import pytest
-from graded_run import (
+
+from holdfast.evaluation.stats.estimates import clustered_mean
+from holdfast.evaluation.stats.results import Results, RowResult
+from holdfast.evaluation.stats.verdict import Aggregation, Threshold, verdict_of
+from holdfast.records.errors import UsageError
+from support.evaluation.graded_runs import (
     failed,
     failed_to_score,
     results,
@@ -13,11 +18,6 @@ from graded_run import (
     truncated,
     unscored,
 )
-
-from holdfast.evaluation.stats.estimates import clustered_mean
-from holdfast.evaluation.stats.results import Results, RowResult
-from holdfast.evaluation.stats.verdict import Aggregation, Threshold, verdict_of
-from holdfast.records.errors import UsageError
 
 
 def graded(*scores, samples=1, num_runs=1):
@@ -249,3 +249,10 @@ def test_the_order_of_rows_changes_nothing():
     found = graded(1, 0, 0, 1, 1, 0.5, samples=2)
     turned = Results("run", tuple(reversed(found.rows)), samples=2)
     assert verdict_of(turned) == verdict_of(found)
+
+
+def test_a_score_that_equals_its_threshold_reaches_it() -> None:
+    results = Results("run", tuple(RowResult(f"t{n}", 0, score=0.02) for n in range(29)))
+    verdict = verdict_of(results, threshold=Threshold(0.02))
+    assert verdict.passed, verdict.reason
+    assert verdict_of(results, threshold=Threshold(0.0201)).passed is False

@@ -4,7 +4,8 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from studio import Browsers, drawings
+
+from support.examples.studio import Browsers, drawings
 
 
 @pytest.fixture

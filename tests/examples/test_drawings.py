@@ -5,10 +5,20 @@ import os
 import signal
 
 import pytest
-from studio import CIRCLE, GREEN, HEAD, SMALLER, Studio, drawings, drivers, needs_chromium, until
 
 import holdfast
 from holdfast.records.errors import PolicyRefused
+from support.examples.studio import (
+    CIRCLE,
+    GREEN,
+    HEAD,
+    SMALLER,
+    Studio,
+    drawings,
+    drivers,
+    needs_chromium,
+    until,
+)
 
 pytestmark = needs_chromium
 

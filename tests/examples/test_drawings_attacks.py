@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from studio import (
+
+from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.examples.studio import (
     CIRCLE,
     EXAMPLES,
     HEAD,
@@ -21,8 +23,6 @@ from studio import (
     until,
     wait_until,
 )
-
-from holdfast.testing import FakeEngine, Fault, FaultKind
 
 pytestmark = needs_chromium
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+from support.paths import EXAMPLES
+
 SMALL = {
     "calculator": "arithmetic",
     "word_problems": "arithmetic",

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 from msgspec import structs
-from yard import Yard
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from support.engine.yard import Yard
 
 READS = "import json, os; print(json.load(open(os.environ['HOLDFAST_TASK']))['id'])"
 

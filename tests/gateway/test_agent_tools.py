@@ -1,18 +1,17 @@
 """Agents that are programs, whose tools are the gateway's; and rewards that nobody posted."""
 
 import sys
-from pathlib import Path
 
 import pytest
-from stage import Oracle
-from yard import Yard
 
 import holdfast
 from holdfast.engine.export.export import What
 from holdfast.environments import Workspace
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from support.engine.yard import Yard
+from support.paths import AGENT_PROGRAMS
+from support.rollout.stage import Oracle
 
-AGENTS = Path(__file__).parent / "agent_programs"
 CALL = '<tool_call>{{"name": "{}", "arguments": {}}}</tool_call>'
 
 
@@ -21,7 +20,7 @@ def turn_of(request) -> int:
 
 
 def agent(*args: str, **options) -> BlackBoxRolloutProcessor:
-    command = [sys.executable, str(AGENTS / "tools_loop.py"), *args]
+    command = [sys.executable, str(AGENT_PROGRAMS / "tools_loop.py"), *args]
     return BlackBoxRolloutProcessor(command, **options)
 
 

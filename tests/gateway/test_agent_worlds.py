@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import Oracle
-from yard import Yard
 
 from holdfast.environments import Workspace
 from holdfast.environments.workspace import WorkspaceLimit
@@ -16,9 +14,11 @@ from holdfast.gateway.agents.workspace_policy import FreshWorld, WorkspaceWorld
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.step import EnvironmentStepped
+from support.engine.yard import Yard
+from support.paths import AGENT_PROGRAMS
+from support.rollout.stage import Oracle
 
-AGENTS = Path(__file__).parent / "agent_programs"
-AGENT = [sys.executable, str(AGENTS / "folder_agent.py")]
+AGENT = [sys.executable, str(AGENT_PROGRAMS / "folder_agent.py")]
 CALL = '<tool_call>{{"name": "add", "arguments": {{"a": {}, "b": 2}}}}</tool_call>'
 TESTS = {"test.sh": "test $(wc -l < ledger) = 3\n"}
 
@@ -34,7 +34,9 @@ def world(restore: str, flags: Path | None = None, **options) -> WorkspaceWorld:
     def workspace(task):
         # Within bubblewrap there would be no place outside where it could note that.
         sandbox = "auto" if flags is None else "none"
-        return Workspace({"readme": "add"}, read_only=[str(AGENTS)], sandbox=sandbox, **options)
+        return Workspace(
+            {"readme": "add"}, read_only=[str(AGENT_PROGRAMS)], sandbox=sandbox, **options
+        )
 
     return WorkspaceWorld(workspace, restore=restore)
 
@@ -89,7 +91,7 @@ def test_a_fresh_world_is_an_empty_folder_for_each_attempt_and_always_at_the_sam
 
 @pytest.mark.parametrize("logs", [True, False], ids=["logs", "no logs"])
 def test_an_agent_that_tells_the_model_where_it_is_is_given_back_its_past(tmp_path, logs):
-    command = [sys.executable, str(AGENTS / "curl_loop.py"), "--urllib", "--located"]
+    command = [sys.executable, str(AGENT_PROGRAMS / "curl_loop.py"), "--urllib", "--located"]
     kept = {"logs": tmp_path / "logs"} if logs else {}
     yard = performed(BlackBoxRolloutProcessor(command, env=crash(tmp_path, "1,2"), **kept))
     history = yard.history()

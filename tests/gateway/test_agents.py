@@ -1,19 +1,16 @@
 """Agents as people write them: one token-exact tree for each, whatever dies on the way."""
 
-import json
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
-from stage import Oracle
-from yard import Yard
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from support.engine.yard import Yard
+from support.gateway.agents import TURNS, adding, assert_each_token_is_trained_once, exported
+from support.paths import AGENT_PROGRAMS
+from support.rollout.stage import Oracle
 
-PROGRAMS = Path(__file__).parent / "agent_programs"
-CALL = '<tool_call>{{"name": "add", "arguments": {{"a": {}, "b": 2}}}}</tool_call>'
-TURNS = 4
 EXTENDING = {
     "openai": ("openai_loop",),
     "openai-stream": ("openai_loop", "--stream"),
@@ -30,12 +27,6 @@ QUICK = ("curl", "urllib", "urllib-stream")
 """Programs that start in no time are killed at every call, also in the fast part."""
 
 
-def adding(request) -> str:
-    """Asks for the tool three times, with some words, and is then done."""
-    turn = bytes(token for token in request.prompt if token < 256).count(b"assistant\n")
-    return "that is all" if turn >= TURNS else f"I add {turn} " + CALL.format(turn)
-
-
 def chatting(request) -> str:
     return f"words {request.seed % 100_000}"
 
@@ -43,23 +34,11 @@ def chatting(request) -> str:
 def played(words: tuple[str, ...], answer, **env: str) -> Yard:
     yard = Yard(policy=Oracle(answer))
     name, *args = words
-    command = [sys.executable, str(PROGRAMS / f"{name}.py"), *args]
+    command = [sys.executable, str(AGENT_PROGRAMS / f"{name}.py"), *args]
     yard.run(BlackBoxRolloutProcessor(command, env=env))
     history = yard.history()
     assert history.status.name == "COMPLETED", history.failures
     return yard
-
-
-def exported(yard: Yard) -> list[str]:
-    """The samples, however branches that ran side by side were numbered."""
-    rows = [{name: row[name] for name in row if name != "branch"} for row in yard.rows()]
-    return sorted(json.dumps(row, default=str) for row in rows)
-
-
-def assert_each_token_is_trained_once(yard: Yard, samples: int) -> None:
-    rows = yard.rows()
-    assert len(rows) == samples
-    assert sum(sum(row["loss_mask"]) for row in rows) == yard.history().sampled_tokens
 
 
 @cache

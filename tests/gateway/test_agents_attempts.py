@@ -5,15 +5,15 @@ import itertools
 import time
 
 import aiohttp
-from stage import Oracle, Play
-from test_agent_trajectory import HELLO, ask, attempt, told
-from yard import Yard
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.records.message import assistant, user
 from holdfast.records.sample import samples_of
 from holdfast.records.step import Finished
 from holdfast.records.trajectory import Status
+from support.engine.yard import Yard
+from support.gateway.trajectories import HELLO, ask, attempt, told
+from support.rollout.stage import Oracle, Play
 
 
 class Client:

@@ -9,11 +9,12 @@ import sys
 from functools import cache
 
 import pytest
-from stage import Oracle
-from test_agents import PROGRAMS, TURNS, adding, assert_each_token_is_trained_once, exported
-from yard import Yard
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from support.engine.yard import Yard
+from support.gateway.agents import TURNS, adding, assert_each_token_is_trained_once, exported
+from support.paths import AGENT_PROGRAMS
+from support.rollout.stage import Oracle
 
 PYTHON = os.environ.get("HOLDFAST_AGENTS_PYTHON", sys.executable)
 FRAMEWORKS = {
@@ -37,7 +38,7 @@ def command(request) -> list[str]:
     module, program, *args = FRAMEWORKS[request.param]
     if not is_installed(module):
         pytest.skip(f"{module} is not installed")
-    return [PYTHON, str(PROGRAMS / f"{program}.py"), *args]
+    return [PYTHON, str(AGENT_PROGRAMS / f"{program}.py"), *args]
 
 
 def played(command: list[str], **env: str) -> Yard:

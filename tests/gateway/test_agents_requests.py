@@ -5,14 +5,14 @@ import asyncio
 
 import msgspec
 import pytest
-from counter import CHAT, MESSAGES, RESPONSES, Counter, exchange, opened, post
-from stage import Play
 
 from holdfast.gateway.calls.strip_fields import Ignoring
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.errors import UsageError
+from support.gateway.counter import CHAT, MESSAGES, RESPONSES, Counter, exchange, opened, post
+from support.rollout.stage import Play
 
 CALL = 'so <tool_call>{"name": "plus", "arguments": {"a": 1, "b": 2}}</tool_call>'
 PLUS = {

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 import anthropic
 import pytest
 from anthropic.types import Message as Told
-from wire_host import WireHost
 
 from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask, RequestRejected
 from holdfast.gateway.wires import sse
@@ -19,6 +18,7 @@ from holdfast.gateway.wires.anthropic.messages import (
     models_answer,
 )
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, user
+from support.gateway.wire_server import WireHost
 
 TEXT = "The answer is 42, and naïve \u2028 ends of lines\x85 are kept.\n" * 20
 CALL = ToolCall("call_1", FunctionCall("look", '{"where": "there", "how": {"far": 1.5}}'))

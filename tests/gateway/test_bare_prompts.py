@@ -6,10 +6,6 @@ from pathlib import Path
 
 import openai
 import pytest
-from counter import opened
-from stage import Oracle
-from test_json_mode import engine_behind, openai_client
-from yard import Yard
 
 import holdfast.embedded
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
@@ -24,6 +20,10 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
 from holdfast.records.tokens import pack_ids, pack_logprobs
 from holdfast.rollout.replay.speaker import Voice
+from support.engine.yard import Yard
+from support.gateway.counter import opened
+from support.gateway.libraries import engine_behind, openai_client
+from support.rollout.stage import Oracle
 
 TINY = Path(holdfast.embedded.__file__).parent / "tiny"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from stage import Oracle
-from yard import Yard
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.records.errors import ContextOverflow, EndpointDown, EngineUnavailable, UsageError
+from support.engine.yard import Yard
+from support.paths import AGENT_PROGRAMS
+from support.rollout.stage import Oracle
 
-AGENTS = Path(__file__).parent / "agent_programs"
 CALL = '<tool_call>{{"name": "add", "arguments": {{"a": {}, "b": 2}}}}</tool_call>'
 
 
@@ -31,7 +31,9 @@ class Adding:
 
 
 def agent(name: str, *args: str, **env: str) -> BlackBoxRolloutProcessor:
-    return BlackBoxRolloutProcessor([sys.executable, str(AGENTS / f"{name}.py"), *args], env=env)
+    return BlackBoxRolloutProcessor(
+        [sys.executable, str(AGENT_PROGRAMS / f"{name}.py"), *args], env=env
+    )
 
 
 @pytest.mark.parametrize("how", [(), ("--stream",)], ids=["json", "stream"])

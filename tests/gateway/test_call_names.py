@@ -5,56 +5,24 @@ import asyncio
 import base64
 import json
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from counter import CHAT, MESSAGES, RESPONSES, Counter, exchange, opened, post
-from stage import Oracle, Play, text_of
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
-from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records import codec
 from holdfast.records.step import Called
+from support.gateway.calls import FUNCTION, SCHEMA, SHOWN, AsSent, turned
+from support.gateway.counter import CHAT, RESPONSES, Counter, exchange, opened, post
+from support.paths import TESTS
+from support.rollout.stage import Oracle, Play, text_of
 
-OLDER = json.loads((Path(__file__).parent / "older_calls.json").read_text())
+OLDER = json.loads((TESTS / "gateway" / "older_calls.json").read_text())
 """What an agent asked and was told, and the records of it, by the version before ids and keys were
 made as they are now."""
 CALLING = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
-SCHEMA = {
-    "type": "object",
-    "properties": {"b": {"type": "integer"}, "a": {"description": "x", "type": "integer"}},
-}
-FUNCTION = {"parameters": SCHEMA, "name": "add", "description": "Adds."}
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-SHOWN = {
-    CHAT: {
-        "messages": [{"role": "user", "content": "add"}],
-        "tools": [{"type": "function", "function": FUNCTION}],
-    },
-    RESPONSES: {"input": "add", "tools": [{"type": "function", **FUNCTION}]},
-    MESSAGES: {
-        "max_tokens": 500,
-        "messages": [{"role": "user", "content": "add"}],
-        "tools": [{"name": "add", "input_schema": SCHEMA}],
-    },
-}
-
-
-def turned(value: object) -> object:
-    """The same with the members of all objects in another order."""
-    if isinstance(value, dict):
-        return {name: turned(one) for name, one in reversed(value.items())}
-    return [turned(one) for one in value] if isinstance(value, list) else value
-
-
-class AsSent(ByteRenderer):
-    """As templates do it: the order of members is in the tokens."""
-
-    def render(self, messages, tools):
-        shown = json.dumps(list(tools), separators=(",", ":")).encode()
-        return [self.OPEN, *shown, self.END, *super().render(messages, ())]
 
 
 class OrderedPlay(Play):

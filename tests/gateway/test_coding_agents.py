@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from msgspec import Struct
-from stage import Oracle
-from yard import Yard
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from support.engine.yard import Yard
+from support.paths import AGENT_PROGRAMS
+from support.rollout.stage import Oracle
 
 FOLDER = os.environ.get("HOLDFAST_AGENTS_DIR", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="`make agents` installs them and runs this")
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(not FOLDER, reason="`make agents` installs them 
 TASK = "make the file made.txt"
 SHELL = "echo held > made.txt"
 ASKS, DONE = "I make it.", "It is made."
-LAUNCH = Path(__file__).parent / "agent_programs" / "coding_agent.sh"
+LAUNCH = AGENT_PROGRAMS / "coding_agent.sh"
 
 PROVIDER = '{name="holdfast",base_url="BASE",env_key="OPENAI_API_KEY",wire_api="responses"}'
 

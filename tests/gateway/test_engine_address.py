@@ -6,11 +6,11 @@ import json
 import aiohttp
 import pytest
 from aiohttp import web
-from yard import Yard
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.retry import RetryPolicy
+from support.engine.yard import Yard
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 FORMAT = {"response_format": {"type": "json_object"}}

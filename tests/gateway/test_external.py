@@ -2,51 +2,15 @@
 
 import asyncio
 
-import aiohttp
 import pytest
-from stage import Oracle
-from yard import Yard
 
 from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
-
-
-async def post(http, url: str, body=None, **headers):
-    async with http.post(url, json=body, headers=headers) as response:
-        return response.status, await response.json()
-
-
-async def ask(http, taken: dict, *messages: dict):
-    body = {"model": "m", "messages": list(messages)}
-    key = f"Bearer {taken['key']}"
-    url = f"{taken['openai_base_url']}/chat/completions"
-    return await post(http, url, body, Authorization=key)
-
-
-async def converse(http, taken: dict, turns: int = 2) -> list[str]:
-    said, messages = [], list(taken["task"]["messages"])
-    for turn in range(turns):
-        status, answer = await ask(http, taken, *messages)
-        assert status == 200, answer
-        text = answer["choices"][0]["message"]["content"]
-        said.append(text)
-        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": f"{turn}"}]
-    return said
-
-
-def with_agents(yard: Yard, agents, *, max_retry: int = 3, **options):
-    """Runs the yard while `agents(http, url)` does what agents do."""
-    processor = ExternalRolloutProcessor(**options)
-
-    async def body():
-        work = asyncio.create_task(yard.work(processor, max_retry=max_retry))
-        while not processor.url:
-            await asyncio.sleep(0.01)
-        async with aiohttp.ClientSession() as http:
-            found = await agents(http, processor.url)
-        await asyncio.wait_for(work, 120)
-        return found
-
-    return asyncio.run(body())
+from holdfast.gateway.assignment.routes import _read as read_wanted
+from holdfast.gateway.protocol.messages import RequestRejected
+from holdfast.records.errors import UsageError
+from support.engine.yard import Yard
+from support.gateway.external_agents import ask, converse, post, with_agents
+from support.rollout.stage import Oracle
 
 
 def test_agents_take_trajectories_and_complete_them():
@@ -236,7 +200,14 @@ def test_takers_have_to_know_the_token():
 
 @pytest.mark.parametrize("silence", [0, -1])
 def test_silence_takes_time(silence):
-    from holdfast.records.errors import UsageError
 
     with pytest.raises(UsageError, match="more than 0 seconds"):
         ExternalRolloutProcessor(silence=silence)
+
+
+NO_TEXT = b'{"\xff": 1}'
+
+
+def test_who_asks_for_a_trajectory_in_no_text_is_refused():
+    with pytest.raises(RequestRejected, match="it wants"):
+        read_wanted(NO_TEXT)

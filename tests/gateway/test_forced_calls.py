@@ -5,13 +5,13 @@ import json
 import anthropic
 import openai
 import pytest
-from counter import BODIES, CHAT, COMPLETIONS, exchange, opened, post
-from test_json_mode import HI, anthropic_client, engine_behind, openai_client, perform
 
 from holdfast.policy.rendering.structure import structure_of
 from holdfast.records.errors import Unsupported
 from holdfast.records.sampling import Sampling
 from holdfast.records.tokens import unpack_ids
+from support.gateway.counter import BODIES, CHAT, COMPLETIONS, exchange, opened, post
+from support.gateway.libraries import HI, anthropic_client, engine_behind, openai_client, perform
 
 ENGINES = ["vllm", "vllm-scale-out", "sglang"]
 

@@ -11,10 +11,10 @@ import urllib.error
 import urllib.request
 
 import pytest
-from outpost import REPLIES, Outpost, until
 
 from holdfast.cli.main import main
 from holdfast.testing import FakeEngine
+from support.gateway.outpost import REPLIES, Outpost, until
 
 TOKEN = "a-token-of-some-length"
 

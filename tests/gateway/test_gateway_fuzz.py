@@ -7,15 +7,15 @@ import os
 import random
 
 import aiohttp
-from test_external import converse, post
-from test_server_fuzz import AT_ONCE, LARGEST, OWNERS, SECRETS, Fuzz, sent
-from yard import Yard
 
 from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.journal.damage.check import check
 from holdfast.journal.sqlite.journal import SqliteJournal
+from support.engine.yard import Yard
+from support.gateway.external_agents import converse, post
+from support.gateway.fuzz import AT_ONCE, LARGEST, OWNERS, SECRETS, Fuzz, sent
 
 REQUESTS = 10_000 if os.environ.get("HOLDFAST_EXHAUSTIVE") == "1" else 800
 TOKEN, SECRET = "canary-as-the-token", b"canary-as-the-keys-secret-012345"

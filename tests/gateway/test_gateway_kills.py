@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from outpost import until
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.export.export import What, rows
@@ -29,8 +28,9 @@ from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, tasks_digest
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.gateway.outpost import until
+from support.paths import AGENT_PROGRAMS
 
-PROGRAMS = Path(__file__).parent / "agent_programs"
 ADDING = '<tool_call>{"name": "add", "arguments": {"a": {n}, "b": {n}}}</tool_call>'
 REPLIES = (*(f"@{turn} so {{n}} {ADDING}" for turn in range(3)), "@3 it is {n}")
 CALLS = 4
@@ -44,7 +44,7 @@ class Field:
     def __init__(self, place: Path, engine: FakeEngine, wire: str):
         self.place, self.engine = place, engine
         name, *args = WIRES[wire]
-        self.command = [sys.executable, str(PROGRAMS / f"{name}.py"), *args]
+        self.command = [sys.executable, str(AGENT_PROGRAMS / f"{name}.py"), *args]
         self.env = {"PID_FILE": str(place / "pids")}
         self.samples: list[dict[str, object]] = []
         self.history = History()

@@ -3,12 +3,12 @@
 import asyncio
 
 import aiohttp
-from stage import Oracle
-from test_external import converse, post
-from yard import Yard
 
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.weight_hold import CallGate, HeldPolicy
+from support.engine.yard import Yard
+from support.gateway.external_agents import converse, post
+from support.rollout.stage import Oracle
 
 DEADLINE = 3.0  # Long enough for an agent that does its work at once, on any machine.
 

@@ -7,10 +7,6 @@ import logging
 
 import openai
 import pytest
-from counter import BODIES, CHAT, COUNT, HELLO, MESSAGES, RESPONSES, exchange, opened, post
-from outpost import REPLIES, RUN, Outpost, posted, until
-from stage import Oracle
-from yard import Yard
 
 from holdfast.cli.main import main
 from holdfast.gateway.agents.remote import RemoteRolloutProcessor
@@ -20,6 +16,20 @@ from holdfast.gateway.calls.unsupported import refusal_of
 from holdfast.gateway.protocol.messages import Ask
 from holdfast.records.errors import Unsupported, UsageError
 from holdfast.testing import FakeEngine
+from support.engine.yard import Yard
+from support.gateway.counter import (
+    BODIES,
+    CHAT,
+    COUNT,
+    HELLO,
+    MESSAGES,
+    RESPONSES,
+    exchange,
+    opened,
+    post,
+)
+from support.gateway.outpost import REPLIES, RUN, Outpost, posted, until
+from support.rollout.stage import Oracle
 
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 BUILT_IN = [
@@ -292,3 +302,17 @@ def test_an_effort_that_cannot_be_followed_is_refused_once_and_without_a_path_of
         'template never reads it. The gateway can leave it out: ignore=["reasoning_effort"] '
         "(--ignore reasoning_effort)."
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["previous_response_id", "conversation", "conversation.id", "functions", "suffix"]
+)
+def test_what_stands_for_a_conversation_or_for_all_tools_cannot_be_ignored(name):
+    with pytest.raises(UsageError, match="a request is nothing without it"):
+        Ignoring([name])
+
+
+@pytest.mark.parametrize("name", [1, None, ["seed"]])
+def test_what_is_no_name_cannot_be_ignored(name):
+    with pytest.raises(UsageError, match="a list of names"):
+        Ignoring(["seed", name])

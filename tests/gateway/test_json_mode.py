@@ -1,30 +1,23 @@
 """JSON and reasoning effort, as the published libraries ask for them, with an engine behind it."""
 
-import asyncio
 import json
-from contextlib import asynccontextmanager
 from typing import Literal
 
 import anthropic
 import openai
 import pytest
-from counter import CHAT, MESSAGES, RESPONSES, Counter, opened
 from pydantic import BaseModel
-from stage import Oracle, Play
-from test_formats import Thinking
 
-from holdfast.gateway.server import Gateway
-from holdfast.gateway.wires.all import WIRES
-from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.records.errors import BadRequest, Unsupported
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.records.step import Generated
 from holdfast.rollout.replay.speaker import Voice
-from holdfast.testing import FakeEngine
-
-HI = [{"role": "user", "content": "hi"}]
+from support.gateway.counter import CHAT, MESSAGES, RESPONSES, opened
+from support.gateway.libraries import HI, anthropic_client, engine_behind, openai_client, perform
+from support.rollout.renderers import Thinking
+from support.rollout.stage import Oracle
 
 
 class Weather(BaseModel):
@@ -35,39 +28,6 @@ class Weather(BaseModel):
 
 SCHEMA = Weather.model_json_schema()
 STRICT = {"name": "weather", "schema": SCHEMA, "strict": True}
-
-
-@asynccontextmanager
-async def engine_behind(dialect="vllm", **options):
-    """(engine, counter, binding)"""
-    with FakeEngine(dialect=dialect, **options) as engine:
-        policy = EnginePolicy(engine.url, engine.model)
-        await policy.check()
-        play = Play()
-        play.oracle = policy
-        try:
-            async with Gateway(WIRES) as gateway:
-                counter = Counter(gateway, play)
-                async with counter.attempt() as (trajectory, binding):
-                    if not policy.has_tokens:
-                        trajectory.session.voice = Voice(policy, MessagesOnly())
-                    yield engine, counter, binding
-        finally:
-            await policy.aclose()
-
-
-def openai_client(binding, **options):
-    return openai.AsyncOpenAI(
-        base_url=f"{binding.url}/v1", api_key=binding.key, max_retries=0, **options
-    )
-
-
-def anthropic_client(binding):
-    return anthropic.AsyncAnthropic(base_url=binding.url, api_key=binding.key, max_retries=0)
-
-
-def perform(body):
-    return asyncio.run(body())
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "vllm-scale-out", "sglang", "fireworks", "chat"])

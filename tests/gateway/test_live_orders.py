@@ -4,13 +4,13 @@ to its end once, and told whole."""
 import asyncio
 
 import pytest
-from counter import CHAT, exchange, post
-from live_stage import TEXT, held, streaming, unchunked
-from test_call_names import SHOWN, AsSent, turned
-from test_live_streams_kept import Connection, text_of
 
 from holdfast.gateway.calls import digest
 from holdfast.testing import FakeEngine
+from support.gateway.calls import SHOWN, AsSent, turned
+from support.gateway.connections import Connection, text_of
+from support.gateway.counter import CHAT, exchange, post
+from support.gateway.streams import TEXT, held, streaming, unchunked
 
 
 @pytest.fixture(scope="module")

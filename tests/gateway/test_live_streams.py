@@ -9,8 +9,10 @@ import asyncio
 import anthropic
 import openai
 import pytest
-from counter import exchange, post
-from live_stage import (
+
+from holdfast.testing import FakeEngine
+from support.gateway.counter import exchange, post
+from support.gateway.streams import (
     ADDING,
     TEXT,
     THOUGHT,
@@ -21,8 +23,6 @@ from live_stage import (
     unchunked,
     until_held,
 )
-
-from holdfast.testing import FakeEngine
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 ASKED = {"model": "m", "messages": MESSAGES}

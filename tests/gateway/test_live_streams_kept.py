@@ -2,22 +2,8 @@
 beginning, and nothing that was told is sampled twice."""
 
 import asyncio
-import json
-from collections.abc import Callable
 
 import pytest
-from counter import Counter, Reply, exchange, post, until
-from live_stage import (
-    ADDING,
-    TEXT,
-    completions,
-    held,
-    release,
-    streaming,
-    unchunked,
-    until_held,
-)
-from stage import Play, completion
 
 from holdfast.gateway.calls.stream import begun_in
 from holdfast.gateway.server import Gateway
@@ -27,6 +13,19 @@ from holdfast.policy.policy import Draft
 from holdfast.records.step import Called, Drafted, VersionSpan
 from holdfast.records.tokens import count, pack_ids, pack_logprobs
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.gateway.connections import Connection, text_of
+from support.gateway.counter import Counter, exchange, post, until
+from support.gateway.streams import (
+    ADDING,
+    TEXT,
+    completions,
+    held,
+    release,
+    streaming,
+    unchunked,
+    until_held,
+)
+from support.rollout.stage import Play, completion
 
 CHAT = "/v1/chat/completions"
 
@@ -39,59 +38,6 @@ def engine():
 
 def asked(words: str = "hello", **more) -> dict:
     return {"model": "m", "messages": [{"role": "user", "content": words}], "stream": True, **more}
-
-
-class Connection:
-    """A stream that is read piece by piece."""
-
-    def __init__(self, port: int, raw: bytes):
-        self._port, self._raw, self.body = port, raw, b""
-
-    async def __aenter__(self) -> "Connection":
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        self._writer.write(self._raw)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._writer.close()
-
-    async def kept_alive(self, times: int = 1) -> None:
-        await self._until(lambda: self.body.count(b": keep-alive") >= times)
-
-    async def said(self, words: str = "Once upon") -> None:
-        """However it is cut."""
-        await self._until(lambda: words in self.text)
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while not condition():
-                read = await self._reader.read(65536)
-                assert read, f"it ended before that: {self.body!r}"
-                self.body += read
-
-    async def rest(self) -> bytes:
-        async with asyncio.timeout(60):
-            self.body += await self._reader.read()
-        return self.told
-
-    @property
-    def told(self) -> bytes:
-        """The events so far."""
-        return unchunked(Reply(self.body).body)
-
-    @property
-    def text(self) -> str:
-        return text_of(self.told)
-
-
-def text_of(body: bytes) -> str:
-    """What a chat stream said, as far as its lines are whole."""
-    found = ""
-    for line in body.split(b"\n"):
-        if line.startswith(b"data: {") and line.endswith(b"}"):
-            for choice in json.loads(line[6:])["choices"]:
-                found += choice["delta"].get("content") or ""
-    return found
 
 
 async def answer_of(counter: Counter, body: dict) -> dict:

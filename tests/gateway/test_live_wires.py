@@ -4,7 +4,6 @@ import json
 import random
 
 import pytest
-from openai_answers import CALL, TEXT, answered, choice
 
 from holdfast.gateway.protocol.messages import (
     Answer,
@@ -16,6 +15,7 @@ from holdfast.gateway.protocol.messages import (
 )
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.message import user
+from support.gateway.openai_answers import CALL, TEXT, answered, choice
 
 CHAT, LEGACY, RESPONSES, MESSAGES = WIRES
 ASK = Ask("m", (user("hello"),), stream=True)

@@ -7,7 +7,6 @@ import sys
 import weakref
 
 import pytest
-from stage import Play
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.wires.openai.chat import OpenAIChat
@@ -15,6 +14,7 @@ from holdfast.journal.memory import MemoryJournal
 from holdfast.records import codec
 from holdfast.records.history import stream_of
 from holdfast.records.step import Called, Generated
+from support.rollout.stage import Play
 
 WIRE = OpenAIChat()
 

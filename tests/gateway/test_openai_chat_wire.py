@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from openai_answers import ANSWER, CALL, TOOL, answered, choice
 
 from holdfast.gateway.protocol.messages import Answer, Ask, RequestRejected, Wire
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from support.gateway.openai_answers import ANSWER, CALL, TOOL, answered, choice
 
 WIRE: Wire = OpenAIChat()
 HI = [{"role": "user", "content": "hi"}]

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from openai_answers import TEXT, answered, choice
 
 from holdfast.gateway.protocol.messages import Ask, RequestRejected, Wire
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai.completions import OpenAICompletions
+from support.gateway.openai_answers import TEXT, answered, choice
 
 WIRE: Wire = OpenAICompletions()
 

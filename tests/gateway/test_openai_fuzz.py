@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from openai_answers import ANSWER, TOOL
 
 from holdfast.gateway.protocol.messages import Ask, RequestRejected, Wire
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.gateway.wires.openai.completions import OpenAICompletions
+from support.gateway.openai_answers import ANSWER, TOOL
 
 CHAT: Wire = OpenAIChat()
 COMPLETIONS: Wire = OpenAICompletions()

@@ -7,9 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 import openai
 import pytest
-from openai_answers import ANSWER, CALL, TEXT, TOOL, answered, choice
 from pydantic import BaseModel
-from wire_host import WireHost
 
 from holdfast.gateway.protocol.messages import Answer, Ask, RequestRejected, Wire
 from holdfast.gateway.wires import sse
@@ -18,6 +16,8 @@ from holdfast.gateway.wires.openai import models as openai_models
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.gateway.wires.openai.completions import OpenAICompletions
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from support.gateway.openai_answers import ANSWER, CALL, TEXT, TOOL, answered, choice
+from support.gateway.wire_server import WireHost
 
 T = TypeVar("T")
 WIRES: dict[str, Wire] = {

@@ -6,22 +6,42 @@ import os
 import re
 import signal
 import time
-import urllib.error
-import urllib.request
 from functools import partial
 
 import pytest
-from outpost import REPLIES, SIGKILLED, Agent, Outpost, posted, until, work
-from test_external import ask, post, with_agents
-from test_relay import pair
-from yard import Yard
 
 from holdfast.gateway.address import Address
+from holdfast.gateway.assignment.hold_routes import OutsideHold
 from holdfast.gateway.limits import GatewayLimits
+from holdfast.gateway.server import Gateway
+from holdfast.gateway.weight_hold import CallGate
+from holdfast.gateway.wires.all import WIRES
+from holdfast.gateway.workers.peers import Peers, WorkerPlace
 from holdfast.testing import FakeEngine
+from support.engine.yard import Yard
+from support.gateway.counter import CHAT, HELLO, Counter, exchange, opened
+from support.gateway.counter import post as raw_post
+from support.gateway.external_agents import ask, post, with_agents
+from support.gateway.outpost import REPLIES, SIGKILLED, Agent, Outpost, holding, posted, until, work
+from support.gateway.worker_pairs import pair
+from support.rollout.stage import Oracle, Play
 
 TOKEN = "a-token-of-some-length"
 OPEN = {"held": False, "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with FakeEngine(replies=REPLIES) as engine:
+        yield engine
+
+
+@pytest.fixture
+def outpost(tmp_path, engine):
+    engine.reset()
+    found = Outpost(tmp_path, engine, "--workers", 2, "--concurrency", 4)
+    yield found
+    found.close()
 
 
 async def gauges(http, url: str, **headers: str) -> dict[str, float]:
@@ -179,36 +199,6 @@ def test_orders_that_are_given_at_once_leave_all_workers_in_one_state(tmp_path):
     asyncio.run(body())
 
 
-@pytest.fixture(scope="module")
-def engine():
-    with FakeEngine(replies=REPLIES) as engine:
-        yield engine
-
-
-@pytest.fixture
-def outpost(tmp_path, engine):
-    engine.reset()
-    found = Outpost(tmp_path, engine, "--workers", 2, "--concurrency", 4)
-    yield found
-    found.close()
-
-
-def metrics(outpost: Outpost) -> str:
-    with urllib.request.urlopen(f"{outpost.url}/metrics", timeout=20) as answer:
-        return answer.read().decode()
-
-
-def holding(outpost: Outpost) -> list[str]:
-    """What each worker that is there says."""
-    try:
-        found = re.findall(
-            r'^holdfast_gateway_holding\{worker="\d"\} (\d)$', metrics(outpost), re.MULTILINE
-        )
-    except (OSError, urllib.error.URLError):
-        return []
-    return found
-
-
 def test_a_worker_that_is_started_again_is_held_as_the_others_are(outpost, engine):
     outpost.start()
     until(lambda: holding(outpost) == ["0", "0"])
@@ -249,3 +239,98 @@ def test_a_held_gateway_ends_all_the_same_when_it_is_told_to(outpost, engine):
     outpost.signal(signal.SIGTERM)
     assert outpost.ended() == 143, outpost.said
     agent.halt()
+
+
+NO_TEXT = b'{"\xff": 1}'
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [("/hold", NO_TEXT), ("/release", NO_TEXT), ("/mcp", b'{"id": 1, "method": "\xff"}')],
+)
+def test_a_body_that_is_no_text_is_refused(path, sent):
+    async def body():
+        outside = OutsideHold(lambda seconds: CallGate().hold(seconds), peers=None)
+        async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
+            reply = await exchange(counter.port, raw_post(path, sent, binding))
+            assert reply.status == 400, reply.body
+
+    asyncio.run(body())
+
+
+def test_a_hold_that_is_asked_for_while_the_gateway_closes_holds_up_nothing():
+    """Its head came before, and its body after."""
+
+    async def begun(port: int, raw: bytes):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head, end, rest = raw.partition(b"\r\n\r\n")
+        writer.write(head + end)
+        await writer.drain()
+
+        async def finish() -> bytes:
+            writer.write(rest)
+            told = await reader.read()
+            writer.close()
+            return told
+
+        return finish
+
+    async def body():
+        outside = OutsideHold(lambda seconds: gateway.hold(seconds), peers=None)
+        limits = GatewayLimits(drain_seconds=30)
+        gateway = Gateway(WIRES, limits=limits, endpoints=outside.endpoints())
+        async with gateway:
+            counter = Counter(gateway, Play(Oracle()))
+            async with counter.attempt() as (_, binding):
+                hold = await begun(counter.port, raw_post("/hold", {"seconds": 600}))
+                call = await begun(counter.port, raw_post(CHAT, HELLO, binding))
+                while gateway._listener.in_flight < 2:
+                    await asyncio.sleep(0.005)
+                closing = asyncio.create_task(gateway.aclose())
+                while not gateway._listener.is_closing:
+                    await asyncio.sleep(0.005)
+                assert (await hold()).startswith(b"HTTP/1.1 200")
+                assert (await call()).startswith(b"HTTP/1.1 200")
+                await closing
+
+    asyncio.run(body())
+
+
+def test_a_hold_outlives_all_workers_at_once_and_so_does_a_release(tmp_path):
+    with FakeEngine(replies=REPLIES) as engine:
+        outpost = Outpost(tmp_path, engine, "--workers", 2, "--concurrency", 4)
+        try:
+            outpost.start()
+            until(lambda: holding(outpost) == ["0", "0"])
+            assert posted(f"{outpost.url}/hold", {"seconds": 600})["workers"] == 2
+            kill_all_at_once(outpost)
+            until(lambda: holding(outpost) == ["1", "1"])
+            posted(f"{outpost.url}/release", {})
+            kill_all_at_once(outpost)
+            until(lambda: holding(outpost) == ["0", "0"])
+            assert work(outpost, Agent(outpost), Agent(outpost)) == 0, outpost.said
+        finally:
+            outpost.close()
+
+
+def kill_all_at_once(outpost: Outpost) -> None:
+    killed = outpost.workers
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in killed:
+            os.kill(pid, number)
+    until(lambda: not set(killed) & set(outpost.workers))
+
+
+def test_an_order_that_cannot_be_kept_is_obeyed_and_it_is_said(tmp_path, caplog):
+    async def body():
+        gate = CallGate()
+        peers = Peers(WorkerPlace(str(tmp_path / "gone"), 0, 1), GatewayLimits())
+        outside = OutsideHold(gate.hold, peers=peers)
+        async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
+            reply = await exchange(counter.port, raw_post("/hold", {"seconds": 60}, binding))
+            assert (reply.status, reply.json["workers"]) == (200, 1)
+            assert gate.gauges["holding"]
+        gate.open()
+
+    asyncio.run(body())
+    assert "a hold is not kept" in caplog.text

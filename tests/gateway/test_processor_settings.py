@@ -4,16 +4,16 @@ import asyncio
 
 import aiohttp
 import pytest
-from counter import HELLO
-from service import AgentService
-from test_external import post
-from yard import Yard
 
 from holdfast.gateway.address import Address
 from holdfast.gateway.agents.remote import RemoteRolloutProcessor
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.records.errors import UsageError
+from support.engine.yard import Yard
+from support.gateway.agent_service import AgentService
+from support.gateway.counter import HELLO
+from support.gateway.external_agents import post
 
 TOKEN = "a-token-of-some-length"
 

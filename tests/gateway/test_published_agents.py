@@ -6,19 +6,18 @@ The policy answers from a script, so that each run proves the agent's wire and i
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from msgspec import Struct
-from stage import Oracle
-from yard import Yard
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from support.engine.yard import Yard
+from support.paths import AGENT_PROGRAMS
+from support.rollout.stage import Oracle
 
 FOLDER = os.environ.get("HOLDFAST_AGENTS_DIR", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="`make agents` installs them and runs this")
 
-PROGRAMS = Path(__file__).parent / "agent_programs"
 PYTHON, MINI = (f"{FOLDER}/python/bin/{one}" for one in ("python", "mini"))
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
@@ -36,7 +35,7 @@ def calling(name: str, words: str = "", **arguments: object) -> str:
     return f"{words}<tool_call>{call}</tool_call>"
 
 
-VERCEL = ("node", str(PROGRAMS / "vercel_loop.mjs"))
+VERCEL = ("node", str(AGENT_PROGRAMS / "vercel_loop.mjs"))
 ADDS = calling("plus", "so ", a=1, b=2)
 AGENTS = {
     "mini-swe-agent": Published(
@@ -48,7 +47,7 @@ AGENTS = {
     ),
     # Its past is told as text, without the calls that it was.
     "smolagents": Published(
-        (PYTHON, str(PROGRAMS / "smolagents_loop.py")),
+        (PYTHON, str(AGENT_PROGRAMS / "smolagents_loop.py")),
         (calling("plus", a=1, b=2), calling("final_answer", answer="3")),
         breaks=1,
     ),
@@ -69,7 +68,7 @@ def test_a_published_agent_does_its_work_and_is_refused_nothing(published, tmp_p
     env = {
         "AGENTS_DIR": FOLDER,
         "HOME": str(tmp_path),
-        "PYTHONPATH": str(PROGRAMS),
+        "PYTHONPATH": str(AGENT_PROGRAMS),
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "MSWEA_CONFIGURED": "true",
         "MSWEA_COST_TRACKING": "ignore_errors",

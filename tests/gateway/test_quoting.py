@@ -4,11 +4,11 @@ import asyncio
 
 import msgspec
 import pytest
-from counter import BODIES, CHAT, COUNT, HELLO, exchange, opened, post
 
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.gateway.protocol.messages import LONGEST, LONGEST_NAME, RequestRejected, quotable
 from holdfast.records.redaction import hide
+from support.gateway.counter import BODIES, CHAT, COUNT, HELLO, exchange, opened, post
 
 
 @pytest.mark.parametrize(

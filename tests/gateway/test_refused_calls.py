@@ -2,8 +2,6 @@
 
 import aiohttp
 import pytest
-from stage import Oracle
-from yard import Yard
 
 from holdfast.cli.commands.show import _lines
 from holdfast.engine.export.export import What
@@ -13,6 +11,8 @@ from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.errors import ContextOverflow, UsageError
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
+from support.engine.yard import Yard
+from support.rollout.stage import Oracle
 
 FORBIDDEN = {"logit_bias": {"1": 5}}
 """A parameter that no policy follows."""

@@ -4,67 +4,16 @@ stale one is refused, whichever process is asked."""
 import asyncio
 import stat
 
-import aiohttp
 import pytest
-from test_external import ask, converse, post
-from yard import Yard
 
-from holdfast.gateway.agents.external import ExternalRolloutProcessor
+from holdfast.gateway.assignment.queue import Offers
 from holdfast.gateway.calls.attempt_status import Register
 from holdfast.gateway.protocol.keys import Bearer, Keys, kept_secret
 from holdfast.records.errors import UsageError
 from holdfast.records.step import AttemptStarted
-
-SECRET = b"s" * 32
-
-
-class Life:
-    """One process after another that works on the yard's run, each at an address of its own."""
-
-    def __init__(self, yard: Yard, http, **options):
-        self.yard, self.http, self.options = yard, http, options
-        self.url = ""
-
-    async def __aenter__(self):
-        self.processor = ExternalRolloutProcessor(**self.options)
-        engine = await self.yard.engine(self.processor)
-        run = await self.yard.journal.find_run("run")
-        self.processor.attach(self.yard.journal, run, secret=SECRET)
-        self.work = asyncio.create_task(engine.work())
-        while not self.processor.url:
-            await asyncio.sleep(0.01)
-        self.url = self.processor.url
-        return self
-
-    async def __aexit__(self, *error):
-        if not self.work.done() and error[0] is None:
-            self.yard.stop.request("the process ends")
-        await asyncio.wait_for(self.work, 120)
-
-    async def take(self, **wanted):
-        status, taken = await post(self.http, f"{self.url}/trajectories", {"wait": 10, **wanted})
-        assert status == 200, taken
-        return taken
-
-    def moved(self, taken: dict) -> dict:
-        """As its agent sees it when the address is the same as before."""
-        bound = f"{self.url}/t/{taken['key']}"
-        return taken | {"openai_base_url": f"{self.url}/v1", "bound_url": bound}
-
-    async def status(self, taken: dict, said: str = "do a") -> int:
-        return (await ask(self.http, self.moved(taken), {"role": "user", "content": said}))[0]
-
-    async def complete(self, taken: dict, reward: float = 1.0):
-        url = self.moved(taken)["bound_url"]
-        return await post(self.http, f"{url}/complete", {"reward": reward})
-
-
-def perform(body):
-    async def with_http():
-        async with aiohttp.ClientSession() as http:
-            return await body(http)
-
-    return asyncio.run(with_http())
+from support.engine.yard import Yard
+from support.gateway.external_agents import ask, converse, post
+from support.gateway.incarnations import SECRET, Life, perform
 
 
 def test_an_agent_goes_on_with_its_key_and_its_attempt():
@@ -313,3 +262,35 @@ def test_the_secret_is_made_once_and_readable_to_its_owner_only(tmp_path):
         kept_secret(path)
     with pytest.raises(UsageError, match="No such file"):
         kept_secret(tmp_path / "nowhere" / "secret")
+
+
+def test_calls_at_once_of_an_agent_that_outlived_the_gateway_are_all_answered(monkeypatch):
+    """They come before the trajectory is open again, and only one of them can be the first."""
+    yard = Yard()
+    opening = asyncio.Event()
+    put = Offers.put
+
+    async def late(self, offer):
+        await opening.wait()
+        await put(self, offer)
+
+    async def body(http):
+        async with Life(yard, http) as first:
+            taken = await first.take()
+            await converse(http, taken, 1)
+        monkeypatch.setattr(Offers, "put", late)
+        async with Life(yard, http) as second:
+            moved = second.moved(taken)
+            asked = [
+                asyncio.create_task(ask(http, moved, {"role": "user", "content": f"part {n}"}))
+                for n in range(3)
+            ]
+            await asyncio.sleep(0.3)
+            opening.set()
+            statuses = [status for status, _ in await asyncio.gather(*asked)]
+            await second.complete(taken)
+            return statuses
+
+    assert perform(body) == [200, 200, 200]
+    assert len(yard.history().attempts) == 1
+    assert len(yard.history().generations) == 4

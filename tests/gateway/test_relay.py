@@ -2,75 +2,14 @@
 counts as heard when the client has heard it."""
 
 import asyncio
-from contextlib import asynccontextmanager
 
-import aiohttp
-from counter import CHAT, exchange, request, until
-from counter import post as raw_post
-from stage import Oracle
-from test_external import ask, converse, post
-from yard import Yard
-
-from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.http.relay import KEPT_TICKETS, Tickets
-from holdfast.gateway.workers.peers import WorkerPlace
-
-SECRET = b"s" * 32
-
-
-class Pair:
-    def __init__(self, yard: Yard, folder, http):
-        self.yard, self.http = yard, http
-        self.workers = [
-            ExternalRolloutProcessor(place=WorkerPlace(str(folder), index, 2)) for index in range(2)
-        ]
-
-    @property
-    def urls(self) -> list[str]:
-        return [worker.url for worker in self.workers]
-
-    async def take(self, url: str, **wanted) -> dict:
-        status, taken = await post(self.http, f"{url}/trajectories", {"wait": 10, **wanted})
-        assert status == 200, taken
-        return taken
-
-    def owner(self, taken: dict) -> int:
-        owns = [one._offers.of(taken["trajectory"]) is not None for one in self.workers]
-        assert sum(owns) == 1
-        return owns.index(True)
-
-    def through(self, taken: dict, index: int) -> dict:
-        """As if the address had led to this worker."""
-        url = self.urls[index]
-        bound = f"{url}/t/{taken['key']}"
-        return taken | {"openai_base_url": f"{url}/v1", "bound_url": bound}
-
-    def port(self, index: int) -> int:
-        return int(self.urls[index].rpartition(":")[2])
-
-
-@asynccontextmanager
-async def pair(folder, policy=None):
-    """Two trajectories, one at each worker."""
-    yard = Yard("a", "b", policy=policy)
-    async with aiohttp.ClientSession() as http:
-        found, works = Pair(yard, folder, http), []
-        for worker in found.workers:
-            engine = await yard.engine(worker, join=True, concurrency=1, lease_seconds=3.0)
-            run = await yard.journal.find_run("run")
-            worker.attach(yard.journal, run, secret=SECRET)
-            works.append(asyncio.create_task(engine.work()))
-        while not all(found.urls):
-            await asyncio.sleep(0.01)
-        try:
-            yield found
-        finally:
-            await asyncio.wait_for(asyncio.gather(*works), 120)
-
-
-async def complete(found: Pair, taken: dict, index: int) -> None:
-    url = found.through(taken, index)["bound_url"]
-    assert (await post(found.http, f"{url}/complete", {"reward": 1}))[0] == 200
+from holdfast.gateway.workers.peers import TAKE, Peers
+from support.gateway.counter import CHAT, HELLO, exchange, request, until
+from support.gateway.counter import post as raw_post
+from support.gateway.external_agents import ask, converse, post
+from support.gateway.worker_pairs import complete, pair
+from support.rollout.stage import Oracle
 
 
 def test_every_worker_gives_and_answers_every_trajectory(tmp_path):
@@ -179,3 +118,82 @@ def test_an_answer_that_did_not_arrive_is_unheard_whichever_is_told_first():
     for number in range(2 * KEPT_TICKETS):
         tickets.put(f"{number}", Heard())
     assert len(tickets._told) == KEPT_TICKETS
+
+
+def test_requests_in_the_shape_that_proxies_get_are_answered_at_every_worker(tmp_path):
+    async def body():
+        async with pair(tmp_path) as found:
+            one, two = [await found.take(found.urls[0]) for _ in range(2)]
+            statuses = []
+            for at in range(2):
+                url = f"http://gateway.example:80/t/{one['key']}{CHAT}"
+                for path in (url, f"{url}?api-version=1", f"/t/{one['key']}/v1%2Fchat/completions"):
+                    reply = await exchange(found.port(at), raw_post(path, HELLO))
+                    statuses.append(reply.status)
+            for taken in (one, two):
+                await complete(found, taken, 0)
+            return statuses
+
+    assert asyncio.run(body()) == [200] * 6
+
+
+def test_a_body_that_is_asked_for_is_asked_for_once(tmp_path):
+    async def body():
+        async with pair(tmp_path) as found:
+            one, two = [await found.take(found.urls[0]) for _ in range(2)]
+            wrong = found.owner(one) ^ 1
+            key = f"Bearer {one['key']}"
+            raw = raw_post(CHAT, HELLO, Authorization=key, Expect="100-continue")
+            # What it knows of the owner is wrong, so that it looks twice.
+            found.workers[wrong]._peers._owners[one["trajectory"]] = wrong ^ 1
+            told_by, tries = Peers._told_by, []
+
+            async def unsure(self, index, visit, body):
+                tries.append(index)
+                return None if len(tries) == 1 else await told_by(self, index, visit, body)
+
+            Peers._told_by = unsure
+            try:
+                reply = await exchange(found.port(wrong), raw)
+            finally:
+                Peers._told_by = told_by
+            for taken in (one, two):
+                await complete(found, taken, 0)
+            return reply.raw
+
+    raw = asyncio.run(body())
+    assert raw.count(b"100 Continue") == 1
+    assert raw.count(b"HTTP/1.1 200") == 1
+
+
+def test_a_trajectory_that_nobody_heard_of_in_the_end_is_given_again(tmp_path, monkeypatch):
+    """Another worker gave it, and the client left while that was on its way."""
+    told, ask = asyncio.Event(), Peers.ask
+
+    async def on_its_way(self, index, path, body=None):
+        answer = await ask(self, index, path, body)
+        if path == TAKE and answer is not None and answer[0] == 200 and not told.is_set():
+            told.set()
+            await asyncio.sleep(0.3)
+        return answer
+
+    monkeypatch.setattr(Peers, "ask", on_its_way)
+
+    async def body():
+        async with pair(tmp_path) as found:
+            one = await found.take(found.urls[0])
+            assert found.owner(one) == 0
+            leaving = asyncio.create_task(post(found.http, f"{found.urls[0]}/trajectories", {}))
+            await told.wait()
+            leaving.cancel()
+            await asyncio.wait({leaving})
+            status, two = await post(found.http, f"{found.urls[0]}/trajectories", {"wait": 5})
+            if status != 200:
+                _, two = await post(
+                    found.http, f"{found.urls[1]}/trajectories", {"task": "b", "sample": 0}
+                )
+            for taken in (one, two):
+                await complete(found, taken, 0)
+            return status
+
+    assert asyncio.run(body()) == 200

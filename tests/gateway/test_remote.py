@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from service import AgentService
-from yard import Yard
+from aiohttp import web
 
 from holdfast.gateway.agents.remote import RemoteRolloutProcessor
 from holdfast.records.errors import UsageError
+from support.engine.yard import Yard
+from support.gateway.agent_service import AgentService
 
 
 def run(yard: Yard, service: AgentService, **options) -> None:
@@ -90,3 +91,27 @@ def test_a_service_out_of_reach_is_the_environments_failure():
 def test_an_address_is_checked_first():
     with pytest.raises(UsageError, match="is no address"):
         RemoteRolloutProcessor("agents.example.org")
+
+
+def test_a_service_that_answers_in_no_text_has_broken():
+    async def started(_: web.Request) -> web.Response:
+        return web.Response(body=b'{"id": "\xff"}', content_type="application/json")
+
+    yard = Yard()
+
+    async def body():
+        app = web.Application()
+        app.router.add_post("/runs", started)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = site._server.sockets[0].getsockname()[1]
+        try:
+            solve = RemoteRolloutProcessor(f"http://127.0.0.1:{port}")
+            await yard.work(solve, max_retry=0)
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(body())
+    assert {str(one.cause) for one in yard.history().failures} == {"environment"}

@@ -7,11 +7,11 @@ from typing import Any
 
 import openai
 import pytest
-from wire_host import WireHost
 
 from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
+from support.gateway.wire_server import WireHost
 
 # A folder called agents would do for `agents` alone.
 pytest.importorskip("agents.run")

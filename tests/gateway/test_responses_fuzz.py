@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai_answers import CALL, TEXT, answered, choice
 
 from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
+from support.gateway.openai_answers import CALL, TEXT, answered, choice
 
 WIRE = OpenAIResponses()
 ANSWER = answered(choice(TEXT, calls=(CALL,), reasoning="Let me think."))

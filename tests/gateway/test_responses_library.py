@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import openai
 import pytest
 from openai.types.responses import Response
-from openai_answers import TEXT, answered, choice
-from wire_host import WireHost
 
 from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask, RequestRejected
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
+from support.gateway.openai_answers import TEXT, answered, choice
+from support.gateway.wire_server import WireHost
 
 T = TypeVar("T")
 PATH = "/v1/responses"

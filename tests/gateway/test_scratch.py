@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from outpost import is_running, until
 
 from holdfast.environments.workspace import folder as folders
 from holdfast.gateway.agents import temp_dirs
 from holdfast.gateway.agents.temp_dirs import WORKING
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.testing import FakeEngine
+from support.gateway.outpost import REPLIES, Agent, Outpost, holding, is_running, until, work
 
 HOLDS = """
 import asyncio, subprocess, sys
@@ -276,3 +276,66 @@ def test_an_attempt_that_is_cancelled_while_it_gets_its_folder_does_not_keep_it(
     first = asyncio.run(folder_of(KEY))
     asyncio.run(cancelled())
     assert asyncio.run(folder_of(KEY)) == first
+
+
+ASKING_AGENT = """
+import json, os, urllib.request
+task = json.load(open(os.environ["HOLDFAST_TASK"]))
+body = json.dumps({"model": "m", "messages": task["messages"]}).encode()
+urllib.request.urlopen(urllib.request.Request(os.environ["HOLDFAST_URL"] + "/v1/chat/completions",
+    body, {"Content-Type": "application/json"})).read()
+"""
+
+ASKING_DRIVER = """
+import sys, holdfast
+solve = holdfast.BlackBoxRolloutProcessor([sys.executable, {agent!r}])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_that_is_somebody_elses_is_told_before_the_first_attempt(tmp_path):
+    agent, driver, tmp = tmp_path / "agent.py", tmp_path / "driver.py", tmp_path / "tmp"
+    agent.write_text(ASKING_AGENT)
+    driver.write_text(ASKING_DRIVER.format(agent=str(agent)))
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"id": "a", "prompt": "do it"}) + "\n")
+    theirs = tmp / f"holdfast-agents-{os.geteuid()}"
+    theirs.mkdir(parents=True)
+    os.chown(theirs, 1234, 1234)
+    with FakeEngine() as engine:
+        words = [
+            *(sys.executable, "-m", "holdfast", "run", driver, "--run", "r", "--quiet"),
+            *("--tasks", tmp_path / "tasks.jsonl", "--journal", tmp_path / "journal.db"),
+            *("--policy", engine.url, "--model", engine.model),
+        ]
+        env = {**os.environ, "TMPDIR": str(tmp)}
+        done = subprocess.run(
+            [str(word) for word in words], env=env, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 2, done.stderr
+        assert "belongs to somebody else" in done.stderr
+        os.chown(theirs, os.geteuid(), os.getegid())
+        # Nothing has failed for good: the same command goes on.
+        assert subprocess.run([str(word) for word in words], env=env, timeout=60).returncode == 0
+        assert engine.stats().completions == 1
+
+
+def test_workers_find_each_other_wherever_the_temporary_folder_is(tmp_path):
+    """A socket's address has about a hundred bytes."""
+    far = tmp_path / ("f" * 90)
+    far.mkdir()
+    with FakeEngine(replies=REPLIES) as engine:
+        outpost = Outpost(tmp_path / "o", engine, "--workers", 2, "--concurrency", 4)
+        try:
+            outpost.start(TMPDIR=str(far))
+            until(lambda: holding(outpost) == ["0", "0"])
+            assert work(outpost, Agent(outpost), Agent(outpost)) == 0, outpost.said
+        finally:
+            outpost.close()
+
+
+def test_only_what_needs_short_addresses_goes_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("f" * 90)))
+    assert temp_dirs.root().startswith(str(tmp_path))
+    assert not temp_dirs.root(for_sockets=True).startswith(str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", "/var/tmp")
+    assert temp_dirs.root(for_sockets=True) == temp_dirs.root()

@@ -5,7 +5,11 @@ import asyncio
 import anthropic
 import openai
 import pytest
-from counter import (
+
+from holdfast.gateway.limits import GatewayLimits
+from holdfast.gateway.protocol.keys import Bearer, Keys
+from holdfast.records.errors import ContextOverflow
+from support.gateway.counter import (
     BODIES,
     CHAT,
     COUNT,
@@ -18,10 +22,6 @@ from counter import (
     post,
     request,
 )
-
-from holdfast.gateway.limits import GatewayLimits
-from holdfast.gateway.protocol.keys import Bearer, Keys
-from holdfast.records.errors import ContextOverflow
 
 
 def perform(body):

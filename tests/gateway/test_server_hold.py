@@ -3,10 +3,20 @@
 import asyncio
 
 import pytest
-from counter import BODIES, CHAT, HELLO, Reply, exchange, narrow, opened, post, until
 
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.records.errors import UsageError
+from support.gateway.counter import (
+    BODIES,
+    CHAT,
+    HELLO,
+    Reply,
+    exchange,
+    narrow,
+    opened,
+    post,
+    until,
+)
 
 PINGS = GatewayLimits(ping_seconds=0.02)
 

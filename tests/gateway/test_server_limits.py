@@ -1,12 +1,18 @@
 """Clients that send too much, too slowly or nonsense, that do not read, or that go away."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import logging
+import zlib
 
 import pytest
-from counter import (
+
+from holdfast.gateway import server
+from holdfast.gateway.limits import GatewayLimits
+from holdfast.gateway.wires.openai.chat import OpenAIChat
+from support.gateway.counter import (
     BODIES,
     CHAT,
     COUNT,
@@ -20,9 +26,6 @@ from counter import (
     request,
     until,
 )
-
-from holdfast.gateway.limits import GatewayLimits
-from holdfast.gateway.wires.openai.chat import OpenAIChat
 
 SECRET = "canary-0123456789"
 SMALL = GatewayLimits(body=10_000, body_seconds=1.0, write_seconds=1.0, idle_seconds=1.0)
@@ -246,3 +249,33 @@ def test_what_nobody_foresaw_is_a_500_without_internals_and_one_line_in_the_log(
     assert "run/t/0" in error.getMessage()
     assert "KeyError" in error.getMessage()
     assert "canary" not in caplog.text
+
+
+def packed(megabytes: int) -> bytes:
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return b"".join(packer.compress(b" " * 2**20) for _ in range(megabytes)) + packer.flush()
+
+
+def test_the_rest_of_a_packed_body_that_is_refused_is_not_unpacked(monkeypatch):
+    refused, refuse = [], server.refuse
+
+    async def kept(visit, why):
+        refused.append(visit.request)
+        return await refuse(visit, why)
+
+    monkeypatch.setattr(server, "refuse", kept)
+
+    async def body():
+        async with opened() as (counter, _, binding):
+            bomb = post(CHAT, packed(100), Content_Encoding="gzip")
+            with contextlib.suppress(ConnectionResetError):  # It was still sending.
+                assert (await exchange(counter.port, bomb)).status == 401
+            await asyncio.sleep(0.1)
+            assert refused[0].content.total_bytes < 10_000_000
+            # A small one that is refused, and one that is not, are as any other.
+            small = zlib.compress(b"{}")
+            raw = post(CHAT, small, Content_Encoding="deflate")
+            assert (await exchange(counter.port, raw)).status == 401
+            assert (await exchange(counter.port, post(CHAT, HELLO, binding))).status == 200
+
+    asyncio.run(body())

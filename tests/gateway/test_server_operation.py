@@ -8,13 +8,13 @@ import subprocess
 
 import aiohttp
 import pytest
-from counter import CHAT, HELLO, MESSAGES, exchange, opened, post, request
 
 from holdfast.gateway.address import Address
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.errors import UsageError
+from support.gateway.counter import CHAT, HELLO, MESSAGES, exchange, opened, post, request
 
 TOKEN = "a-token-of-some-length"
 

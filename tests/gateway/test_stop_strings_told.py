@@ -1,10 +1,10 @@
 """A stop string ends a reply and is no part of what is told; the tokens keep it."""
 
 import pytest
-from stage import Oracle
-from yard import Yard
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
+from support.engine.yard import Yard
+from support.rollout.stage import Oracle
 
 REPLY = "Thought: look\nObservation:"
 TOLD = "Thought: look\n"

@@ -4,11 +4,12 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from counter import exchange, opened, post, request, until
 
 import holdfast
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.records.step import ToolIntent
+from holdfast.rollout.tools.tool import tools_of
+from support.gateway.counter import exchange, opened, post, request, until
 
 
 class Shop:
@@ -371,3 +372,51 @@ def test_an_agent_that_goes_on_from_a_later_state_makes_other_calls_than_those_b
         assert [one[-1] for one in found] == ["3", "2", "4"]
 
     session(scenario)
+
+
+class Till:
+    """A tool whose first call hangs."""
+
+    def __init__(self) -> None:
+        self.did = 0
+
+    @property
+    def tools(self):
+        @holdfast.tool(contract="at_most_once")
+        async def pay(amount: int) -> str:
+            """Moves money."""
+            self.did += 1
+            number = self.did
+            if number == 1:
+                await asyncio.Event().wait()
+            return f"payment {number}"
+
+        return tools_of([pay], where="tools")
+
+
+async def pay(counter, binding):
+    return await exchange(counter.port, post("/tools/pay", {"amount": 1}, binding))
+
+
+def test_the_call_that_was_lost_is_the_one_that_never_ended(monkeypatch):
+    """The other one was told already, although it began later."""
+    monkeypatch.setattr("holdfast.gateway.calls.tool_calls.LAST_SECONDS", 0.05)
+
+    async def body():
+        till = Till()
+        async with opened() as (counter, first, binding):
+            first.offer(till.tools)
+            lost = asyncio.create_task(pay(counter, binding))
+            await until(lambda: till.did == 1)
+            assert (await pay(counter, binding)).json["content"] == "payment 2"
+            counter.gateway.release(binding)
+            await first.aclose()
+            await lost
+            async with counter.attempt() as (later, binding):
+                later.offer(till.tools)
+                later.go_on()
+                again = (await pay(counter, binding)).json
+                assert (again["is_error"], again["error"]) == (True, "interrupted")
+                assert (await pay(counter, binding)).json["content"] == "payment 3"
+
+    asyncio.run(body())

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from counter import exchange, opened, post
 
 import holdfast
 from holdfast.rollout.tools.tool import tools_of
+from support.gateway.counter import exchange, opened, post
 
 mcp = pytest.importorskip("mcp")
 
@@ -102,3 +102,17 @@ def test_a_call_with_an_id_in_its_meta_is_one_call():
 
     asyncio.run(run())
     assert did == ["pay 1"]
+
+
+def test_what_is_left_empty_in_a_message_of_mcp_may_be_null():
+    async def body():
+        async with opened() as (counter, _, binding):
+            asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": None}
+            reply = await exchange(counter.port, post("/mcp", asked, binding))
+            assert reply.json["result"] == {"tools": []}
+            call = {"name": "nothing", "arguments": None, "_meta": None}
+            asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+            reply = await exchange(counter.port, post("/mcp", asked, binding))
+            assert "there is no tool 'nothing'" in reply.json["error"]["message"]
+
+    asyncio.run(body())

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from counter import CHAT, HELLO, MESSAGES, RESPONSES, exchange, opened, post
-from live_stage import ThinkingBytes
-from stage import Oracle, Play
 
 from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
 from holdfast.policy.rendering.parse_tool_calls import hermes, without_calls
 from holdfast.records.message import Message, Role, user
+from support.gateway.counter import CHAT, HELLO, MESSAGES, RESPONSES, exchange, opened, post
+from support.gateway.streams import ThinkingBytes
+from support.rollout.stage import Oracle, Play
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 SAID = f"So: {CALL}"

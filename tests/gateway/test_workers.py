@@ -9,10 +9,21 @@ import urllib.error
 import urllib.request
 
 import pytest
-from outpost import REPLIES, RUN, SIGKILLED, TURNS, Agent, Outpost, is_running, posted, until, work
 
 from holdfast.journal.damage.check import check
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.gateway.outpost import (
+    REPLIES,
+    RUN,
+    SIGKILLED,
+    TURNS,
+    Agent,
+    Outpost,
+    is_running,
+    posted,
+    until,
+    work,
+)
 
 TASKS = tuple("abcdef")
 

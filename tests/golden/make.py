@@ -8,9 +8,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from builders import finished, generated, joined, make_tasks, scored, spec, started, value
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.sqlite import schema
 from holdfast.journal.sqlite.journal import SqliteJournal, plain_connect
@@ -31,6 +30,7 @@ from holdfast.records.step import (
     VersionSpan,
 )
 from holdfast.records.trajectory import Status
+from support.records import finished, generated, joined, make_tasks, scored, spec, started, value
 
 HERE = Path(__file__).parent
 FAILURE = Failure(Cause.INFRASTRUCTURE, True, "EngineUnavailable", "reset by peer", "Traceback …")

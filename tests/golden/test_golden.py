@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from builders import joined, values
 from holdfast.journal.damage.check import check
 from holdfast.journal.sqlite import schema
 from holdfast.journal.sqlite.journal import SqliteJournal
@@ -18,6 +17,7 @@ from holdfast.records.history import History, stream_of
 from holdfast.records.sample import samples_of
 from holdfast.records.step import EnvironmentStepped
 from holdfast.records.trajectory import Status
+from support.records import joined, values
 
 HERE = Path(__file__).parent
 

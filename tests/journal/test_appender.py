@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from builders import ready, sql, values
 from holdfast.journal.damage.check import check
 from holdfast.journal.journal import Lease
 from holdfast.journal.sqlite import appends
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import LeaseLost
 from holdfast.testing.faulty_journal import FaultyConnections
+from support.records import ready, sql, values
 
 
 def play(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from builders import joined, ready, sql, values
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.journal import SqliteJournal, plain_connect
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
+from support.records import joined, ready, sql, values
 
 VICTIM, NEIGHBOUR = 2, 1
 LOG = values(0, 1, 2, 3, 4)

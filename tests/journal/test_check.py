@@ -8,20 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from builders import (
-    finished,
-    generated,
-    joined,
-    make_tasks,
-    ready,
-    scored,
-    settle,
-    spec,
-    sql,
-    started,
-    value,
-    values,
-)
 from holdfast.journal.damage.check import check
 from holdfast.journal.sqlite import schema
 from holdfast.journal.sqlite.journal import SqliteJournal
@@ -38,6 +24,20 @@ from holdfast.records.step import (
     VersionSpan,
 )
 from holdfast.records.trajectory import Status
+from support.records import (
+    finished,
+    generated,
+    joined,
+    make_tasks,
+    ready,
+    scored,
+    settle,
+    spec,
+    sql,
+    started,
+    value,
+    values,
+)
 
 
 def log(

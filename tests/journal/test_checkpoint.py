@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from builders import ready, value
 from holdfast.journal.damage.check import check
 from holdfast.journal.sqlite import checkpoint
 from holdfast.journal.sqlite.journal import SqliteJournal
+from support.records import ready, value
 
 RECORD = 50_000
 

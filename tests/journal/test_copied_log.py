@@ -13,10 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from lost_log import FRAME, HEADER, PAGE, Files, killed_writer, offset
 from msgspec.structs import replace
 
-from builders import make_tasks, spec
 from holdfast.journal.damage.check import accept_loss, check
 from holdfast.journal.files.wal import _checksum
 from holdfast.journal.sqlite.commits import last_number
@@ -24,6 +22,8 @@ from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.losses import find_loss
 from holdfast.journal.sqlite.schema import JournalDamaged
 from holdfast.records.errors import JournalError
+from support.journal.lost_log import FRAME, HEADER, PAGE, Files, killed_writer, offset
+from support.records import make_tasks, spec
 
 OWNER = 12345
 

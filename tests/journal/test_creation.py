@@ -9,14 +9,14 @@ import random
 from pathlib import Path
 
 import pytest
-from simulated_disk import DiskConnection, SimulatedDisk, after_power_loss
 
-from builders import make_tasks, ready, spec, value
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.files.wal import PAGE_SIZE
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.schema import JournalDamaged, prepare
 from holdfast.records.errors import JournalError
+from support.journal.simulated_disk import DiskConnection, SimulatedDisk, after_power_loss
+from support.records import make_tasks, ready, spec, value
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from builders import joined, ready, settle, sql, started, values
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.schema import PAGE_SIZE, JournalDamaged
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
+from support.records import joined, ready, settle, sql, started, values
 
 NO_TEXT = "CAST(x'ff41' AS TEXT)"
 NAMES = [f"task{number}" for number in range(8)]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from builders import make_tasks, ready, spec, values
 from holdfast.journal.journal import Journal
 from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
 from holdfast.testing.faulty_journal import FaultyConnections, FaultyJournal, When
+from support.records import make_tasks, ready, spec, values
 
 
 def test_a_faulty_journal_has_every_operation() -> None:

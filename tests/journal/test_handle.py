@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from builders import files_open, ready, value, values
 from holdfast.journal.damage.check import check
 from holdfast.journal.journal import Lease
 from holdfast.journal.sqlite import checkpoint
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
+from support.paths import TESTS
+from support.records import files_open, ready, value, values
 
-HERE = Path(__file__).parent
 Body = Callable[[SqliteJournal, Lease], Awaitable[None]]
 
 
@@ -64,7 +64,7 @@ int fsync(int fd) {
 ON_A_FAILING_DISK = """
 import asyncio, os, sys
 from pathlib import Path
-from builders import ready, values
+from support.records import ready, values
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
 
@@ -102,7 +102,7 @@ def test_what_could_not_be_synced_is_not_acknowledged(tmp_path: Path) -> None:
         **os.environ,
         "LD_PRELOAD": str(library),
         "FAILING": str(tmp_path / "failing"),
-        "PYTHONPATH": str(HERE.parent),
+        "PYTHONPATH": str(TESTS),
     }
     told = subprocess.run(
         [sys.executable, "-c", ON_A_FAILING_DISK], cwd=tmp_path, env=env, text=True,
@@ -157,7 +157,7 @@ def test_a_forked_process_is_told_to_open_it_anew(tmp_path: Path) -> None:
     script = """
 import asyncio, os, sys
 from pathlib import Path
-from builders import ready, values
+from support.records import ready, values
 from holdfast.journal.sqlite.journal import SqliteJournal
 
 async def main():
@@ -179,7 +179,7 @@ async def main():
 
 asyncio.run(main())
 """
-    env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    env = {**os.environ, "PYTHONPATH": str(TESTS)}
     told = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, env=env, text=True,
         capture_output=True, timeout=120, check=False,

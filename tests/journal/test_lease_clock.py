@@ -12,17 +12,17 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from builders import make_tasks, me, someone_else, spec, values
 from holdfast.journal.damage.check import repair
 from holdfast.journal.lease_clock import BootClock, Instant
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import LeaseLost, RunHeld
-from namespaces import (
+from support.namespaces import (
     IN_A_PID_NAMESPACE,
     IN_A_TIME_NAMESPACE,
     needs_namespaces,
     needs_time_namespaces,
 )
+from support.records import make_tasks, me, someone_else, spec, values
 
 LEASE = 30.0
 YEAR = 365 * 86400.0

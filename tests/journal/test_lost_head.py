@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from builders import finished, joined, ready, settle_one, sql, started, values
 from holdfast.engine.report import build
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.journal import Lease
@@ -15,6 +14,7 @@ from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
+from support.records import finished, joined, ready, settle_one, sql, started, values
 
 LOG: list[Record] = [started(), *values(1, 2, 3, 4)]
 VICTIM = 2

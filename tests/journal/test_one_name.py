@@ -14,8 +14,9 @@ import pytest
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
+from support.paths import SUPPORT
 
-HERE = Path(__file__).parent
+HERE = SUPPORT / "journal"
 OPEN = "import sys, pathlib; from holdfast.journal.sqlite.journal import SqliteJournal as J; "
 WRITE = f"{OPEN} J(pathlib.Path(sys.argv[1]))"
 READ = f"import asyncio; {OPEN} asyncio.run(J(pathlib.Path(sys.argv[1]), read_only=True).runs())"

@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 from msgspec import Struct
-from simulated_disk import (
+
+from holdfast.journal.damage.check import check
+from holdfast.journal.sqlite import checkpoint, commits
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.losses import find_loss
+from holdfast.records.errors import JournalError
+from holdfast.records.step import Record
+from holdfast.records.trajectory import Status
+from support.journal.simulated_disk import (
     DiskConnection,
     DiskWitness,
     Event,
@@ -24,15 +32,7 @@ from simulated_disk import (
     Sync,
     after_power_loss,
 )
-
-from builders import ready, value
-from holdfast.journal.damage.check import check
-from holdfast.journal.sqlite import checkpoint, commits
-from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.journal.sqlite.losses import find_loss
-from holdfast.records.errors import JournalError
-from holdfast.records.step import Record
-from holdfast.records.trajectory import Status
+from support.records import ready, value
 
 SEED = int(os.environ.get("HOLDFAST_SEED", random.randrange(10**6)))
 

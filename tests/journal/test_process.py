@@ -12,7 +12,7 @@ from msgspec import structs
 
 from holdfast.journal.journal import WorkerIdentity
 from holdfast.journal.process import is_gone, this_process
-from namespaces import IN_A_PID_NAMESPACE, needs_namespaces
+from support.namespaces import IN_A_PID_NAMESPACE, needs_namespaces
 
 _SAYS_WHO_IT_IS = """
 import msgspec

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from builders import make_tasks, spec
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.sqlite.journal import SqliteJournal, connect_to_read
 from holdfast.journal.sqlite.schema import JournalDamaged
 from holdfast.records.errors import JournalError
+from support.records import make_tasks, spec
 
 
 @pytest.fixture

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from builders import (
+from holdfast.journal.damage.check import check, repair
+from holdfast.journal.journal import Cut, Journal
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.records.errors import JournalCorrupt, LeaseLost, RunHeld
+from holdfast.records.history import History
+from holdfast.records.step import Record
+from holdfast.records.trajectory import Status
+from support.records import (
     finished,
     generated,
     joined,
@@ -18,13 +25,6 @@ from builders import (
     started,
     values,
 )
-from holdfast.journal.damage.check import check, repair
-from holdfast.journal.journal import Cut, Journal
-from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.records.errors import JournalCorrupt, LeaseLost, RunHeld
-from holdfast.records.history import History
-from holdfast.records.step import Record
-from holdfast.records.trajectory import Status
 
 LOG: list[Record] = [started(), generated("0"), *values(1, 2), finished(), scored()]
 VICTIM, NEIGHBOUR = 2, 1

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from builders import sql
 from holdfast.journal import open_journal
 from holdfast.journal.damage.check import check, repair
 from holdfast.journal.memory import MemoryJournal
@@ -19,6 +18,8 @@ from holdfast.journal.sqlite import schema
 from holdfast.journal.sqlite.journal import SqliteJournal, connect_to_read
 from holdfast.records.errors import JournalError, JournalNewer, NotAJournal
 from holdfast.records.step import Record
+from support import paths
+from support.records import sql
 
 
 def make(path: Path) -> None:
@@ -95,7 +96,7 @@ def test_missing_folders_are_made_and_the_file_is_private(tmp_path: Path) -> Non
 
 
 def test_the_log_beside_the_file_is_private_too(tmp_path: Path) -> None:
-    from builders import make_tasks, spec
+    from support.records import make_tasks, spec
 
     async def body() -> set[int]:
         journal = SqliteJournal(tmp_path / "journal.db")
@@ -186,7 +187,7 @@ def test_reading_an_empty_file_says_that_nothing_is_recorded(tmp_path: Path) -> 
 
 # --- older versions
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "journal-v1.db"
+GOLDEN = paths.GOLDEN / "journal-v1.db"
 
 
 @pytest.fixture

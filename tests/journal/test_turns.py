@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from builders import ready, values
 from holdfast.journal.journal import Lease
 from holdfast.journal.sqlite import writer
 from holdfast.journal.sqlite.journal import BUSY_SECONDS, SqliteJournal
 from holdfast.records.errors import JournalError
+from support.records import ready, values
 
 PATIENCE = 60.0
 

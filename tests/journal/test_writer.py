@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from builders import files_open, make_tasks, ready, spec, sql, value, values
 from holdfast.journal.sqlite import writer
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError
+from support.records import files_open, make_tasks, ready, spec, sql, value, values
 
 
 def test_concurrent_appends_share_commits(tmp_path: Path) -> None:

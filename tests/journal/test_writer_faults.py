@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from builders import files_open, joined, make_tasks, ready, spec, value, values
 from holdfast.journal.damage.check import check
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import JournalError, JournalFull, LeaseLost
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
 from holdfast.testing.faulty_journal import DISK_FULL, FaultyConnections, When
+from support.records import files_open, joined, make_tasks, ready, spec, value, values
 
 WHENS = (When.BEFORE, When.AFTER)
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from asking import ONCE, ids, logprobs, sample
-from canned import Answer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +17,8 @@ from holdfast.policy.policy import Completion, Request
 from holdfast.records.errors import BadAnswer, EngineUnavailable
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource, VersionSpan
+from support.policy.canned_server import Answer
+from support.policy.clients import ONCE, ids, logprobs, sample
 
 REQUEST = Request(array("i", [1, 2, 3]), Sampling(max_tokens=4), seed=1, id="r")
 GOOD: dict[str, Any] = {

@@ -4,10 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from asking import ONCE, QUICK, ids, policy_at, run, sample, until
-from canned import DONE, Answer, Canned, Pause, forever, sse
-from keeping import Kept, draft_of
-from spoken import MODEL, PATHS, events, models, plain, request, said, streamed
 
 from holdfast.policy.client import endpoint as endpoints
 from holdfast.policy.client.circuit_breaker import FAILURES_IN_A_ROW, CircuitBreaker
@@ -25,6 +21,10 @@ from holdfast.records.errors import (
     PolicyRefused,
 )
 from holdfast.testing import ManualClock
+from support.policy.answers import MODEL, PATHS, events, models, plain, request, said, streamed
+from support.policy.canned_server import DONE, Answer, Canned, Pause, forever, sse
+from support.policy.clients import ONCE, QUICK, ids, policy_at, run, sample, until
+from support.policy.drafts import Kept, draft_of
 
 VLLM = Kind.VLLM
 PATH = PATHS[VLLM]

@@ -2,7 +2,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from chat_models import QWEN3, TEMPLATES, write_model
 
 from holdfast.policy.rendering.family import FamilyRenderer, families
 from holdfast.policy.rendering.renderer import ByteRenderer
@@ -10,6 +9,7 @@ from holdfast.policy.rendering.select import renderer_for
 from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import user
+from support.policy.chat_models import QWEN3, TEMPLATES, write_model
 
 # How prime-qwen3 speaks when there is nothing but users and assistants.
 CHATML = (

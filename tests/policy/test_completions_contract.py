@@ -4,14 +4,12 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.testing import FakeEngine
-
-WIRE = Path(__file__).parent.parent / "wire"
+from support.paths import WIRE
 
 
 @pytest.fixture(scope="module")

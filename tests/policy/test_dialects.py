@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from spoken import PROMPT
 
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import Kind, SampleRequest, Unusable
 from holdfast.policy.policy import Request
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 from holdfast.records.sampling import Sampling
+from support.policy.answers import PROMPT
 
 SAMPLING = Sampling(50, temperature=0.5, top_p=0.9, stop=("END",))
 TOOLS = ({"type": "function", "function": {"name": "add"}},)

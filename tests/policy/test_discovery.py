@@ -4,11 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from asking import ONCE, QUICK, ids, policy_at, run
-from canned import Answer, Canned
-from keeping import Kept, draft_of
-from recordings import recorded
-from spoken import PATHS, TOKEN_KINDS, max_tokens_of, models, plain, request, streamed
 
 from holdfast.policy.client.discovery import check_spoken
 from holdfast.policy.client.replicas import EnginePolicy
@@ -22,6 +17,19 @@ from holdfast.records.errors import (
     PolicyRefused,
 )
 from holdfast.records.message import user
+from support.policy.answers import (
+    PATHS,
+    TOKEN_KINDS,
+    max_tokens_of,
+    models,
+    plain,
+    request,
+    streamed,
+)
+from support.policy.canned_server import Answer, Canned
+from support.policy.clients import ONCE, QUICK, ids, policy_at, run
+from support.policy.drafts import Kept, draft_of
+from support.policy.recordings import recorded
 
 GENERATE = PATHS[Kind.VLLM_GENERATE]
 COMPLETIONS = PATHS[Kind.VLLM]

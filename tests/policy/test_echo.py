@@ -2,17 +2,17 @@
 
 import msgspec
 import pytest
-from asking import ONCE, ids, sample
-from canned import Answer
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
-from spoken import encoded, request, said
 
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.dialects.reading import without_echo
 from holdfast.records.errors import BadAnswer
+from support.policy.answers import encoded, request, said
+from support.policy.canned_server import Answer
+from support.policy.clients import ONCE, ids, sample
 
 SENT = Raw(b"[1,2,3]")
 NAMES_PROMPT = (Kind.VLLM, Kind.VLLM_GENERATE, Kind.FIREWORKS)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from chat_models import TEMPLATES, write_model
 
 from holdfast.policy.rendering.family import FamilyRenderer
 from holdfast.policy.rendering.jinja import template_of
@@ -14,6 +13,7 @@ from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.errors import Unsupported
 from holdfast.records.message import system, user
+from support.policy.chat_models import TEMPLATES, write_model
 
 READING = (
     "{%- if reasoning_effort is defined %}{{ '<|im_start|>system\\nReasoning: ' "

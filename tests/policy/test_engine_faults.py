@@ -4,7 +4,6 @@ import asyncio
 from array import array
 
 import pytest
-from faking import QUICK, request, sample, sample_now
 
 from holdfast.clock import SystemClock
 from holdfast.policy.client.replicas import EnginePolicy
@@ -20,6 +19,7 @@ from holdfast.records.errors import (
     PolicyRefused,
 )
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.policy.fake_engines import QUICK, request, sample, sample_now
 
 
 class HastyClock(SystemClock):

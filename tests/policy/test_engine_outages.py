@@ -4,7 +4,6 @@ import asyncio
 
 import aiohttp
 import pytest
-from faking import QUICK, gate_of, request, sample, sample_now, until
 
 from holdfast.policy.client import circuit_breaker as gates
 from holdfast.policy.client.completion_builder import Sampled
@@ -18,6 +17,7 @@ from holdfast.records.errors import (
     EngineUnavailable,
 )
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.policy.fake_engines import QUICK, gate_of, request, sample, sample_now, until
 
 
 @pytest.fixture(autouse=True)

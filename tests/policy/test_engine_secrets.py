@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
 import pytest
-from faking import QUICK, request, sample
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import (
@@ -19,6 +18,7 @@ from holdfast.records.errors import (
 )
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.faults import HARMLESS
+from support.policy.fake_engines import QUICK, request, sample
 
 KEY = "correct-horse-battery-staple"
 

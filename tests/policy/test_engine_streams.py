@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from faking import PROMPT, QUICK, sample_now
-from keeping import Kept
-from spoken import TOKEN_KINDS
 
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Partial, Request
@@ -16,6 +13,9 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.tokens import count, unpack_ids
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Dialect
+from support.policy.answers import TOKEN_KINDS
+from support.policy.drafts import Kept
+from support.policy.fake_engines import PROMPT, QUICK, sample_now
 
 INTERRUPTIONS = [
     FaultKind.ABORT,

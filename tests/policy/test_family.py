@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from chat_models import FAMILIES, TOOL, call, result, write_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from holdfast.policy.rendering.family import FamilyRenderer
 from holdfast.policy.rendering.tokenizer import Tokenizer, load_tokenizer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
+from support.policy.chat_models import FAMILIES, TOOL, call, result, write_model
 
 ASKED = [system("Be brief."), user("Look, naïvely: 雪.")]
 CALL = call("x", "functions.look:0")

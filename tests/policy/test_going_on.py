@@ -5,10 +5,13 @@ import hashlib
 from typing import Any
 
 import pytest
-from asking import QUICK, ids, logprobs, policy_at, run, sample, until
-from canned import DONE, Answer, Canned, Pause, forever, sse
-from keeping import Kept, draft_of
-from spoken import (
+
+from holdfast.policy.client import call as calls
+from holdfast.policy.dialects.dialect import Kind
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import EngineUnavailable
+from holdfast.records.step import VersionSource, VersionSpan
+from support.policy.answers import (
     PATHS,
     PROMPT,
     TOKEN_KINDS,
@@ -22,12 +25,9 @@ from spoken import (
     said,
     streamed,
 )
-
-from holdfast.policy.client import call as calls
-from holdfast.policy.dialects.dialect import Kind
-from holdfast.policy.retry import RetryPolicy
-from holdfast.records.errors import EngineUnavailable
-from holdfast.records.step import VersionSource, VersionSpan
+from support.policy.canned_server import DONE, Answer, Canned, Pause, forever, sse
+from support.policy.clients import QUICK, ids, logprobs, policy_at, run, sample, until
+from support.policy.drafts import Kept, draft_of
 
 VLLM = Kind.VLLM
 

@@ -5,12 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from asking import policy_at, run
-from canned import Answer, Canned
-from faking import QUICK, request, sample, sample_now
-from keeping import Kept
 from msgspec.structs import replace
-from spoken import models
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects import DIALECTS
@@ -23,6 +18,11 @@ from holdfast.records.sampling import Sampling, schema_text
 from holdfast.records.tokens import unpack_ids
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Dialect
+from support.policy.answers import models
+from support.policy.canned_server import Answer, Canned
+from support.policy.clients import policy_at, run
+from support.policy.drafts import Kept
+from support.policy.fake_engines import QUICK, request, sample, sample_now
 
 SCHEMA: dict[str, object] = {
     "type": "object",

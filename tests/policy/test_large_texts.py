@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from chat_models import QWEN3, TOOL, write_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from holdfast.policy.rendering.select import renderer_for
 from holdfast.policy.rendering.tokenizer import Tokenizer, load_tokenizer
 from holdfast.records.message import user
 from holdfast.records.tokens import ids_of, last_of
+from support.policy.chat_models import QWEN3, TOOL, write_model
 
 
 def words(count: int) -> str:

@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from chat_models import FAMILIES, TEMPLATES, TOOL, call, write_model
 
 from holdfast.policy.rendering.detokenize_stream import MOST_HELD, Increments
 from holdfast.policy.rendering.family import FamilyRenderer
@@ -14,6 +13,7 @@ from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.message import Message, Role, assistant, user
+from support.policy.chat_models import FAMILIES, TEMPLATES, TOOL, call, write_model
 
 WORDS = (
     *(
@@ -238,3 +238,37 @@ def test_a_reply_that_is_only_cut_reasoning_is_told_as_reasoning(renderers):
     told = check(renderer, ids, list(range(len(ids))))
     assert told[Channel.REASONING] == "Okay, so"
     assert renderer.parse(ids, prompt=renderer.render([assistant("x"), *ASKED], [])).reasoning
+
+
+@pytest.fixture(scope="module")
+def bare_renderers(tmp_path_factory):
+    tokenizer = load_tokenizer(write_model(tmp_path_factory.mktemp("model")))
+    return [ByteRenderer(), *(FamilyRenderer(tokenizer, family) for family in FAMILIES)]
+
+
+def told_bare(renderer, ids: list[int], chance: random.Random, stop=()) -> list:
+    live, told, at = LiveMessage(renderer, prompt=(), stop=stop, bare=True), [], 0
+    while at < len(ids):
+        size = chance.choice((1, 2, 5, 30))
+        told += live.take(ids[at : at + size])
+        at += size
+    return told
+
+
+def test_what_is_told_of_a_bare_completion_is_a_beginning_of_its_text(bare_renderers):
+    chance = random.Random(seed := random.randrange(2**32))
+    print(f"seed {seed}")
+    for renderer in bare_renderers:
+        for _ in range(20):
+            ids = random_reply(renderer, chance)
+            told = told_bare(renderer, ids, chance)
+            assert {channel for channel, _ in told} <= {Channel.CONTENT}
+            text = renderer.decode(ids, special=False)
+            assert text.startswith("".join(part for _, part in told))
+
+
+def test_text_after_a_token_that_is_none_is_told_and_a_stop_string_around_it_is_found():
+    ids = [*b"<think>one", ByteRenderer.OPEN, *b" two ST", ByteRenderer.OPEN, *b"OP three"]
+    told = told_bare(ByteRenderer(), ids, random.Random(1), stop=("STOP",))
+    assert "".join(part for _, part in told) == "<think>one two"
+    assert {channel for channel, _ in told} == {Channel.CONTENT}

@@ -6,12 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from asking import policy_at
-from canned import Answer, Asked, Canned
-from faking import QUICK, request, until
-from keeping import Kept
 from msgspec import structs
-from spoken import PATHS, models, plain
 
 from holdfast.policy.client import circuit_breaker as gates
 from holdfast.policy.client.replicas import EnginePolicy
@@ -22,6 +17,11 @@ from holdfast.records.logprobs import LogprobsMode
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Dialect
 from holdfast.testing.fake_engine.options import LogprobsMode as Mode
+from support.policy.answers import PATHS, models, plain
+from support.policy.canned_server import Answer, Asked, Canned
+from support.policy.clients import policy_at
+from support.policy.drafts import Kept
+from support.policy.fake_engines import QUICK, request, until
 
 DIALECTS: tuple[Dialect, ...] = ("vllm", "vllm-scale-out", "sglang", "fireworks")
 MODES: tuple[Mode, ...] = ("raw", "tempered", "processed")

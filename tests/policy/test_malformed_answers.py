@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from asking import ONCE, ids, logprobs, sample
-from canned import DONE, Answer, sse
 from hypothesis import given
 from hypothesis import strategies as st
-from spoken import PROMPT, TOKEN_KINDS, encoded, plain, request, said
 
 from holdfast.policy.client.completion_builder import Sampled
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import EngineSays, Kind, Unusable
 from holdfast.policy.policy import Draft, Partial
 from holdfast.records.errors import BadAnswer
+from support.policy.answers import PROMPT, TOKEN_KINDS, encoded, plain, request, said
+from support.policy.canned_server import DONE, Answer, sse
+from support.policy.clients import ONCE, ids, logprobs, sample
 
 NAMES_PROMPT = tuple(kind for kind in TOKEN_KINDS if kind is not Kind.SGLANG)
 HAS_SPANS = (Kind.VLLM, Kind.VLLM_GENERATE)

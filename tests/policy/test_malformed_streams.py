@@ -4,20 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from asking import ONCE, ids, logprobs, sample, until
-from canned import DONE, Answer, sse
-from keeping import Kept
-from spoken import (
-    PROMPT,
-    TOKEN_KINDS,
-    events,
-    logprobs_of,
-    plain,
-    prompt_of_body,
-    request,
-    said,
-    streamed,
-)
 
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
@@ -29,6 +15,20 @@ from holdfast.records.errors import (
     PolicyRefused,
 )
 from holdfast.records.step import VersionSpan
+from support.policy.answers import (
+    PROMPT,
+    TOKEN_KINDS,
+    events,
+    logprobs_of,
+    plain,
+    prompt_of_body,
+    request,
+    said,
+    streamed,
+)
+from support.policy.canned_server import DONE, Answer, sse
+from support.policy.clients import ONCE, ids, logprobs, sample, until
+from support.policy.drafts import Kept
 
 DIED = {"error": {"message": "EngineCore encountered an issue", "type": "x", "code": 500}}
 

@@ -6,14 +6,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from asking import ids, policy_at, run, until
-from canned import Answer, Canned, forever
-from spoken import PATHS, models, plain, request
 
 from holdfast.policy.client.endpoint import Endpoint
 from holdfast.policy.client.replicas import SLACK, EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.records.errors import HoldfastError, UsageError
+from support.policy.answers import PATHS, models, plain, request
+from support.policy.canned_server import Answer, Canned, forever
+from support.policy.clients import ids, policy_at, run, until
 
 COMPLETIONS = PATHS[Kind.VLLM]
 

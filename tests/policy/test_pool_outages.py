@@ -6,9 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from asking import QUICK, ids, policy_at, run, until
-from canned import Answer, Canned
-from spoken import PATHS, models, plain, request
 
 from holdfast.policy.client import circuit_breaker as gates
 from holdfast.policy.client.endpoint import Endpoint
@@ -18,6 +15,9 @@ from holdfast.policy.policy import Completion
 from holdfast.records.errors import BadAnswer, EndpointDown, PolicyRefused, UsageError
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.testing import FakeEngine
+from support.policy.answers import PATHS, models, plain, request
+from support.policy.canned_server import Answer, Canned
+from support.policy.clients import QUICK, ids, policy_at, run, until
 
 COMPLETIONS = PATHS[Kind.VLLM]
 LIE = Answer(body={"model": "m", "choices": []})

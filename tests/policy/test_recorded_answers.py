@@ -4,10 +4,6 @@ from array import array
 from typing import Any
 
 import pytest
-from asking import ONCE, QUICK, ids, logprobs, sample
-from canned import Answer
-from recordings import filled, recorded
-from spoken import logprobs_of
 
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Request
@@ -22,6 +18,10 @@ from holdfast.records.errors import (
 from holdfast.records.message import FunctionCall, ToolCall, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource, VersionSpan
+from support.policy.answers import logprobs_of
+from support.policy.canned_server import Answer
+from support.policy.clients import ONCE, QUICK, ids, logprobs, sample
+from support.policy.recordings import filled, recorded
 
 PROMPT = array("i", [998, 369, 264, 300, 10, 366, 14, 1427, 347])
 UNKNOWN = VersionSource.UNKNOWN

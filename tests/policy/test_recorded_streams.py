@@ -6,17 +6,17 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from asking import ids, logprobs, sample
-from canned import Answer
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import recorded
-from spoken import request
 
 from holdfast.policy.client.completion_builder import Sampled
 from holdfast.policy.dialects.completions import Completions
 from holdfast.policy.dialects.sse import END, SseParser
 from holdfast.policy.policy import Draft, Partial
+from support.policy.answers import request
+from support.policy.canned_server import Answer
+from support.policy.clients import ids, logprobs, sample
+from support.policy.recordings import recorded
 
 PROMPT = [998, 369, 264, 300, 10, 366, 14, 1427, 347]
 TOLD = {

@@ -4,16 +4,15 @@ from array import array
 from pathlib import Path
 
 import pytest
-from chat_models import QWEN3, TEMPLATES, TOOL, result, write_model
 
 from holdfast.policy.rendering.family import FamilyRenderer
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.records.message import Message, user
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import Generated
-from holdfast.records.tokens import pack_ids
-from holdfast.rollout.replay.prompt import Prompt, Stream
+from holdfast.rollout.replay.prompt import Stream
+from support.policy.chat_models import QWEN3, TEMPLATES, TOOL, result, write_model
+from support.policy.streams import taken
 
 SAMPLED = 'A zebra.<tool_call>\n{"name": "look", "arguments": {"what": "zebra"}}\n</tool_call>'
 
@@ -25,24 +24,6 @@ def renderer(request: pytest.FixtureRequest, tmp_path: Path) -> FamilyRenderer |
     found = renderer_for(folder, family=family)
     assert isinstance(found, FamilyRenderer | TemplateRenderer)
     return found
-
-
-def taken(prompt: Prompt, ids: list[int], message: Message, turn: int) -> Generated:
-    return Generated(
-        path=str(turn),
-        fingerprint=prompt.fingerprint,
-        base=prompt.base,
-        keep=prompt.keep,
-        delta=prompt.delta.tobytes(),
-        ids=pack_ids(ids),
-        logprobs=b"",
-        finish_reason="stop",
-        versions=(),
-        message=message,
-        added=(),
-        model="",
-        sampling=Sampling(),
-    )
 
 
 def test_text_that_was_sampled_is_never_encoded_again_and_the_stream_only_grows(

@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from faking import QUICK, request
-from keeping import Kept
 from msgspec import structs
 
 from holdfast.policy.client.replicas import EnginePolicy
@@ -16,6 +14,8 @@ from holdfast.policy.client.served_model import Seeds
 from holdfast.policy.policy import Completion, Partial, Request
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Dialect
+from support.policy.drafts import Kept
+from support.policy.fake_engines import QUICK, request
 
 LONG = 60
 BREAKS = (

@@ -5,14 +5,14 @@ from array import array
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keeping import draft_of
-from spoken import logprobs_of, request
 
 from holdfast.policy.client.completion_builder import Sampled
 from holdfast.policy.dialects.dialect import Piece, Unusable
 from holdfast.policy.policy import Draft
 from holdfast.records.step import VersionSource, VersionSpan
 from holdfast.records.tokens import unpack_ids, unpack_logprobs
+from support.policy.answers import logprobs_of, request
+from support.policy.drafts import draft_of
 
 ASSUMED, ENGINE, UNKNOWN = VersionSource.ASSUMED, VersionSource.ENGINE, VersionSource.UNKNOWN
 

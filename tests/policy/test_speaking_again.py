@@ -5,9 +5,7 @@ from array import array
 from pathlib import Path
 
 import pytest
-from chat_models import FAMILIES, QWEN3, TEMPLATES, TOOL, write_model
 from msgspec import structs
-from test_renderer_stream import taken
 
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.rendering.select import renderer_for
@@ -19,6 +17,8 @@ from holdfast.records.step import Finished, Generated, VersionSpan
 from holdfast.records.tokens import pack_logprobs
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay.prompt import Stream
+from support.policy.chat_models import FAMILIES, QWEN3, TEMPLATES, TOOL, write_model
+from support.policy.streams import taken
 
 RENDERERS = ["bytes", *FAMILIES, *(f"template {name}" for name in TEMPLATES)]
 

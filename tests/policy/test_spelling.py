@@ -5,15 +5,15 @@ import json
 from array import array
 
 import pytest
-from asking import ids, policy_at, run
-from canned import Answer, Canned
 from hypothesis import given
 from hypothesis import strategies as st
-from spoken import PATHS, encoded, models, request, said
 
 from holdfast.policy.dialects import prompt_json
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.dialects.prompt_json import LEAST, Spellings
+from support.policy.answers import PATHS, encoded, models, request, said
+from support.policy.canned_server import Answer, Canned
+from support.policy.clients import ids, policy_at, run
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=6)
 HOMES = st.sampled_from(["a", "b", ""])
@@ -107,3 +107,22 @@ def test_an_engine_is_sent_each_prompt_of_a_growing_conversation_exactly() -> No
             return [body["prompt"] for body in server.bodies(PATHS[Kind.VLLM])]
 
     assert run(main()) == prompts
+
+
+@pytest.mark.parametrize("code", ["q", "Q", "h"])
+def test_numbers_of_another_size_are_other_numbers(code: str) -> None:
+    spellings = Spellings(least=1)
+    kept = array("i", [1, 0, 2, 0])
+    assert written(spellings, kept, "home") == b"[1,0,2,0]"
+    # The same bytes to begin with.
+    other: array[int] = array(code)
+    other.frombytes(kept.tobytes())
+    other.append(7)
+    assert written(spellings, other, "home") == str(other.tolist()).replace(" ", "").encode()
+    assert written(spellings, kept + array("i", [3]), "home") == b"[1,0,2,0,3]"
+
+
+def test_nothing_at_all_can_be_gone_on_with() -> None:
+    spellings = Spellings(least=0)
+    for tokens, text in (([], b"[]"), ([5], b"[5]"), ([5, 6], b"[5,6]")):
+        assert written(spellings, array("i", tokens), "home") == text

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from asking import ids, logprobs, sample
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from keeping import Kept, draft_of
-from spoken import logprob_of, logprobs_of, plain, request, streamed
 
 from holdfast.policy.client.completion_builder import Sampled
 from holdfast.policy.client.stop_strings import StopWatch
 from holdfast.policy.dialects.dialect import Kind, Piece
 from holdfast.policy.policy import Draft
+from support.policy.answers import logprob_of, logprobs_of, plain, request, streamed
+from support.policy.clients import ids, logprobs, sample
+from support.policy.drafts import Kept, draft_of
 
 VOCABULARY = [bytes([one]) for one in range(256)]
 VOCABULARY += [b"ab", b"ba", "aé".encode(), "😀b".encode(), b"bab"]

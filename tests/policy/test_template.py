@@ -3,7 +3,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import pytest
-from chat_models import APPENDING, TEMPLATES, TOOL, call, result, write_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, assistant, system, user
+from support.policy.chat_models import APPENDING, TEMPLATES, TOOL, call, result, write_model
 
 ASKED = [user("Look, naïvely: 雪.")]
 CALLED = Message(Role.ASSISTANT, "Sure.", tool_calls=(call("x", "call_0"), call("é", "call_1")))

@@ -5,7 +5,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from chat_models import TOOL, call, result
 
 from holdfast.policy.rendering.jinja import template_of
 from holdfast.policy.rendering.select import renderer_for
@@ -13,6 +12,7 @@ from holdfast.policy.rendering.template import TemplateRenderer
 from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
 from holdfast.policy.rendering.tokenizer import load_tokenizer
 from holdfast.records.message import Message, Role, assistant, system, user
+from support.policy.chat_models import TOOL, call, result
 
 TINY = Path(str(files("holdfast.embedded"))) / "tiny"
 ASKED = [user("What is 12 + 30?")]

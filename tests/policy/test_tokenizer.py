@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from chat_models import TEMPLATES, TOOL, call, result, write_model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
 from holdfast.policy.rendering.tokenizer import SPLIT, Tokenizer, load_tokenizer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, assistant, system, user
+from support.policy.chat_models import TEMPLATES, TOOL, call, result, write_model
 
 TEXT = st.text(st.sampled_from(f"{SPLIT}\0a <|im_end|>") | st.characters(exclude_categories=["Cs"]))
 

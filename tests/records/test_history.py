@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import finished, generated, make_tasks, scored, started, value
 from holdfast.records.conversation import conversation
 from holdfast.records.errors import Cause
 from holdfast.records.failure import Failure
@@ -25,6 +24,7 @@ from holdfast.records.step import (
     scope_of,
 )
 from holdfast.records.trajectory import Status
+from support.records import finished, generated, make_tasks, scored, started, value
 
 paths = st.lists(st.integers(0, 3), min_size=1, max_size=5).map(lambda p: ".".join(map(str, p)))
 

@@ -5,11 +5,11 @@ import math
 import msgspec
 import pytest
 
-import builders
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import MAX_SAMPLES, MAX_TRAJECTORIES, RunSpec
 from holdfast.records.sampling import Sampling
+from support import records as builders
 
 
 def spec(**changes: object) -> RunSpec:

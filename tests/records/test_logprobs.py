@@ -3,12 +3,12 @@
 import pytest
 from msgspec import structs
 
-from builders import finished, generated, started
 from holdfast.records.history import History
 from holdfast.records.logprobs import LogprobsMode, distribution_of, mode_with, worst
 from holdfast.records.sample import placeholder, samples_of
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
+from support.records import finished, generated, started
 
 RAW, TEMPERED, UNKNOWN, PROCESSED = LogprobsMode
 

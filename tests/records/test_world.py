@@ -1,6 +1,5 @@
 """What a trajectory's records know of its worlds, and of how far an agent had come in them."""
 
-from builders import generated, started, value
 from holdfast.records.history import History
 from holdfast.records.step import (
     Called,
@@ -10,6 +9,7 @@ from holdfast.records.step import (
     Snapshotted,
     ToolIntent,
 )
+from support.records import generated, started, value
 
 
 def opened() -> EnvironmentStepped:

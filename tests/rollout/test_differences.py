@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from kills import ended
-from stage import call
 
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.speaker import Voice
+from support.rollout.kills import ended
+from support.rollout.stage import call
 
 LONG = "word " * 5_000
 

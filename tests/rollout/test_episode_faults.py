@@ -5,14 +5,14 @@ import threading
 import time
 
 import pytest
-import worlds
-from faults import history, killed_after, perform, records_of, resumed
-from stage import Play, call
-from worlds import AsyncCounter, Counter
 
 import holdfast
 from holdfast.records.errors import EnvironmentBroken, RunStopped, ToolSaysNo
 from holdfast.records.step import ToolIntent
+from support.rollout import worlds
+from support.rollout.resumes import history, killed_after, perform, records_of, resumed
+from support.rollout.stage import Play, call
+from support.rollout.worlds import AsyncCounter, Counter
 
 
 @pytest.fixture(autouse=True)

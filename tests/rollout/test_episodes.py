@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-import worlds
-from stage import Oracle, Play, call
-from worlds import AsyncCounter, Counter, play_three
 
 from holdfast.records.errors import EnvironmentBroken, RunStopped, Truncated, UsageError
 from holdfast.records.step import EnvironmentStepped, Snapshotted, ToolIntent
 from holdfast.testing.manual_clock import ManualClock
+from support.rollout import worlds
+from support.rollout.stage import Oracle, Play, call
+from support.rollout.worlds import AsyncCounter, Counter, play_three
 
 
 @pytest.fixture(autouse=True)

@@ -4,12 +4,12 @@ import asyncio
 import threading
 
 import pytest
-import worlds
-from stage import Play, call
-from worlds import Broken, Counter, play_three
 
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.rollout.episodes.environment import Environment, Observation
+from support.rollout import worlds
+from support.rollout.stage import Play, call
+from support.rollout.worlds import Broken, Counter, play_three
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,7 @@ import asyncio
 import json
 
 import pytest
-from stage import Oracle, Play
-from test_training import answered, with_params
 
-from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import Unsupported, UsageError
 from holdfast.records.history import stream_of
 from holdfast.records.sampling import Sampling, schema_text
@@ -15,22 +12,12 @@ from holdfast.rollout.processors.processor import completion_params_of
 from holdfast.rollout.processors.training import TrainingRolloutProcessor, read_params
 from holdfast.rollout.replay.prompt import Stream
 from holdfast.rollout.replay.speaker import Voice
+from support.rollout.renderers import Thinking
+from support.rollout.stage import Oracle, Play
+from support.rollout.training import answered, with_params
 
 SCHEMA = {"type": "object", "properties": {"z": {"type": "integer"}}, "required": ["z"]}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
-
-
-class Thinking(ByteRenderer):
-    """Bytes that begin with how long to think."""
-
-    def __init__(self, effort: str = ""):
-        self._effort = effort
-
-    def with_effort(self, effort: str) -> "Thinking":
-        return Thinking(effort)
-
-    def render(self, messages, tools):
-        return [*self._effort.encode(), *super().render(messages, tools)]
 
 
 def played(rollout, answer=None, **options):

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from stage import Play, call
 
 from holdfast.records.errors import UsageError
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.rollout import validate
+from support.rollout.stage import Play, call
 
 
 def refused(rollout) -> str:

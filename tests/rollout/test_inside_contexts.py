@@ -5,11 +5,10 @@ import contextvars
 import gc
 import weakref
 
-from stage import call
-from yard import Yard, turn
-
 import holdfast
 from holdfast.rollout.replay.nested_steps import Inside, is_inside
+from support.engine.yard import Yard, turn
+from support.rollout.stage import call
 
 
 def test_a_context_that_outlives_its_attempt_keeps_nothing_of_it():

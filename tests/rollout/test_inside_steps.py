@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from kills import check_every_kill, ended
-from stage import Oracle, Play, call
 
 import holdfast
 from holdfast.records.errors import ToolBug, ToolSaysNo, Truncated, UsageError
 from holdfast.rollout.episodes.environment import Environment, Observation
+from support.rollout.kills import check_every_kill, ended
+from support.rollout.stage import Oracle, Play, call
 
 
 def asks(question: str):

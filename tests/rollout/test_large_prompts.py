@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec import structs
-from stage import Oracle, Play
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.protocol.messages import Ask
@@ -16,6 +15,7 @@ from holdfast.records.message import Message, user
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.replay.session import Session
+from support.rollout.stage import Oracle, Play
 
 LARGE_TEXT = "large " * LARGE
 PATIENCE = 60

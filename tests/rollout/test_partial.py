@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from stage import Oracle, Play, completion
 
 from holdfast.policy.policy import Completion, Draft, Request
 from holdfast.records.errors import EngineUnavailable, Truncated
@@ -12,6 +11,7 @@ from holdfast.records.step import Drafted, Finished, Generated, VersionSpan
 from holdfast.records.tokens import count, pack_ids, pack_logprobs, unpack_ids
 from holdfast.records.trajectory import Status
 from holdfast.rollout.context import Rollout
+from support.rollout.stage import Oracle, Play, completion
 
 TEXT = "a long answer that comes in parts"
 WHOLE = completion(TEXT)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from stage import Play, call
 
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling
@@ -21,6 +20,7 @@ from holdfast.rollout.processors.processor import (
     as_processor,
     fingerprint_of,
 )
+from support.rollout.stage import Play, call
 
 
 async def solve(t):

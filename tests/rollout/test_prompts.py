@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from stage import Oracle, Play, call, text_of
 
 from holdfast.records.conversation import conversation
 from holdfast.records.history import stream_of
@@ -13,6 +12,7 @@ from holdfast.records.step import Finished
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
+from support.rollout.stage import Oracle, Play, call, text_of
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 

@@ -6,15 +6,15 @@ import asyncio
 import random
 
 import pytest
-from kills import Ended, check_every_kill, ended
-from stage import Oracle, call
 
 import holdfast
-from builders import finished
 from holdfast.records.history import History, stream_of
 from holdfast.records.sample import samples_of
 from holdfast.records.tokens import unpack_ids
 from holdfast.rollout.episodes.environment import Environment, Observation
+from support.records import finished
+from support.rollout.kills import Ended, check_every_kill, ended
+from support.rollout.stage import Oracle, call
 
 MOST_RECORDS = 60
 ANYWHERE = ("value", "sub", "own call")

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from stage import Oracle, Play, call
 
 from holdfast.journal import open_journal
 from holdfast.records.errors import Diverged, RunStopped
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.replay.session import OnDivergence
+from support.rollout.stage import Oracle, Play, call
 
 
 def run(play: Play, rollout, **options):

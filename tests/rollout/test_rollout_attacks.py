@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from stage import Oracle, Play, completion
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Draft, Request
@@ -24,6 +23,7 @@ from holdfast.rollout.processors.row_clients import Clients
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from holdfast.rollout.tools.tool import tool
 from holdfast.testing import FakeEngine
+from support.rollout.stage import Oracle, Play, completion
 
 NOWHERE = "http://127.0.0.1:9"
 

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from faults import history, killed_after, perform
-from stage import Oracle, Play
-from worlds import AsyncCounter, Counter
 
 from holdfast.records.errors import Rewound, RunStopped, ToolSaysNo
 from holdfast.rollout.episodes.environment import Observation
+from support.rollout.resumes import history, killed_after, perform
+from support.rollout.stage import Oracle, Play
+from support.rollout.worlds import AsyncCounter, Counter
 
 
 def stopped(play: Play, rollout, *, after: int) -> None:

@@ -6,10 +6,7 @@ import json
 import threading
 from pathlib import Path
 
-import dangerous_tools as tools
 import pytest
-from stage import Play, call
-from test_tool_isolated import end_all
 
 import holdfast
 from holdfast.records.errors import RunStopped
@@ -19,6 +16,9 @@ from holdfast.rollout.threads import pool as threads
 from holdfast.rollout.tools.isolated import pool
 from holdfast.rollout.tools.tool import tool
 from holdfast.testing import ManualClock
+from support.rollout import dangerous_tools as tools
+from support.rollout.isolated_pools import end_all
+from support.rollout.stage import Play, call
 
 CALLS = 100
 THREADS = 4

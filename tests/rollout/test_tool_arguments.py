@@ -5,12 +5,12 @@ import functools
 import json
 
 import pytest
-from stage import Play, call
 
 from holdfast.records.errors import UsageError
 from holdfast.records.step import Contract
 from holdfast.rollout.tools.tool import InvalidArguments, Tool
 from holdfast.rollout.tools.validate import problem
+from support.rollout.stage import Play, call
 
 
 def echo(**arguments: object) -> object:

@@ -7,19 +7,14 @@ import threading
 import time
 import traceback
 
-import dangerous_tools as tools
 import pytest
-from stage import Play, call
 
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.rollout.tools.isolated import pool
 from holdfast.rollout.tools.tool import Tool, tool
-
-
-def end_all() -> None:
-    office = pool._offices[-1]
-    office.close()
-    office._pools.clear()
+from support.rollout import dangerous_tools as tools
+from support.rollout.isolated_pools import end_all
+from support.rollout.stage import Play, call
 
 
 @pytest.fixture(autouse=True, scope="module")

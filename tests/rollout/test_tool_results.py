@@ -4,10 +4,10 @@ import asyncio
 import math
 
 import pytest
-from stage import Play, call
 
 from holdfast.records.errors import ToolBug
 from holdfast.rollout.tools.tool import Tool, tool
+from support.rollout.stage import Play, call
 
 
 def shown(value: object, **options) -> str:

@@ -7,13 +7,14 @@ import time
 import traceback
 
 import pytest
-from stage import Play, call
 
 from holdfast.records.errors import EnvironmentBroken, ThreadsHang, ToolBug, ToolSaysNo, UsageError
 from holdfast.records.step import Contract, ToolIntent, ToolResult
 from holdfast.rollout.threads import pool as threads
 from holdfast.rollout.tool_step import INTERRUPTED
 from holdfast.rollout.tools.tool import Tool, as_tool, tool
+from support.paths import TESTS
+from support.rollout.stage import Play, call
 
 
 def use(play: Play, one, arguments: str = "{}", *, name: str | None = None, **options):
@@ -366,8 +367,8 @@ def test_exiting_is_possible_while_a_tool_hangs():
 
     script = """
 import asyncio, sys, threading
-sys.path[:0] = [%r, %r]
-from stage import Play, call
+sys.path.insert(0, %r)
+from support.rollout.stage import Play, call
 from holdfast.rollout.tools.tool import Tool
 try:
     hang = Tool(lambda: threading.Event().wait(), name="hang", timeout=0.01)
@@ -375,10 +376,8 @@ try:
 except Exception as error:
     print(type(error).__name__)
 """
-    here = str(__import__("pathlib").Path(__file__).parent)
-    tests = here.rpartition("/")[0]
     done = subprocess.run(
-        [sys.executable, "-c", script % (here, tests)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script % str(TESTS)], capture_output=True, text=True, timeout=60
     )
     assert (done.stdout.strip(), done.returncode) == ("EnvironmentBroken", 0), done.stderr
 

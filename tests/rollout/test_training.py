@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from stage import Oracle, Play, text_of
 
 from holdfast.records.message import Message, Role, assistant, system, user
 from holdfast.records.sampling import Sampling
@@ -11,39 +10,8 @@ from holdfast.records.task import Task, as_tasks
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import RolloutConfig, SingleTurnRolloutProcessor
 from holdfast.rollout.processors.training import TrainingRolloutProcessor, samples_for
-
-
-def answered(
-    processor: TrainingRolloutProcessor | None = None,
-    task: Task | None = None,
-    *,
-    sampling: Sampling | None = None,
-    **config: object,
-) -> Oracle:
-    """One row through the processor, as the engine drives it."""
-    play = Play(task=task)
-
-    async def main() -> None:
-        session = await play.session(sampling=sampling)
-        given = RolloutConfig(
-            "oracle", sampling or Sampling(), lambda task: Rollout(session), **config
-        )
-        made = processor or TrainingRolloutProcessor()
-        await made.setup()
-        try:
-            (job,) = made([play.task], given)
-            await job
-        finally:
-            await made.acleanup()
-
-    asyncio.run(main())
-    return play.oracle
-
-
-def with_params(**params: object) -> Task:
-    metadata: dict[str, object] = {"completion_params": params}
-    return Task(id="t", messages=(user("do it"),), metadata=metadata)
-
+from support.rollout.stage import Play, text_of
+from support.rollout.training import answered, with_params
 
 # --- what is asked
 

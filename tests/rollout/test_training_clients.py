@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from stage import Oracle, Play
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.rendering.renderer import ByteRenderer
@@ -27,6 +26,7 @@ from holdfast.rollout.processors.processor import RolloutConfig
 from holdfast.rollout.processors.row_clients import Clients
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from holdfast.testing import FakeEngine
+from support.rollout.stage import Oracle, Play
 
 NOWHERE = "http://127.0.0.1:9"
 QUICK = RetryPolicy(tries=1)

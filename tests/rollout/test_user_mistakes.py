@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from stage import Oracle, Play, call
-from worlds import Counter
 
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
@@ -14,6 +12,8 @@ from holdfast.rollout.processors.dialogue import DialogueRolloutProcessor
 from holdfast.rollout.processors.processor import RolloutConfig, as_processor
 from holdfast.rollout.replay.budget import Limits
 from holdfast.rollout.replay.speaker import Voice
+from support.rollout.stage import Oracle, Play, call
+from support.rollout.worlds import Counter
 
 
 def search(query: str) -> str:

@@ -9,16 +9,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
-import worlds
-from faults import history, records_of, resumed
-from stage import Oracle, Play, call
-from worlds import AsyncCounter, Counter
 
 import holdfast
 from holdfast.records.errors import Rewound
 from holdfast.records.history import History
 from holdfast.records.step import EnvironmentStepped, Generated, Record, ToolIntent, ToolResult
 from holdfast.rollout.episodes.environment import Environment, Observation
+from support.rollout import worlds
+from support.rollout.resumes import history, records_of, resumed
+from support.rollout.stage import Oracle, Play, call
+from support.rollout.worlds import AsyncCounter, Counter
 
 LEVELS = ("snapshot", "replay", "stateless", "restart")
 MAX_REWINDS = 6

@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from builders import finished, make_tasks, scored, someone_else, spec, value
 from holdfast.journal.damage.check import check
 from holdfast.journal.journal import Batch, Claim, Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.memory import MemoryJournal
@@ -24,6 +23,7 @@ from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run
 from holdfast.records.step import Record, Reopened
 from holdfast.records.trajectory import Status
+from support.records import finished, make_tasks, scored, someone_else, spec, value
 
 TASKS = [f"t{number}" for number in range(8)]
 Result = TypeVar("Result")

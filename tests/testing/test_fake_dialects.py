@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
-from bare_client import MESSAGES, PROMPT, ask, body, send
 
 from holdfast.testing import FakeEngine
 from holdfast.testing.fake_engine.options import Dialect
+from support.testing.http_client import MESSAGES, PROMPT, ask, body, send
 
 SAMPLING = ["/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/generate"]
 ASIDE = ["/version", "/health", "/metrics", "/server_info", "/model_info", "/get_model_info"]

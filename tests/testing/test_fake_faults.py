@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import aiohttp
 import pytest
-from bare_client import PATHS, PROMPT, Answer, Sampled, ask, body, sampled, send
 
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.faults import HARMLESS, FaultPlan
 from holdfast.testing.fake_engine.options import Dialect
+from support.testing.http_client import PATHS, PROMPT, Answer, Sampled, ask, body, sampled, send
 
 TOKENS = 20
 WIRES: dict[str, Dialect] = {

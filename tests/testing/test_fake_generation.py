@@ -1,11 +1,11 @@
 """The tokens are a pure function of version, seed and what came before, however they are drawn."""
 
 import pytest
-from bare_client import PROMPT
 
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.testing.fake_engine.generation import FakeGeneration, FakePiece, whole
 from holdfast.testing.fake_engine.tokens import Sampler, TokenLimits
+from support.testing.http_client import PROMPT
 
 LETTERS = Sampler(mean_length=40)
 REPLIES = Sampler(replies=("the answer is {n}, über {n}", "no: {n} and {n} and {n}"))

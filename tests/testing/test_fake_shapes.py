@@ -5,15 +5,14 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_client import Answer, ask, body, send
 
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.paths import WIRE
+from support.testing.http_client import Answer, ask, body, send
 
-WIRE = Path(__file__).parent.parent / "wire"
 TOOL_CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "x"}}</tool_call>'
 
 

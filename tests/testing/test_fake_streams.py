@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from bare_client import MESSAGES, PATHS, PROMPT, Sampled, ask, body, sampled, send
 
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import user
 from holdfast.testing import FakeEngine
 from holdfast.testing.fake_engine.options import Dialect
+from support.testing.http_client import MESSAGES, PATHS, PROMPT, Sampled, ask, body, sampled, send
 
 WIRES: dict[str, Dialect] = {
     "completions": "vllm",

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from bare_client import PATHS, PROMPT, Answer, ask, body, sampled, send
 
 from holdfast.testing import FakeEngine, Fault, FaultKind
+from support.testing.http_client import PATHS, PROMPT, Answer, ask, body, sampled, send
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,47 @@
+"""Agents that take trajectories from the gateway over HTTP, as another program would."""
+
+import asyncio
+
+import aiohttp
+
+from holdfast.gateway.agents.external import ExternalRolloutProcessor
+from support.engine.yard import Yard
+
+
+async def post(http, url: str, body=None, **headers):
+    async with http.post(url, json=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def ask(http, taken: dict, *messages: dict):
+    body = {"model": "m", "messages": list(messages)}
+    key = f"Bearer {taken['key']}"
+    url = f"{taken['openai_base_url']}/chat/completions"
+    return await post(http, url, body, Authorization=key)
+
+
+async def converse(http, taken: dict, turns: int = 2) -> list[str]:
+    said, messages = [], list(taken["task"]["messages"])
+    for turn in range(turns):
+        status, answer = await ask(http, taken, *messages)
+        assert status == 200, answer
+        text = answer["choices"][0]["message"]["content"]
+        said.append(text)
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": f"{turn}"}]
+    return said
+
+
+def with_agents(yard: Yard, agents, *, max_retry: int = 3, **options):
+    """Runs the yard while `agents(http, url)` does what agents do."""
+    processor = ExternalRolloutProcessor(**options)
+
+    async def body():
+        work = asyncio.create_task(yard.work(processor, max_retry=max_retry))
+        while not processor.url:
+            await asyncio.sleep(0.01)
+        async with aiohttp.ClientSession() as http:
+            found = await agents(http, processor.url)
+        await asyncio.wait_for(work, 120)
+        return found
+
+    return asyncio.run(body())

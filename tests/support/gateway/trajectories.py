@@ -1,0 +1,34 @@
+"""Calls of one trajectory, without HTTP."""
+
+from contextlib import asynccontextmanager
+
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.protocol.messages import Ask
+from holdfast.records.message import Message, system, user
+from support.rollout.stage import Play
+
+HELLO = (system("be brief"), user("hello"))
+
+
+def ask(*messages: Message, **options) -> Ask:
+    return Ask(model="some-model", messages=messages, **options)
+
+
+@asynccontextmanager
+async def attempt(play: Play):
+    """One attempt of the agent, as a resumed process would have it."""
+    session = await play.session()
+    trajectory = AgentTrajectory(session)
+    try:
+        yield trajectory
+        await session.cut_unvisited()
+    finally:
+        await trajectory.aclose()
+
+
+async def told(trajectory: AgentTrajectory, asked: Ask, **options):
+    hearing = await trajectory.hear(asked, wire="test", **options)
+    try:
+        return await hearing.answer()
+    finally:
+        hearing.leave(delivered=True)

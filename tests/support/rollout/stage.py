@@ -1,0 +1,136 @@
+"""A stage for rollouts: a policy that answers from a script, and one trajectory to perform on."""
+
+import inspect
+from array import array
+from collections.abc import Callable
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.journal.journal import Journal, Lease
+from holdfast.journal.memory import MemoryJournal
+from holdfast.policy.policy import Completion, Request
+from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.records.history import History
+from holdfast.records.message import FunctionCall, ToolCall, user
+from holdfast.records.run import RunSpec
+from holdfast.records.sampling import Sampling
+from holdfast.records.step import AttemptStarted, VersionSpan
+from holdfast.records.task import Task
+from holdfast.records.tokens import pack_ids, pack_logprobs
+from holdfast.rollout.context import Rollout
+from holdfast.rollout.replay.session import OnDivergence, Session
+from support.records import joined
+
+
+class Oracle:
+    """A policy in this process. `answer` gives the text for a request, or the error to raise."""
+
+    model = "oracle"
+
+    def __init__(self, answer: Callable[[Request], object] = lambda request: f"re {request.id}"):
+        self.answer = answer
+        self.requests: list[Request] = []
+        self.seconds_down = 0.0
+
+    async def check(self) -> None: ...
+
+    async def ready(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    async def sample(self, request: Request) -> Completion:
+        self.requests.append(request)
+        found = self.answer(request)
+        if inspect.isawaitable(found):
+            found = await found
+        if isinstance(found, BaseException):
+            raise found
+        return completion(str(found), request.sampling.max_tokens)
+
+    @property
+    def asked(self) -> list[str]:
+        return [request.id for request in self.requests]
+
+
+def completion(text: str, max_tokens: int = 1024) -> Completion:
+    ids = [*text.encode(), ByteRenderer.END]
+    reason = "stop" if len(ids) <= max_tokens else "length"
+    ids = ids[:max_tokens]
+    logprobs = pack_logprobs([-(index + 1) / 256 for index in range(len(ids))])
+    spans = (VersionSpan("v1", 0, len(ids)),)
+    return Completion(pack_ids(ids), logprobs, reason, spans, "oracle", 1, 0.0)
+
+
+def text_of(prompt: "array[int]") -> str:
+    return bytes(token for token in prompt if token < 256).decode()
+
+
+class Play:
+    """One trajectory, performed as often as a test likes: each time as a resumed process would."""
+
+    def __init__(
+        self,
+        oracle: Oracle | None = None,
+        *,
+        journal: Journal | None = None,
+        task: Task | None = None,
+        samples: int = 1,
+        seed: int | None = 1,
+    ):
+        self.oracle = oracle or Oracle()
+        self.journal = journal or MemoryJournal()
+        self.task = task or Task(id="t", messages=(user("do it"),))
+        self.samples = samples
+        self.seed = seed
+        self.leases: list[Lease] = []
+
+    async def lease(self, sample: int = 0) -> Lease:
+        if not self.leases:
+            spec = RunSpec(
+                "run", self.samples, "oracle", Sampling(), self.seed, "solve", "", "bytes", "tasks"
+            )
+            run = await self.journal.create_run(spec, [self.task])
+            (claim,) = await self.journal.claim(await joined(self.journal, run), groups=1)
+            self.leases = claim.open
+        return self.leases[sample]
+
+    async def history(self, sample: int = 0) -> History:
+        return History(await self.journal.history((await self.lease(sample)).id))
+
+    async def session(
+        self,
+        *,
+        on_divergence: OnDivergence = OnDivergence.FORK,
+        stopping: Callable[[], bool] = lambda: False,
+        sample: int = 0,
+        sampling: Sampling | None = None,
+        partial_tokens: int = 0,
+        clock: Clock | None = None,
+    ) -> Session:
+        history, clock = await self.history(sample), clock or SystemClock()
+        return Session(
+            task=self.task,
+            lease=await self.lease(sample),
+            history=history,
+            journal=self.journal,
+            policy=self.oracle,
+            renderer=ByteRenderer(),
+            sampling=sampling or Sampling(),
+            seed=self.seed,
+            clock=clock,
+            on_divergence=on_divergence,
+            stopping=stopping,
+            partial_tokens=partial_tokens,
+            prelude=(AttemptStarted(len(history.attempts) + 1, "worker", clock.now()),),
+        )
+
+    async def perform(self, rollout, **options) -> object:
+        session = await self.session(**options)
+        await session.restart_if_interrupted()
+        try:
+            return await rollout(Rollout(session))
+        finally:
+            await session.close_episodes()
+
+
+def call(name: str, arguments: str = "{}", *, call_id: str = "call_1") -> ToolCall:
+    return ToolCall(call_id, FunctionCall(name, arguments))
