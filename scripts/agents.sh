@@ -28,5 +28,5 @@ if [ ! -e "$HOLDFAST_AGENTS_DIR/frameworks" ]; then
         --disable-pip-version-check "${PYPI[@]}"
     touch "$HOLDFAST_AGENTS_DIR/frameworks"
 fi
-"${PYTEST_PYTHON:-.venv/bin/python}" -m pytest tests/gateway/test_coding_agents.py \
-    tests/gateway/test_published_agents.py "$@"
+"${PYTEST_PYTHON:-.venv/bin/python}" -m pytest tests/gateway/agents/test_coding_agents.py \
+    tests/gateway/agents/test_published_agents.py "$@"

@@ -213,7 +213,7 @@ def _why(
 
 def mcp_tests() -> int:
     """Holdfast's own, with the version 1 of mcp that eval-protocol needs."""
-    file = HERE.parent.parent / "tests" / "environments" / "test_mcp_versions.py"
+    file = HERE.parent.parent / "tests" / "environments" / "mcp" / "test_versions.py"
     words = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-c", os.devnull, str(file)]
     env = {**unit_environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(words, env=env, check=False).returncode

@@ -4,7 +4,6 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +12,8 @@ from holdfast.environments import McpServer
 from holdfast.testing import FakeEngine
 from support.engine.yard import Yard
 from support.environments.gym_games import last_seen
+from support.paths import DOCS
 from support.rollout.stage import Oracle
-
-DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
 def example(page: str, marks: str) -> str:

@@ -5,15 +5,15 @@ import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from holdfast.environments.remote import EnvironmentEndpoint
 from support.engine.yard import Yard
+from support.paths import DOCS
 
-DOCUMENTATION = Path(__file__).parent.parent.parent / "docs" / "http-environments.md"
+DOCUMENTATION = DOCS / "http-environments.md"
 
 
 class Foreign(BaseHTTPRequestHandler):

@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import holdfast
 from holdfast.cli.setup.user_code import load_module
@@ -12,9 +11,10 @@ from holdfast.embedded.child_process import EmbeddedEngine
 from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.history import History
+from support.paths import EXAMPLES
 from support.rollout.stage import Oracle, text_of
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "workspace_coding.py"
+EXAMPLE = EXAMPLES / "workspace_coding.py"
 TASKS = EXAMPLE.with_name("coding.jsonl")
 ROWS = [json.loads(line) for line in TASKS.read_text().splitlines()]
 COUNT = "#!/bin/sh\ntr 'A-Z ' 'a-z\\n' | grep . | sort -u | wc -l\n"

@@ -18,7 +18,7 @@ from holdfast.environments.mcp.session import McpSession
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo
 from holdfast.records.step import Contract
 
-SERVERS = Path(__file__).parents[1] / "support" / "environments" / "mcp_servers"
+SERVERS = Path(__file__).parents[2] / "support" / "environments" / "mcp_servers"
 SERVER = Stdio(sys.executable, (str(SERVERS / "plain.py"),))
 
 
@@ -78,7 +78,7 @@ def test_a_server_that_dies_in_a_call_is_told_at_once_with_its_last_words():
 )
 def test_all_of_it_with_version_1():
     python = os.environ["HOLDFAST_MCP1_PYTHON"]
-    source = Path(__file__).parents[2] / "src"
+    source = Path(__file__).parents[3] / "src"
     env = {**os.environ, "PYTHONPATH": str(source), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     del env["HOLDFAST_MCP1_PYTHON"]
     told = "import importlib.metadata as m; print(m.version('mcp'))"
