@@ -277,6 +277,21 @@ def test_a_rewind_gives_back_what_was_dismissed_later_in_the_same_order(check: C
     check(body)
 
 
+def test_what_is_given_back_comes_before_what_waited_behind_it(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run, _, claims = await ready(journal, *"abcd", samples=1)
+        trainer = await consuming(journal, run)
+        for claim in claims[:3]:
+            await settle(journal, claim)
+        assert names_of(await journal.take(trainer, groups=1)) == ["a"]
+        assert names_of(await journal.take(trainer, groups=3)) == []  # It has looked at the rest.
+        await journal.rewind(trainer, 0)
+        assert names_of(await journal.take(trainer, groups=1)) == ["a"]
+        assert names_of(await journal.take(trainer, groups=2)) == ["b", "c"]
+
+    check(body)
+
+
 # --- steps that are named afterwards
 
 

@@ -30,7 +30,7 @@ from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import HoldfastError, JournalError, RunStopped
 from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.threads.contain import as_exception
@@ -104,6 +104,7 @@ class Engine:
         self._suspects = Suspects(lambda: self.stop.requested)
         self._buffer: deque[tuple[_Group, Lease]] = deque()
         self._cancels = False
+        self._sealed = True
         self._scoring = (
             Scoring(scorer, self._settings.scoring, journal, self._clock) if scorer else None
         )
@@ -143,13 +144,13 @@ class Engine:
         return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal, self._standstills)
 
     async def _has_work(self) -> bool:
-        """Whether anything of the run is not settled, here or at another worker's."""
-        rows = [row for row in await self._journal.trajectories(self._run) if not row.resting]
-        self._progress.total = len(rows)
-        self._progress.done_before = sum(row.settled for row in rows) - self._progress.done
-        failed = sum(row.settled and row.status is Status.FAILED for row in rows)
-        self._progress.failed_before = failed - self._progress.failed
-        return any(not row.settled for row in rows)
+        """Whether anything of the run is open, here or at another worker's, or may be admitted."""
+        now = await self._journal.progress(self._run)
+        self._progress.total = now.planned
+        self._progress.done_before = now.settled - self._progress.done
+        self._progress.failed_before = now.failed - self._progress.failed
+        self._sealed = now.sealed
+        return not now.is_over
 
     async def _work(self, worker: Worker) -> None:
         helpers = [
@@ -256,14 +257,23 @@ class Engine:
         return self._slots.free + 1 if settings.join else settings.concurrency
 
     async def _from_others(self, worker: Worker) -> tuple[_Group, Lease] | None:
-        """For a worker that shares the run: what another one gives back, or dies holding.
+        """What is admitted later; for a worker that shares the run, also what another one gives
+        back, or dies holding.
 
-        None when every trajectory is settled; until then this worker stands by.
+        None when every trajectory is settled and the run is sealed; until then this worker stands
+        by. Without sharing, a sealed run has nothing more for it.
         """
-        while self._settings.join and not self.stop.requested and await self._has_work():
-            await asyncio.sleep(min(STAND_BY, worker.lease_seconds / 3))
-            if (found := await self._next(worker)) is not None:
-                return found
+        clock, poll = asyncio.get_running_loop().time, min(STAND_BY, worker.lease_seconds / 3)
+        due = clock() + poll
+        while not self.stop.requested and (self._settings.join or not self._sealed):
+            seen, planned = self._journal.changes.count, self._progress.total
+            if not await self._has_work():
+                return None
+            if self._progress.total > planned or clock() >= due:
+                if (found := await self._next(worker)) is not None:
+                    return found
+                due = clock() + poll
+            await self._journal.changes.wait(seen, timeout=max(0.0, due - clock()))
         return None
 
     # --- one trajectory
@@ -328,7 +338,7 @@ class Engine:
         """They are done, durably."""
         self._progress.settled([member.history for member in members])
         progress, most = self._progress, self._settings.max_failures
-        has_more = progress.done_before + progress.done < progress.total
+        has_more = not self._sealed or progress.done_before + progress.done < progress.total
         if most is not None and progress.failed >= most and has_more:
             self.stop.request(
                 f"{progress.failed} failed for good: max_failures ({most}) is reached"

@@ -25,10 +25,10 @@ class Changes:
         for waiter in waiting:
             waiter.get_loop().call_soon_threadsafe(_wake, waiter)
 
-    async def wait(self, seen: int, *, timeout: float) -> None:
-        """Returns when `count` is not `seen`, or after the timeout."""
+    async def wait(self, seen: int, *, timeout: float) -> bool:
+        """Returns when `count` is not `seen`, or, with False, after the timeout."""
         if self.count != seen:
-            return
+            return True
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(waiter)
         try:
@@ -36,6 +36,7 @@ class Changes:
         finally:
             self._waiting.discard(waiter)
             waiter.cancel()
+        return self.count != seen
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

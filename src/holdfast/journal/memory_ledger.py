@@ -196,7 +196,7 @@ class ConsumerLedger(Struct):
 
     def rewind(self, step: int) -> int:
         later = [number for number, entry in self.entries.items() if entry.is_after(step)]
-        for ordinal in later:
+        for ordinal in later + self._ready():
             self.seen = min(self.seen, self.entries.pop(ordinal).settled - 1)
         if self.committed is not None:
             self.committed = min(self.committed, step)

@@ -369,24 +369,26 @@ def _name_step(
 def rewind(connection: sqlite3.Connection, consumer: Consumer, step: int, now: Instant) -> int:
     renew(connection, consumer, now)
     named = _named(consumer) | {"step": step}
-    # They are looked at again, as if nobody had: one may have been opened again meanwhile.
-    (first,) = connection.execute(
-        "SELECT min(settled) FROM deliveries WHERE run = :run AND consumer = :name "
-        "AND state IN (1, 2) AND (step > :step OR step IS NULL)",
-        named,
-    ).fetchone()
+    # They are looked at again, as if nobody had, and with them what waits behind them: so the order
+    # stays, and a group that was opened again meanwhile is not given.
     given_back = connection.execute(
         "DELETE FROM deliveries WHERE run = :run AND consumer = :name "
-        "AND state IN (1, 2) AND (step > :step OR step IS NULL)",
+        "AND state IN (1, 2) AND (step > :step OR step IS NULL) RETURNING settled",
         named,
-    ).rowcount
+    ).fetchall()
+    waiting = connection.execute(
+        "DELETE FROM deliveries WHERE run = :run AND consumer = :name AND state = 0 "
+        "RETURNING settled",
+        named,
+    ).fetchall()
+    first = min((place for (place,) in given_back + waiting), default=None)
     # The restored checkpoint is the truth, also when a later one had been committed.
     connection.execute(
         "UPDATE consumers SET committed = min(committed, :step), "
         "seen = min(seen, coalesce(:first - 1, seen)) WHERE run = :run AND consumer = :name",
         named | {"first": first},
     )
-    return given_back
+    return len(given_back)
 
 
 # --- the ledger
