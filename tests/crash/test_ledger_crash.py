@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab import SIGKILLED
 
-from builders import sql
 from holdfast.journal.damage.check import check
 from holdfast.journal.sqlite import schema
+from support.crash.lab import SIGKILLED
+from support.paths import GOLDEN, SUPPORT
+from support.records import sql
 
-HERE = Path(__file__).parent
+WORKLOAD = SUPPORT / "crash" / "ledger_workload.py"
 KINDS = (
     "create_run",
     "admit",
@@ -35,7 +36,7 @@ KINDS = (
 
 def train(folder: Path, plan: str = "") -> int:
     """The exit code of a training process."""
-    command = [sys.executable, str(HERE / "ledger_workload.py"), str(folder)]
+    command = [sys.executable, str(WORKLOAD), str(folder)]
     return subprocess.run([*command, *([plan] if plan else [])], check=False).returncode
 
 
@@ -106,7 +107,7 @@ def migrate(path: Path, *plan: str) -> int:
 @pytest.mark.parametrize(("times", "reached"), [(1, False), (2, True)], ids=["before", "after"])
 def test_a_kill_during_a_migration_leaves_all_of_it_or_nothing(tmp_path, version, times, reached):
     path = tmp_path / "journal.db"
-    shutil.copy(HERE.parent / "golden" / f"journal-v{version}.db", path)
+    shutil.copy(GOLDEN / f"journal-v{version}.db", path)
     assert migrate(path, f"migrating:{times}") == SIGKILLED
     assert sql(path, "PRAGMA user_version") == [(schema.VERSION if reached else version,)]
     assert check(path).findings == []

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from yard import Yard, turn
 
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.message import user
 from holdfast.records.task import Task
+from support.engine.yard import Yard, turn
 
 
 def task(name: str) -> Task:

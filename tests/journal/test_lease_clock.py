@@ -23,6 +23,7 @@ from support.namespaces import (
     needs_namespaces,
     needs_time_namespaces,
 )
+from support.paths import GOLDEN
 from support.records import make_tasks, me, someone_else, spec, values
 
 LEASE = 30.0
@@ -200,9 +201,6 @@ def test_whoever_lists_or_repairs_goes_by_the_same_clock(tmp_path: Path) -> None
     repair(tmp_path / "journal.db")
 
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "journal-v2.db"
-
-
 def test_the_worker_of_an_older_version_is_judged_by_its_lease_on_the_wall_clock(
     tmp_path: Path,
 ) -> None:
@@ -210,7 +208,7 @@ def test_the_worker_of_an_older_version_is_judged_by_its_lease_on_the_wall_clock
     path, now = tmp_path / "journal.db", SetClock()
 
     def as_version_2(until: float) -> None:
-        shutil.copy(GOLDEN, path)
+        shutil.copy(GOLDEN / "journal-v2.db", path)
         connection = sqlite3.connect(path)
         connection.execute("DELETE FROM workers")
         connection.execute(

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import Struct, field
 
-from builders import make_tasks, settle, someone_else, spec
 from holdfast.journal.damage.check import check
 from holdfast.journal.journal import Claim, Consumer, GroupEnd
 from holdfast.journal.lease_clock import Instant
@@ -25,6 +24,7 @@ from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import ConsumerHeld, LeaseLost
 from holdfast.records.group import GroupPolicy
 from holdfast.records.trajectory import Status
+from support.records import make_tasks, settle, someone_else, spec
 
 LEASE_SECONDS = 10.0
 Result = TypeVar("Result")

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     from holdfast.cli.setup.errors import guarded
 
     redaction.hide(os.environ.get(getattr(args, "api_key_env", options.API_KEY)))
-    journal = args.file if args.command == "journal" else getattr(args, "journal", "")
+    journal = getattr(args, "file", "") or getattr(args, "journal", "")
     return guarded(lambda: _dispatch(args), journal=journal)
 
 
@@ -59,9 +59,9 @@ def _dispatch(args: argparse.Namespace) -> int:
 
         return export(args)
     if args.command == "journal":
-        from holdfast.cli.commands.journal import check
+        from holdfast.cli.commands.journal import check, ledger
 
-        return check(args)
+        return check(args) if args.action == "check" else ledger(args)
     if args.command == "serve":
         from holdfast.cli.commands.serve import serve
 

@@ -324,6 +324,16 @@ def add_journal(commands: Commands) -> None:
         help="first cut torn logs to their last good record; what is cut is set aside",
     )
     _json(check)
+    ledger = actions.add_parser(
+        "ledger",
+        help="say how each group of a run ended: trained, dismissed, or still open",
+        description="Says how each group of a run ended, for each trainer that consumes it: "
+        "trained in\na step that a checkpoint holds, dismissed with its reason, or still open.",
+    )
+    ledger.add_argument("run", metavar="RUN", help="the run's name")
+    ledger.add_argument("--consumer", metavar="NAME", help="only this one's")
+    _journal(ledger)
+    _json(ledger)
 
 
 def add_policy(commands: Commands) -> None:

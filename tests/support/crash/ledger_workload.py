@@ -14,9 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from builders import make_tasks, settle_one, spec
 from holdfast.journal.journal import Batch, Consumer
 from holdfast.journal.process import this_process
 from holdfast.journal.sqlite.journal import SqliteJournal
@@ -25,6 +24,7 @@ from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
 from holdfast.testing import crash_points
+from support.records import make_tasks, settle_one, spec
 
 STEPS = 4
 GROUPS = 2
