@@ -14,8 +14,7 @@ from holdfast import crashpoint
 from holdfast.clock import Clock, SystemClock
 from holdfast.engine.attempt import FATAL, Workbench, drive, load
 from holdfast.engine.guards.crash_suspects import Slot, Slots, Suspects
-from holdfast.engine.guards.gc import fewer_collections
-from holdfast.engine.guards.loop_block import Standstill, sleep_through, standstills_watched
+from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_loop
 from holdfast.engine.guards.orphan_tasks import belongs_to
 from holdfast.engine.guards.processor_setup import clean_up, set_up
 from holdfast.engine.progress import Progress
@@ -36,7 +35,7 @@ from holdfast.rollout.processors.processor import RolloutProcessor
 from holdfast.rollout.threads.contain import as_exception
 
 CLAIM_AHEAD = 64
-STAND_BY = 1.0
+STAND_BY_SECONDS = 1.0
 
 
 class Ending(Struct, frozen=True):
@@ -46,8 +45,13 @@ class Ending(Struct, frozen=True):
     """Why it stopped early; "" when it worked through everything that it could claim."""
     cuts: tuple[Cut, ...]
     fatal: BaseException | None
-    standstills: tuple[Standstill, ...] = ()
-    """What kept the event loop from turning."""
+    loop_blocks: tuple[LoopBlock, ...] = ()
+    """The lines that blocked the event loop."""
+
+    @property
+    def standstills(self) -> tuple[LoopBlock, ...]:
+        """The earlier name of `loop_blocks`."""
+        return self.loop_blocks
 
 
 class TrajectoryCancelled(HoldfastError):
@@ -97,11 +101,11 @@ class Engine:
         self._on_settled = on_settled
         self.stop = stop or Stop()
         self._cuts: list[Cut] = []
-        self._standstills: tuple[Standstill, ...] = ()
+        self._loop_blocks: tuple[LoopBlock, ...] = ()
         self._slots = Slots(self._settings.concurrency)
         # Finished trajectories wait for their scores outside the slots, but not without bound.
         self._unsettled = asyncio.Semaphore(2 * self._settings.concurrency + CLAIM_AHEAD)
-        self._suspects = Suspects(lambda: self.stop.requested)
+        self._suspects = Suspects(self.stop)
         self._buffer: deque[tuple[_Group, Lease]] = deque()
         self._cancels = False
         self._sealed = True
@@ -137,11 +141,10 @@ class Engine:
                 await self._journal.reopen(self._run, reason="new budgets, by the user's wish")
             # A processor is not set up for nothing: it may start a browser.
             if await self._has_work():
-                with fewer_collections():
-                    await self._work(worker)
+                await self._work(worker)
         finally:
             await self._leave(worker)
-        return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal, self._standstills)
+        return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal, self._loop_blocks)
 
     async def _has_work(self) -> bool:
         """Whether anything of the run is open, here or at another worker's, or may be admitted."""
@@ -159,11 +162,11 @@ class Engine:
         ]
         try:
             await set_up(self._processor, self.stop)
-            with standstills_watched() as watch:
+            with watch_loop() as watch:
                 try:
                     await self._trajectories(worker)
                 finally:
-                    self._standstills = watch.found
+                    self._loop_blocks = watch.found
         finally:
             for helper in helpers:
                 helper.cancel()
@@ -181,33 +184,29 @@ class Engine:
 
     async def _trajectories(self, worker: Worker) -> None:
         running: set[asyncio.Task[None]] = set()
-        stopped = asyncio.create_task(self.stop.event.wait(), name="stop")
         admission = asyncio.create_task(self._admit(worker, running), name="admission")
         try:
-            await asyncio.wait({admission, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await self.stop.wait_or(admission)
             if not self.stop.requested:
                 await admission
-                await self._until_done(running, stopped)
+                await self._until_done(running)
         except BaseException as error:
             self.stop.fail(error)
             raise
         finally:
-            stopped.cancel()
             admission.cancel()
-            await asyncio.wait({admission, stopped})
+            await asyncio.wait({admission})
             await self._wind_down(running)
         if not admission.cancelled() and admission.exception() is not None:
             await admission
 
-    async def _until_done(
-        self, running: "set[asyncio.Task[None]]", stopped: "asyncio.Task[bool]"
-    ) -> None:
-        """Returns when all trajectories are done, or the run is asked to stop."""
+    async def _until_done(self, running: "set[asyncio.Task[None]]") -> None:
+        """Returns when all trajectories are done, or a stop is requested."""
         if not running:
             return
         done = asyncio.create_task(_all_of(running), name="all trajectories")
         try:
-            await asyncio.wait({done, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await self.stop.wait_or(done)
         finally:
             done.cancel()
             await asyncio.wait({done})
@@ -263,7 +262,7 @@ class Engine:
         None when every trajectory is settled and the run is sealed; until then this worker stands
         by. Without sharing, a sealed run has nothing more for it.
         """
-        clock, poll = asyncio.get_running_loop().time, min(STAND_BY, worker.lease_seconds / 3)
+        clock, poll = asyncio.get_running_loop().time, min(STAND_BY_SECONDS, worker.lease_seconds / 3)
         due = clock() + poll
         while not self.stop.requested and (self._settings.join or not self._sealed):
             seen, planned = self._journal.changes.count, self._progress.total
@@ -362,7 +361,7 @@ class Engine:
 
     async def _beat(self, worker: Worker) -> None:
         while True:
-            await sleep_through(worker.lease_seconds / 3)
+            await sleep_real_time(worker.lease_seconds / 3)
             try:
                 await self._journal.heartbeat(worker)
             except JournalError as error:
@@ -371,7 +370,7 @@ class Engine:
     async def _watch_deadline(self) -> None:
         if self._settings.run_deadline is None:
             return
-        await sleep_through(self._settings.run_deadline)
+        await sleep_real_time(self._settings.run_deadline)
         self.stop.request(f"the run's deadline of {self._settings.run_deadline:g} s is over")
 
 

@@ -30,7 +30,7 @@ from holdfast.cli.terminal.signals import Signals
 from holdfast.cli.terminal.text import name as shown
 from holdfast.cli.terminal.text import one_line, print_json, visible
 from holdfast.engine.engine import Ending, Engine
-from holdfast.engine.guards.event_loop import run_to_its_end
+from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
 from holdfast.engine.guards.orphan_tasks import ended
 from holdfast.engine.progress import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 def go(args: argparse.Namespace, work: Work) -> int:
     """Works until the run is over or stopped; the exit code."""
-    return run_to_its_end(_run(args, work))
+    with fewer_collections():
+        return run_in_own_loop(_run(args, work))
 
 
 def _prints_aside(args: argparse.Namespace) -> contextlib.AbstractContextManager[object]:
@@ -269,14 +270,14 @@ def _tell_troubles(ending: Ending) -> None:
             "went on from the last good one",
             file=sys.stderr,
         )
-    for standstill in ending.standstills:
-        print(f"holdfast: {one_line(redact(str(standstill)))}", file=sys.stderr)
+    for block in ending.loop_blocks:
+        print(f"holdfast: {one_line(redact(str(block)))}", file=sys.stderr)
 
 
 def tell(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending) -> None:
     _tell_troubles(ending)
     if args.json:
-        known = {"stopped": ending.stopped, "standstills": ending.standstills}
+        known = {"stopped": ending.stopped, "standstills": ending.loop_blocks}
         print_json(msgspec.to_builtins(report) | msgspec.to_builtins(known))
     else:
         print(visible(redact(as_text(report))), flush=True)

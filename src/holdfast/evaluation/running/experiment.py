@@ -14,8 +14,7 @@ from pathlib import Path
 from msgspec import Struct, field, structs
 
 from holdfast.engine.engine import Ending, Engine
-from holdfast.engine.guards.event_loop import run_to_its_end
-from holdfast.engine.guards.gc import fewer_collections
+from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.progress import Progress
 from holdfast.engine.scoring.late import Together, score_late
 from holdfast.engine.scoring.scorer import Scorer
@@ -94,7 +93,7 @@ class _Work(Struct):
 
 def perform(experiment: Experiment) -> Outcome:
     """In an event loop of its own; signals stop it with care (`Interrupted`)."""
-    return run_to_its_end(_watched(experiment))
+    return run_in_own_loop(_watched(experiment))
 
 
 async def _watched(experiment: Experiment) -> Outcome:
@@ -116,23 +115,22 @@ async def _watched(experiment: Experiment) -> Outcome:
 async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Outcome | None:
     """None where it was asked to stop before it had an outcome."""
     stop = stop or Stop()
-    with fewer_collections():
-        place = experiment.session.journal()
-        tasks = [task_of(row) for row in await experiment.variant.dataset.rows()]
-        journal = open_journal(place)
-        try:
-            work = _Work(
-                experiment=experiment,
-                journal=journal,
-                tasks=tasks,
-                processor=_processor(experiment),
-                settings=_settings(experiment),
-                stop=stop,
-            )
-            runs = await _runs(work)
-            return None if stop.requested else await _outcome(work, runs, place)
-        finally:
-            await journal.close()
+    place = experiment.session.journal()
+    tasks = [task_of(row) for row in await experiment.variant.dataset.rows()]
+    journal = open_journal(place)
+    try:
+        work = _Work(
+            experiment=experiment,
+            journal=journal,
+            tasks=tasks,
+            processor=_processor(experiment),
+            settings=_settings(experiment),
+            stop=stop,
+        )
+        runs = await _runs(work)
+        return None if stop.requested else await _outcome(work, runs, place)
+    finally:
+        await journal.close()
 
 
 async def _runs(work: _Work) -> list[Run]:
