@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.exit_codes import Exit
-from holdfast.cli.terminal.text import name, print_json
+from holdfast.cli.terminal.text import print_json, visible_name
 from holdfast.engine.report import many
 from holdfast.journal.damage.check import Report, accept_loss, repair
 from holdfast.journal.damage.check import check as check_file
@@ -40,8 +40,8 @@ def check(args: argparse.Namespace) -> int:
             print(f"gave up: the journal {given_up}")
         for cut in cuts:
             print(
-                f"cut {name(cut.trajectory)} at record {cut.seq} (position {cut.position}): "
-                f"{cut.reason}; {many(cut.lost, 'record')} set aside"
+                f"cut {visible_name(cut.trajectory)} at record {cut.seq} (position "
+                f"{cut.position}): {cut.reason}; {many(cut.lost, 'record')} set aside"
             )
         print(_text(path, report))
     return Exit.CORRUPT if report.findings else Exit.OK
@@ -55,7 +55,7 @@ def _text(path: Path, report: Report) -> str:
     }
     told = ", ".join(many(value, _one(field)) for field, value in counts.items())
     lines = [f"{path}: {told}"]
-    lines += [f"  {name(str(one))}" for one in report.findings]
+    lines += [f"  {visible_name(str(one))}" for one in report.findings]
     lines.append(
         "every checksum and invariant holds"
         if report.is_clean

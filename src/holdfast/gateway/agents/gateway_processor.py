@@ -42,6 +42,7 @@ TAKEOVER_SECONDS = 10.0
 class GatewayRolloutProcessor(RolloutProcessor):
     """Override `run_agent`."""
 
+    streams_replies = True
     ends_when_told = False
     """Whether an attempt ends when its agent says that it is done, and not by itself."""
     where_told = "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"

@@ -82,6 +82,9 @@ def completion_params_of(
 class RolloutProcessor:
     """Override `rollout`; or `__call__`, if the rows of one call belong together."""
 
+    streams_replies = False
+    """Whether replies become durable in parts, while they are streamed to an agent."""
+
     @property
     def identity(self) -> str:
         """Settings of this instance that make another run; resuming with others is refused."""
