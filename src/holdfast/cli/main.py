@@ -15,6 +15,7 @@ from holdfast.cli.options.parser import Parser
 from holdfast.cli.options.results import add_compare, add_report
 from holdfast.cli.terminal import text
 from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.engine.options import API_KEY
 from holdfast.records import redaction
 
 PR_SET_DUMPABLE = 4
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         return Exit.USAGE
     from holdfast.cli.setup.errors import guarded
 
-    redaction.hide(os.environ.get(getattr(args, "api_key_env", options.API_KEY)))
+    redaction.hide(os.environ.get(getattr(args, "api_key_env", API_KEY)))
     journal = getattr(args, "file", "") or getattr(args, "journal", "")
     return guarded(lambda: _dispatch(args), journal=journal)
 

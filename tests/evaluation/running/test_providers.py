@@ -148,9 +148,9 @@ def test_a_session_without_evaluations_imports_nothing_heavy(tmp_path: Path) -> 
     assert "heavy []" in bare
     assert "heavy []" in out
     assert (
-        "ours ['holdfast', 'holdfast.evaluation', 'holdfast.evaluation.definition', "
-        "'holdfast.evaluation.definition.flags', "
-        "'holdfast.evaluation.plugin']"
+        "ours ['holdfast', 'holdfast.engine', 'holdfast.engine.options', 'holdfast.evaluation', "
+        "'holdfast.evaluation.definition', 'holdfast.evaluation.definition.flags', "
+        "'holdfast.evaluation.plugin', 'holdfast.records', 'holdfast.records.errors']"
     ) in out
 
 

@@ -35,7 +35,7 @@ from holdfast.engine.progress import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
 from holdfast.engine.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import Scorer
-from holdfast.engine.settings import ScoringPolicy, Settings
+from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
 from holdfast.journal import check_address, open_journal
 from holdfast.journal.journal import Journal
@@ -47,7 +47,6 @@ from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, read_tasks
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
-from holdfast.rollout.replay.session import OnDivergence
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -132,23 +131,7 @@ def plan_of(
         ),
         seed=args.seed,
         group=GroupPolicy(args.group_refill, Shortfall(args.group_shortfall), args.group_at_least),
-        settings=_settings(args),
-    )
-
-
-def _settings(args: argparse.Namespace) -> Settings:
-    return Settings(
-        concurrency=args.concurrency,
-        max_retry=args.max_retry,
-        max_failures=args.max_failures,
-        attempt_deadline=args.attempt_deadline,
-        run_deadline=args.run_deadline,
-        lease_seconds=args.lease,
-        grace=args.grace,
-        on_divergence=OnDivergence(args.on_divergence),
-        partial_tokens=args.partial_tokens,
-        scoring=ScoringPolicy(tries=args.scorer_tries, timeout=args.scorer_timeout),
-        join=args.join,
+        settings=settings_of(vars(args)),
     )
 
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from holdfast.cli.options.run import API_KEY
 from holdfast.cli.terminal.text import notify
 from holdfast.engine.connect import Connection, EmbeddedEngines, EngineAddress, connect
+from holdfast.engine.options import API_KEY
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import UsageError
 
