@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         TrainingRolloutProcessor as TrainingRolloutProcessor,
     )
     from holdfast.rollout.replay.budget import Limits as Limits
-    from holdfast.rollout.replay.session import OnDivergence as OnDivergence
+    from holdfast.rollout.replay.run_context import OnDivergence as OnDivergence
     from holdfast.rollout.replay.speaker import Voice as Voice
     from holdfast.rollout.tools.tool import Tool as Tool
     from holdfast.rollout.tools.tool import tool as tool
@@ -90,7 +90,7 @@ _WHERE = {
     "Limits": "holdfast.rollout.replay.budget",
     "Message": "holdfast.records.message",
     "Observation": "holdfast.rollout.episodes.environment",
-    "OnDivergence": "holdfast.rollout.replay.session",
+    "OnDivergence": "holdfast.rollout.replay.run_context",
     "Recovery": "holdfast.rollout.episodes.environment",
     "RemoteRolloutProcessor": "holdfast.gateway.agents.remote",
     "Reply": "holdfast.rollout.context",

@@ -137,7 +137,7 @@ class Blind(ByteRenderer):
 
 async def performed(play: Play, renderer: ByteRenderer) -> None:
     session = await play.session()
-    session.voice = msgspec.structs.replace(session.voice, renderer=renderer)
+    session.speaker = msgspec.structs.replace(session.speaker, renderer=renderer)
     await session.restart_if_interrupted()
     await offering(Rollout(session))
 

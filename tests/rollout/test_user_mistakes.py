@@ -176,7 +176,7 @@ def test_a_conversation_of_a_chat_model_begins_with_a_message():
             return getattr(ByteRenderer(), name)
 
     async def solve(t):
-        t.session.voice = Voice(t.voice.policy, Templated())
+        t.session.speaker = Voice(t.voice.policy, Templated())
         with pytest.raises(UsageError, match="add a message first"):
             await t.generate()
         t.add("go")
@@ -252,7 +252,9 @@ def performed(rollout) -> object:
     async def row():
         play = Play(Oracle(lambda request: "hi"))
         session = await play.session()
-        config = RolloutConfig("oracle", session.sampling, lambda task: Rollout(session))
+        config = RolloutConfig(
+            "oracle", session.context.spec.sampling, lambda task: Rollout(session)
+        )
         (job,) = as_processor(rollout)([play.task], config)
         try:
             return await job

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast import crashpoint
 from holdfast.clock import Clock, SystemClock
-from holdfast.engine.attempt import FATAL, Workbench, drive, load
+from holdfast.engine.attempt import FATAL, TrajectoryRunner
 from holdfast.engine.guards.crash_suspects import Slot, Slots, Suspects
 from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_loop
 from holdfast.engine.guards.orphan_tasks import belongs_to
@@ -32,6 +32,8 @@ from holdfast.records.run import Run
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor
+from holdfast.rollout.replay.run_context import RunContext
+from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.threads.contain import as_exception
 
 CLAIM_AHEAD = 64
@@ -112,19 +114,20 @@ class Engine:
         self._scoring = (
             Scoring(scorer, self._settings.scoring, journal, self._clock) if scorer else None
         )
-        self._bench = Workbench(
+        context = RunContext(
             spec=run.spec,
-            settings=self._settings,
             journal=journal,
-            policy=policy,
-            renderer=renderer,
-            processor=processor,
+            speaker=Speaker(policy, renderer),
             clock=self._clock,
             worker=str(this_process()),
-            stopping=lambda: self.stop.requested,
+            on_divergence=self._settings.on_divergence,
+            partial_tokens=self._settings.partial_tokens,
+            is_stopping=lambda: self.stop.requested,
             on_record=self._progress.record,
-            on_cut=self._cut,
-            settles=scorer is None and settles,
+            on_cut=self._cuts.append,
+        )
+        self._runner = TrajectoryRunner(
+            context, processor, settings=self._settings, settles=scorer is None and settles
         )
         self._settles = settles
 
@@ -283,11 +286,11 @@ class Engine:
         self._progress.started()
         slot = Slot(self._slots)
         try:
-            history = await load(self._bench, lease)
+            history = await self._runner.load(lease)
             failures = 0
             if history.finished is None:
                 async with self._suspects.turn(history.deaths, slot):
-                    history = await drive(self._bench, lease, group.claim.task, history)
+                    history = await self._runner.run(lease, group.claim.task, history)
             elif history.scoring_failures:
                 failures = tries_spent(await self._journal.history(lease.id))
             slot.give_up()
@@ -353,9 +356,6 @@ class Engine:
             for row in group.claim.settled
             if row.status.is_outcome
         ]
-
-    def _cut(self, cut: Cut) -> None:
-        self._cuts.append(cut)
 
     # --- in the background
 

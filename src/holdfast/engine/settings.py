@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 
 from holdfast.engine import options
 from holdfast.records.errors import UsageError
-from holdfast.rollout.replay.session import OnDivergence
+from holdfast.rollout.replay.run_context import OnDivergence
 
 RetryRule = Callable[[Exception], bool | None]
 """Whether an attempt that raised this is tried again: True, within `max_retry`, whatever its cause;

@@ -165,9 +165,9 @@ class Gateway:
         bearer = Bearer(trajectory.name, session.lease.epoch, attempt, self._bindings)
         key = self._keys.make(bearer)
         known = {called.answer for called in session.history.calls.values()}
-        self._bound[key] = Bound(trajectory, session.voice, known, [key], ends)
-        policy = HeldPolicy(session.voice.policy, self._gate)
-        session.voice = structs.replace(session.voice, policy=policy)
+        self._bound[key] = Bound(trajectory, session.speaker, known, [key], ends)
+        policy = HeldPolicy(session.speaker.policy, self._gate)
+        session.speaker = structs.replace(session.speaker, policy=policy)
         return Binding(self.url, key, f"{self.url}/t/{key}")
 
     def release(self, binding: Binding) -> None:
@@ -175,7 +175,7 @@ class Gateway:
         if bound is not None:
             for key in bound.keys:
                 del self._bound[key]
-            bound.trajectory.session.voice = bound.voice
+            bound.trajectory.session.speaker = bound.voice
 
     def adopt(self, binding: Binding, key: str) -> None:
         """From now on, `key`, which was made before, opens the same as that of `binding`."""

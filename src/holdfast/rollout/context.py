@@ -76,7 +76,7 @@ class Rollout:
     @property
     def voice(self) -> Voice:
         """The run's own policy and renderer."""
-        return self._session.voice
+        return self._session.speaker
 
     # --- the conversation
 
@@ -142,13 +142,13 @@ class Rollout:
             raise UsageError(
                 "two generations at once would be two ends of one conversation; use t.branch"
             )
-        voice = voice or session.voice
+        voice = voice or session.speaker
         schemas = self._shown = schemas_of(tools)
         messages = list(self.messages)  # What is added meanwhile is no part of what is asked.
         validate.check_messages(messages[len(self._stream.messages) :])
         validate.check_conversation(messages, schemas, voice.renderer)
         asked = validate.sampling_of(
-            session.sampling,
+            session.context.spec.sampling,
             max_tokens=max_tokens,
             temperature=temperature,
             top_p=top_p,

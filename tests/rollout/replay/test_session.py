@@ -7,7 +7,7 @@ import pytest
 from holdfast.journal import open_journal
 from holdfast.records.errors import Diverged, RunStopped
 from holdfast.records.sampling import Sampling
-from holdfast.rollout.replay.session import OnDivergence
+from holdfast.rollout.replay.run_context import OnDivergence
 from support.rollout.stage import Oracle, Play, call
 
 

@@ -13,12 +13,16 @@ from holdfast.records.history import History
 from holdfast.records.message import FunctionCall, ToolCall, user
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import AttemptStarted, VersionSpan
+from holdfast.records.step import VersionSpan
 from holdfast.records.task import Task
 from holdfast.records.tokens import pack_ids, pack_logprobs
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.replay.session import OnDivergence, Session
+from holdfast.rollout.replay.run_context import OnDivergence, RunContext
+from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.speaker import Speaker
 from support.records import joined
+
+DEFAULT_SAMPLING = Sampling()
 
 
 class Oracle:
@@ -83,12 +87,14 @@ class Play:
         self.seed = seed
         self.leases: list[Lease] = []
 
+    def spec(self, sampling: Sampling = DEFAULT_SAMPLING) -> RunSpec:
+        return RunSpec(
+            "run", self.samples, "oracle", sampling, self.seed, "solve", "", "bytes", "tasks"
+        )
+
     async def lease(self, sample: int = 0) -> Lease:
         if not self.leases:
-            spec = RunSpec(
-                "run", self.samples, "oracle", Sampling(), self.seed, "solve", "", "bytes", "tasks"
-            )
-            run = await self.journal.create_run(spec, [self.task])
+            run = await self.journal.create_run(self.spec(), [self.task])
             (claim,) = await self.journal.claim(await joined(self.journal, run), groups=1)
             self.leases = claim.open
         return self.leases[sample]
@@ -106,22 +112,18 @@ class Play:
         partial_tokens: int = 0,
         clock: Clock | None = None,
     ) -> Session:
-        history, clock = await self.history(sample), clock or SystemClock()
-        return Session(
-            task=self.task,
-            lease=await self.lease(sample),
-            history=history,
+        context = RunContext(
+            spec=self.spec(sampling or DEFAULT_SAMPLING),
             journal=self.journal,
-            policy=self.oracle,
-            renderer=ByteRenderer(),
-            sampling=sampling or Sampling(),
-            seed=self.seed,
-            clock=clock,
+            speaker=Speaker(self.oracle, ByteRenderer()),
+            clock=clock or SystemClock(),
+            worker="worker",
             on_divergence=on_divergence,
-            stopping=stopping,
+            is_stopping=stopping,
             partial_tokens=partial_tokens,
-            prelude=(AttemptStarted(len(history.attempts) + 1, "worker", clock.now()),),
         )
+        history = await self.history(sample)
+        return Session(context, await self.lease(sample), self.task, history)
 
     async def perform(self, rollout, **options) -> object:
         session = await self.session(**options)

@@ -168,7 +168,7 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
 def _init_request(t: Rollout, binding: Binding) -> InitRequest:
     row = row_from(t.task)
     session = t.session
-    params = completion_params_of(session.voice.policy.model, session.sampling)
+    params = completion_params_of(session.speaker.policy.model, session.context.spec.sampling)
     # Of this attempt alone: what an earlier one logs late is nobody's.
     name = f"{t.key.run}.{t.key.task}.{t.key.sample}.{attempt_of(t)}".replace("/", "_")
     return InitRequest(

@@ -49,7 +49,7 @@ def _choice(session: Session, step: Generated, ask: Ask, *, bare: bool) -> Answe
         choice = structs.replace(choice, **_ids(session, step))
     if not ask.logprobs:
         return choice
-    decode = session.voice.renderer.decode
+    decode = session.speaker.renderer.decode
     ids = unpack_ids(step.ids)
     return structs.replace(
         choice,

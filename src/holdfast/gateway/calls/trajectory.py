@@ -120,11 +120,11 @@ class AgentTrajectory:
                 409, "this attempt is over; a newer one goes on", code="attempt_over"
             )
         self.last_heard = self.session.clock.elapsed()
-        unsupported.check_told(ask, self.session.voice.renderer)
+        unsupported.check_told(ask, self.session.speaker.renderer)
         messages = ask.messages
         digests = self.remembered.digests(messages)
         conversation = digests[-1] if digests else digest.START
-        sampling = _sampling(self.session.sampling, ask)
+        sampling = _sampling(self.session.context.spec.sampling, ask)
         shown = self._shown.of(ask.tools)
         key = digest.key_of(ask, conversation, sampling, tools=shown.said)
         call = self._named.get(name) if name else None
@@ -211,7 +211,7 @@ class AgentTrajectory:
         session = self.session
         session.check_usable()
         # With the gate before it, which is gone with the attempt.
-        voice = session.voice.speaking(asked.sampling)
+        voice = session.speaker.speaking(asked.sampling)
         begun = self._begun.pop(asked.which.name_in(self._begun), None)
         number = self.take_number() if begun is None else begun.number
         await session.keep_worlds()
@@ -244,7 +244,7 @@ class AgentTrajectory:
             turns,
             voice,
             opening=opening,
-            pace=self.pace if is_told else Pace(session.partial_tokens),
+            pace=self.pace if is_told else Pace(session.context.partial_tokens),
             call=which.key,
             occurrence=which.occurrence,
         )
@@ -271,7 +271,7 @@ class AgentTrajectory:
 
     async def _bare_turns(self, asked: PendingCall, number: int) -> list[GenerateStep]:
         """One for each choice of each bare prompt; none where there is a conversation."""
-        ask, sampling, renderer = asked.ask, asked.sampling, self.session.voice.renderer
+        ask, sampling, renderer = asked.ask, asked.sampling, self.session.speaker.renderer
         prompts = [
             await self._bare_prompts.ask(one, renderer=renderer, sampling=sampling)
             for one in prompts_of(ask)

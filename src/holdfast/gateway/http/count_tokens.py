@@ -13,9 +13,9 @@ async def prompt_tokens(trajectory: AgentTrajectory, ask: Ask) -> int:
     """Of the prompt that would be sent now: what was sampled before is counted as it was sampled,
     and only what is new is rendered."""
     session = trajectory.session
-    effort = ask.reasoning_effort or session.sampling.reasoning_effort
+    effort = ask.reasoning_effort or session.context.spec.sampling.reasoning_effort
     try:
-        renderer = at_effort(session.voice.renderer, effort)
+        renderer = at_effort(session.speaker.renderer, effort)
     except Unsupported as error:
         raise RequestRejected(400, str(error), param="output_config.effort") from error
     if isinstance(renderer, MessagesOnly):
@@ -23,7 +23,7 @@ async def prompt_tokens(trajectory: AgentTrajectory, ask: Ask) -> int:
             400, "the engine takes messages and tells no tokens: they cannot be counted"
         )
     place = trajectory.place(ask)
-    sampling = structs.replace(session.sampling, reasoning_effort=effort)
+    sampling = structs.replace(session.context.spec.sampling, reasoning_effort=effort)
     prompt = await place.stream.prepare(
         place.messages, ask.tools, renderer=renderer, sampling=sampling
     )

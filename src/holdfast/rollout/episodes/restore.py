@@ -27,7 +27,8 @@ from holdfast.rollout.episodes.observation_records import answer_of, observation
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.crash_count import check_alive
 from holdfast.rollout.replay.nested_steps import Inside
-from holdfast.rollout.replay.session import OnDivergence, Session
+from holdfast.rollout.replay.run_context import OnDivergence
+from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
 
 MAX_REWINDS = 3
@@ -201,7 +202,7 @@ class LiveWorld:
         session, name = self._session, self._environment.name
         words = divergence.of_observations(_words(recorded), _words(found))
         where = f"{name}, at step {path}: {words}"
-        if session.on_divergence is OnDivergence.FAIL:
+        if session.context.on_divergence is OnDivergence.FAIL:
             raise session.failed(Diverged(f"{CAME_BACK_DIFFERENT}: {where}"))
         if session.history.rewinds >= MAX_REWINDS:
             raise session.failed(

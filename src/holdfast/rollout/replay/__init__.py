@@ -1,5 +1,6 @@
 """The log of one attempt: which step is replayed, and which one runs.
 
+- `run_context`: RunContext: what all attempts of a run share.
 - `session`: Session: one attempt at one trajectory, as the durable context sees it.
 - `nested_steps`: Inside: user code that runs within a step, a tool's, an environment's or one given
   to `t.value`.

@@ -139,9 +139,9 @@ def _partial(
     session: Session, voice: Voice, turn: GenerateStep, audience: Audience | None
 ) -> Partial | None:
     if audience is None:
-        every = session.partial_tokens
+        every = session.context.partial_tokens
         return Partial(_saver(session, voice, turn), every) if every else None
-    every = min(audience.every, session.partial_tokens or audience.every)
+    every = min(audience.every, session.context.partial_tokens or audience.every)
     return Partial(_saver(session, voice, turn, audience), every, audience.seconds)
 
 

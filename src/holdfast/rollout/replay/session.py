@@ -7,15 +7,11 @@ cannot turn an accident into an outcome (I5).
 
 import asyncio
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.clock import Clock
-from holdfast.journal.journal import Journal, Lease
+from holdfast.journal.journal import Lease
 from holdfast.policy.off_loop import LARGE, off_loop
-from holdfast.policy.policy import Policy
-from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import (
     Cause,
     Diverged,
@@ -26,7 +22,6 @@ from holdfast.records.errors import (
 )
 from holdfast.records.history import History
 from holdfast.records.run import seed_for
-from holdfast.records.sampling import Sampling
 from holdfast.records.step import (
     AttemptStarted,
     Contract,
@@ -41,7 +36,7 @@ from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.nested_steps import is_inside
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.run_context import OnDivergence, RunContext
 
 if TYPE_CHECKING:
     from holdfast.rollout.episodes.episode import Episode
@@ -49,44 +44,25 @@ if TYPE_CHECKING:
 Recorded = TypeVar("Recorded", bound=Step)
 
 
-class OnDivergence(StrEnum):
-    """What to do where a rollout asks for something else than what is recorded."""
-
-    FORK = "fork"
-    """Keep the old steps as history and go live from the first that differs."""
-    FAIL = "fail"
-    """Fail the trajectory."""
-
-
 class Session:
     """What an attempt needs to know. Owned by one attempt, dropped with it."""
 
     def __init__(
         self,
-        *,
-        task: Task,
+        context: RunContext,
         lease: Lease,
+        task: Task,
         history: History,
-        journal: Journal,
-        policy: Policy,
-        renderer: Renderer,
-        sampling: Sampling,
-        seed: int | None,
-        clock: Clock,
-        on_divergence: OnDivergence = OnDivergence.FORK,
-        stopping: Callable[[], bool] = lambda: False,
-        on_live: Callable[[Record], None] = lambda record: None,
-        prelude: tuple[Record, ...] = (),
-        partial_tokens: int = 0,
+        *,
+        continues: bool = False,
     ):
+        """`continues`: no new attempt begins; the last recorded one goes on."""
+        self.context = context
         self.task = task
         self.lease = lease
         self.history = history
-        self.voice = Voice(policy, renderer)
-        self.partial_tokens = partial_tokens
-        """After how many tokens an unfinished generation is made durable; 0: only when whole."""
-        self.sampling = sampling
-        self.clock = clock
+        self.speaker = context.speaker
+        self.clock = context.clock
         self.broken: BaseException | None = None
         self.unsure = False
         """Whether a cancelled append may have become durable without our history knowing."""
@@ -98,8 +74,7 @@ class Session:
         """What happened on clearing up; written with the attempt's last record."""
         self.concluded = asyncio.Event()
         """Set when the attempt's last record is durable."""
-        self.blobs = journal
-        self.on_divergence = on_divergence
+        self.blobs = context.journal
         self.step = ""
         """The step that was begun last."""
         self._is_live = False
@@ -112,12 +87,11 @@ class Session:
         self._replays = bool(history.steps)
         self._over = False
         self._cut_short: list[str] = []
-        self._journal = journal
-        self._seed = seed
-        self._stopping = stopping
-        self._on_live = on_live
         # Written together with the first record of the attempt: one commit less for each.
-        self._prelude = prelude
+        self._prelude: tuple[Record, ...] = () if continues else (self._started(context.worker),)
+
+    def _started(self, worker: str) -> AttemptStarted:
+        return AttemptStarted(len(self.history.attempts) + 1, worker, self.clock.now())
 
     async def append(
         self, *records: Record, status: Status | None = None, settled: bool | None = None
@@ -144,8 +118,7 @@ class Session:
         if self._prelude:
             return await self.append()
         before = self.history.attempts
-        worker = before[-1].worker if before else ""
-        return await self.append(AttemptStarted(len(before) + 1, worker, self.clock.now()))
+        return await self.append(self._started(before[-1].worker if before else ""))
 
     def go_on(self) -> None:
         """No new attempt: whoever made the last one is alive, and still at it."""
@@ -161,7 +134,7 @@ class Session:
         elif not records:
             return
         try:
-            await self._journal.append(self.lease, records, status=status, settled=settled)
+            await self.context.journal.append(self.lease, records, status=status, settled=settled)
         except asyncio.CancelledError:
             self.unsure = True
             self.unseen += [one.path for one in records if isinstance(one, Generated)]
@@ -174,7 +147,7 @@ class Session:
             raise
         for record in records:
             self.history.take(record)
-            self._on_live(record)
+            self.context.on_record(record)
 
     async def match(
         self,
@@ -333,7 +306,7 @@ class Session:
         await self.append(self._fork(path, words))
 
     def _fork(self, path: str, words: str) -> Forked:
-        if self.on_divergence is OnDivergence.FAIL:
+        if self.context.on_divergence is OnDivergence.FAIL:
             raise self.failed(
                 Diverged(f"at step {path} the rollout no longer does what is recorded: {words}")
             )
@@ -356,10 +329,10 @@ class Session:
     @property
     def is_stopping(self) -> bool:
         """Whether the run is asked to stop: nothing new is begun."""
-        return self._stopping()
+        return self.context.is_stopping()
 
     def check_running(self) -> None:
-        if self._stopping():
+        if self.context.is_stopping():
             stopped = RunStopped("the run is stopping; this trajectory goes on when it is resumed")
             raise self.failed(stopped)
 
@@ -387,7 +360,8 @@ class Session:
     def seed_at(self, path: str, *, always: bool = False) -> int | None:
         """`always`: also in a run that has no seed."""
         key, life = self.lease.key, self.history.life
-        seed = 0 if always and self._seed is None else self._seed
+        run_seed = self.context.spec.seed
+        seed = 0 if always and run_seed is None else run_seed
         return seed_for(seed, task=key.task, sample=key.sample, life=life, path=path)
 
     @property

@@ -1,4 +1,4 @@
-"""Voice: who speaks in a turn: a policy, and the renderer that turns messages into its tokens."""
+"""Speaker: who speaks in a turn: a policy, and the renderer that turns messages into its tokens."""
 
 from msgspec import Struct, structs
 
@@ -8,7 +8,7 @@ from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.sampling import Sampling
 
 
-class Voice(Struct, frozen=True):
+class Speaker(Struct, frozen=True):
     """Who speaks in a turn: a policy, and the renderer of its model. The caller owns both."""
 
     policy: Policy
@@ -16,9 +16,13 @@ class Voice(Struct, frozen=True):
     trained: bool = True
     """False: what it says is part of the world, such as a simulated user."""
 
-    def speaking(self, sampling: Sampling) -> "Voice":
+    def speaking(self, sampling: Sampling) -> "Speaker":
         """As it speaks with this sampling; raises `Unsupported` for what it cannot."""
         if sampling.reasoning_effort is None:
             return self
         renderer = at_effort(self.renderer, sampling.reasoning_effort)
         return structs.replace(self, renderer=renderer)
+
+
+Voice = Speaker
+"""The same under its older name."""
