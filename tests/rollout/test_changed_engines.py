@@ -138,7 +138,7 @@ class Blind(ByteRenderer):
 async def performed(play: Play, renderer: ByteRenderer) -> None:
     session = await play.session()
     session.speaker = msgspec.structs.replace(session.speaker, renderer=renderer)
-    await session.restart_if_interrupted()
+    await session.log.restart_if_interrupted()
     await offering(Rollout(session))
 
 

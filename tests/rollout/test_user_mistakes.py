@@ -259,7 +259,7 @@ def performed(rollout) -> object:
         try:
             return await job
         finally:
-            await session.close_episodes()
+            await session.episodes.close()
 
     return asyncio.run(row())
 

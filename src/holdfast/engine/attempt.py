@@ -103,7 +103,7 @@ class TrajectoryRunner:
             session = Session(self._context, lease, own(task), history, continues=rewound)
             rewound = False
             try:
-                await session.restart_if_interrupted()
+                await session.log.restart_if_interrupted()
                 outcome = await self._outcome(session)
             except FATAL:
                 raise
@@ -121,7 +121,7 @@ class TrajectoryRunner:
                 history = await self.load(lease)
             else:
                 await _record_outcome(session, outcome, settled=self._settles)
-                if session.unsure:
+                if session.log.is_unsure:
                     history = await self.load(lease)
         return history
 
@@ -137,7 +137,7 @@ class TrajectoryRunner:
             outcome = AttemptOutcome(Status.TRUNCATED, limit.reason, *_returned(limit.returned))
         else:
             outcome = AttemptOutcome(Status.COMPLETED, "", *_returned(returned))
-        await session.cut_unvisited()
+        await session.log.cut_unvisited()
         if outcome.status is Status.COMPLETED and _was_cut_short(session.history):
             reason = Truncation.MAX_TOKENS
             outcome = structs.replace(outcome, status=Status.TRUNCATED, reason=reason)
@@ -156,10 +156,10 @@ class TrajectoryRunner:
         else:
             error = _error_of(job)
         finally:
-            await session.close_episodes()
+            await session.episodes.close()
         # A rollout that hides an accident behind another error, or a result, does not change it.
-        if session.broken is not None and not isinstance(error, (*FATAL, RunStopped)):
-            error = session.broken
+        if session.state.broken is not None and not isinstance(error, (*FATAL, RunStopped)):
+            error = session.state.broken
         if error is not None:
             raise error
         return job.result()
@@ -226,7 +226,7 @@ async def _within_deadline(
             outage = policy.seconds_down - down
             if outage <= 0:
                 late = AttemptTimeout(f"the attempt did not finish within {deadline:g} s")
-                raise session.failed(late)
+                raise session.state.fail(late)
             left, down = outage, down + outage
     finally:
         await end(job)
@@ -265,7 +265,7 @@ async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled:
         result_text(outcome.reason),
         outcome.reward,
         session.clock.now(),
-        tuple(session.unseen),
+        tuple(session.log.unseen),
         outcome.turns_used,
     )
     await session.conclude(finished, status=outcome.status, settled=settled)
@@ -274,13 +274,13 @@ async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled:
 async def _record_failure(session: Session, error: BaseException, settings: Settings) -> None:
     """Records the failure together with what follows from it, and waits before the next try."""
     history, clock = session.history, session.clock
-    attempt = len(history.attempts) + (1 if session.has_prelude else 0)
+    attempt = len(history.attempts) + (1 if session.log.is_unstarted else 0)
     found = as_exception(error)
     again = _ruled(found, settings)
     if isinstance(again, Exception):
         found, again = again, False
     now = clock.now()
-    failure = failure_of(found, step=session.step_of(error), attempt=attempt)
+    failure = failure_of(found, step=session.state.step_of(error), attempt=attempt)
     record = AttemptFailed(failure, now)
     if _may_retry(failure, history, settings, again=again):
         await session.conclude(record)

@@ -23,6 +23,7 @@ from holdfast.rollout import validate
 from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.episodes.episode import BoundTool, Episode
 from holdfast.rollout.replay import divergence, generate_step
+from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.budget import Budget, Limits, Spent
 from holdfast.rollout.replay.generate_step import GenerateStep
 from holdfast.rollout.replay.nested_steps import (
@@ -34,7 +35,7 @@ from holdfast.rollout.replay.nested_steps import (
 )
 from holdfast.rollout.replay.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.replay.reply import Reply, ToolReply
-from holdfast.rollout.replay.session import Session, is_accident
+from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Voice
 from holdfast.rollout.replay.unawaited import awaited
 from holdfast.rollout.threads.contain import contained
@@ -181,7 +182,7 @@ class Rollout:
                 ),
             )
             if step is None:
-                await session.keep_worlds()
+                await session.keep_episodes()
                 ids, added = self._stream.prompt_ids(prompt), self._added(prompt, messages)
                 turn = GenerateStep(path, prompt, ids, sampling, schemas, tuple(messages), added)
                 step = await self._live(voice, turn, seconds=budget.seconds_left)
@@ -268,7 +269,7 @@ class Rollout:
                     found = await found
             packed = validate.packed(found, label)
             step = ValueRecorded(path, fingerprint(label.encode()), label, packed)
-            await self._session.append(step)
+            await self._session.log.append(step)
         self._spend(0.0, path)
         # Decoded in both cases, so that a live value and a replayed one are the same.
         decoded: Value = msgspec.msgpack.decode(step.value)
@@ -285,7 +286,7 @@ class Rollout:
         validate.check_rollouts(rollouts, "t.branch")
         check_no_world(self._session, self._scope)
         path = self._next_path()
-        self._session.open_scope(path, f"{len(rollouts)} branches")
+        self._session.log.open_scope(path, f"{len(rollouts)} branches")
         children = [self._child(f"{path}.{index}.") for index in range(len(rollouts))]
         try:
             async with asyncio.TaskGroup() as group:
@@ -295,7 +296,7 @@ class Rollout:
                 ]
         except BaseExceptionGroup as errors:
             first = errors.exceptions[0]
-            self._session.cut_short(f"{path}.")
+            self._session.log.keep_cancelled(f"{path}.")
         else:
             self._join([child.budget for child in children])
             return [task.result() for task in tasks]
@@ -318,7 +319,7 @@ class Rollout:
         """A second conversation with a key space and a budget of its own, which goes on beside this
         one: the other side of a dialogue, a judge that is asked again and again."""
         path = self._next_path()
-        self._session.open_scope(path, "a conversation of its own")
+        self._session.log.open_scope(path, "a conversation of its own")
         return Rollout(self._session, scope=f"{path}.0.")
 
     def _child(self, scope: str) -> "Rollout":
@@ -350,7 +351,7 @@ class Rollout:
         if around(self._session, self._scope) is None:
             self.budget.take_seconds(seconds)
             for path in paths:
-                self.budget.take_inside(self._session.sampled_below(path))
+                self.budget.take_inside(self._session.log.sampled_below(path))
 
     def _budget_below(self) -> Budget:
         inside = around(self._session, self._scope)
@@ -368,10 +369,10 @@ class Rollout:
             completion = await generate_step.heard(session, voice, turn, seconds)
         except Exception as error:
             if is_accident(error):
-                session.failed(error, turn.path)
+                session.state.fail(error, turn.path)
             raise
         step = await generate_step.generated(session, voice, turn, completion)
-        await session.append(generate_step.without_drafted(session, step))
+        await session.log.append(generate_step.without_drafted(session, step))
         return step
 
     def _added(self, prompt: Prompt, messages: list[Message]) -> tuple[Message | str, ...]:
@@ -415,5 +416,5 @@ async def _run(
         return await contained(rollout(child))
     except Exception as error:
         # Siblings go on meanwhile: only the branch knows at which of its steps it failed.
-        session.blame(error, child.step)
+        session.state.blame(error, child.step)
         raise

@@ -29,10 +29,11 @@ from holdfast.rollout.episodes.environment import Observation, checked
 from holdfast.rollout.episodes.episode import BoundTool
 from holdfast.rollout.episodes.restore import EPISODE_OVER
 from holdfast.rollout.replay import divergence
+from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.crash_count import check_alive
 from holdfast.rollout.replay.nested_steps import Inside
 from holdfast.rollout.replay.prompt import fingerprint
-from holdfast.rollout.replay.session import Session, is_accident
+from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception, end_all
 from holdfast.rollout.threads.gate import Begin
 from holdfast.rollout.tools.result import is_bug
@@ -135,7 +136,7 @@ async def _first_call(
     if refused is not None:
         words = str(refused) if tool is None else tool.shown(str(refused))
         result = ToolResult(path, words, error=type(refused).__name__)
-        await session.append(intent, result)
+        await session.log.append(intent, result)
         return result
     assert tool is not None, "an unknown tool is refused above"
     return await _run(session, intent, tool, intent)
@@ -143,13 +144,13 @@ async def _first_call(
 
 async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | None) -> ToolResult:
     """An intent without a result: the tool's contract decides."""
-    session.check_running()
+    session.state.check_running()
     if intent.contract is Contract.IDEMPOTENT and tool is not None:
         check_alive(session, intent.path, f"tool {tool.name}")
         await session.go_live()
         return await _run(session, intent, tool)
     result = ToolResult(intent.path, INTERRUPTED, error=INTERRUPTED_CALL)
-    await session.append(result)
+    await session.log.append(result)
     return result
 
 
@@ -163,7 +164,7 @@ async def _run(session: Session, intent: ToolIntent, tool: Tool, *first: ToolInt
     except ToolSaysNo as no:
         # It waited for its turn, and the call before it ended the episode.
         result = ToolResult(intent.path, str(no), error=type(no).__name__)
-        await session.append(*first, result)
+        await session.log.append(*first, result)
         return result
 
 
@@ -178,7 +179,7 @@ async def _run_once(
         if tool.wants_key:
             arguments[KEY_PARAMETER] = intent.idempotency_key
         result = await _run_in_slot(session, intent, tool, arguments, *first)
-    await session.append(result)
+    await session.log.append(result)
     return result
 
 
@@ -192,9 +193,9 @@ async def _run_in_slot(
     async with AsyncExitStack() as slot:
         with _accidents(session, intent, tool):
             begin = await slot.enter_async_context(tool.slot(arguments))
-        session.check_usable()  # It may have waited for long.
+        session.state.check_usable()  # It may have waited for long.
         # Also without an intent: should the call kill this process again, that is counted.
-        await session.append(*first)
+        await session.log.append(*first)
         return await _begun(session, intent, tool, begin)
 
 
@@ -228,12 +229,12 @@ def _accidents(
     except ToolSaysNo:
         raise
     except ThreadsHang as hang:  # It was not called at all.
-        raise session.failed(hang, intent.path) from None
+        raise session.state.fail(hang, intent.path) from None
     except Exception as broken:
         if not is_accident(broken):
             raise  # A limit that the policy met inside it.
         late = isinstance(broken, TimeoutError) and deadline is not None and deadline.expired()
-        raise session.failed(_broken(tool, broken, late=late), intent.path) from broken
+        raise session.state.fail(_broken(tool, broken, late=late), intent.path) from broken
 
 
 def _fingerprint(call: ToolCall) -> bytes:

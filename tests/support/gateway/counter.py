@@ -40,7 +40,7 @@ class Counter:
         binding = self.gateway.bind(trajectory)
         try:
             yield trajectory, binding
-            await session.cut_unvisited()
+            await session.log.cut_unvisited()
         finally:
             self.gateway.release(binding)
             await trajectory.aclose()

@@ -127,11 +127,11 @@ class Play:
 
     async def perform(self, rollout, **options) -> object:
         session = await self.session(**options)
-        await session.restart_if_interrupted()
+        await session.log.restart_if_interrupted()
         try:
             return await rollout(Rollout(session))
         finally:
-            await session.close_episodes()
+            await session.episodes.close()
 
 
 def call(name: str, arguments: str = "{}", *, call_id: str = "call_1") -> ToolCall:

@@ -64,7 +64,7 @@ class Scene:
         for episode in self.episodes:
             await episode.open(None)
         if self.folder is not None and self.is_over and not self.folder.is_resumed:
-            raise await session.rewind([self._recorded()], "what the agent left is damaged", "")
+            raise await session.log.rewind([self._recorded()], "what the agent left is damaged", "")
 
     @property
     def tools(self) -> list[Tool]:
@@ -104,11 +104,11 @@ class Scene:
         if end is None:
             scope = self._recorded().removesuffix("0")
             for path in session.history.steps:
-                session.visit(path)
+                session.log.visit(path)
         else:
             end = await self._kept(end)
             # Here, and not only at the end of the attempt: a later one starts no agent.
-            await session.cut_unvisited()
+            await session.log.cut_unvisited()
             scope = f"{trajectory.take_number()}.0."
         self._after = Rollout(session, scope=scope)
         told: object = await self._after.value(lambda: msgspec.to_builtins(end), name=THE_END)

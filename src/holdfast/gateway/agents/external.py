@@ -112,7 +112,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
 
     @property
     def _is_stopping(self) -> bool:
-        return self._session is not None and self._session.is_stopping
+        return self._session is not None and self._session.state.is_stopping
 
     def _adopt(self, offer: PendingTrajectory, key: str) -> None:
         self._running.adopt(offer.binding, key)
@@ -157,13 +157,13 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
             while not (done.done() or replaced.done()):
                 if trajectory.is_idle:
                     # An agent that asks nothing would hold up the end of the run.
-                    t.session.check_running()
+                    t.session.state.check_running()
                 await asyncio.wait(
                     {done, replaced}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED
                 )
             if not done.done():
                 # No failure: what is recorded is replayed for the agent that comes now.
-                raise t.session.failed(Rewound(REPLACED))
+                raise t.session.state.fail(Rewound(REPLACED))
         finally:
             for task in (done, replaced):
                 task.cancel()

@@ -180,14 +180,14 @@ class GatewayRolloutProcessor(RolloutProcessor):
         finally:
             self._gateway.release(binding)
             await trajectory.aclose()
-        if t.session.broken is not None:
-            raise t.session.broken
+        if t.session.state.broken is not None:
+            raise t.session.state.broken
         if not self._accepts_refusals and (refused := trajectory.refusals.failure()) is not None:
-            raise t.session.failed(refused)
+            raise t.session.state.fail(refused)
         limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
         end = End(trajectory.reward, limit=limit).judged(found)
         if self.is_mute(trajectory, end.returned):
-            raise t.session.failed(self.never_answered(trajectory))
+            raise t.session.state.fail(self.never_answered(trajectory))
         return end
 
     async def _let_finish(self, trajectory: AgentTrajectory, gone: HoldfastError) -> None:
@@ -221,13 +221,13 @@ class GatewayRolloutProcessor(RolloutProcessor):
                 await asyncio.wait(
                     {agent, broken}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED
                 )
-                if broken.done() and t.session.broken is not None:
-                    raise t.session.broken
+                if broken.done() and t.session.state.broken is not None:
+                    raise t.session.state.broken
                 if self.expects_calls(binding) and trajectory.is_silent(self._silence):
                     words = f"the agent asked nothing for {self._silence:g} s"
                     if self.ends_when_told:
                         words += "; one that is done says so: POST /complete"
-                    raise t.session.failed(AgentSilent(words))
+                    raise t.session.state.fail(AgentSilent(words))
             return agent.result()
         finally:
             broken.cancel()
@@ -248,4 +248,4 @@ async def _over(agent: "asyncio.Task[Returned]") -> None:
 def attempt_of(t: Rollout) -> int:
     """The number of the present attempt."""
     session = t.session
-    return max(1, len(session.history.attempts) + session.has_prelude)
+    return max(1, len(session.history.attempts) + session.log.is_unstarted)

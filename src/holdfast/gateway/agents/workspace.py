@@ -53,7 +53,7 @@ class AgentFolder(Episode):
         if getattr(workspace, "blobs", None) is not None:
             raise UsageError("the workspace is in use already: make a new one for each attempt")
         workspace.blobs = session.blobs
-        session.episodes.append(self)
+        session.episodes.add(self)
         mark = fingerprint(workspace.name.encode(), identity_of(workspace).encode(), b"agent")
         step = await session.match(
             PATH,
@@ -69,11 +69,11 @@ class AgentFolder(Episode):
             step = step_of(
                 seen, path=PATH, fingerprint=mark, action="0", episode=PATH, seconds=taken
             )
-            await session.append(step)
+            await session.log.append(step)
         elif not await self._restored():
             await self._world.guarded.reset(0)
         if is_told:
-            await session.append(Entered(PATH, left=True))
+            await session.log.append(Entered(PATH, left=True))
         self._begun = True
         self.observation = observation_of(step)
 
@@ -91,7 +91,7 @@ class AgentFolder(Episode):
         self.is_resumed = True
         self.standing = _until(session.history, world.last_step)
         for path in self.standing:
-            session.visit(path)
+            session.log.visit(path)
         return True
 
     async def keep(self) -> None:
@@ -106,7 +106,7 @@ class AgentFolder(Episode):
             digest = await session.blobs.put_blob(await self._state())
             world = session.history.worlds[PATH]
             if not world.snapshots or world.snapshots[-1][1] != digest:
-                await session.append(Snapshotted(PATH, len(world.actions), digest))
+                await session.log.append(Snapshotted(PATH, len(world.actions), digest))
 
     async def _state(self) -> bytes:
         """The agent may be at work in it."""

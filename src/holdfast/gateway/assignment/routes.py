@@ -88,7 +88,7 @@ class Counter:
     async def _told(self, visit: Visit, offer: PendingTrajectory) -> web.StreamResponse:
         visit.telling.trajectory = str(offer.key)
         try:
-            await offer.trajectory.session.begin()
+            await offer.trajectory.session.log.start_attempt()
             return await visit.telling.whole(msgspec.json.encode(_described(offer)))
         except BaseException:
             self._offers.give_back(offer)

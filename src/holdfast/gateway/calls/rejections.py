@@ -83,7 +83,7 @@ class Refusals:
             return
         # An attempt that is over meanwhile has its outcome without it.
         with contextlib.suppress(RunStopped):
-            await session.append(
+            await session.log.append(
                 CallRefused(
                     key,
                     attempt,
@@ -104,7 +104,7 @@ class Refusals:
         said = {_START, *_conversation(body)}
         good = [structs.replace(one, answer=answer.id) for one in waiting if one.said in said]
         if good:
-            await self._session.append(*good)
+            await self._session.log.append(*good)
 
     def failure(self) -> AgentFailed | None:
         """That of an agent which ended as if it had been answered; None where it was."""
@@ -119,7 +119,7 @@ class Refusals:
 
     @property
     def _attempt(self) -> int:
-        return max(1, len(self._session.history.attempts) + self._session.has_prelude)
+        return max(1, len(self._session.history.attempts) + self._session.log.is_unstarted)
 
 
 def _conversation(body: bytes, *, before: int | None = None) -> list[bytes]:

@@ -34,8 +34,9 @@ from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
 from holdfast.rollout.replay import generate_step
+from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.generate_step import GenerateStep
-from holdfast.rollout.replay.session import Session, is_accident
+from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Voice
 from holdfast.rollout.tools.tool import Tool
 
@@ -183,7 +184,7 @@ class AgentTrajectory:
             if (refused := unsupported.refusal_of(error, ask, asked.wire)) is not None:
                 raise refused from error
             if is_accident(error):
-                self.session.failed(error)
+                self.session.state.fail(error)
                 self.broken.set()
             raise
         return answer_of(self.session, called, ask, bare=bool(prompts_of(ask)))
@@ -199,7 +200,7 @@ class AgentTrajectory:
     async def refused(self, refused: RequestRejected, *, wire: str, body: bytes) -> None:
         """A call is about to be refused. What the end of the attempt brings with it, or a limit
         that the policy met, is no refusal."""
-        broken = self.session.broken
+        broken = self.session.state.broken
         is_over = self._closed or self.completed.is_set() or self.limit is not None
         if is_over or refused.code in _NO_REFUSALS or not isinstance(broken, RunStopped | None):
             return
@@ -209,12 +210,12 @@ class AgentTrajectory:
 
     async def _sample(self, asked: PendingCall) -> Called:
         session = self.session
-        session.check_usable()
+        session.state.check_usable()
         # With the gate before it, which is gone with the attempt.
         voice = session.speaker.speaking(asked.sampling)
         begun = self._begun.pop(asked.which.name_in(self._begun), None)
         number = self.take_number() if begun is None else begun.number
-        await session.keep_worlds()
+        await session.keep_episodes()
         await self._shown.keep(asked.shown, asked.ask.tools)
         place, turns = None, await self._bare_turns(asked, number)
         if not turns:
@@ -223,7 +224,7 @@ class AgentTrajectory:
         opening = asked.opening(turns, trajectory=self.name, created=created)
         steps = await self._steps(asked, turns, voice, opening)
         called = asked.called(steps, opening)
-        await session.append(
+        await session.log.append(
             *(generate_step.without_drafted(session, one) for one in steps), called
         )
         for step in steps:
@@ -312,7 +313,7 @@ class AgentTrajectory:
     def go_on(self) -> None:
         """The agent of the last attempt lives, and goes on with it: it will not ask again what it
         was told."""
-        self.session.go_on()
+        self.session.log.continue_attempt()
         self.tools.go_on()
         for path in asked_in(self.session.history):
             self._visit(path)
@@ -322,7 +323,7 @@ class AgentTrajectory:
         again: without it, the reply would have lost its beginning."""
         while path and path not in self._visited:
             self._visited.add(path)
-            self.session.visit(path)
+            self.session.log.visit(path)
             step = self.session.history.steps.get(path)
             path = step.base if isinstance(step, Generated) else ""
 

@@ -134,7 +134,7 @@ class Episode:
                 f"{environment.name} is in use already: make a new instance for each trajectory"
             )
         environment.blobs = session.blobs
-        session.episodes.append(self)
+        session.episodes.add(self)
         await self._world.guarded.prepare()
         offered = tools_of(environment.tools, where=f"{environment.name}.tools")
         self._tools = tuple(BoundTool(one, self) for one in offered)
@@ -153,7 +153,7 @@ class Episode:
             started = session.clock.elapsed()
             seen = await self._world.begin()
             step = self._step(seen, self.path, str(self._world.seed), mark, started)
-            await session.append(step)
+            await session.log.append(step)
         self._world.seed = int(step.action)
         self._begun = True
         self._see(step)
@@ -166,7 +166,7 @@ class Episode:
             raise UsageError(f"an action is text, not {type(action).__name__}: {action!r:.200}")
         action = result_text(action)
         mark = fingerprint(self.path.encode(), action.encode())
-        if self.over and not self._session.is_recorded(path):
+        if self.over and path not in self._session.history.steps:
             name = self.environment.name
             raise UsageError(f"the episode of {name} is over; `episode.over` says so")
         async with self._turn:
@@ -180,7 +180,7 @@ class Episode:
                 # It waited for its turn, and the step before it ended the episode.
                 refused = Observation(EPISODE_OVER, error=ToolSaysNo.__name__)
                 step = self._step(refused, path, action, mark, self._session.clock.elapsed())
-                await self._session.append(step)
+                await self._session.log.append(step)
                 self._world.did(path)
             elif step is None:
                 step = await self._do(path, action, mark)
@@ -197,7 +197,7 @@ class Episode:
         try:
             seen = await self._world.step(path, action)
             step = self._step(seen, path, action, mark, started)
-            await self._session.append(step)
+            await self._session.log.append(step)
         except BaseException:
             self._world.lose()
             raise
@@ -249,7 +249,7 @@ class Episode:
             except Exception as error:
                 failure = failure_of(as_exception(error), step=self.path, phase="close")
                 now = self._session.clock.now()
-                self._session.afterwards.append(CloseFailed(self.path, failure, now))
+                self._session.state.closing_records.append(CloseFailed(self.path, failure, now))
         self.thread.stop()
 
     async def __aenter__(self) -> "Episode":

@@ -15,7 +15,8 @@ from holdfast.records.errors import (
     UsageError,
 )
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, checked
-from holdfast.rollout.replay.session import Session, is_accident
+from holdfast.rollout.replay.attempt_state import is_accident
+from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception, contained
 from holdfast.rollout.threads.dedicated import CallTimedOut, OwnThread
 from holdfast.rollout.tools.tool import result_text
@@ -71,10 +72,10 @@ class GuardedEnvironment:
 
     def broke(self, what: str, error: Exception) -> BaseException:
         if isinstance(error, HoldfastError) and not isinstance(error, ToolSaysNo):
-            return self._session.failed(error)
+            return self._session.state.fail(error)
         root = as_exception(error)
         words = f"{self._environment.name}.{what} broke: {type(root).__name__}: {root}"
-        return self._session.failed(EnvironmentBroken(words), self._session.step)
+        return self._session.state.fail(EnvironmentBroken(words), self._session.state.step)
 
     async def _must(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         """Calls what cannot say no."""
@@ -90,7 +91,7 @@ class GuardedEnvironment:
             raise
         except HoldfastError as error:
             if is_accident(error):
-                self._session.failed(error)
+                self._session.state.fail(error)
             raise
         except Exception as error:
             raise self.broke(what, error) from error
@@ -132,8 +133,8 @@ class GuardedEnvironment:
         try:
             return checked(seen)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise self._session.failed(
-                TypeError(f"{self._environment.name}.{what}: {error}"), self._session.step
+            raise self._session.state.fail(
+                TypeError(f"{self._environment.name}.{what}: {error}"), self._session.state.step
             ) from error
 
 

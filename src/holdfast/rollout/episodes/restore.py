@@ -92,14 +92,14 @@ class LiveWorld:
         state = await self.guarded.snapshot()
         digest = await self._session.blobs.put_blob(state)
         self._kept = len(self._done)
-        await self._session.append(Snapshotted(self._path, self._kept, digest))
+        await self._session.log.append(Snapshotted(self._path, self._kept, digest))
 
     # --- the way back
 
     async def come_back(self) -> None:
         """Returns when the environment is where the record says that it is."""
         if self._is_lost:
-            raise self._session.failed(
+            raise self._session.state.fail(
                 EnvironmentBroken(
                     f"a call of {self._environment.name} was cut off half-way: its state is unknown"
                 )
@@ -126,21 +126,21 @@ class LiveWorld:
             await self._do_again(path)
             self._done.append(path)
         if is_told:
-            await self._session.append(Entered(self._path, left=True))
+            await self._session.log.append(Entered(self._path, left=True))
 
     async def enter(self, path: str) -> bool:
         """Before the environment is called: should that kill the process again, it is counted.
         Whether it was recorded."""
         session = self._session
         check_alive(session, path, self._environment.name)
-        if is_told := session.is_on_old_ground:
-            await session.append(Entered(path))
+        if is_told := session.log.is_on_old_ground:
+            await session.log.append(Entered(path))
         return is_told
 
     async def _begin_again(self, world: World) -> None:
         match self.level:
             case Recovery.RESTART:
-                raise await self._session.rewind(
+                raise await self._session.log.rewind(
                     ["0"], f"{self._environment.name} cannot come back and has to start anew", ""
                 )
             case Recovery.STATELESS:
@@ -203,15 +203,15 @@ class LiveWorld:
         words = divergence.of_observations(_words(recorded), _words(found))
         where = f"{name}, at step {path}: {words}"
         if session.context.on_divergence is OnDivergence.FAIL:
-            raise session.failed(Diverged(f"{CAME_BACK_DIFFERENT}: {where}"))
+            raise session.state.fail(Diverged(f"{CAME_BACK_DIFFERENT}: {where}"))
         if session.history.rewinds >= MAX_REWINDS:
-            raise session.failed(
+            raise session.state.fail(
                 EnvironmentBroken(
                     f"{name} came back different {MAX_REWINDS + 1} times: the same seed and "
                     "actions do not give the same answers; declare another recovery level"
                 )
             )
-        raise await session.rewind(self._from(path), CAME_BACK_DIFFERENT, where)
+        raise await session.log.rewind(self._from(path), CAME_BACK_DIFFERENT, where)
 
     def _recorded_at(self, path: str) -> Observation:
         history = self._session.history

@@ -1,7 +1,10 @@
 """The log of one attempt: which step is replayed, and which one runs.
 
 - `run_context`: RunContext: what all attempts of a run share.
-- `session`: Session: one attempt at one trajectory, as the durable context sees it.
+- `attempt_state`: AttemptState: whether an attempt may go on, and what broke it.
+- `step_log`: StepLog: the recorded steps of a trajectory, and which of them this attempt has taken.
+- `episode_set`: EpisodeSet: the environments of one attempt, brought back and closed together.
+- `session`: Session: one attempt at one trajectory: its log, its state and its episodes.
 - `nested_steps`: Inside: user code that runs within a step, a tool's, an environment's or one given
   to `t.value`.
 - `unawaited`: Steps that were called: one that nobody awaits is told at the rollout's end.

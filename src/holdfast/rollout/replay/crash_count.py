@@ -19,7 +19,7 @@ def check_alive(session: Session, path: str, call: str) -> None:
     deaths = session.history.interruptions[path]
     if deaths < GIVEN_UP_AFTER:
         return
-    raise session.failed(
+    raise session.state.fail(
         EnvironmentBroken(
             f"the process died, or was stopped, {deaths} times in the same call of {call}; it is "
             "not tried again"

@@ -149,7 +149,7 @@ def _saver(
     session: Session, voice: Voice, turn: GenerateStep, audience: Audience | None = None
 ) -> Callable[[Draft], Awaitable[None]]:
     async def save(draft: Draft) -> None:
-        await session.append(
+        await session.log.append(
             Drafted(
                 turn.path,
                 turn.prompt.fingerprint,

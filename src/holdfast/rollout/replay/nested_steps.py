@@ -54,7 +54,7 @@ class Inside:
         self._before = _inside.get()
         _inside.set(self)
         if (session := self.session) is not None:
-            session.runs(self._path)
+            session.log.mark_running(self._path)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Not by its token: a coroutine that nobody finishes is closed in another context, where
@@ -63,7 +63,7 @@ class Inside:
             _inside.set(self._before)
         session = self.session
         if session is not None and (kind is None or issubclass(kind, ToolSaysNo)):
-            await session.cut_below(self._path)
+            await session.log.cut_below(self._path)
 
 
 _inside: ContextVar[Inside | None] = ContextVar("inside", default=None)
