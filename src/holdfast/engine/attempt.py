@@ -46,7 +46,7 @@ from holdfast.rollout.processors.processor import (
     RolloutProcessor,
     completion_params_of,
 )
-from holdfast.rollout.replay.nested_steps import begins
+from holdfast.rollout.replay.current_code import enter_attempt
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception, end, finished
@@ -108,7 +108,7 @@ class TrajectoryRunner:
             except FATAL:
                 raise
             except RunStopped as stopped:
-                if self._context.is_stopping():
+                if self._context.stop.is_set():
                     raise
                 await _record_failure(session, _misused(stopped), self._settings)
                 history = await self.load(lease)
@@ -168,7 +168,7 @@ class TrajectoryRunner:
         spec = self._context.spec
         params = completion_params_of(spec.model, spec.sampling, n=spec.samples)
         config = RolloutConfig(spec.model, spec.sampling, lambda row: Rollout(session), params)
-        begins(session)
+        enter_attempt(session)
         jobs: object = self._processor([session.task], config)
         if isinstance(jobs, list) and len(jobs) == 1 and isinstance(jobs[0], asyncio.Task):
             return jobs[0]

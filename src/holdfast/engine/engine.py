@@ -15,7 +15,6 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.engine.attempt import FATAL, TrajectoryRunner
 from holdfast.engine.guards.crash_suspects import Slot, Slots, Suspects
 from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_loop
-from holdfast.engine.guards.orphan_tasks import belongs_to
 from holdfast.engine.guards.processor_setup import clean_up, set_up
 from holdfast.engine.progress import Progress
 from holdfast.engine.scoring.scorer import Scorer
@@ -32,6 +31,7 @@ from holdfast.records.run import Run
 from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor
+from holdfast.rollout.replay.current_code import enter_trajectory
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.threads.contain import as_exception
@@ -122,7 +122,7 @@ class Engine:
             worker=str(this_process()),
             on_divergence=self._settings.on_divergence,
             partial_tokens=self._settings.partial_tokens,
-            is_stopping=lambda: self.stop.requested,
+            stop=self.stop.event,
             on_record=self._progress.record,
             on_cut=self._cuts.append,
         )
@@ -282,7 +282,7 @@ class Engine:
 
     async def _trajectory(self, group: _Group, lease: Lease) -> None:
         """Everything about one trajectory. Nothing that happens in here reaches another."""
-        belongs_to(lease.key)
+        enter_trajectory(lease.key)
         self._progress.started()
         slot = Slot(self._slots)
         try:

@@ -1,5 +1,6 @@
 """A stage for rollouts: a policy that answers from a script, and one trajectory to perform on."""
 
+import asyncio
 import inspect
 from array import array
 from collections.abc import Callable
@@ -68,6 +69,17 @@ def text_of(prompt: "array[int]") -> str:
     return bytes(token for token in prompt if token < 256).decode()
 
 
+class StopWhen(asyncio.Event):
+    """Set as soon as `condition` says so."""
+
+    def __init__(self, condition: Callable[[], bool]):
+        super().__init__()
+        self._condition = condition
+
+    def is_set(self) -> bool:
+        return self._condition()
+
+
 class Play:
     """One trajectory, performed as often as a test likes: each time as a resumed process would."""
 
@@ -119,7 +131,7 @@ class Play:
             clock=clock or SystemClock(),
             worker="worker",
             on_divergence=on_divergence,
-            is_stopping=stopping,
+            stop=StopWhen(stopping),
             partial_tokens=partial_tokens,
         )
         history = await self.history(sample)

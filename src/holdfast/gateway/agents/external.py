@@ -38,7 +38,8 @@ from holdfast.rollout.tools.tool import Function, Tool
 RUN_OVER = RequestRejected(410, "every trajectory of the run is done", code="run_over")
 STOPPING = RequestRejected(503, "the gateway is closing", code="stopping")
 REPLACED = "another agent has taken the trajectory"
-LOOK = 0.2
+IDLE_POLL_SECONDS = 0.2
+"""How often a run that stops looks whether an agent's calls have ended."""
 
 
 class ExternalRolloutProcessor(GatewayRolloutProcessor):
@@ -150,25 +151,29 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
             del self._by_key[binding.key]
 
     async def _until_over(self, t: Rollout, offer: PendingTrajectory) -> None:
-        trajectory = offer.trajectory
+        trajectory, stop = offer.trajectory, t.session.context.stop
         done = asyncio.create_task(trajectory.completed.wait())
         replaced = asyncio.create_task(offer.replaced.wait())
+        stopped = asyncio.create_task(stop.wait())
+        waiting = {done, replaced, stopped}
         try:
             while not (done.done() or replaced.done()):
-                if trajectory.is_idle:
+                if stopped.done() and trajectory.is_idle:
                     # An agent that asks nothing would hold up the end of the run.
                     t.session.state.check_running()
                 await asyncio.wait(
-                    {done, replaced}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED
+                    {task for task in waiting if not task.done()},
+                    timeout=IDLE_POLL_SECONDS if stopped.done() else None,
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
             if not done.done():
                 # No failure: what is recorded is replayed for the agent that comes now.
                 raise t.session.state.fail(Rewound(REPLACED))
         finally:
-            for task in (done, replaced):
+            for task in waiting:
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({done, replaced})
+                await asyncio.wait(waiting)
 
     def expects_calls(self, binding: Binding) -> bool:
         offer = self._by_key.get(binding.key)

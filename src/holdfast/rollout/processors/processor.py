@@ -15,7 +15,7 @@ from holdfast.records.sampling import Sampling, response_format_of
 from holdfast.records.task import Task
 from holdfast.rollout.code.fingerprint import code_of, fingerprint_of, fingerprinted
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.replay.unawaited import Pending
+from holdfast.rollout.replay.unawaited import PendingSteps
 from holdfast.rollout.threads.contain import contained
 
 __all__ = [
@@ -108,7 +108,7 @@ class RolloutProcessor:
 
     async def _row(self, t: Rollout) -> Returned:
         # The coroutine is made in its task: one that is cancelled before it began leaves none.
-        pending = Pending.of_this_task()
+        pending = PendingSteps.of_this_task()
         try:
             made = self.rollout(t)
             if not isinstance(made, Awaitable):

@@ -1,6 +1,7 @@
 """The log of one attempt: which step is replayed, and which one runs.
 
 - `run_context`: RunContext: what all attempts of a run share.
+- `current_code`: CurrentCode: for which trajectory, attempt and step the code runs that asks.
 - `attempt_state`: AttemptState: whether an attempt may go on, and what broke it.
 - `step_log`: StepLog: the recorded steps of a trajectory, and which of them this attempt has taken.
 - `episode_set`: EpisodeSet: the environments of one attempt, brought back and closed together.

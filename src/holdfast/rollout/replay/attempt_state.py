@@ -5,7 +5,6 @@ accident into an outcome (I5).
 """
 
 import asyncio
-from collections.abc import Callable
 
 from holdfast.records.errors import Cause, HoldfastError, RunStopped
 from holdfast.records.step import Record
@@ -14,8 +13,8 @@ from holdfast.records.step import Record
 class AttemptState:
     """Of one attempt: open, then broken or not, then over."""
 
-    def __init__(self, is_stopping: Callable[[], bool]):
-        """`is_stopping`: whether the run is asked to stop; then nothing new is begun."""
+    def __init__(self, stop: asyncio.Event):
+        """`stop`: set when the run is asked to stop."""
         self.broken: BaseException | None = None
         """The first error that no `except` in a rollout may turn into an outcome."""
         self.step = ""
@@ -24,14 +23,14 @@ class AttemptState:
         """Errors while closing; written with the attempt's last record."""
         self.concluded = asyncio.Event()
         """Set when the attempt's last record is durable."""
-        self._is_stopping = is_stopping
+        self._stop = stop
         self._is_over = False
         self._blamed: list[tuple[BaseException, str]] = []
 
     @property
     def is_stopping(self) -> bool:
         """Whether the run is asked to stop: nothing new is begun."""
-        return self._is_stopping()
+        return self._stop.is_set()
 
     def end(self) -> None:
         """From now on, `check_open` raises."""

@@ -6,11 +6,11 @@ are counted below the step whose code takes them, as those of a branch are.
 """
 
 import weakref
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.rollout.replay.budget import Budget
+from holdfast.rollout.replay.current_code import change_current, current_code
 
 if TYPE_CHECKING:
     from holdfast.rollout.replay.session import Session
@@ -51,56 +51,47 @@ class Inside:
         return f"{self.scope}0.{self._ordinal - 1}"
 
     async def __aenter__(self) -> None:
-        self._before = _inside.get()
-        _inside.set(self)
+        self._before = current_code().step
+        change_current(step=self)
         if (session := self.session) is not None:
             session.log.mark_running(self._path)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Not by its token: a coroutine that nobody finishes is closed in another context, where
         # something else may be going on.
-        if _inside.get() is self:
-            _inside.set(self._before)
+        if current_code().step is self:
+            change_current(step=self._before)
         session = self.session
         if session is not None and (kind is None or issubclass(kind, ToolSaysNo)):
             await session.log.cut_below(self._path)
 
 
-_inside: ContextVar[Inside | None] = ContextVar("inside", default=None)
-_attempt: "ContextVar[weakref.ref[Session] | None]" = ContextVar("attempt", default=None)
-
-
-def begins(session: "Session") -> None:
-    """From here on, this asyncio task and those that it makes work on the attempt."""
-    _attempt.set(weakref.ref(session))
-
-
 def check_own(session: "Session") -> None:
     """Refuses the steps of an attempt where another one is worked on: they would be recorded as
     something that the other never did."""
-    attempt = _attempt.get()
-    found = None if attempt is None else attempt()
-    if found is None or found is session:
+    reference = current_code().session
+    current = None if reference is None else reference()
+    if current is None or current is session:
         return
-    owner = "an earlier attempt" if found.name == session.name else session.name
+    owner = "an earlier attempt" if current.name == session.name else session.name
     raise UsageError(
-        f"the `t` that is used in the rollout of {found.name} is the context of {owner}; all "
+        f"the `t` that is used in the rollout of {current.name} is the context of {owner}; all "
         "trajectories share a processor, so nothing of one may be kept on it"
     )
 
 
 def is_inside(session: "Session") -> bool:
     """Whether this is the code of one of the attempt's steps."""
-    found = _inside.get()
-    return found is not None and found.session is session
+    step = current_code().step
+    return step is not None and step.session is session
 
 
 def around(session: "Session", scope: str) -> Inside | None:
     """The step in whose code this is, unless the conversation of `scope` was begun in it."""
-    found = _inside.get()
-    if found is None or found.session is not session or scope.startswith(found.scope):
+    step = current_code().step
+    if step is None or step.session is not session or scope.startswith(step.scope):
         return None
-    return found
+    return step
 
 
 def check_outside(session: "Session", scope: str, what: str) -> None:

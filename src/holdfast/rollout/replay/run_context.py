@@ -1,9 +1,10 @@
 """RunContext: what all attempts of a run share. Made once, by the engine, and never changed."""
 
+import asyncio
 from collections.abc import Callable
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from holdfast.clock import Clock
 from holdfast.journal.journal import Cut, Journal
@@ -34,8 +35,8 @@ class RunContext(Struct, frozen=True):
     on_divergence: OnDivergence = OnDivergence.FORK
     partial_tokens: int = 0
     """After how many tokens an unfinished generation is made durable; 0: only when whole."""
-    is_stopping: Callable[[], bool] = lambda: False
-    """Whether the run is asked to stop: nothing new is begun."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the run is asked to stop: nothing new is begun."""
     on_record: Callable[[Record], None] = lambda record: None
     """Called with each record of an attempt once it is durable."""
     on_cut: Callable[[Cut], None] = lambda cut: None

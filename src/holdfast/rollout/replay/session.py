@@ -46,7 +46,7 @@ class Session:
         self.speaker = context.speaker
         self.clock = context.clock
         self.blobs = context.journal
-        self.state = AttemptState(context.is_stopping)
+        self.state = AttemptState(context.stop)
         self.log = StepLog(context, lease, history, self.state, continues=continues)
         self.episodes = EpisodeSet()
 
