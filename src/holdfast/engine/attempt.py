@@ -37,15 +37,9 @@ from holdfast.records.step import (
 )
 from holdfast.records.task import Task, own
 from holdfast.records.trajectory import Status, Truncation
-from holdfast.rollout.context import Rollout
 from holdfast.rollout.episodes.environment import as_number, earns_rewards
-from holdfast.rollout.processors.processor import (
-    Returned,
-    Reward,
-    RolloutConfig,
-    RolloutProcessor,
-    completion_params_of,
-)
+from holdfast.rollout.processors.processor import Returned, Reward, RolloutProcessor
+from holdfast.rollout.processors.rows_adapter import start_rollout
 from holdfast.rollout.replay.current_code import enter_attempt
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.session import Session
@@ -147,7 +141,8 @@ class TrajectoryRunner:
 
     async def _perform(self, session: Session) -> object:
         """Runs the rollout once, as a task of its own that never outlives this call."""
-        job = await self._start(session)
+        enter_attempt(session)
+        job = await start_rollout(self._processor, session)
         error: BaseException | None
         try:
             await _within_deadline(session, job, self._settings.attempt_deadline)
@@ -163,16 +158,6 @@ class TrajectoryRunner:
         if error is not None:
             raise error
         return job.result()
-
-    async def _start(self, session: Session) -> "asyncio.Task[Returned]":
-        spec = self._context.spec
-        params = completion_params_of(spec.model, spec.sampling, n=spec.samples)
-        config = RolloutConfig(spec.model, spec.sampling, lambda row: Rollout(session), params)
-        enter_attempt(session)
-        jobs: object = self._processor([session.task], config)
-        if isinstance(jobs, list) and len(jobs) == 1 and isinstance(jobs[0], asyncio.Task):
-            return jobs[0]
-        raise await _wrong_jobs(self._processor, jobs)
 
 
 def _misused(stopped: RunStopped) -> UsageError:
@@ -190,22 +175,6 @@ def _environments_reward(session: Session) -> Reward:
     earned = session.history.step_rewards
     earns = any(earns_rewards(one.environment) for one in session.episodes)
     return math.fsum(earned) if earned or earns else None
-
-
-async def _wrong_jobs(processor: RolloutProcessor, jobs: object) -> UsageError:
-    """The error of a processor that gave something else; what it gave is ended."""
-    given = list(jobs) if isinstance(jobs, list | tuple) else [jobs]
-    for job in given:
-        if isinstance(job, asyncio.Task):
-            await end(job)
-        elif asyncio.iscoroutine(job):
-            job.close()
-    kinds = ", ".join(type(job).__name__ for job in given[:5])
-    found = f"{len(given)} of {kinds}" if isinstance(jobs, list | tuple) else kinds
-    return UsageError(
-        f"{type(processor).__name__} returned {found} for 1 row; it wants a list of asyncio tasks, "
-        "of which task i belongs to row i"
-    )
 
 
 def _error_of(job: "asyncio.Task[Returned]") -> Exception | None:

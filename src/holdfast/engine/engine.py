@@ -117,7 +117,7 @@ class Engine:
         context = RunContext(
             spec=run.spec,
             journal=journal,
-            speaker=Speaker(policy, renderer),
+            speaker=Speaker(processor.wrap_policy(policy), renderer),
             clock=self._clock,
             worker=str(this_process()),
             on_divergence=self._settings.on_divergence,

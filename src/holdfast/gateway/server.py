@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from holdfast.gateway import address
 from holdfast.gateway.address import LOOPBACK, Address
@@ -39,7 +39,7 @@ from holdfast.gateway.http.request import Visit
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.gateway.protocol.messages import RequestRejected, Wire
-from holdfast.gateway.weight_hold import HOLD_SECONDS, CallGate, HeldPolicy, Hold
+from holdfast.gateway.weight_hold import HOLD_SECONDS, CallHolds, Hold
 from holdfast.gateway.wires.anthropic import messages
 from holdfast.gateway.wires.openai import models
 from holdfast.gateway.workers.peers import WorkerStats
@@ -101,10 +101,12 @@ class Gateway:
         keys: Keys | None = None,
         stranger: Stranger | None = None,
         inner: Inner = ALONE,
+        holds: CallHolds | None = None,
     ):
         """`model`: the name that `/v1/models` tells; by default that of the trajectory's policy.
         `endpoints`: more of them, each at a path that is posted to, which the token opens.
-        `ignore`: what is taken out of every request (see `ignoring`)."""
+        `ignore`: what is taken out of every request (see `ignoring`). `holds`: those that the
+        policies of its trajectories wait for (see `HoldablePolicy`)."""
         address.check_usable(at.token, at.host)
         self._wires = dict(wires)
         self._at = at
@@ -118,7 +120,7 @@ class Gateway:
         self._bound: dict[str, Bound] = {}
         """By key."""
         self._bindings = 0
-        self._gate = CallGate()
+        self.holds = holds or CallHolds()
         self._metrics = Metrics()
         self._listener = Listener(self._handle, self._limits)
         self._created = int(time.time())
@@ -138,6 +140,7 @@ class Gateway:
 
     async def __aenter__(self) -> "Gateway":
         at = self._at
+        self.holds.start()
         port = await self._listener.start(
             at.host, at.port, tls=at.tls, sock=at.sock, inside=self._inner.socket
         )
@@ -152,7 +155,7 @@ class Gateway:
     async def aclose(self) -> None:
         """Accepts no more, lets calls that are under way end within `limits.drain_seconds`, and
         closes. Those that are cut off then are recorded all the same, and told when asked again."""
-        self._gate.open()
+        self.holds.close()
         await self._listener.aclose()
 
     def bind(self, trajectory: AgentTrajectory, *, ends: bool = False) -> Binding:
@@ -165,9 +168,7 @@ class Gateway:
         bearer = Bearer(trajectory.name, session.lease.epoch, attempt, self._bindings)
         key = self._keys.make(bearer)
         known = {called.answer for called in session.history.calls.values()}
-        self._bound[key] = Bound(trajectory, session.speaker, known, [key], ends)
-        policy = HeldPolicy(session.speaker.policy, self._gate)
-        session.speaker = structs.replace(session.speaker, policy=policy)
+        self._bound[key] = Bound(trajectory, known, [key], ends)
         return Binding(self.url, key, f"{self.url}/t/{key}")
 
     def release(self, binding: Binding) -> None:
@@ -175,7 +176,6 @@ class Gateway:
         if bound is not None:
             for key in bound.keys:
                 del self._bound[key]
-            bound.trajectory.session.speaker = bound.voice
 
     def adopt(self, binding: Binding, key: str) -> None:
         """From now on, `key`, which was made before, opens the same as that of `binding`."""
@@ -186,7 +186,7 @@ class Gateway:
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
         """From now on, calls that would sample wait, until `end()` of what is returned, or for so
         many seconds: then they go on. Streams are kept alive meanwhile."""
-        return self._gate.hold(seconds)
+        return self.holds.hold(seconds)
 
     @asynccontextmanager
     async def held(self, seconds: float = HOLD_SECONDS) -> AsyncIterator[None]:
@@ -292,7 +292,7 @@ class Gateway:
 
     async def _models(self, visit: Visit) -> web.StreamResponse:
         bound = self._found(visit)
-        model = self._model or bound.voice.policy.model
+        model = self._model or bound.trajectory.session.speaker.policy.model
         name = visit.path.removeprefix(_MODELS).removeprefix("/")
         body = models.every([model], created=self._created)
         if name:
@@ -368,7 +368,7 @@ class Gateway:
         gauges = {
             "trajectories": bound,
             "in_flight": self._listener.in_flight,
-            **self._gate.gauges,
+            **self.holds.gauges,
         }
         return WorkerStats(bound, tuple(self._metrics.families(gauges)))
 

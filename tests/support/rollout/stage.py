@@ -91,17 +91,19 @@ class Play:
         task: Task | None = None,
         samples: int = 1,
         seed: int | None = 1,
+        model: str = "oracle",
     ):
         self.oracle = oracle or Oracle()
         self.journal = journal or MemoryJournal()
         self.task = task or Task(id="t", messages=(user("do it"),))
         self.samples = samples
         self.seed = seed
+        self.model = model
         self.leases: list[Lease] = []
 
     def spec(self, sampling: Sampling = DEFAULT_SAMPLING) -> RunSpec:
         return RunSpec(
-            "run", self.samples, "oracle", sampling, self.seed, "solve", "", "bytes", "tasks"
+            "run", self.samples, self.model, sampling, self.seed, "solve", "", "bytes", "tasks"
         )
 
     async def lease(self, sample: int = 0) -> Lease:

@@ -19,7 +19,8 @@ from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed, AgentSilent
 from holdfast.gateway.server import Binding, Gateway
-from holdfast.gateway.weight_hold import HOLD_SECONDS, Hold
+from holdfast.gateway.weight_hold import HOLD_SECONDS, CallHolds, Hold, HoldablePolicy
+from holdfast.policy.policy import Policy
 from holdfast.records.errors import HoldfastError, Rewound, Truncated, UsageError
 from holdfast.records.redaction import hide
 from holdfast.rollout.context import Rollout
@@ -82,6 +83,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self._address = address
         hide(self._address.token)
         self._gateway: Gateway | None = None
+        self._holds = CallHolds()
+
+    def wrap_policy(self, policy: Policy) -> Policy:
+        """It waits while the gateway is held."""
+        return HoldablePolicy(policy, self._holds)
 
     @property
     def identity(self) -> str:
@@ -120,7 +126,14 @@ class GatewayRolloutProcessor(RolloutProcessor):
         """At its address, and with more of a gateway's parameters."""
         from holdfast.gateway.wires.all import WIRES
 
-        return Gateway(WIRES, at=self._address, limits=self._limits, ignore=self._ignore, **more)
+        return Gateway(
+            WIRES,
+            at=self._address,
+            limits=self._limits,
+            ignore=self._ignore,
+            holds=self._holds,
+            **more,
+        )
 
     @property
     def _running(self) -> Gateway:

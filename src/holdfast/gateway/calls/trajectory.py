@@ -211,7 +211,6 @@ class AgentTrajectory:
     async def _sample(self, asked: PendingCall) -> Called:
         session = self.session
         session.state.check_usable()
-        # With the gate before it, which is gone with the attempt.
         voice = session.speaker.speaking(asked.sampling)
         begun = self._begun.pop(asked.which.name_in(self._begun), None)
         number = self.take_number() if begun is None else begun.number

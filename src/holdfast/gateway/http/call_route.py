@@ -14,15 +14,12 @@ from holdfast.gateway.http.exceptions import gateway_failed
 from holdfast.gateway.http.relay import Tickets
 from holdfast.gateway.http.request import Visit
 from holdfast.gateway.protocol.messages import Ask, RequestRejected
-from holdfast.rollout.replay.speaker import Voice
 
 
 class Bound(Struct):
     """A trajectory while a key belongs to it."""
 
     trajectory: AgentTrajectory
-    voice: Voice
-    """As it was before the gate stood before it."""
     known: set[str]
     """The ids of answers that were sampled before they are asked for."""
     keys: list[str]

@@ -6,8 +6,7 @@ one failure costs one sample. What is sampled is in the journal like any other r
 view (`holdfast export --what rows`) gives it the shape that training recipes read.
 """
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -18,7 +17,7 @@ from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling, json_of
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.processor import Returned, RolloutConfig, RolloutProcessor
+from holdfast.rollout.processors.processor import Returned, RolloutProcessor, completion_params_of
 from holdfast.rollout.processors.row_clients import Clients
 from holdfast.rollout.replay.speaker import Voice
 
@@ -104,30 +103,9 @@ class TrainingRolloutProcessor(RolloutProcessor):
         if self._params.base_url is not None and self._params.model is not None:
             await self._clients.of((self._params.base_url,), self._params.model).check()
 
-    def __call__(
-        self, tasks: Sequence[Task], config: RolloutConfig
-    ) -> "list[asyncio.Task[Returned]]":
-        return [
-            asyncio.create_task(self._checked(task, config), name=f"rollout {task.id}")
-            for task in tasks
-        ]
-
-    async def _checked(self, task: Task, config: RolloutConfig) -> Returned:
-        """A row whose params cannot be met fails alone, and before anything is sampled."""
-        theirs = {**config.completion_params, **self._own}
-        params = read_params({**theirs, **row_params(task)}, where=f"task {task.id!r}")
-        if params.model is None:
-            raise ValueError(f"task {task.id!r}: no completion params name a model")
-        wanted, drawn = read_params(row_params(task)).n, config.completion_params.get("n")
-        if wanted is not None and drawn is not None and wanted != drawn:
-            raise ValueError(
-                f"task {task.id!r} asks for n={wanted}, but the run draws {drawn} samples of each "
-                f"task; start it with samples={wanted} (--samples {wanted})"
-            )
-        return await self._row(config.open(task))
-
     async def rollout(self, t: Rollout) -> Returned:
         row = row_params(t.task)
+        self._check_row(t, row)
         params = read_params({**self._own, **row}, where=f"task {t.task.id!r}")
         t.add(*self._prompt(t.task))
         await t.generate(
@@ -141,6 +119,18 @@ class TrainingRolloutProcessor(RolloutProcessor):
             voice=self._voice(t.voice, params, named_by_row=bool(_WHERE & row.keys())),
         )
         return None
+
+    def _check_row(self, t: Rollout, row: Mapping[str, object]) -> None:
+        """A row whose params cannot be met fails alone, and before anything is sampled."""
+        spec, where = t.session.context.spec, f"task {t.task.id!r}"
+        run = completion_params_of(spec.model, spec.sampling)
+        read_params({**run, **self._own, **row}, where=where)
+        n = read_params(row, where=where).n
+        if n is not None and n != spec.samples:
+            raise ValueError(
+                f"{where} asks for n={n}, but the run draws {spec.samples} samples of each "
+                f"task; start it with samples={n} (--samples {n})"
+            )
 
     def _prompt(self, task: Task) -> tuple[Message, ...]:
         messages = task.messages
