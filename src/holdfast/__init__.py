@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from holdfast.rollout.replay.budget import Limits as Limits
     from holdfast.rollout.replay.run_context import OnDivergence as OnDivergence
+    from holdfast.rollout.replay.speaker import Speaker as Speaker
     from holdfast.rollout.replay.speaker import Voice as Voice
     from holdfast.rollout.tools.tool import Tool as Tool
     from holdfast.rollout.tools.tool import tool as tool
@@ -113,6 +114,7 @@ _WHERE = {
     "TrainingRolloutProcessor": "holdfast.rollout.processors.training",
     "TrajectoryView": "holdfast.records.view",
     "UsageError": "holdfast.records.errors",
+    "Speaker": "holdfast.rollout.replay.speaker",
     "Voice": "holdfast.rollout.replay.speaker",
     "WorkspaceWorld": "holdfast.gateway.agents.workspace_policy",
     "assistant": "holdfast.records.message",
@@ -158,6 +160,7 @@ __all__ = [
     "Settings",
     "Shortfall",
     "SingleTurnRolloutProcessor",
+    "Speaker",
     "Status",
     "Task",
     "Tool",

@@ -11,7 +11,7 @@ from holdfast.rollout.processors.agent import AgentRolloutProcessor, Environment
 from holdfast.rollout.processors.dialogue import DialogueRolloutProcessor
 from holdfast.rollout.processors.processor import RolloutConfig, as_processor
 from holdfast.rollout.replay.budget import Limits
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from support.rollout.stage import Oracle, Play, call
 from support.rollout.worlds import Counter
 
@@ -176,7 +176,7 @@ def test_a_conversation_of_a_chat_model_begins_with_a_message():
             return getattr(ByteRenderer(), name)
 
     async def solve(t):
-        t.session.speaker = Voice(t.voice.policy, Templated())
+        t.session.speaker = Speaker(t.speaker.policy, Templated())
         with pytest.raises(UsageError, match="add a message first"):
             await t.generate()
         t.add("go")

@@ -36,7 +36,7 @@ from holdfast.rollout.replay.nested_steps import (
 from holdfast.rollout.replay.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.replay.reply import Reply, ToolReply
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.replay.unawaited import awaited
 from holdfast.rollout.threads.contain import contained
 from holdfast.rollout.tool_step import run_calls
@@ -75,9 +75,12 @@ class Rollout:
         return self._session
 
     @property
-    def voice(self) -> Voice:
+    def speaker(self) -> Speaker:
         """The run's own policy and renderer."""
         return self._session.speaker
+
+    voice = speaker
+    """The same under its older name."""
 
     # --- the conversation
 
@@ -129,12 +132,14 @@ class Rollout:
         stop: tuple[str, ...] | list[str] | str | None = None,
         json: bool | Mapping[str, object] | str | None = None,
         reasoning_effort: str | None = None,
-        voice: Voice | None = None,
+        speaker: Speaker | None = None,
+        voice: Speaker | None = None,
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation.
 
         `json`: True for any JSON object, or the JSON schema that the reply has to fit.
-        Another `voice` than the run's own speaks through another policy.
+        Another `speaker` than the run's own samples from another policy (`voice` is the older name
+        of this parameter).
         """
         self._check_own()
         session = self._session
@@ -143,11 +148,11 @@ class Rollout:
             raise UsageError(
                 "two generations at once would be two ends of one conversation; use t.branch"
             )
-        voice = voice or session.speaker
+        speaker = speaker or voice or session.speaker
         schemas = self._shown = schemas_of(tools)
         messages = list(self.messages)  # What is added meanwhile is no part of what is asked.
         validate.check_messages(messages[len(self._stream.messages) :])
-        validate.check_conversation(messages, schemas, voice.renderer)
+        validate.check_conversation(messages, schemas, speaker.renderer)
         asked = validate.sampling_of(
             session.context.spec.sampling,
             max_tokens=max_tokens,
@@ -157,16 +162,16 @@ class Rollout:
             json=json,
             reasoning_effort=reasoning_effort,
         )
-        voice = voice.speaking(asked)
+        speaker = speaker.at_sampling(asked)
         # What is not trained is the world's: it costs the policy nothing.
-        budget = self.budget if voice.trained else Budget()
+        budget = self.budget if speaker.trained else Budget()
         budget.check()
         sampling = budget.fitted(asked)
         path = self._next_path()
         self._sampling = True
         try:
             prompt = await self._stream.prepare(
-                messages, schemas, renderer=voice.renderer, sampling=sampling
+                messages, schemas, renderer=speaker.renderer, sampling=sampling
             )
             step = await session.match(
                 path,
@@ -176,7 +181,7 @@ class Rollout:
                     recorded,
                     prompt,
                     sampling=sampling,
-                    renderer=voice.renderer,
+                    renderer=speaker.renderer,
                     added=self._stream.added(messages, anew=prompt.prefix_break != ""),
                     added_then=lambda step: added_messages(session.history, self.task, step),
                 ),
@@ -185,7 +190,7 @@ class Rollout:
                 await session.keep_episodes()
                 ids, added = self._stream.prompt_ids(prompt), self._added(prompt, messages)
                 turn = GenerateStep(path, prompt, ids, sampling, schemas, tuple(messages), added)
-                step = await self._live(voice, turn, seconds=budget.seconds_left)
+                step = await self._live(speaker, turn, seconds=budget.seconds_left)
         finally:
             self._sampling = False
         self._stream.advance(step, messages, schemas)
@@ -363,15 +368,17 @@ class Rollout:
         inside = around(self._session, self._scope)
         (self if inside is None else inside).budget.join(branches)
 
-    async def _live(self, voice: Voice, turn: GenerateStep, *, seconds: float | None) -> Generated:
+    async def _live(
+        self, speaker: Speaker, turn: GenerateStep, *, seconds: float | None
+    ) -> Generated:
         session = self._session
         try:
-            completion = await generate_step.heard(session, voice, turn, seconds)
+            completion = await generate_step.heard(session, speaker, turn, seconds)
         except Exception as error:
             if is_accident(error):
                 session.state.fail(error, turn.path)
             raise
-        step = await generate_step.generated(session, voice, turn, completion)
+        step = await generate_step.generated(session, speaker, turn, completion)
         await session.log.append(generate_step.without_drafted(session, step))
         return step
 

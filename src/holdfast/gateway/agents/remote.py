@@ -126,7 +126,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
             "trajectory": str(t.key),
             "attempt": attempt_of(t),
             "task": msgspec.to_builtins(t.task),
-            "model": t.voice.policy.model,
+            "model": t.speaker.policy.model,
             "url": binding.bound_url,
             "key": binding.key,
         }

@@ -135,7 +135,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     async def _run_process(
         self, command: Sequence[str], t: Rollout, binding: Binding, logs: Path, folder: Path
     ) -> AgentProcess:
-        model = t.voice.policy.model
+        model = t.speaker.policy.model
         env = environment(binding, t.task, model=model, folder=folder, more=self._env)
         fresh = folder / WORKING
         fresh.mkdir()
@@ -157,7 +157,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     ) -> FolderProcess:
         given = folder / "given"
         given.mkdir()
-        model = t.voice.policy.model
+        model = t.speaker.policy.model
         env = variables(binding, t.task, model=model, folder=given, more=self._env)
         # Whoever runs in the sandbox may be nobody.
         given.chmod(0o755)

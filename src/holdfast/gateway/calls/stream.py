@@ -16,7 +16,7 @@ from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
 from holdfast.records.history import History
 from holdfast.records.tokens import unpack_ids
 from holdfast.rollout.replay.generate_step import Audience, GenerateStep
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 
 
 class Begun(Struct, frozen=True):
@@ -55,7 +55,7 @@ class Live:
     def audiences(
         self,
         turns: Sequence[GenerateStep],
-        voice: Voice,
+        speaker: Speaker,
         *,
         opening: Opening,
         pace: Pace,
@@ -68,7 +68,7 @@ class Live:
         self.opening = opening
         return [
             Audience(
-                _Choice(index, voice, turn, self._tell).hear,
+                _Choice(index, speaker, turn, self._tell).hear,
                 pace.tokens,
                 pace.seconds,
                 call,
@@ -105,13 +105,13 @@ class _Choice:
     def __init__(
         self,
         index: int,
-        voice: Voice,
+        speaker: Speaker,
         turn: GenerateStep,
         tell: Callable[[Sequence[AnswerDelta]], None],
     ):
         self._index = index
         self._message = LiveMessage(
-            voice.renderer,
+            speaker.renderer,
             prompt=turn.ids,
             tools=turn.tools,
             stop=turn.sampling.stop,

@@ -37,7 +37,7 @@ from holdfast.rollout.replay import generate_step
 from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.generate_step import GenerateStep
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.tools.tool import Tool
 
 T = TypeVar("T")
@@ -211,17 +211,17 @@ class AgentTrajectory:
     async def _sample(self, asked: PendingCall) -> Called:
         session = self.session
         session.state.check_usable()
-        voice = session.speaker.speaking(asked.sampling)
+        speaker = session.speaker.at_sampling(asked.sampling)
         begun = self._begun.pop(asked.which.name_in(self._begun), None)
         number = self.take_number() if begun is None else begun.number
         await session.keep_episodes()
         await self._shown.keep(asked.shown, asked.ask.tools)
         place, turns = None, await self._bare_turns(asked, number)
         if not turns:
-            place, turns = await self._turns(asked, number, voice)
+            place, turns = await self._turns(asked, number, speaker)
         created = int(time.time()) if begun is None else begun.created
         opening = asked.opening(turns, trajectory=self.name, created=created)
-        steps = await self._steps(asked, turns, voice, opening)
+        steps = await self._steps(asked, turns, speaker, opening)
         called = asked.called(steps, opening)
         await session.log.append(
             *(generate_step.without_drafted(session, one) for one in steps), called
@@ -235,14 +235,14 @@ class AgentTrajectory:
         return called
 
     async def _steps(
-        self, asked: PendingCall, turns: Sequence[GenerateStep], voice: Voice, opening: Opening
+        self, asked: PendingCall, turns: Sequence[GenerateStep], speaker: Speaker, opening: Opening
     ) -> list[Generated]:
         """What is sampled, one for each turn, told on the way to whoever listens."""
         session, which = self.session, asked.which
         is_told = asked.ask.stream and self.pace.tokens
         heard = asked.live.audiences(
             turns,
-            voice,
+            speaker,
             opening=opening,
             pace=self.pace if is_told else Pace(session.context.partial_tokens),
             call=which.key,
@@ -250,12 +250,12 @@ class AgentTrajectory:
         )
         completions = await together(
             [
-                generate_step.sample(session, voice, turn, audience=audience)
+                generate_step.sample(session, speaker, turn, audience=audience)
                 for turn, audience in zip(turns, heard, strict=True)
             ]
         )
         return [
-            await generate_step.generated(session, voice, turn, completion)
+            await generate_step.generated(session, speaker, turn, completion)
             for turn, completion in zip(turns, completions, strict=True)
         ]
 
@@ -293,7 +293,7 @@ class AgentTrajectory:
         ]
 
     async def _turns(
-        self, asked: PendingCall, number: int, voice: Voice
+        self, asked: PendingCall, number: int, speaker: Speaker
     ) -> tuple[TreePosition, list[GenerateStep]]:
         """One for each choice, and where they belong: to the first place that there is, unless a
         beginning is durable. Then it is where that began, whatever was recorded since."""
@@ -302,7 +302,7 @@ class AgentTrajectory:
         drafts = [one for one in map(self.session.history.drafts.get, paths) if one is not None]
         first: tuple[TreePosition, list[GenerateStep]] | None = None
         for place in self._tree.places(ask.messages, asked.digests, tools=ask.tools, equal=equal):
-            turns = await _turns(asked, place, paths, voice, self.session)
+            turns = await _turns(asked, place, paths, speaker, self.session)
             if all(one.fingerprint == turns[0].prompt.fingerprint for one in drafts):
                 return place, turns
             first = first or (place, turns)
@@ -379,12 +379,16 @@ class AgentTrajectory:
 
 
 async def _turns(
-    asked: PendingCall, place: TreePosition, paths: Sequence[str], voice: Voice, session: Session
+    asked: PendingCall,
+    place: TreePosition,
+    paths: Sequence[str],
+    speaker: Speaker,
+    session: Session,
 ) -> list[GenerateStep]:
     """One for each path, all from the same prompt."""
     tools, sampling = asked.ask.tools, asked.sampling
     prompt = await place.stream.prepare(
-        place.messages, tools, renderer=voice.renderer, sampling=sampling
+        place.messages, tools, renderer=speaker.renderer, sampling=sampling
     )
     added = place.stream.added(place.messages, anew=bool(prompt.prefix_break))
     ids = place.stream.prompt_ids(prompt)

@@ -15,7 +15,7 @@ from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.agent import from_task, opening
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.replay.budget import Limits
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.tools.tool import Function, Tool, tools_of
 
 DEFAULT_TURNS = 20
@@ -98,12 +98,12 @@ class DialogueRolloutProcessor(RolloutProcessor):
     async def _user_says(self, t: Rollout, customer: Rollout, told: str) -> bool:
         """Lets the user answer; False when it ends the dialogue."""
         customer.add(told)
-        voice = Voice(
-            self.user_policy or t.voice.policy,
-            self.user_renderer or t.voice.renderer,
+        speaker = Speaker(
+            self.user_policy or t.speaker.policy,
+            self.user_renderer or t.speaker.renderer,
             trained=False,
         )
-        answer = await customer.generate(voice=voice, max_tokens=self.user_max_tokens)
+        answer = await customer.generate(speaker=speaker, max_tokens=self.user_max_tokens)
         if self.stop in answer.text:
             return False
         t.add(answer.text)

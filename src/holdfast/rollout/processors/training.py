@@ -19,7 +19,7 @@ from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, completion_params_of
 from holdfast.rollout.processors.row_clients import Clients
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 
 _SAMPLED = ("max_tokens", "temperature", "top_p", "stop", "json", "reasoning_effort")
 _WHERE = frozenset({"model", "base_url", "api_base"})
@@ -54,7 +54,7 @@ class CompletionParams(msgspec.Struct, frozen=True):
 
 
 class TrainingRolloutProcessor(RolloutProcessor):
-    """Answers the last message of each task once, in the voice that its completion params name.
+    """Answers the last message of each task once, in the speaker that its completion params name.
 
     The params of a row (`completion_params` in its metadata, or in its `input_metadata` when it
     is an EvaluationRow) go before the processor's own, and those before the run's. Rows that name
@@ -116,7 +116,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
             stop=params.stop,
             json=params.json,
             reasoning_effort=params.reasoning_effort,
-            voice=self._voice(t.voice, params, named_by_row=bool(_WHERE & row.keys())),
+            speaker=self._speaker(t.speaker, params, named_by_row=bool(_WHERE & row.keys())),
         )
         return None
 
@@ -141,7 +141,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
             raise ValueError(f"task {task.id!r} has no message to answer")
         return messages
 
-    def _voice(self, own: Voice, params: CompletionParams, *, named_by_row: bool) -> Voice:
+    def _speaker(self, own: Speaker, params: CompletionParams, *, named_by_row: bool) -> Speaker:
         """The run's own, unless another model or endpoint is named."""
         model = params.model or own.policy.model
         urls = None if params.base_url is None else (params.base_url,)
@@ -149,7 +149,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
         if client is None:
             return own
         policy = client.at_the_cost_of_rows() if named_by_row else client
-        return Voice(policy, self._renderer or own.renderer)
+        return Speaker(policy, self._renderer or own.renderer)
 
     async def acleanup(self) -> None:
         await self._clients.aclose()

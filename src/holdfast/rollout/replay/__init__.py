@@ -13,7 +13,7 @@
   before.
 - `divergence`: Divergence in words: what is recorded, what the rollout asks for now, and where they
   part.
-- `speaker`: Voice: who speaks in a turn: a policy, and the renderer that turns messages into its
+- `speaker`: Speaker: who speaks in a turn: a policy, and the renderer that turns messages into its
   tokens.
 - `budget`: Budgets: how much one trajectory may use, in turns, tokens and time.
 - `reply`: What a rollout is given back by its steps.

@@ -14,10 +14,10 @@ class Speaker(Struct, frozen=True):
     policy: Policy
     renderer: Renderer
     trained: bool = True
-    """False: what it says is part of the world, such as a simulated user."""
+    """False: its text is part of the environment, such as a simulated user's."""
 
-    def speaking(self, sampling: Sampling) -> "Speaker":
-        """As it speaks with this sampling; raises `Unsupported` for what it cannot."""
+    def at_sampling(self, sampling: Sampling) -> "Speaker":
+        """With the renderer for this sampling; raises `Unsupported` for what it cannot do."""
         if sampling.reasoning_effort is None:
             return self
         renderer = at_effort(self.renderer, sampling.reasoning_effort)
