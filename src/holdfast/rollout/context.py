@@ -88,11 +88,11 @@ class Rollout:
         """Adds messages to the conversation; a string, or an observation, is what the user says."""
         self._check_own()
         check_outside(self._session, self._scope, "t.add")
-        for one in messages:
-            if isinstance(one, Observation):
-                self._see(one)
+        for message in messages:
+            if isinstance(message, Observation):
+                self._see(message)
             else:
-                self.messages.append(validate.message_of(one))
+                self.messages.append(validate.message_of(message))
 
     def truncate(self, reason: str) -> NoReturn:
         """Ends the trajectory at a limit: an outcome, kept and scored."""
@@ -153,7 +153,7 @@ class Rollout:
         messages = list(self.messages)  # What is added meanwhile is no part of what is asked.
         validate.check_messages(messages[len(self._stream.messages) :])
         validate.check_conversation(messages, schemas, speaker.renderer)
-        asked = validate.sampling_of(
+        requested = validate.sampling_of(
             session.context.spec.sampling,
             max_tokens=max_tokens,
             temperature=temperature,
@@ -162,11 +162,11 @@ class Rollout:
             json=json,
             reasoning_effort=reasoning_effort,
         )
-        speaker = speaker.at_sampling(asked)
+        speaker = speaker.at_sampling(requested)
         # What is not trained is the world's: it costs the policy nothing.
         budget = self.budget if speaker.trained else Budget()
         budget.check()
-        sampling = budget.fitted(asked)
+        sampling = budget.fitted(requested)
         path = self._next_path()
         self._sampling = True
         try:
@@ -197,7 +197,7 @@ class Rollout:
         self._remember(step.message, f"reply:{path}", at=len(messages))
         self.last = Reply(step)
         budget.take(step)
-        budget.check_after(step, asked=asked)
+        budget.check_after(step, requested=requested)
         if step.finish_reason == DEADLINE:
             late = Truncation.TIME_BUDGET if budget.is_out_of_time else None
             self.truncate(late or Truncation.GENERATION_DEADLINE)
@@ -219,8 +219,8 @@ class Rollout:
 
         Those of one environment run one by one. If one breaks, the others are let finish first.
         """
-        known = [as_tool(one) for one in tools]
-        self._check_own(*(one.episode for one in known if isinstance(one, BoundTool)))
+        known = [as_tool(tool) for tool in tools]
+        self._check_own(*(tool.episode for tool in known if isinstance(tool, BoundTool)))
         validate.check_calls(calls, known, self._shown)
         if any(call.id for call in calls):
             check_outside(self._session, self._scope, "t.tool with a call of the model's")
@@ -384,7 +384,7 @@ class Rollout:
 
     def _added(self, prompt: Prompt, messages: list[Message]) -> tuple[Message | str, ...]:
         added = self._stream.added(messages, anew=prompt.prefix_break != "")
-        return tuple(self._reference(one) for one in added)
+        return tuple(self._reference(message) for message in added)
 
     def _see(self, observation: Observation) -> None:
         message = user(observation.text)

@@ -57,10 +57,10 @@ async def run_calls(
     Calls run side by side, but those that act in one environment one after the other. If one
     breaks, the others are let finish first: what they did is recorded.
     """
-    known = [as_tool(one) for one in tools]
+    known = [as_tool(tool) for tool in tools]
     queues: dict[str, list[int]] = {}
     for index, call in enumerate(calls):
-        tool = next((one for one in known if one.name == call.name), None)
+        tool = next((candidate for candidate in known if candidate.name == call.name), None)
         alone = f"call {index}"
         queue = tool.episode.path if isinstance(tool, BoundTool) else alone
         queues.setdefault(queue, []).append(index)
@@ -77,7 +77,7 @@ async def run_calls(
 
 
 def _tell_episode(tools: Sequence[Tool], call: ToolCall, result: ToolResult) -> None:
-    tool = next((one for one in tools if one.name == call.name), None)
+    tool = next((candidate for candidate in tools if candidate.name == call.name), None)
     if isinstance(tool, BoundTool):
         tool.episode.heard(result)
 
@@ -99,7 +99,7 @@ async def run_call(
     session: Session, path: str, call: ToolCall, tools: Sequence[Tool]
 ) -> ToolResult:
     """The recorded result, or a live one; durable when it is returned."""
-    tool = next((one for one in tools if one.name == call.name), None)
+    tool = next((candidate for candidate in tools if candidate.name == call.name), None)
     intent = await session.match(
         path,
         ToolIntent,
@@ -134,8 +134,8 @@ async def _first_call(
         environment=tool.episode.path if isinstance(tool, BoundTool) and not refused else "",
     )
     if refused is not None:
-        words = str(refused) if tool is None else tool.shown(str(refused))
-        result = ToolResult(path, words, error=type(refused).__name__)
+        text = str(refused) if tool is None else tool.shown(str(refused))
+        result = ToolResult(path, text, error=type(refused).__name__)
         await session.log.append(intent, result)
         return result
     assert tool is not None, "an unknown tool is refused above"
@@ -253,17 +253,17 @@ def _broken(tool: Tool, error: Exception, *, late: bool) -> HoldfastError:
     if late:
         return EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
     root = as_exception(error)
-    said = str(root) if isinstance(root, EnvironmentBroken) else f"{type(root).__name__}: {root}"
-    words = f"tool {tool.name} broke: {said}"
+    reason = str(root) if isinstance(root, EnvironmentBroken) else f"{type(root).__name__}: {root}"
+    message = f"tool {tool.name} broke: {reason}"
     # What acts in an environment is put back with it, and called again.
     if isinstance(tool, BoundTool) or not is_bug(root):
-        return EnvironmentBroken(words)
-    return (UnrepeatableToolBug if tool.contract is Contract.AT_MOST_ONCE else ToolBug)(words)
+        return EnvironmentBroken(message)
+    return (UnrepeatableToolBug if tool.contract is Contract.AT_MOST_ONCE else ToolBug)(message)
 
 
 def _refusal(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSaysNo | None:
     if tool is None:
-        names = ", ".join(sorted(one.name for one in tools)) or "none"
+        names = ", ".join(sorted(known.name for known in tools)) or "none"
         return UnknownTool(f"there is no tool {call.name!r}; the tools are: {names}")
     if isinstance(tool, BoundTool) and tool.episode.over:
         return ToolSaysNo(EPISODE_OVER)

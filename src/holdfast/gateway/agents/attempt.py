@@ -69,8 +69,8 @@ class Scene:
     @property
     def tools(self) -> list[Tool]:
         """Of the environments; those of the agent's own folder are its hands."""
-        others = (one for one in self.episodes if one is not self.folder)
-        return [tool for episode in others for tool in episode.tools]
+        environments = (episode for episode in self.episodes if episode is not self.folder)
+        return [tool for episode in environments for tool in episode.tools]
 
     @property
     def standing(self) -> frozenset[str]:
@@ -92,8 +92,8 @@ class Scene:
         steps = self._t.session.history.steps.items()
         found = (
             path
-            for path, one in steps
-            if isinstance(one, ValueRecorded) and one.name == THE_END and "." in path
+            for path, step in steps
+            if isinstance(step, ValueRecorded) and step.name == THE_END and "." in path
         )
         return next(found, "")
 
@@ -111,8 +111,8 @@ class Scene:
             await session.log.cut_unvisited()
             scope = f"{trajectory.take_number()}.0."
         self._after = Rollout(session, scope=scope)
-        told: object = await self._after.value(lambda: msgspec.to_builtins(end), name=THE_END)
-        return self._after, msgspec.convert(told, End)
+        recorded: object = await self._after.value(lambda: msgspec.to_builtins(end), name=THE_END)
+        return self._after, msgspec.convert(recorded, End)
 
     async def _kept(self, end: End) -> End:
         if self.folder is None:

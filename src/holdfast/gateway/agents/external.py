@@ -115,8 +115,8 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
     def _is_stopping(self) -> bool:
         return self._session is not None and self._session.state.is_stopping
 
-    def _adopt(self, offer: PendingTrajectory, key: str) -> None:
-        self._running.adopt(offer.binding, key)
+    def _adopt(self, pending: PendingTrajectory, key: str) -> None:
+        self._running.adopt(pending.binding, key)
 
     def _unheard(self, ticket: str) -> None:
         self._running.unheard(ticket)
@@ -140,20 +140,20 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         """Waits for an agent, and then for its end; its reward is the trajectory's."""
         self._session = t.session
         attempt = len(t.session.history.attempts) + 1
-        offer = PendingTrajectory(t.key, attempt, t.task, binding, trajectory, asyncio.Event())
-        self._by_key[binding.key] = offer
-        await self._offers.put(offer)
+        pending = PendingTrajectory(t.key, attempt, t.task, binding, trajectory, asyncio.Event())
+        self._by_key[binding.key] = pending
+        await self._offers.put(pending)
         try:
-            await self._until_over(t, offer)
+            await self._until_over(t, pending)
             return None
         finally:
-            await self._offers.withdraw(offer)
+            await self._offers.withdraw(pending)
             del self._by_key[binding.key]
 
-    async def _until_over(self, t: Rollout, offer: PendingTrajectory) -> None:
-        trajectory, stop = offer.trajectory, t.session.context.stop
+    async def _until_over(self, t: Rollout, pending: PendingTrajectory) -> None:
+        trajectory, stop = pending.trajectory, t.session.context.stop
         done = asyncio.create_task(trajectory.completed.wait())
-        replaced = asyncio.create_task(offer.replaced.wait())
+        replaced = asyncio.create_task(pending.replaced.wait())
         stopped = asyncio.create_task(stop.wait())
         waiting = {done, replaced, stopped}
         try:
@@ -176,5 +176,5 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
                 await asyncio.wait(waiting)
 
     def expects_calls(self, binding: Binding) -> bool:
-        offer = self._by_key.get(binding.key)
-        return offer is not None and offer.is_taken
+        pending = self._by_key.get(binding.key)
+        return pending is not None and pending.is_taken

@@ -97,11 +97,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
     def surroundings(self) -> str:
         """For the `identity`: what makes another run besides the agent itself."""
         world = self.world
-        given = [*self.tools, *self.environments]
-        given += [world.workspace] if isinstance(world, WorkspaceWorld) else []
-        given += [] if self.finish is None else [self.finish]
-        names = [one.name for one in self.tools]
-        around = f" {names} {world.identity} {code_of(*given)}" if given else ""
+        parts = [*self.tools, *self.environments]
+        parts += [world.workspace] if isinstance(world, WorkspaceWorld) else []
+        parts += [] if self.finish is None else [self.finish]
+        names = [tool.name for tool in self.tools]
+        around = f" {names} {world.identity} {code_of(*parts)}" if parts else ""
         around += f" ignoring {sorted(self._ignore)}" if self._ignore else ""
         return around + (" accepting refused calls" if self._accepts_refusals else "")
 
@@ -210,19 +210,19 @@ class GatewayRolloutProcessor(RolloutProcessor):
         else:
             await trajectory.let_finish()
 
-    def is_mute(self, trajectory: AgentTrajectory, told: Returned) -> bool:
+    def is_mute(self, trajectory: AgentTrajectory, returned: Returned) -> bool:
         """Of an agent that has ended: whether it found its model elsewhere, or failed and did not
         say so. That is no outcome of the policy."""
         if not self._accepts_refusals and trajectory.refusals.open:
             return False  # It says more that it was refused.
-        return told is None and self.finish is None and not trajectory.was_asked
+        return returned is None and self.finish is None and not trajectory.was_asked
 
     def never_answered(self, trajectory: AgentTrajectory, wrote: str = "") -> AgentFailed:
         """Why a mute agent has failed: it asked nothing, or all that it asked was refused."""
         if (refused := trajectory.refusals.failure()) is not None:
             return refused
-        words = NEVER_ASKED.format(self.where_told)
-        return AgentFailed(f"{words}\nIt wrote:\n{wrote}" if wrote else words)
+        message = NEVER_ASKED.format(self.where_told)
+        return AgentFailed(f"{message}\nIt wrote:\n{wrote}" if wrote else message)
 
     async def _watched(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
         """The agent's result. Whatever else happens first ends the agent."""
@@ -237,10 +237,10 @@ class GatewayRolloutProcessor(RolloutProcessor):
                 if broken.done() and t.session.state.broken is not None:
                     raise t.session.state.broken
                 if self.expects_calls(binding) and trajectory.is_silent(self._silence):
-                    words = f"the agent asked nothing for {self._silence:g} s"
+                    message = f"the agent asked nothing for {self._silence:g} s"
                     if self.ends_when_told:
-                        words += "; one that is done says so: POST /complete"
-                    raise t.session.state.fail(AgentSilent(words))
+                        message += "; one that is done says so: POST /complete"
+                    raise t.session.state.fail(AgentSilent(message))
             return agent.result()
         finally:
             broken.cancel()

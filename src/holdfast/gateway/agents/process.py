@@ -100,9 +100,9 @@ class AgentProcess:
         if not found:
             # A command that is not there has to be told from one that fails.
             return self._command
-        words = confinement().words if self._confined else ()
+        prefix = confinement().words if self._confined else ()
         # The tie comes last: who changes its credentials may lose it.
-        return [*words, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self._command]
+        return [*prefix, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self._command]
 
     async def wait(self) -> int:
         assert self._process is not None, "it was started"
@@ -133,8 +133,8 @@ def end_of(path: Path) -> str:
     """What stands at the end of a file, which may be larger than the memory; without secrets."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL - _BEFORE))
-        said = file.read(TAIL + _BEFORE).decode("utf-8", "replace")
-    return redact(said.strip())[-TAIL:].strip()
+        text = file.read(TAIL + _BEFORE).decode("utf-8", "replace")
+    return redact(text.strip())[-TAIL:].strip()
 
 
 def _end_strays(mark: bytes) -> None:

@@ -122,7 +122,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
-        asked = {
+        body = {
             "trajectory": str(t.key),
             "attempt": attempt_of(t),
             "task": msgspec.to_builtins(t.task),
@@ -130,7 +130,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
             "url": binding.bound_url,
             "key": binding.key,
         }
-        started = await self._call("POST", "/runs", asked, _Started)
+        started = await self._call("POST", "/runs", body, _Started)
         try:
             return await self._followed(f"/runs/{started.id}", t)
         except BaseException:
@@ -163,29 +163,29 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
                 return await self._once(method, path, body, kind)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if asyncio.get_running_loop().time() + pause > deadline:
-                    words = f"{self._url} was out of reach for {self._patience:g} s: {error}"
-                    raise EnvironmentBroken(redact(words)) from error
+                    message = f"{self._url} was out of reach for {self._patience:g} s: {error}"
+                    raise EnvironmentBroken(redact(message)) from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     async def _once(self, method: str, path: str, body: object, kind: type[T]) -> T:
         assert self._http is not None, "a processor is set up first"
         # Without the run's own id, so that like failures are counted together.
-        asked = f"{method} /runs" if path == "/runs" else f"{method} /runs/ID"
+        request = f"{method} /runs" if path == "/runs" else f"{method} /runs/ID"
         async with self._http.request(method, f"{self._url}{path}", json=body) as response:
             raw = await response.read()
             if response.status >= 500 or response.status == 429:
-                raise aiohttp.ClientError(f"{asked} was answered with {response.status}")
+                raise aiohttp.ClientError(f"{request} was answered with {response.status}")
             if response.status >= 400:
-                said = redact(raw.decode("utf-8", "replace"))[:300]
+                text = redact(raw.decode("utf-8", "replace"))[:300]
                 raise EnvironmentBroken(
-                    redact(f"{self._url}: {asked} was refused ({response.status}): {said}")
+                    redact(f"{self._url}: {request} was refused ({response.status}): {text}")
                 )
         try:
             return msgspec.json.decode(raw, type=kind)
         except ValueError as error:
             raise EnvironmentBroken(
-                f"{self._url}: the answer to {asked} is to be {_WANTED[kind]}, not this: {error}"
+                f"{self._url}: the answer to {request} is to be {_WANTED[kind]}, not this: {error}"
             ) from error
 
     async def _stop(self, run: str) -> None:

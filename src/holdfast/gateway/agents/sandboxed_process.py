@@ -46,9 +46,9 @@ class FolderProcess:
                 _kill(process)
                 code = process.wait()
                 self._launch.end()
-            said = Output(TAIL)
-            said.add(self.last_words.encode("utf-8", "replace"))
-            if not is_stopped and (trouble := self._launch.trouble(CommandEnded(code, said))):
+            output = Output(TAIL)
+            output.add(self.last_words.encode("utf-8", "replace"))
+            if not is_stopped and (trouble := self._launch.trouble(CommandEnded(code, output))):
                 raise EnvironmentBroken(trouble)
             return SIGNALLED - code if code > SIGNALLED else code
         finally:

@@ -122,7 +122,10 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             return result
         async with scratch_of(t.key) as folder:
             logs = self._logs_of(t) or folder
-            home = next((one for one in t.session.episodes if isinstance(one, AgentFolder)), None)
+            home = next(
+                (episode for episode in t.session.episodes if isinstance(episode, AgentFolder)),
+                None,
+            )
             process: AgentProcess | FolderProcess
             if home is None:
                 process = await self._run_process(self._command, t, binding, logs, folder)
@@ -139,10 +142,10 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         env = environment(binding, t.task, model=model, folder=folder, more=self._env)
         fresh = folder / WORKING
         fresh.mkdir()
-        words = command if self._cwd is not None else _found_from_here(command)
+        arguments = command if self._cwd is not None else _found_from_here(command)
         confined = isinstance(self.world, FreshWorld) and self.world.confined
         process = AgentProcess(
-            words, folder=logs, env=env, cwd=self._cwd or fresh, confined=confined
+            arguments, folder=logs, env=env, cwd=self._cwd or fresh, confined=confined
         )
         await process.start()
         try:
@@ -155,17 +158,17 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     async def _run_in_workspace(
         self, home: AgentFolder, t: Rollout, binding: Binding, logs: Path, folder: Path
     ) -> FolderProcess:
-        given = folder / "given"
-        given.mkdir()
+        inputs = folder / "given"
+        inputs.mkdir()
         model = t.speaker.policy.model
-        env = variables(binding, t.task, model=model, folder=given, more=self._env)
+        env = variables(binding, t.task, model=model, folder=inputs, more=self._env)
         # Whoever runs in the sandbox may be nobody.
-        given.chmod(0o755)
-        (given / TASK_FILE).chmod(0o644)
+        inputs.chmod(0o755)
+        (inputs / TASK_FILE).chmod(0o644)
         command = self._resume if home.is_resumed else self._command
         assert not callable(command), "a workspace's world wants a command"
         env["HOLDFAST_RESUMED"] = "1" if home.is_resumed else ""
-        launch = home.workspace.launch(command, env=env, read_only=[str(given)])
+        launch = home.workspace.launch(command, env=env, read_only=[str(inputs)])
         process = FolderProcess(launch, logs / "stdout")
         _check_ended(await process.run(), process.last_words)
         return process

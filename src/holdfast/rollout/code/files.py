@@ -66,12 +66,12 @@ def files_of(file: Path, *, module: str, keep: str = "") -> tuple[str, dict[str,
     seen = {own}
     waiting = list(_located_all(names))
     while waiting:
-        one = waiting.pop()
-        if one.file is None or one.file in seen:
+        imported = waiting.pop()
+        if imported.file is None or imported.file in seen:
             continue
-        seen.add(one.file)
+        seen.add(imported.file)
         try:
-            found[one.label], names = _read(one, _stamp(one.file), "")
+            found[imported.label], names = _read(imported, _stamp(imported.file), "")
         except OSError:  # The others count all the same.
             continue
         waiting += _located_all(names)

@@ -54,9 +54,12 @@ def code_of(*candidates: object) -> str:
     the user's."""
     reading = _reading.get()
     if reading is not None and reading.as_before:
-        return _digest(*(_file(_subject(one)) for one in candidates))
-    functions = [getattr(one, "function", one) for one in candidates]
-    parts = ((_code(_subject(one)), _arguments(one, _subject(one))) for one in functions)
+        return _digest(*(_file(_subject(candidate)) for candidate in candidates))
+    functions = [getattr(candidate, "function", candidate) for candidate in candidates]
+    parts = (
+        (_code(_subject(function)), _arguments(function, _subject(function)))
+        for function in functions
+    )
     return _digest(*(part for pair in parts for part in pair))
 
 

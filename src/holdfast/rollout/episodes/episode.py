@@ -137,11 +137,11 @@ class Episode:
         session.episodes.add(self)
         await self._world.guarded.prepare()
         offered = tools_of(environment.tools, where=f"{environment.name}.tools")
-        self._tools = tuple(BoundTool(one, self) for one in offered)
+        self._tools = tuple(BoundTool(tool, self) for tool in offered)
         self._world.tools = self._tools
-        asked = "" if seed is None else str(seed)
+        seed_text = "" if seed is None else str(seed)
         identity = identity_of(environment)
-        mark = fingerprint(environment.name.encode(), identity.encode(), asked.encode())
+        mark = fingerprint(environment.name.encode(), identity.encode(), seed_text.encode())
         step = await session.match(
             self.path,
             EnvironmentStepped,

@@ -57,8 +57,8 @@ class GuardedEnvironment:
             error = TypeError(f"it wants to return bytes, not {type(state).__name__}")
             raise self.broke("snapshot", error)
         if len(state) > MAX_SNAPSHOT:
-            words = f"{len(state):,} bytes are more than {MAX_SNAPSHOT:,}; keep parts in self.blobs"
-            raise self.broke("snapshot", ValueError(words))
+            excess = f"{len(state):,} bytes are more than {MAX_SNAPSHOT:,}"
+            raise self.broke("snapshot", ValueError(f"{excess}; keep parts in self.blobs"))
         return state
 
     async def restore(self, state: bytes) -> None:
@@ -74,8 +74,8 @@ class GuardedEnvironment:
         if isinstance(error, HoldfastError) and not isinstance(error, ToolSaysNo):
             return self._session.state.fail(error)
         root = as_exception(error)
-        words = f"{self._environment.name}.{what} broke: {type(root).__name__}: {root}"
-        return self._session.state.fail(EnvironmentBroken(words), self._session.state.step)
+        message = f"{self._environment.name}.{what} broke: {type(root).__name__}: {root}"
+        return self._session.state.fail(EnvironmentBroken(message), self._session.state.step)
 
     async def _must(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         """Calls what cannot say no."""

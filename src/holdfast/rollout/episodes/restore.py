@@ -174,7 +174,7 @@ class LiveWorld:
             await self._compare(path, await self._call_again(step))
 
     async def _call_again(self, intent: ToolIntent) -> Observation:
-        tool = next((one for one in self.tools if one.name == intent.name), None)
+        tool = next((tool for tool in self.tools if tool.name == intent.name), None)
         if tool is None:
             return Observation(f"there is no tool {intent.name} any more", error="UnknownTool")
         try:
@@ -200,8 +200,8 @@ class LiveWorld:
         if _shape(found) == _shape(recorded):
             return
         session, name = self._session, self._environment.name
-        words = divergence.of_observations(_words(recorded), _words(found))
-        where = f"{name}, at step {path}: {words}"
+        difference = divergence.of_observations(_words(recorded), _words(found))
+        where = f"{name}, at step {path}: {difference}"
         if session.context.on_divergence is OnDivergence.FAIL:
             raise session.state.fail(Diverged(f"{CAME_BACK_DIFFERENT}: {where}"))
         if session.history.rewinds >= MAX_REWINDS:
@@ -227,9 +227,9 @@ class LiveWorld:
         actions = self._world.actions
         cuts = [path]
         # What hangs on an opening goes with it (see `History.cut`).
-        for one in actions[actions.index(path) :] if path != self._path else ():
-            if not any(is_cut_by(one, cut) for cut in cuts):
-                cuts.append(one)
+        for action in actions[actions.index(path) :] if path != self._path else ():
+            if not any(is_cut_by(action, cut) for cut in cuts):
+                cuts.append(action)
         return cuts
 
 

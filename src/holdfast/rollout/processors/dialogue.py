@@ -59,9 +59,9 @@ class DialogueRolloutProcessor(RolloutProcessor):
 
     @property
     def identity(self) -> str:
-        given = code_of(*self.tools, self.user_prompt)
+        code = code_of(*self.tools, self.user_prompt)
         model = self.user_policy.model if self.user_policy else ""
-        return f"{self.system_prompt!r} {self.stop!r} {self.limits!r} {given} {model}"
+        return f"{self.system_prompt!r} {self.stop!r} {self.limits!r} {code} {model}"
 
     async def rollout(self, t: Rollout) -> Returned:
         limits = self.limits
@@ -73,13 +73,13 @@ class DialogueRolloutProcessor(RolloutProcessor):
         if before[-1].role is Role.ASSISTANT:
             customer.add(*before)
         else:
-            *before, told = before
+            *before, last = before
             customer.add(*before)
-            if not await self._user_says(t, customer, told.text):
+            if not await self._user_says(t, customer, last.text):
                 return None
         while True:
-            said = await self._assistant_says(t)
-            if not await self._user_says(t, customer, said):
+            reply = await self._assistant_says(t)
+            if not await self._user_says(t, customer, reply):
                 return None
 
     def _customer(self, t: Rollout) -> Rollout:
@@ -95,9 +95,9 @@ class DialogueRolloutProcessor(RolloutProcessor):
                 return reply.text
             await t.tools(reply.tool_calls, *self.tools)
 
-    async def _user_says(self, t: Rollout, customer: Rollout, told: str) -> bool:
+    async def _user_says(self, t: Rollout, customer: Rollout, text: str) -> bool:
         """Lets the user answer; False when it ends the dialogue."""
-        customer.add(told)
+        customer.add(text)
         speaker = Speaker(
             self.user_policy or t.speaker.policy,
             self.user_renderer or t.speaker.renderer,
@@ -121,5 +121,7 @@ def _mirrored(messages: Sequence[Message]) -> list[Message]:
     """A conversation from the other side: the user's words are its own."""
     other = {Role.USER: Role.ASSISTANT, Role.ASSISTANT: Role.USER}
     return [
-        Message(other[one.role], one.text) for one in messages if one.role in other and one.text
+        Message(other[message.role], message.text)
+        for message in messages
+        if message.role in other and message.text
     ]

@@ -137,15 +137,17 @@ class Clients:
         from holdfast.policy.client.endpoint import base_url
         from holdfast.policy.client.replicas import EnginePolicy
 
-        theirs = [one.url for one in own.endpoints] if isinstance(own, EnginePolicy) else []
-        if model == own.model and all(base_url(url) in theirs for url in urls or ()):
+        own_urls = (
+            [endpoint.url for endpoint in own.endpoints] if isinstance(own, EnginePolicy) else []
+        )
+        if model == own.model and all(base_url(url) in own_urls for url in urls or ()):
             return None
-        if urls is None and not theirs:
+        if urls is None and not own_urls:
             raise ValueError(
                 f"model {model!r} is not the run's ({own.model!r}), and the run's policy has no "
                 "address to look for it; give 'base_url'"
             )
-        return self.of(theirs if urls is None else urls, model, own=own)
+        return self.of(own_urls if urls is None else urls, model, own=own)
 
     def of(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
         """`own` is the run's policy: its patience and retries hold for all."""
@@ -155,12 +157,16 @@ class Clients:
         addresses = tuple(base_url(url) for url in urls)
         if (addresses, model) not in self._open:
             keys = {base_url(url): key for url, key in self._api_keys.items()}
-            wanted = {keys.get(address) for address in addresses}
-            if len(wanted) > 1:
+            found_keys = {keys.get(address) for address in addresses}
+            if len(found_keys) > 1:
                 raise UsageError("replicas of one model share one key; give each the same")
             like = own if isinstance(own, EnginePolicy) else EnginePolicy(addresses, model)
             policy = like.sibling(
-                addresses, model, api_key=wanted.pop(), retry=self._retry, patience=self._patience
+                addresses,
+                model,
+                api_key=found_keys.pop(),
+                retry=self._retry,
+                patience=self._patience,
             )
             self._open[addresses, model] = Client(policy)
         return self._open[addresses, model]
@@ -171,7 +177,7 @@ class Clients:
         results = await asyncio.gather(
             *(client.aclose() for client in clients), return_exceptions=True
         )
-        errors = [one for one in results if isinstance(one, BaseException)]
+        errors = [result for result in results if isinstance(result, BaseException)]
         if len(errors) == 1:
             raise errors[0]
         if errors:

@@ -155,12 +155,12 @@ class TrainingRolloutProcessor(RolloutProcessor):
         await self._clients.aclose()
 
 
-def samples_for(processor: RolloutProcessor, given: int | None) -> int:
+def samples_for(processor: RolloutProcessor, samples: int | None) -> int:
     """The samples per task: as given, else as the processor's completion params say, else 1."""
-    if given is not None:
-        return given
-    wanted = processor.samples if isinstance(processor, TrainingRolloutProcessor) else None
-    return 1 if wanted is None else wanted
+    if samples is not None:
+        return samples
+    own_samples = processor.samples if isinstance(processor, TrainingRolloutProcessor) else None
+    return 1 if own_samples is None else own_samples
 
 
 def row_params(task: Task) -> dict[str, object]:
@@ -184,18 +184,18 @@ def read_params(
     params: Mapping[str, object], *, where: str = "completion_params"
 ) -> CompletionParams:
     """The params as values; `ValueError` names the first that is unknown or makes no sense."""
-    given = {name: value for name, value in params.items() if value is not None}
-    if unknown := sorted(given.keys() - READ - IGNORED):
+    named = {name: value for name, value in params.items() if value is not None}
+    if unknown := sorted(named.keys() - READ - IGNORED):
         raise ValueError(f"{where}: {_unknown(unknown[0])}")
-    if "api_base" in given:
-        given.setdefault("base_url", given["api_base"])
-    if isinstance(given.get("stop"), str):
-        given["stop"] = (given["stop"],)
+    if "api_base" in named:
+        named.setdefault("base_url", named["api_base"])
+    if isinstance(named.get("stop"), str):
+        named["stop"] = (named["stop"],)
     try:
-        if (form := given.pop("response_format", None)) is not None:
-            given["json"] = json_of(form)
-        read = msgspec.convert(given, CompletionParams)
-        msgspec.convert({name: given[name] for name in _SAMPLED if name in given}, Sampling)
+        if (form := named.pop("response_format", None)) is not None:
+            named["json"] = json_of(form)
+        read = msgspec.convert(named, CompletionParams)
+        msgspec.convert({name: named[name] for name in _SAMPLED if name in named}, Sampling)
     except (msgspec.ValidationError, UsageError) as error:
         raise ValueError(f"{where}: {error}") from error
     if read.n is not None and read.n < 1:

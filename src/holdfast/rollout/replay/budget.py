@@ -28,16 +28,16 @@ class Limits(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            given = getattr(self, name)
-            if given is None:
+            limit = getattr(self, name)
+            if limit is None:
                 continue
             # Not by type: numpy's numbers are numbers, too.
             number = "__float__" if name == "seconds" else "__index__"
-            if isinstance(given, bool) or not hasattr(given, number):
+            if isinstance(limit, bool) or not hasattr(limit, number):
                 kind = "number" if name == "seconds" else "whole number"
-                raise UsageError(f"a limit of {name} has to be a {kind}, not {given!r:.200}")
-            if not given > 0:
-                raise UsageError(f"a limit of {name} must be more than 0, not {given!r}")
+                raise UsageError(f"a limit of {name} has to be a {kind}, not {limit!r:.200}")
+            if not limit > 0:
+                raise UsageError(f"a limit of {name} must be more than 0, not {limit!r}")
 
 
 class Spent(Struct):
@@ -92,9 +92,9 @@ class Budget:
     def take_seconds(self, seconds: float) -> None:
         self.spent.seconds += seconds
 
-    def check_after(self, step: Generated, *, asked: Sampling) -> None:
+    def check_after(self, step: Generated, *, requested: Sampling) -> None:
         """A reply that was cut where the budget ends is cut by the budget."""
-        if step.finish_reason == "length" and step.sampling.max_tokens < asked.max_tokens:
+        if step.finish_reason == "length" and step.sampling.max_tokens < requested.max_tokens:
             raise Truncated(Truncation.TOKEN_BUDGET, f"{self.spent.tokens} tokens")
 
     @property

@@ -55,7 +55,7 @@ def of_tool(recorded: Step, call: ToolCall) -> str:
         return f"recorded {name_of(recorded)}, now tool {shortened(now)}"
     then = f"{recorded.name}({recorded.arguments})"
     if then == now:
-        ids = (shortened(repr(one)) for one in (recorded.call_id, call.id))
+        ids = (shortened(repr(call_id)) for call_id in (recorded.call_id, call.id))
         return "the tool call's id: recorded {}, now {}".format(*ids)
     return f"the tool call: {_diff(then, now)}"
 
@@ -92,17 +92,17 @@ def _text(ids: Sequence[int], renderer: Renderer) -> str:
 
 
 def _lines(messages: Sequence[Message]) -> str:
-    return "\n".join(msgspec.json.encode(one).decode() for one in messages)
+    return "\n".join(msgspec.json.encode(message).decode() for message in messages)
 
 
 def _fields(then: Sampling, now: Sampling) -> str:
     pairs = zip(then.__struct_fields__, *map(msgspec.structs.astuple, (then, now)), strict=True)
-    told = [
+    differences = [
         f"{field}: recorded {shortened(repr(old))}, now {shortened(repr(new))}"
         for field, old, new in pairs
         if old != new
     ]
-    return "; ".join(told)
+    return "; ".join(differences)
 
 
 def _diff(then: str, now: str) -> str:
@@ -112,10 +112,10 @@ def _diff(then: str, now: str) -> str:
         lines = difflib.unified_diff(
             then.splitlines(), now.splitlines(), "recorded", "now", lineterm="", n=1
         )
-        words = "\n".join(lines)
+        difference = "\n".join(lines)
         # Nothing, where the ends of lines are what differs.
-        if 0 < len(words) <= SHOWN:
-            return words
+        if 0 < len(difference) <= SHOWN:
+            return difference
     at = _common(then, now)
     return (
         f"they part at character {at:,}\nrecorded: {_excerpt(then, at)}\nnow: {_excerpt(now, at)}"

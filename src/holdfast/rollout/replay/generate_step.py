@@ -212,8 +212,8 @@ def _parsed(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
         return found
     # Who was shown no tools calls none: what looks like a call is text, as the policy wrote it.
     stops = speaker.renderer.stop_token_ids
-    said = itertools.takewhile(lambda token: token not in stops, ids)
-    return without_calls(found, speaker.renderer.decode(array("i", said)))
+    reply_ids = itertools.takewhile(lambda token: token not in stops, ids)
+    return without_calls(found, speaker.renderer.decode(array("i", reply_ids)))
 
 
 def _check_json(turn: GenerateStep, completion: Completion, message: Message) -> None:

@@ -28,10 +28,10 @@ def as_exception(error: BaseException) -> Exception:
         return _caused(Unprintable(f"{type(root).__name__}, whose message cannot be read"), root)
     if isinstance(root, Exception):
         return root
-    name, shown = type(root).__name__, repr(root)
-    if not shown.startswith(name):  # pytest's outcomes show their text alone.
-        shown = f"{name}: {shown}"
-    return _caused(ExitCalled(f"user code raised {shown}"), error)
+    name, text = type(root).__name__, repr(root)
+    if not text.startswith(name):  # pytest's outcomes show their text alone.
+        text = f"{name}: {text}"
+    return _caused(ExitCalled(f"user code raised {text}"), error)
 
 
 def _caused(error: Exception, cause: BaseException) -> Exception:

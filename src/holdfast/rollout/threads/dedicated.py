@@ -93,5 +93,5 @@ class OwnThread:
 
 
 def _serve(work: "SimpleQueue[Work | None]") -> None:
-    while (one := work.get()) is not None:
-        one()
+    while (call := work.get()) is not None:
+        call()

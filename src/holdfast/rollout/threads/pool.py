@@ -219,8 +219,8 @@ class _Line:
             self._more(1)
         self._watch(loop)
 
-    def _more(self, wanted: int) -> None:
-        for _ in range(wanted):
+    def _more(self, count: int) -> None:
+        for _ in range(count):
             try:
                 self._free.pop().put(None)
             except IndexError:

@@ -97,12 +97,12 @@ class _Reader:
         if kind not in _PARAMETER_FIELDS | _OTHER_FIELDS | _RETURNS:
             return False
         below = self._indented_below()
-        said = _words([text, *below])
+        description = _words([text, *below])
         if kind in _PARAMETER_FIELDS and subject:
             # `:param int limit:` has the name last.
-            self._keep([(subject.split()[-1].lstrip("*"), said)])
+            self._keep([(subject.split()[-1].lstrip("*"), description)])
         elif kind in _RETURNS:
-            self.returns = said
+            self.returns = description
         self._at += 1 + len(below)
         return True
 

@@ -33,10 +33,10 @@ def _reachable(name: str, components: dict[str, Schema]) -> set[str]:
     found: set[str] = set()
     todo = list(_references(components[name]))
     while todo:
-        one = todo.pop()
-        if one not in found:
-            found.add(one)
-            todo += _references(components[one])
+        reference = todo.pop()
+        if reference not in found:
+            found.add(reference)
+            todo += _references(components[reference])
     return found
 
 

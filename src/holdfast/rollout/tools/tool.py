@@ -180,10 +180,10 @@ class Tool:
         Cancelling ends the wait; an isolated function is also ended itself.
         """
         if self._isolated is not None:
-            given = {name: one for name, one in arguments.items() if name != KEY_PARAMETER}
+            own = {name: value for name, value in arguments.items() if name != KEY_PARAMETER}
             key = arguments.get(KEY_PARAMETER) if self.wants_key else None
             async with self._isolated.slot(
-                given, key=None if key is None else str(key), timeout=self.timeout
+                own, key=None if key is None else str(key), timeout=self.timeout
             ) as begin:
                 yield begin
         elif self.is_async:
@@ -262,17 +262,17 @@ def _tool_of(function: Function) -> Tool:
     return Tool(function)
 
 
-def tools_of(given: "Sequence[Tool | Function]", *, where: str) -> tuple[Tool, ...]:
+def tools_of(tools: "Sequence[Tool | Function]", *, where: str) -> tuple[Tool, ...]:
     """Tools where they are set up: all are there, and no two have one name."""
-    check_listed(given, f"{where} wants a list of functions or Tools")
-    found = tuple(as_tool(one) for one in given)
+    check_listed(tools, f"{where} wants a list of functions or Tools")
+    found = tuple(as_tool(tool) for tool in tools)
     schemas_of(found)
     return found
 
 
-def check_listed(given: object, wants: str) -> None:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise UsageError(f"{wants}, not {given!r:.200}")
+def check_listed(value: object, wants: str) -> None:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise UsageError(f"{wants}, not {value!r:.200}")
 
 
 def schemas_of(
@@ -280,7 +280,7 @@ def schemas_of(
 ) -> tuple[dict[str, object], ...]:
     """What is shown to the model, from tools, plain functions or ready-made schemas."""
     check_listed(tools, "tools wants a list of functions, Tools or schemas")
-    found = tuple(one if isinstance(one, dict) else as_tool(one).schema for one in tools)
+    found = tuple(tool if isinstance(tool, dict) else as_tool(tool).schema for tool in tools)
     names = [name_in(schema) for schema in found]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

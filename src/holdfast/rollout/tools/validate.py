@@ -96,8 +96,8 @@ def _resolve(reference: str, root: object) -> object:
 
 
 def _of_type(value: object, schema: Schema, place: _Place) -> Iterator[str]:
-    wanted = schema.get("type")
-    names = [wanted] if isinstance(wanted, str) else _list(wanted)
+    expected_type = schema.get("type")
+    names = [expected_type] if isinstance(expected_type, str) else _list(expected_type)
     checks = [_TYPES.get(str(name)) for name in names]
     if checks and all(check is not None and not check(value) for check in checks):
         expected = " or ".join(str(name) for name in names)
@@ -107,16 +107,16 @@ def _of_type(value: object, schema: Schema, place: _Place) -> Iterator[str]:
 def _of_choice(value: object, schema: Schema, place: _Place) -> Iterator[str]:
     choices = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
     if choices and not any(_same(value, choice) for choice in choices):
-        shown = ", ".join(_json(choice) for choice in choices)
-        yield place.says(f"must be {'one of ' if len(choices) > 1 else ''}{shown}")
+        listed = ", ".join(_json(choice) for choice in choices)
+        yield place.says(f"must be {'one of ' if len(choices) > 1 else ''}{listed}")
 
 
 def _of_bounds(value: object, schema: Schema, place: _Place) -> Iterator[str]:
     if _is_number(value):
-        for keyword, fits, words in _VALUE:
+        for keyword, fits, text in _VALUE:
             bound = schema.get(keyword)
             if _is_number(bound) and not fits(value, bound):  # type: ignore[arg-type]
-                yield place.says(f"{words} {_json(bound)}")
+                yield place.says(f"{text} {_json(bound)}")
     for kind, suffix, noun in _LENGTHS:
         if isinstance(value, kind):
             size = len(value)  # type: ignore[arg-type]
@@ -147,15 +147,15 @@ def _of_object(value: object, schema: Schema, place: _Place) -> Iterator[str]:
     for name in _list(schema.get("required")):
         if name not in value:
             yield place.says(f"lacks the required `{name}`")
-    others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
-    for name, one in value.items():
+    additional = True if "patternProperties" in schema else schema.get("additionalProperties", True)
+    for name, item in value.items():
         if name in properties:
-            yield from _problems(one, properties[name], place.inside(f".{name}"))
-        elif others is False:
+            yield from _problems(item, properties[name], place.inside(f".{name}"))
+        elif additional is False:
             names = ", ".join(f"`{known}`" for known in properties) or "none"
             yield place.says(f"has an unknown `{name}`; allowed: {names}")
         else:
-            yield from _problems(one, others, place.inside(f".{name}"))
+            yield from _problems(item, additional, place.inside(f".{name}"))
 
 
 def _of_array(value: object, schema: Schema, place: _Place) -> Iterator[str]:
@@ -163,9 +163,9 @@ def _of_array(value: object, schema: Schema, place: _Place) -> Iterator[str]:
         return
     first = _list(schema.get("prefixItems"))
     rest = schema.get("items", True)
-    for index, one in enumerate(value):
-        wanted = first[index] if index < len(first) else rest
-        yield from _problems(one, wanted, place.inside(f"[{index}]"))
+    for index, item in enumerate(value):
+        item_schema = first[index] if index < len(first) else rest
+        yield from _problems(item, item_schema, place.inside(f"[{index}]"))
 
 
 def _list(value: object) -> Sequence[object]:
@@ -181,15 +181,15 @@ def _kind(value: object) -> str:
     return next(name for name, check in _TYPES.items() if check(value))
 
 
-def _same(one: object, other: object) -> bool:
+def _same(left: object, right: object) -> bool:
     """Equality of JSON, in which true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return one == other
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, list) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, dict) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    return left == right
 
 
 def _json(value: object) -> str:

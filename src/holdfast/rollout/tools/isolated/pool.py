@@ -124,11 +124,11 @@ class Pool:
     def expire(self, before: float) -> bool:
         """Ends what has been idle since `before`; whether anything is left."""
         with self._free:
-            old = [one for one in self._idle if one.idle_since <= before]
-            self._idle = [one for one in self._idle if one not in old]
+            old = [process for process in self._idle if process.idle_since <= before]
+            self._idle = [process for process in self._idle if process not in old]
             is_used = bool(self._busy or self._idle)
-        for one in old:
-            one.end()
+        for process in old:
+            process.end()
         return is_used
 
     def _leave(self, process: Process | None) -> None:
@@ -163,10 +163,10 @@ class Keeper:
     def end_all(self) -> None:
         with self._lock:
             started, self._started = self._started, []
-        for one in started:
-            one.kill()
-        for one in started:
-            one.end()
+        for process in started:
+            process.kill()
+        for process in started:
+            process.end()
 
     def _keep(self) -> None:
         is_used = False
@@ -182,7 +182,9 @@ class Keeper:
             future.set_exception(error)
             return
         with self._lock:
-            self._started = [one for one in self._started if not one.is_gone] + [process]
+            self._started = [earlier for earlier in self._started if not earlier.is_gone] + [
+                process
+            ]
         future.set_result(process)
 
 
@@ -204,7 +206,7 @@ class Office:
         """Ends what has been idle for too long; whether anything is left."""
         with self._lock:
             pools = list(self._pools.values())
-        used = [one.expire(time.monotonic() - IDLE) for one in pools]
+        used = [pool.expire(time.monotonic() - IDLE) for pool in pools]
         return any(used)
 
     def close(self) -> None:

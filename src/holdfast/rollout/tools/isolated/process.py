@@ -63,10 +63,10 @@ class Process:
         self.is_gone = False
         self._last_words = ""
         self._faults = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `_close`)
-        self._connection, theirs = socket.socketpair()
+        self._connection, child_end = socket.socketpair()
         try:
-            with theirs:
-                self._child = _start(theirs.fileno(), self._faults.fileno())
+            with child_end:
+                self._child = _start(child_end.fileno(), self._faults.fileno())
         except BaseException:
             self._close()
             raise
@@ -182,7 +182,7 @@ class Process:
 
 
 def _start(connection: int, faults: int) -> "subprocess.Popen[bytes]":
-    path = json.dumps([str(one) for one in sys.path])
+    path = json.dumps([str(entry) for entry in sys.path])
     numbers = [str(connection), str(faults), str(os.getpid())]
     return subprocess.Popen(  # noqa: S603  (this interpreter, with our own code)
         [sys.executable, "-u", "-c", _BOOT, *numbers, path],

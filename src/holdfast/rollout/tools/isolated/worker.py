@@ -130,9 +130,9 @@ async def _awaited(value: Awaitable[object]) -> object:
 
 
 def _broken(error: BaseException) -> Broken:
-    shown = as_exception(error)
+    exception = as_exception(error)
     return Broken(
-        type(shown).__name__,
-        cut(result_text(str(shown)), MAX_MESSAGE),
+        type(exception).__name__,
+        cut(result_text(str(exception)), MAX_MESSAGE),
         cut(result_text("".join(traceback.format_exception(error))), MAX_TRACEBACK),
     )
