@@ -9,7 +9,6 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, as_tasks
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import RolloutConfig, SingleTurnRolloutProcessor
-from holdfast.rollout.processors.rows_adapter import start_rollout
 from holdfast.rollout.processors.training import TrainingRolloutProcessor, samples_for
 from support.rollout.stage import Play, text_of
 from support.rollout.training import answered, with_params
