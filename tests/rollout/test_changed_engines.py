@@ -187,7 +187,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         await check(self)
 
     monkeypatch.setattr(EnginePolicy, "check", checked)
-    monkeypatch.setattr(row_clients, "CHECK_AGAIN", 0.02)
+    monkeypatch.setattr(row_clients, "CHECK_AGAIN_SECONDS", 0.02)
     return seen
 
 

@@ -29,7 +29,7 @@ from holdfast.rollout.replay.generate_step import GenerateStep
 from holdfast.rollout.replay.nested_steps import (
     Inside,
     around,
-    check_no_world,
+    check_not_in_environment,
     check_outside,
     check_own,
 )
@@ -67,11 +67,11 @@ class Rollout:
         self.last: Reply | None = None
         self.budget = Budget()
         self._sampling = False
-        self._shown: tuple[dict[str, object], ...] = ()
+        self._schemas: tuple[dict[str, object], ...] = ()
 
     @property
     def session(self) -> Session:
-        """The attempt, for processors whose steps are not this context's own."""
+        """The attempt, for processors that take steps of their own."""
         return self._session
 
     @property
@@ -149,7 +149,7 @@ class Rollout:
                 "two generations at once would be two ends of one conversation; use t.branch"
             )
         speaker = speaker or voice or session.speaker
-        schemas = self._shown = schemas_of(tools)
+        schemas = self._schemas = schemas_of(tools)
         messages = list(self.messages)  # What is added meanwhile is no part of what is asked.
         validate.check_messages(messages[len(self._stream.messages) :])
         validate.check_conversation(messages, schemas, speaker.renderer)
@@ -163,7 +163,7 @@ class Rollout:
             reasoning_effort=reasoning_effort,
         )
         speaker = speaker.at_sampling(requested)
-        # What is not trained is the world's: it costs the policy nothing.
+        # An untrained speaker costs the policy nothing.
         budget = self.budget if speaker.trained else Budget()
         budget.check()
         sampling = budget.fitted(requested)
@@ -221,7 +221,7 @@ class Rollout:
         """
         known = [as_tool(tool) for tool in tools]
         self._check_own(*(tool.episode for tool in known if isinstance(tool, BoundTool)))
-        validate.check_calls(calls, known, self._shown)
+        validate.check_calls(calls, known, self._schemas)
         if any(call.id for call in calls):
             check_outside(self._session, self._scope, "t.tool with a call of the model's")
         paths = [self._next_path() for _ in calls]
@@ -289,7 +289,7 @@ class Rollout:
         If one raises, the others are cancelled and awaited, and its error is raised.
         """
         validate.check_rollouts(rollouts, "t.branch")
-        check_no_world(self._session, self._scope)
+        check_not_in_environment(self._session, self._scope)
         path = self._next_path()
         self._session.log.open_scope(path, f"{len(rollouts)} branches")
         children = [self._child(f"{path}.{index}.") for index in range(len(rollouts))]
@@ -331,7 +331,7 @@ class Rollout:
         child = Rollout(self._session, scope=scope, stream=self._stream.copy())
         child.messages = list(self.messages)
         child._sources = dict(self._sources)
-        child._shown = self._shown
+        child._schemas = self._schemas
         child.budget = self._budget_below()
         return child
 
@@ -362,7 +362,7 @@ class Rollout:
         inside = around(self._session, self._scope)
         if inside is None:
             return self.budget.copy()
-        return Budget() if inside.is_world else self.budget.after(inside.budget)
+        return Budget() if inside.in_environment else self.budget.after(inside.budget)
 
     def _join(self, branches: Sequence[Budget]) -> None:
         inside = around(self._session, self._scope)
@@ -373,7 +373,7 @@ class Rollout:
     ) -> Generated:
         session = self._session
         try:
-            completion = await generate_step.heard(session, speaker, turn, seconds)
+            completion = await generate_step.sample_turn(session, speaker, turn, seconds)
         except Exception as error:
             if is_accident(error):
                 session.state.fail(error, turn.path)

@@ -5,7 +5,7 @@ an intent has begun, or is about to. A call that waits for a thread or a process
 
 What the policy did wrong (unknown tool, invalid arguments, a tool that says no) is a result that
 the model is shown. What broke in the tool is no result at all: the attempt fails, and the next one
-finds the intent. A bug in the tool is a bug: nobody is told that the call was interrupted.
+finds the intent. A bug in the tool is a bug: the call is not reported as interrupted.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from holdfast.rollout.replay.nested_steps import Inside
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception, end_all
-from holdfast.rollout.threads.gate import Begin
+from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.result import is_bug
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Function, Tool, as_tool
 
@@ -69,17 +69,17 @@ async def run_calls(
     async def work(queue: list[int]) -> float:
         for index in queue:
             results[index] = await run_call(session, paths[index], calls[index], known)
-            _tell_episode(known, calls[index], results[index])
+            _update_episode(known, calls[index], results[index])
         return sum(results[index].seconds for index in queue)
 
     taken = await _all([work(queue) for queue in queues.values()])
     return [results[index] for index in range(len(calls))], max(taken, default=0.0)
 
 
-def _tell_episode(tools: Sequence[Tool], call: ToolCall, result: ToolResult) -> None:
+def _update_episode(tools: Sequence[Tool], call: ToolCall, result: ToolResult) -> None:
     tool = next((candidate for candidate in tools if candidate.name == call.name), None)
     if isinstance(tool, BoundTool):
-        tool.episode.heard(result)
+        tool.episode.add_result(result)
 
 
 async def _all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
@@ -119,7 +119,7 @@ async def _first_call(
     tool: Tool | None,
     tools: Sequence[Tool],
 ) -> ToolResult:
-    refused = _refusal(call, tool, tools)
+    rejection = _refusal(call, tool, tools)
     if tool is not None:
         check_alive(session, path, f"tool {tool.name}")
     intent = ToolIntent(
@@ -130,15 +130,15 @@ async def _first_call(
         call_id=call.id,
         contract=tool.contract if tool else Contract.IDEMPOTENT,
         idempotency_key=_key(session, path, call),
-        # What is refused reaches no environment.
-        environment=tool.episode.path if isinstance(tool, BoundTool) and not refused else "",
+        # What is rejection reaches no environment.
+        environment=tool.episode.path if isinstance(tool, BoundTool) and not rejection else "",
     )
-    if refused is not None:
-        text = str(refused) if tool is None else tool.shown(str(refused))
-        result = ToolResult(path, text, error=type(refused).__name__)
+    if rejection is not None:
+        text = str(rejection) if tool is None else tool.render_result(str(rejection))
+        result = ToolResult(path, text, error=type(rejection).__name__)
         await session.log.append(intent, result)
         return result
-    assert tool is not None, "an unknown tool is refused above"
+    assert tool is not None, "an unknown tool is rejection above"
     return await _run(session, intent, tool, intent)
 
 
@@ -174,7 +174,7 @@ async def _run_once(
     try:
         arguments = tool.bind(intent.arguments)
     except ToolSaysNo as no:  # The tool is another than when the call was interrupted.
-        result = ToolResult(intent.path, tool.shown(str(no)), error=type(no).__name__)
+        result = ToolResult(intent.path, tool.render_result(str(no)), error=type(no).__name__)
     else:
         if tool.wants_key:
             arguments[KEY_PARAMETER] = intent.idempotency_key
@@ -196,23 +196,23 @@ async def _run_in_slot(
         session.state.check_usable()  # It may have waited for long.
         # Also without an intent: should the call kill this process again, that is counted.
         await session.log.append(*first)
-        return await _begun(session, intent, tool, begin)
+        return await _call(session, intent, tool, begin)
 
 
-async def _begun(
+async def _call(
     session: Session, intent: ToolIntent, tool: Tool, begin: "Begin[object]"
 ) -> ToolResult:
     started, seen = session.clock.elapsed(), None
     deadline = asyncio.timeout(tool.caller_timeout)
-    inside = Inside(session, intent.path, is_world=isinstance(tool, BoundTool))
+    inside = Inside(session, intent.path, in_environment=isinstance(tool, BoundTool))
     try:
         with _accidents(session, intent, tool, deadline):
             async with deadline, inside:
                 found = await begin()
             seen = checked(found) if isinstance(found, Observation) else None
-            content, error = tool.shown(found if seen is None else seen.text), ""
+            content, error = tool.render_result(found if seen is None else seen.text), ""
     except ToolSaysNo as refusal:
-        content, error = tool.shown(str(refusal)), type(refusal).__name__
+        content, error = tool.render_result(str(refusal)), type(refusal).__name__
     result = ToolResult(intent.path, content, error, session.clock.elapsed() - started)
     if seen is None:
         return result
@@ -269,6 +269,6 @@ def _refusal(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSa
         return ToolSaysNo(EPISODE_OVER)
     try:
         tool.bind(call.arguments)
-    except ToolSaysNo as refused:
-        return refused
+    except ToolSaysNo as rejection:
+        return rejection
     return None

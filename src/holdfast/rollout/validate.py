@@ -16,7 +16,7 @@ from holdfast.records.sampling import Sampling, schema_text
 from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.tools.tool import MAX_RESULT, Tool, name_in
 
-Given = TypeVar("Given", Message, ToolCall)
+Recordable = TypeVar("Recordable", Message, ToolCall)
 
 
 def message_of(value: object) -> Message:
@@ -67,8 +67,8 @@ def check_messages(messages: Sequence[object]) -> None:
 def check_calls(
     calls: Sequence[ToolCall], tools: Sequence[Tool], schemas: Sequence[dict[str, object]]
 ) -> None:
-    """A tool that the model was shown has to be there when the model calls it: were the model told
-    that there is no such tool, it would pay for the rollout's mistake."""
+    """A tool that was offered to the model has to be there when the model calls it: "there is no
+    such tool" would punish the model for the rollout's mistake."""
     names = [tool.name for tool in tools]
     for call in calls:
         if not isinstance(call, ToolCall):
@@ -102,7 +102,7 @@ def label_of(function: object, name: object) -> str:
     return str(label).encode(errors="backslashreplace").decode()
 
 
-def recordable(value: Given) -> Given:
+def recordable(value: Recordable) -> Recordable:
     """Refuses, before anything is done, what cannot be recorded or never read again."""
     try:
         found = msgspec.msgpack.encode(value)

@@ -29,7 +29,7 @@ def test_the_last_words_of_an_agent_cost_no_more_than_they_are(tmp_path):
         file.write(b"x" * TAIL)
     tracemalloc.start()
     try:
-        assert process.last_words == "x" * TAIL
+        assert process.last_output == "x" * TAIL
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
@@ -40,8 +40,8 @@ def test_half_a_secret_is_not_kept_where_the_last_words_begin(tmp_path):
     process = AgentProcess(["true"], folder=tmp_path, env={}, cwd=tmp_path)
     (tmp_path / "stdout").touch()
     (tmp_path / "stderr").write_text("canaryQ7x9Zp42mNw" + "y" * (TAIL - 8))
-    assert "42mNw" not in process.last_words
-    assert process.last_words.endswith("y" * (TAIL - 10))
+    assert "42mNw" not in process.last_output
+    assert process.last_output.endswith("y" * (TAIL - 10))
 
 
 async def content(t, episodes):

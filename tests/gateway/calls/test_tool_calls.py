@@ -362,7 +362,7 @@ def test_an_agent_that_goes_on_from_a_later_state_makes_other_calls_than_those_b
         async with counter.attempt() as (later, binding):
             later.offer(_checked(shop), standing=standing)
             for path in standing:
-                later.session.log.visit(path)
+                later.session.log.keep(path)
             found = [
                 (await call(counter, binding, "pay", {"amount": 1}, **headers)).json["content"]
                 for headers in ({}, named, {})

@@ -121,7 +121,7 @@ def test_a_stream_that_is_read_from_the_record_knows_its_effort():
     (step,) = history.generations
     said = [*play.task.messages, step.message]
     for effort, why in (("low", ""), ("high", "the reasoning effort was changed")):
-        stream = Stream.standing(stream_of(history, step.path), step, said, ())
+        stream = Stream.after(stream_of(history, step.path), step, said, ())
         sampling = Sampling(reasoning_effort=effort)
         prompt = stream.next_prompt(said, (), renderer=Thinking(effort), sampling=sampling)
         assert prompt.prefix_break == why

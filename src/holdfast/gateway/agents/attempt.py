@@ -1,4 +1,4 @@
-"""Scene: the world and the environments of one attempt of an agent, and what follows its end.
+"""AttemptSetup: the workspace and the environments of one attempt of an agent, and its end.
 
 Once the agent is done, that is recorded, with its folder: should the judging be interrupted, the
 agent is not started again. Whatever is done in environments then lies in a scope of its own.
@@ -21,7 +21,7 @@ from holdfast.rollout.processors.agent import MakeEnvironment
 from holdfast.rollout.processors.processor import Returned, Reward
 from holdfast.rollout.tools.tool import Tool
 
-THE_END = "the agent's end"
+AGENT_END = "the agent's end"
 
 
 class End(Struct, frozen=True):
@@ -41,7 +41,7 @@ class End(Struct, frozen=True):
         return End(self.reward if reward is None else reward, turns, self.limit)
 
 
-class Scene:
+class AttemptSetup:
     """Opened before the agent is started."""
 
     def __init__(self, t: Rollout):
@@ -73,8 +73,8 @@ class Scene:
         return [tool for episode in environments for tool in episode.tools]
 
     @property
-    def standing(self) -> frozenset[str]:
-        return frozenset() if self.folder is None else self.folder.standing
+    def steps_before(self) -> frozenset[str]:
+        return frozenset() if self.folder is None else self.folder.steps_before
 
     async def _act(self, episode: Episode, action: str) -> Observation:
         if self._after is None:
@@ -93,7 +93,7 @@ class Scene:
         found = (
             path
             for path, step in steps
-            if isinstance(step, ValueRecorded) and step.name == THE_END and "." in path
+            if isinstance(step, ValueRecorded) and step.name == AGENT_END and "." in path
         )
         return next(found, "")
 
@@ -104,14 +104,14 @@ class Scene:
         if end is None:
             scope = self._recorded().removesuffix("0")
             for path in session.history.steps:
-                session.log.visit(path)
+                session.log.keep(path)
         else:
             end = await self._kept(end)
             # Here, and not only at the end of the attempt: a later one starts no agent.
             await session.log.cut_unvisited()
             scope = f"{trajectory.take_number()}.0."
         self._after = Rollout(session, scope=scope)
-        recorded: object = await self._after.value(lambda: msgspec.to_builtins(end), name=THE_END)
+        recorded: object = await self._after.value(lambda: msgspec.to_builtins(end), name=AGENT_END)
         return self._after, msgspec.convert(recorded, End)
 
     async def _kept(self, end: End) -> End:

@@ -4,7 +4,7 @@
     POST /trajectories {"task": "…", "sample": 0}      a certain one; again: its next attempt
 
 answers with the task, the addresses and the key; the agent ends with `POST …/complete`. An attempt
-is durable before its key is told, and its end before that is confirmed: whatever process dies, the
+is durable before its key is sent, and its end before that is confirmed: whatever process dies, the
 next one knows which agent is at work.
 """
 
@@ -45,8 +45,8 @@ IDLE_POLL_SECONDS = 0.2
 class ExternalRolloutProcessor(GatewayRolloutProcessor):
     """As many trajectories are open at once as the run's concurrency says."""
 
-    ends_when_told = True
-    where_told = "the answer of POST /trajectories"
+    ends_on_complete = True
+    address_source = "the answer of POST /trajectories"
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
             on_refused=on_refused,
         )
         self._keys = Keys()
-        self._offers = Offers(rejoin)
+        self._queue = Offers(rejoin)
         self._by_key: dict[str, PendingTrajectory] = {}
         self._peers = None if place is None else Peers(place, self._limits)
         self._outside = OutsideHold(self.hold, peers=self._peers)
@@ -93,12 +93,12 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
 
     def make_gateway(self) -> Gateway:
         peers, outside = self._peers, self._outside
-        counter = Counter(self._offers, self._by_key, peers=peers, unheard=self._unheard)
+        counter = Counter(self._queue, self._by_key, peers=peers, unheard=self._unheard)
         return self._gateway_with(
             endpoints={"/trajectories": counter.open, **outside.endpoints()},
             keys=self._keys,
             stranger=Strangers(
-                self._offers,
+                self._queue,
                 self._adopt,
                 register=self._register,
                 peers=peers,
@@ -129,7 +129,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         self.url = self._running.url
 
     async def acleanup(self) -> None:
-        await self._offers.close(STOPPING if self._is_stopping else RUN_OVER)
+        await self._queue.close(STOPPING if self._is_stopping else RUN_OVER)
         await super().acleanup()
         if self._peers is not None:
             await self._peers.aclose()
@@ -142,12 +142,12 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         attempt = len(t.session.history.attempts) + 1
         pending = PendingTrajectory(t.key, attempt, t.task, binding, trajectory, asyncio.Event())
         self._by_key[binding.key] = pending
-        await self._offers.put(pending)
+        await self._queue.put(pending)
         try:
             await self._until_over(t, pending)
             return None
         finally:
-            await self._offers.withdraw(pending)
+            await self._queue.withdraw(pending)
             del self._by_key[binding.key]
 
     async def _until_over(self, t: Rollout, pending: PendingTrajectory) -> None:

@@ -1,4 +1,4 @@
-"""What all processors have in common whose agents speak to a gateway.
+"""What processors have in common that run agents behind a gateway.
 
 The processor owns one gateway for all rows. For each attempt it binds a trajectory, lets the agent
 run, and watches: an engine that failed, a limit that the policy met and an agent that fell silent
@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from holdfast.gateway.address import LOOPBACK, Address
-from holdfast.gateway.agents.attempt import End, Scene
+from holdfast.gateway.agents.attempt import AttemptSetup, End
 from holdfast.gateway.agents.workspace_policy import FRESH, WorkspaceWorld, World
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.strip_fields import Ignoring
@@ -30,11 +30,11 @@ from holdfast.rollout.threads.contain import end as ended
 from holdfast.rollout.tools.tool import Function, Tool, tools_of
 
 SILENCE = 1800.0
-NEVER_ASKED = (
+NO_CALLS = (
     "the agent ended without having asked the gateway for anything that could be answered: it is "
-    "to take its address and its key from {}; one that needs no model tells its reward"
+    "to take its address and its key from {}; one that needs no model sends its reward"
 )
-LOOK = 1.0
+SILENCE_POLL_SECONDS = 1.0
 TAKEOVER_SECONDS = 10.0
 """For what an agent was waiting for to become durable, where another one waits for its trajectory.
 """
@@ -44,9 +44,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
     """Override `run_agent`."""
 
     streams_replies = True
-    ends_when_told = False
+    ends_on_complete = False
     """Whether an attempt ends when its agent says that it is done, and not by itself."""
-    where_told = "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"
+    address_source = (
+        "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"
+    )
     """Where its agents find the gateway's address and their key."""
 
     def __init__(
@@ -66,8 +68,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
         given up. `tools`, and those of `environments`, can be called through the gateway. `finish`
         is awaited when the agent is done, also when a limit ended it; what it returns is the
         reward. `limits`, `ignore`, `address`: the gateway's (see `ignoring`); by default it is at a
-        free port of this machine. `on_refused`: what becomes of a trajectory whose agent ended as
-        if it was done although a call was refused and not asked again ("fail" or "accept")."""
+        free port of this machine. `on_refused`: what becomes of a trajectory if its agent ended
+        as if it was done although a call was refused and not repeated ("fail" or "accept")."""
         if not silence > 0:
             raise UsageError(f"silence must be more than 0 seconds, not {silence!r}")
         if on_refused not in list(OnRefused):
@@ -161,16 +163,16 @@ class GatewayRolloutProcessor(RolloutProcessor):
             self._gateway = None
 
     async def rollout(self, t: Rollout) -> Returned:
-        scene = Scene(t)
-        await scene.open(self.world, self.environments)
+        setup = AttemptSetup(t)
+        await setup.open(self.world, self.environments)
         trajectory = AgentTrajectory(t.session)
-        trajectory.offer((*self.tools, *scene.tools), standing=scene.standing)
-        is_over = scene.is_over
+        trajectory.offer((*self.tools, *setup.tools), standing=setup.steps_before)
+        is_over = setup.is_over
         end = None if is_over else await self._ended(t, trajectory)
-        if is_over or self.finish is not None or scene.folder is not None:
-            after, end = await scene.end(trajectory, end)
+        if is_over or self.finish is not None or setup.folder is not None:
+            after, end = await setup.end(trajectory, end)
             if self.finish is not None:
-                judged = await self.finish(after, scene.episodes)
+                judged = await self.finish(after, setup.episodes)
                 end = end if judged is None else end.judged(judged)
         assert end is not None, "an agent that is not over has ended"
         if end.limit:
@@ -180,12 +182,12 @@ class GatewayRolloutProcessor(RolloutProcessor):
     async def _ended(self, t: Rollout, trajectory: AgentTrajectory) -> End:
         """How the agent ended; raises what is no outcome."""
         assert self._gateway is not None, "a processor is set up first"
-        binding = self._gateway.bind(trajectory, ends=self.ends_when_told)
+        binding = self._gateway.bind(trajectory, ends=self.ends_on_complete)
         found: Returned = None
         try:
             found = await self._watched(t, trajectory, binding)
         except (AgentFailed, AgentSilent, Rewound) as gone:
-            # If it was told of a limit, it fell over that.
+            # After the response about a limit, its failure follows from that.
             if trajectory.limit is None or not isinstance(gone, AgentFailed):
                 self._gateway.release(binding)
                 await self._let_finish(trajectory, gone)
@@ -205,7 +207,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
     async def _let_finish(self, trajectory: AgentTrajectory, gone: HoldfastError) -> None:
         if isinstance(gone, Rewound):
-            # Whoever took it over waits for the next attempt.
+            # The new holder waits for the next attempt.
             await trajectory.let_finish(unheard=True, seconds=TAKEOVER_SECONDS)
         else:
             await trajectory.let_finish()
@@ -221,7 +223,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         """Why a mute agent has failed: it asked nothing, or all that it asked was refused."""
         if (refused := trajectory.refusals.failure()) is not None:
             return refused
-        message = NEVER_ASKED.format(self.where_told)
+        message = NO_CALLS.format(self.address_source)
         return AgentFailed(f"{message}\nIt wrote:\n{wrote}" if wrote else message)
 
     async def _watched(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
@@ -232,13 +234,15 @@ class GatewayRolloutProcessor(RolloutProcessor):
         try:
             while not agent.done():
                 await asyncio.wait(
-                    {agent, broken}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED
+                    {agent, broken},
+                    timeout=SILENCE_POLL_SECONDS,
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
                 if broken.done() and t.session.state.broken is not None:
                     raise t.session.state.broken
                 if self.expects_calls(binding) and trajectory.is_silent(self._silence):
                     message = f"the agent asked nothing for {self._silence:g} s"
-                    if self.ends_when_told:
+                    if self.ends_on_complete:
                         message += "; one that is done says so: POST /complete"
                     raise t.session.state.fail(AgentSilent(message))
             return agent.result()
@@ -248,8 +252,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
 
 
 async def _over(agent: "asyncio.Task[Returned]") -> None:
-    """Ends the agent. A run that stops meanwhile waits for that: whoever is asked to end once more
-    is interrupted in ending what it started."""
+    """Ends the agent. A run that stops meanwhile waits for that: a second cancellation
+    would interrupt the agent in ending what it started."""
     ending = asyncio.create_task(ended(agent), name=f"end of {agent.get_name()}")
     try:
         await asyncio.shield(ending)

@@ -98,7 +98,7 @@ class AgentProcess:
         name, tie = self._command[0], shutil.which("setpriv")
         found = shutil.which(name, path=self._env.get("PATH")) or (self._cwd / name).exists()
         if not found:
-            # A command that is not there has to be told from one that fails.
+            # A missing command must look different from one that fails.
             return self._command
         prefix = confinement().words if self._confined else ()
         # The tie comes last: who changes its credentials may lose it.
@@ -119,12 +119,12 @@ class AgentProcess:
         # Also after it ended by itself: its children may have stayed.
         _signal(process.pid, signal.SIGKILL)
         await process.wait()
-        # Whoever starts it may have set another address, which others have, too.
+        # The environment may hold another address already.
         if f"/t/{PREFIX}" in (address := self._env.get(MARK, "")):
             await asyncio.to_thread(_end_strays, f"{MARK}={address}".encode())
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of what it wrote to stderr, or else to stdout."""
         return end_of(self._folder / "stderr") or end_of(self._folder / "stdout")
 

@@ -1,6 +1,6 @@
 """RemoteRolloutProcessor: an agent that runs as a service somewhere else.
 
-The service is asked to start, is polled until it is done, and is told to stop when the attempt ends
+The service is asked to start, is polled until it is done, and is stopped when the attempt ends
 otherwise. It speaks to the gateway like any agent. What it reports is joined by trajectory and
 attempt: a word about another attempt is never taken for one about this.
 
@@ -66,7 +66,7 @@ _WANTED: dict[type, str] = {
 class RemoteRolloutProcessor(GatewayRolloutProcessor):
     """One run of the service for each attempt."""
 
-    where_told = "`url` and `key` of POST /runs"
+    address_source = "`url` and `key` of POST /runs"
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """FolderProcess: an agent's process in its workspace, within the workspace's sandbox.
 
-It is started and waited for in one thread, since it is told to die with the thread that started it.
-When `run` is over, nothing that it started is alive, as far as its sandbox can tell.
+It is started and waited for in one thread, since it dies with the thread that started it.
+When `run` is over, nothing that it started is alive, as far as its sandbox can see.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from holdfast.gateway.agents.process import TAIL, end_of
 from holdfast.records.errors import EnvironmentBroken
 
 SIGNALLED = 128
-"""A sandbox tells of a signal by a code above this."""
+"""A sandbox reports a signal by an exit code above this."""
 
 
 class FolderProcess:
@@ -47,7 +47,7 @@ class FolderProcess:
                 code = process.wait()
                 self._launch.end()
             output = Output(TAIL)
-            output.add(self.last_words.encode("utf-8", "replace"))
+            output.add(self.last_output.encode("utf-8", "replace"))
             if not is_stopped and (trouble := self._launch.trouble(CommandEnded(code, output))):
                 raise EnvironmentBroken(trouble)
             return SIGNALLED - code if code > SIGNALLED else code
@@ -55,7 +55,7 @@ class FolderProcess:
             self._launch.close()
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return end_of(self._output)
 
 

@@ -1,8 +1,8 @@
 """BlackBoxRolloutProcessor: an agent that is a program, one process for each attempt.
 
-It is pointed at the gateway by environment variables and told nothing else. When it, the gateway or
+It gets the gateway's address by environment variables, and nothing else. When it, the gateway or
 the engine dies, it is started again, and its calls are answered from the record until it comes to
-where it was. What it finds around it then is its world's affair (see `worlds`).
+where it was. What it finds around it then: see `workspace_policy`.
 """
 
 import inspect
@@ -87,13 +87,13 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         _check_command(command)
         self._command = command
         if callable(command):
-            self.where_told = "`binding.url` and `binding.key`"
+            self.address_source = "`binding.url` and `binding.key`"
         self._resume = command if resume_command is None else resume_command
         _check_world(world, command, cwd, resume_command)
         self._env = dict(env or {})
         hide_variables(self._env)
         self._cwd = None if cwd is None else Path(cwd)
-        # The agent is told of a file in there, and has another current folder.
+        # The agent gets the path of a file in there, and has another current folder.
         self._logs = Path(logs).absolute() if logs is not None else None
 
     @property
@@ -132,7 +132,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             else:
                 process = await self._run_in_workspace(home, t, binding, logs, folder)
             if self.is_mute(trajectory, trajectory.reward):
-                raise self.never_answered(trajectory, process.last_words)
+                raise self.never_answered(trajectory, process.last_output)
         return None
 
     async def _run_process(
@@ -152,7 +152,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             code = await process.wait()
         finally:
             await process.end()
-        _check_ended(code, process.last_words)
+        _check_ended(code, process.last_output)
         return process
 
     async def _run_in_workspace(
@@ -162,7 +162,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         inputs.mkdir()
         model = t.speaker.policy.model
         env = variables(binding, t.task, model=model, folder=inputs, more=self._env)
-        # Whoever runs in the sandbox may be nobody.
+        # The sandbox may run as the user nobody.
         inputs.chmod(0o755)
         (inputs / TASK_FILE).chmod(0o644)
         command = self._resume if home.is_resumed else self._command
@@ -170,7 +170,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         env["HOLDFAST_RESUMED"] = "1" if home.is_resumed else ""
         launch = home.workspace.launch(command, env=env, read_only=[str(inputs)])
         process = FolderProcess(launch, logs / "stdout")
-        _check_ended(await process.run(), process.last_words)
+        _check_ended(await process.run(), process.last_output)
         return process
 
     def _logs_of(self, t: Rollout) -> Path | None:
@@ -226,15 +226,15 @@ def _found_from_here(command: Sequence[str]) -> list[str]:
     return [os.path.abspath(word) if os.path.isfile(word) else word for word in command]
 
 
-def _check_ended(code: int, last_words: str) -> None:
+def _check_ended(code: int, last_output: str) -> None:
     if code < 0:
-        raise AgentKilled(f"signal {-code} ended the agent: {_headed(last_words)}")
+        raise AgentKilled(f"signal {-code} ended the agent: {_headed(last_output)}")
     if code > 0:
-        raise AgentFailed(f"the agent ended with exit code {code}: {_headed(last_words)}")
+        raise AgentFailed(f"the agent ended with exit code {code}: {_headed(last_output)}")
 
 
-def _headed(last_words: str) -> str:
+def _headed(last_output: str) -> str:
     """The last line first, then all of it: a report shows a first line, and the first one of a
     traceback says nothing."""
-    last = last_words.rpartition("\n")[2].strip()
-    return last_words or "it wrote nothing" if last == last_words else f"{last}\n{last_words}"
+    last = last_output.rpartition("\n")[2].strip()
+    return last_output or "it wrote nothing" if last == last_output else f"{last}\n{last_output}"

@@ -24,7 +24,7 @@ from holdfast.rollout.replay.session import Session
 
 PATH = "0"
 TRIES = 5
-"""How often a folder is looked at whose files vanish meanwhile."""
+"""How often a folder is read while its files vanish."""
 _VANISHED = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -43,7 +43,7 @@ class AgentFolder(Episode):
         self.workspace = workspace
         self.is_resumed = False
         """Whether it is as a later call found it, and not as in the beginning."""
-        self.standing: frozenset[str] = frozenset()
+        self.steps_before: frozenset[str] = frozenset()
         """The steps that were recorded when it was so."""
         self._restore = restore
 
@@ -62,19 +62,19 @@ class AgentFolder(Episode):
             lambda recorded: divergence.of_environment(recorded, "an agent's workspace"),
         )
         started = session.clock.elapsed()
-        is_told = await self._world.enter(PATH)
+        is_counted = await self._live.enter(PATH)
         if step is None:
-            seen = await self._world.guarded.reset(0)
+            seen = await self._live.guarded.reset(0)
             taken = session.clock.elapsed() - started
             step = step_of(
                 seen, path=PATH, fingerprint=mark, action="0", episode=PATH, seconds=taken
             )
             await session.log.append(step)
         elif not await self._restored():
-            await self._world.guarded.reset(0)
-        if is_told:
+            await self._live.guarded.reset(0)
+        if is_counted:
             await session.log.append(Entered(PATH, left=True))
-        self._begun = True
+        self._is_open = True
         self.observation = observation_of(step)
 
     async def _restored(self) -> bool:
@@ -85,13 +85,13 @@ class AgentFolder(Episode):
             return False
         _, digest = world.snapshots[-1]
         try:
-            await self._world.guarded.restore(await session.blobs.get_blob(digest))
+            await self._live.guarded.restore(await session.blobs.get_blob(digest))
         except JournalCorrupt:
             return False
         self.is_resumed = True
-        self.standing = _until(session.history, world.last_step)
-        for path in self.standing:
-            session.log.visit(path)
+        self.steps_before = _until(session.history, world.last_step)
+        for path in self.steps_before:
+            session.log.keep(path)
         return True
 
     async def keep(self) -> None:
@@ -119,7 +119,7 @@ class AgentFolder(Episode):
             except _VANISHED:
                 continue
         self.workspace.touched()
-        return await self._world.guarded.snapshot()
+        return await self._live.guarded.snapshot()
 
     async def revive(self) -> None:
         """It is there."""

@@ -1,4 +1,4 @@
-"""Worlds: what an agent that is started again finds around it.
+"""What an agent finds around it when it is started again.
 
 Its calls are given back to it, whatever world it is in. What its own hands did outside of the
 gateway is not recorded: whether that is done again, or is there already, is what a world says.

@@ -138,7 +138,7 @@ class PrefixTree:
         # Only whether they are the tools of this request is ever asked.
         tools, equal = asked
         then = tools if called.tools in equal else OTHER_TOOLS
-        stream = Stream.standing(stream_of(self._history, path), step, said, then)
+        stream = Stream.after(stream_of(self._history, path), step, said, then)
         if then is tools:  # Another request may have them.
             self._keep(path, stream.copy())
         return stream

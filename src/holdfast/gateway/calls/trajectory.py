@@ -322,7 +322,7 @@ class AgentTrajectory:
         again: without it, the reply would have lost its beginning."""
         while path and path not in self._visited:
             self._visited.add(path)
-            self.session.log.visit(path)
+            self.session.log.keep(path)
             step = self.session.history.steps.get(path)
             path = step.base if isinstance(step, Generated) else ""
 

@@ -1,6 +1,6 @@
 """The files that code consists of: its own, and those modules of the user's own that it imports.
 
-They are found by reading, not by importing: each `import` of a file counts, wherever it stands, so
+They are found by reading, not by importing: each `import` of a file counts, at any level, so
 that also what is imported when a function runs is found. Files are compared by what they do and
 say: comments and blank lines change nothing; texts do, docstrings among them, since models are
 shown them.

@@ -2,7 +2,7 @@
 
 Every answer of the environment is recorded before anyone sees it. On replay nothing of the
 environment is called: it is brought back, by its recovery level, when the rollout goes live again
-(see `live_world`).
+(see `restore`).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from holdfast.records.step import CloseFailed, Contract, EnvironmentStepped, Too
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
 from holdfast.rollout.episodes.guarded import check_usable, identity_of, recovery_of
 from holdfast.rollout.episodes.observation_records import answer_of, observation_of, step_of
-from holdfast.rollout.episodes.restore import EPISODE_OVER, LiveWorld
+from holdfast.rollout.episodes.restore import EPISODE_OVER, LiveEnvironment
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.nested_steps import check_own
 from holdfast.rollout.replay.prompt import fingerprint
@@ -25,7 +25,7 @@ from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception
 from holdfast.rollout.threads.dedicated import OwnThread
-from holdfast.rollout.threads.gate import Begin
+from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.tool import Tool, in_the_end, result_text, tools_of
 
 MAX_SEED = 2**31
@@ -75,16 +75,16 @@ class Episode:
         """How long the last step took, live or when it was recorded."""
         self._act = act
         self._session = session
-        self._world = LiveWorld(session, environment, path, recovery_of(environment))
+        self._live = LiveEnvironment(session, environment, path, recovery_of(environment))
         self._turn = asyncio.Lock()
-        self._begun = False
+        self._is_open = False
         self._closed = False
         self._tools: tuple[BoundTool, ...] = ()
 
     @property
     def thread(self) -> OwnThread:
         """Where the environment's blocking calls run, those of its tools, too."""
-        return self._world.guarded.thread
+        return self._live.guarded.thread
 
     @property
     def over(self) -> bool:
@@ -100,8 +100,8 @@ class Episode:
         return self._tools
 
     def contract_of(self, tool: Tool) -> Contract:
-        """An interrupted call happened in a world that is put back to before it."""
-        match self._world.level:
+        """An interrupted call can run again: the environment is put back to before it."""
+        match self._live.level:
             case Recovery.STATELESS:
                 return tool.contract
             case Recovery.RESTART:
@@ -135,10 +135,10 @@ class Episode:
             )
         environment.blobs = session.blobs
         session.episodes.add(self)
-        await self._world.guarded.prepare()
+        await self._live.guarded.prepare()
         offered = tools_of(environment.tools, where=f"{environment.name}.tools")
         self._tools = tuple(BoundTool(tool, self) for tool in offered)
-        self._world.tools = self._tools
+        self._live.tools = self._tools
         seed_text = "" if seed is None else str(seed)
         identity = identity_of(environment)
         mark = fingerprint(environment.name.encode(), identity.encode(), seed_text.encode())
@@ -149,13 +149,13 @@ class Episode:
             lambda recorded: divergence.of_environment(recorded, f"{environment.name} opened"),
         )
         if step is None:
-            self._world.seed = self._new_seed() if seed is None else seed
+            self._live.seed = self._new_seed() if seed is None else seed
             started = session.clock.elapsed()
-            seen = await self._world.begin()
-            step = self._step(seen, self.path, str(self._world.seed), mark, started)
+            seen = await self._live.begin()
+            step = self._step(seen, self.path, str(self._live.seed), mark, started)
             await session.log.append(step)
-        self._world.seed = int(step.action)
-        self._begun = True
+        self._live.seed = int(step.action)
+        self._is_open = True
         self._see(step)
 
     async def act(self, path: str, action: str) -> Observation:
@@ -178,10 +178,10 @@ class Episode:
             )
             if step is None and self.over:
                 # It waited for its turn, and the step before it ended the episode.
-                refused = Observation(EPISODE_OVER, error=ToolSaysNo.__name__)
-                step = self._step(refused, path, action, mark, self._session.clock.elapsed())
+                rejected = Observation(EPISODE_OVER, error=ToolSaysNo.__name__)
+                step = self._step(rejected, path, action, mark, self._session.clock.elapsed())
                 await self._session.log.append(step)
-                self._world.did(path)
+                self._live.did(path)
             elif step is None:
                 step = await self._do(path, action, mark)
             if step.observation == EPISODE_OVER and step.error:
@@ -192,16 +192,16 @@ class Episode:
 
     async def _do(self, path: str, action: str, mark: bytes) -> EnvironmentStepped:
         await self._ready()
-        await self._world.enter(path)
+        await self._live.enter(path)
         started = self._session.clock.elapsed()
         try:
-            seen = await self._world.step(path, action)
+            seen = await self._live.step(path, action)
             step = self._step(seen, path, action, mark, started)
             await self._session.log.append(step)
         except BaseException:
-            self._world.lose()
+            self._live.lose()
             raise
-        self._world.did(path)
+        self._live.did(path)
         return step
 
     def _step(
@@ -215,7 +215,7 @@ class Episode:
     async def _ready(self) -> None:
         if self._closed:
             raise UsageError(f"the episode of {self.environment.name} was closed")
-        await self._world.come_back()
+        await self._live.come_back()
 
     @asynccontextmanager
     async def acting(self, path: str) -> "AsyncIterator[None]":
@@ -227,11 +227,11 @@ class Episode:
             try:
                 yield
             except BaseException:
-                self._world.lose()
+                self._live.lose()
                 raise
-            self._world.did(path)
+            self._live.did(path)
 
-    def heard(self, result: ToolResult) -> None:
+    def add_result(self, result: ToolResult) -> None:
         """What a tool call earned, and whether it ended the episode; live or replayed."""
         if result.reward is not None:
             self.rewards.append(result.reward)
@@ -243,9 +243,9 @@ class Episode:
         if self._closed:
             return
         self._closed = True
-        if self._world.guarded.opened:
+        if self._live.guarded.opened:
             try:
-                await self._world.guarded.close()
+                await self._live.guarded.close()
             except Exception as error:
                 failure = failure_of(as_exception(error), step=self.path, phase="close")
                 now = self._session.clock.now()
@@ -262,15 +262,15 @@ class Episode:
 
     async def revive(self) -> None:
         """Called when the attempt goes live: what cannot come back is found before more is done."""
-        is_checked = self._world.level in (Recovery.REPLAY, Recovery.RESTART)
-        if is_checked and self._begun and not self.over and not self._closed:
-            await self._world.come_back()
+        is_checked = self._live.level in (Recovery.REPLAY, Recovery.RESTART)
+        if is_checked and self._is_open and not self.over and not self._closed:
+            await self._live.come_back()
 
     async def keep(self) -> None:
         """Called between turns."""
-        if self._begun and not self.over and not self._closed:
+        if self._is_open and not self.over and not self._closed:
             async with self._turn:
-                await self._world.keep()
+                await self._live.keep()
 
     def _new_seed(self) -> int:
         seed = self._session.seed_at(self.path)

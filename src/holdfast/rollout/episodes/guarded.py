@@ -21,8 +21,8 @@ from holdfast.rollout.threads.contain import as_exception, contained
 from holdfast.rollout.threads.dedicated import CallTimedOut, OwnThread
 from holdfast.rollout.tools.tool import result_text
 
-CLOSE_TIMEOUT = 30.0
-MAX_SNAPSHOT = 256 * 1024 * 1024
+CLOSE_SECONDS = 30.0
+MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
 
 
 class GuardedEnvironment:
@@ -56,8 +56,8 @@ class GuardedEnvironment:
         if not isinstance(state, bytes):
             error = TypeError(f"it wants to return bytes, not {type(state).__name__}")
             raise self.broke("snapshot", error)
-        if len(state) > MAX_SNAPSHOT:
-            excess = f"{len(state):,} bytes are more than {MAX_SNAPSHOT:,}"
+        if len(state) > MAX_SNAPSHOT_BYTES:
+            excess = f"{len(state):,} bytes are more than {MAX_SNAPSHOT_BYTES:,}"
             raise self.broke("snapshot", ValueError(f"{excess}; keep parts in self.blobs"))
         return state
 
@@ -66,8 +66,8 @@ class GuardedEnvironment:
         await self._must("restore", self._environment.restore, state)
 
     async def close(self) -> None:
-        """Its error is the caller's to tell: what was done in the environment stands."""
-        limit = min(CLOSE_TIMEOUT, self._environment.timeout)
+        """Its error is the caller's to record: what was done in the environment stands."""
+        limit = min(CLOSE_SECONDS, self._environment.timeout)
         await self._within_timeout("close", self._environment.close, limit=limit, behind=True)
 
     def broke(self, what: str, error: Exception) -> BaseException:

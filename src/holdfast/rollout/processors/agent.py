@@ -153,7 +153,7 @@ def from_task(function: FromTask, *, what: str, makes: str) -> FromTask:
             f"{wants}, but {name} does not take one argument: lambda task: …"
         ) from None
     except ValueError:
-        pass  # Some built-in callables do not tell.
+        pass  # Some built-in callables have no signature.
     return function
 
 

@@ -22,13 +22,13 @@ DEFAULT_TURNS = 20
 STOP = "###STOP###"
 """What a simulated user says, by default, to end a dialogue."""
 BEGIN = "Begin."
-"""What the simulated user is told first: chat templates want somebody else to speak before it."""
+"""The first message to the simulated user: chat templates want another role to begin."""
 
 
 class DialogueRolloutProcessor(RolloutProcessor):
     """Assistant and user take turns until the user ends it, or a limit does.
 
-    `user_prompt` tells the simulated user who it is, from the task. The user speaks through
+    `user_prompt` makes the simulated user's system prompt from the task. The user speaks through
     `user_policy` and `user_renderer`, which the caller owns; without them, through the run's own
     policy, untrained. A task that ends with a user's message begins with that; otherwise the user
     is asked first.
@@ -75,11 +75,11 @@ class DialogueRolloutProcessor(RolloutProcessor):
         else:
             *before, last = before
             customer.add(*before)
-            if not await self._user_says(t, customer, last.text):
+            if not await self._user_turn(t, customer, last.text):
                 return None
         while True:
-            reply = await self._assistant_says(t)
-            if not await self._user_says(t, customer, reply):
+            reply = await self._assistant_turn(t)
+            if not await self._user_turn(t, customer, reply):
                 return None
 
     def _customer(self, t: Rollout) -> Rollout:
@@ -87,7 +87,7 @@ class DialogueRolloutProcessor(RolloutProcessor):
         customer.add(system(self.user_prompt(t.task)))
         return customer
 
-    async def _assistant_says(self, t: Rollout) -> str:
+    async def _assistant_turn(self, t: Rollout) -> str:
         """One reply, after as many tool calls as it takes."""
         while True:
             reply = await t.generate(tools=self.tools)
@@ -95,7 +95,7 @@ class DialogueRolloutProcessor(RolloutProcessor):
                 return reply.text
             await t.tools(reply.tool_calls, *self.tools)
 
-    async def _user_says(self, t: Rollout, customer: Rollout, text: str) -> bool:
+    async def _user_turn(self, t: Rollout, customer: Rollout, text: str) -> bool:
         """Lets the user answer; False when it ends the dialogue."""
         customer.add(text)
         speaker = Speaker(

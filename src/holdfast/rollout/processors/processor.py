@@ -179,7 +179,7 @@ def _is_async(candidate: object) -> TypeGuard[RolloutFunction]:
 
 
 def _check_takes(candidate: Callable[..., object], *arguments: object, wants: str) -> None:
-    """A mistake of the whole run is told before it fails each of its trajectories."""
+    """Reports a mistake of the whole run before it fails each of its trajectories."""
     signature = inspect.signature(candidate)
     try:
         signature.bind(*arguments)

@@ -1,8 +1,8 @@
 """Clients of inference engines that rows name, beside the run's own policy.
 
-There is one for each (endpoint, model), whoever asks first: it is looked at once, before its first
-request, so that what is recorded replays although the engine is gone. Whoever owns the clients
-closes all of them, also when closing one fails.
+There is one for each (endpoint, model), shared by all rows. It is checked once, before its first
+request, so that recorded steps replay although the engine is gone. The owner of the clients closes
+all of them, also when closing one fails.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.policy.client.replicas import EnginePolicy
 
 
-CHECK_AGAIN = 1.0
+CHECK_AGAIN_SECONDS = 1.0
 
 
 class Client:
@@ -45,8 +45,8 @@ class Client:
                 self._checked = True
 
     async def found(self) -> None:
-        """Like `check`, but an engine that is down is waited for, as long as by the run itself;
-        all rows that name it wait together, and are told together."""
+        """Like `check`, but waits for an engine that is down, as long as the run itself does; all
+        rows that name it wait together, and fail together."""
         async with self._finding:
             started = time.monotonic()
             while not self._checked and self._gone is None:
@@ -56,7 +56,7 @@ class Client:
                     if time.monotonic() - started > self.policy.patience:
                         self._gone = error
                     else:
-                        await asyncio.sleep(CHECK_AGAIN)
+                        await asyncio.sleep(CHECK_AGAIN_SECONDS)
         if self._gone is not None:
             raise self._gone
 

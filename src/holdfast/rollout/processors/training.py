@@ -121,7 +121,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
         return None
 
     def _check_row(self, t: Rollout, row: Mapping[str, object]) -> None:
-        """A row whose params cannot be met fails alone, and before anything is sampled."""
+        """Raises `ValueError` for params that cannot be met, before anything is sampled."""
         spec, where = t.session.context.spec, f"task {t.task.id!r}"
         run = completion_params_of(spec.model, spec.sampling)
         read_params({**run, **self._own, **row}, where=where)
@@ -165,10 +165,10 @@ def samples_for(processor: RolloutProcessor, samples: int | None) -> int:
 
 def row_params(task: Task) -> dict[str, object]:
     """What a task itself says about its sampling; a None says nothing."""
-    return _said(_mapping(task, "input_metadata"), task) | _said(task.metadata, task)
+    return _params_in(_mapping(task, "input_metadata"), task) | _params_in(task.metadata, task)
 
 
-def _said(holder: Mapping[str, object], task: Task) -> dict[str, object]:
+def _params_in(holder: Mapping[str, object], task: Task) -> dict[str, object]:
     found = holder.get("completion_params") or {}
     if not isinstance(found, Mapping):
         raise ValueError(f"task {task.id!r}: completion_params are no object: {found!r}")

@@ -8,9 +8,8 @@
 - `session`: Session: one attempt at one trajectory: its log, its state and its episodes.
 - `nested_steps`: Inside: user code that runs within a step, a tool's, an environment's or one given
   to `t.value`.
-- `unawaited`: Steps that were called: one that nobody awaits is told at the rollout's end.
-- `crash_count`: Deaths: calls of tools and environments in which the process died, or was stopped,
-  before.
+- `unawaited`: Steps that were called: one that nobody awaits is an error at the rollout's end.
+- `crash_count`: Calls of tools and environments in which the process died, or was stopped, before.
 - `divergence`: Divergence in words: what is recorded, what the rollout asks for now, and where they
   part.
 - `speaker`: Speaker: who speaks in a turn: a policy, and the renderer that turns messages into its

@@ -84,7 +84,7 @@ class Budget:
         self.spent.seconds += step.seconds
 
     def take_inside(self, steps: Sequence[Generated]) -> None:
-        """What was sampled inside another step, whose time counts already."""
+        """What was sampled inside another step; its time counts already."""
         for step in steps:
             self.spent.turns += 1
             self.spent.tokens += count(step.ids)

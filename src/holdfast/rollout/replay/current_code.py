@@ -24,7 +24,7 @@ class CurrentCode(Struct, frozen=True):
     trajectory: str = ""
     session: "weakref.ref[Session] | None" = None
     step: "Inside | None" = None
-    """The step whose code this is; None in the rollout itself."""
+    """The step that runs this code; None in the rollout itself."""
     pending: "PendingSteps | None" = None
     """The rollout's steps that were called and have not begun."""
 

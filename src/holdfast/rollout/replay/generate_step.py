@@ -43,7 +43,7 @@ class GenerateStep(Struct, frozen=True):
     seed_from: str = ""
     """What its seed, and the ids of its calls, are derived from, where that is not its path."""
     seed: int | None = None
-    """The one that whoever asks for it wants, instead of the derived one."""
+    """The seed that the caller asks for, instead of the derived one."""
     bare: bool = False
     """Whether its prompt is no conversation: whatever the reply looks like, it is text."""
 
@@ -52,12 +52,12 @@ _NOBODY = (b"", 0, 0)
 
 
 class Audience(Struct, frozen=True):
-    """Somebody who is told of a generation while it is sampled: of what is durable, and no more."""
+    """A listener to a generation while it is sampled: it gets durable tokens only."""
 
     hear: Callable[[Draft], None]
     """Called with each part of it, first with what is durable from before."""
     every: int
-    """Tokens after which there is more to tell."""
+    """Tokens between two calls."""
     seconds: float | None
     """Or so many of them, where tokens come slowly; None: a few."""
     call: bytes = b""
@@ -99,11 +99,11 @@ async def sample(
     return await speaker.policy.sample(request)
 
 
-async def heard(
+async def sample_turn(
     session: Session, speaker: Speaker, turn: GenerateStep, seconds: float | None
 ) -> Completion:
-    """The same, but a limit that another speaker meets is the world's, and not the policy's: a
-    simulated user whose context is full."""
+    """The same, but a limit that another speaker meets counts as the environment's failure, not as
+    the policy's: a simulated user with a full context."""
     try:
         completion = await sample(session, speaker, turn, seconds)
     except Truncated as limit:
@@ -230,7 +230,7 @@ def _check_json(turn: GenerateStep, completion: Completion, message: Message) ->
         raise Unsupported(
             "json",
             "the engine was asked for JSON and answered something else: it does not know how, or "
-            "its reply began with reasoning that it was not told to set apart (vLLM: "
+            "its reply began with reasoning that is not set apart (vLLM: "
             f"--reasoning-parser). It begins: {message.text[:100]!r}",
         ) from error
 
@@ -246,7 +246,7 @@ def _check_calls(turn: GenerateStep, completion: Completion, message: Message) -
     raise Unsupported(
         "tool_choice",
         "the engine was asked for a tool call and answered something else: it does not know how, "
-        "or its reply began with reasoning that it was not told to set apart (vLLM: "
+        "or its reply began with reasoning that is not set apart (vLLM: "
         f"--reasoning-parser). It begins: {message.text[:100]!r}",
     )
 

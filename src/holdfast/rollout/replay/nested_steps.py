@@ -2,7 +2,7 @@
 
 On replay that code does not run, since what came of it is recorded. Were the steps that it takes
 counted with those of the conversation, all that follow would have other places on replay. So they
-are counted below the step whose code takes them, as those of a branch are.
+are counted below the step that runs the code, as those of a branch are.
 """
 
 import weakref
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class Inside:
     """Entered around the code of the step at `path`, live or when it is done again."""
 
-    __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "is_world", "scope")
+    __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "in_environment", "scope")
 
-    def __init__(self, session: "Session", path: str, *, is_world: bool = False):
+    def __init__(self, session: "Session", path: str, *, in_environment: bool = False):
         # Weakly: a connection that is opened in a step keeps the step's context for its own life.
         self._session = weakref.ref(session)
-        self.is_world = is_world
+        self.in_environment = in_environment
         """Whether it is an environment's, and runs again when that is brought back: later on, when
         more was said and spent."""
         self.scope = f"{path}."
@@ -87,7 +87,7 @@ def is_inside(session: "Session") -> bool:
 
 
 def around(session: "Session", scope: str) -> Inside | None:
-    """The step in whose code this is, unless the conversation of `scope` was begun in it."""
+    """The step that runs this code, unless the conversation of `scope` was begun in it."""
     step = current_code().step
     if step is None or step.session is not session or scope.startswith(step.scope):
         return None
@@ -104,10 +104,10 @@ def check_outside(session: "Session", scope: str, what: str) -> None:
         )
 
 
-def check_no_world(session: "Session", scope: str) -> None:
+def check_not_in_environment(session: "Session", scope: str) -> None:
     """Refuses branches of a conversation that has gone on when the same code runs again."""
     inside = around(session, scope)
-    if inside is not None and inside.is_world:
+    if inside is not None and inside.in_environment:
         raise UsageError(
             "t.branch in an environment begins with the conversation of t, which is longer when "
             "the environment is brought back; use a conversation of its own, as in t.sub(…)"

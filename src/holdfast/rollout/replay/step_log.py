@@ -51,7 +51,7 @@ class StepLog:
         self._state = state
         # A trajectory that nobody claimed before was in no process that is gone.
         self._reached_before = history.furthest if lease.epoch > 1 else -1
-        self._visited: set[str] = set()
+        self._taken: set[str] = set()
         self._replayed: set[str] = set()
         self._cancelled_scopes: list[str] = []
         # Written together with the first record of the attempt: one commit less for each.
@@ -68,8 +68,8 @@ class StepLog:
         return any(isinstance(record, AttemptStarted) for record in self._unwritten)
 
     async def start_attempt(self) -> None:
-        """Makes the attempt durable before anything is done in it: its number then tells its
-        holder from those of earlier attempts."""
+        """Makes the attempt durable before anything is done in it: its number then
+        sets its holder apart from those of earlier attempts."""
         if self._unwritten:
             return await self.append()
         before = self.history.attempts
@@ -120,12 +120,12 @@ class StepLog:
         """The step at `path` is taken now; what is recorded there."""
         if "." in path:
             self._scopes_with_steps.update(ancestors(path))
-        self._visited.add(path)
+        self._taken.add(path)
         return self.history.steps.get(path)
 
-    def visit(self, path: str) -> None:
+    def keep(self, path: str) -> None:
         """The step at `path` is part of this attempt: its end does not make it history."""
-        self._visited.add(path)
+        self._taken.add(path)
 
     def mark_replayed(self, path: str) -> None:
         """The step at `path` is answered from its record: its code does not run."""
@@ -215,7 +215,7 @@ class StepLog:
 
     async def cut_unvisited(self) -> None:
         """A rollout that ends before its recorded steps do has diverged from them, too."""
-        for path in [path for path in self.history.steps if path not in self._visited]:
+        for path in [path for path in self.history.steps if path not in self._taken]:
             if path in self.history.steps and not self._is_kept(path):
                 await self.fork(path, "recorded, but the rollout ends without it")
 
@@ -223,7 +223,7 @@ class StepLog:
         """The code of the step at `path` has run: what is recorded below it, and was not done now,
         belongs to another step that was in its place."""
         for below in self._steps_below(path):
-            is_open = below not in self._visited and below in self.history.steps
+            is_open = below not in self._taken and below in self.history.steps
             if is_open and not self._is_kept(below):
                 await self.fork(below, f"recorded, but step {path} ends without it")
 

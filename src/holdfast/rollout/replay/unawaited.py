@@ -1,4 +1,4 @@
-"""Steps that were called: one that nobody awaits is told at the rollout's end.
+"""Steps that were called: one that nobody awaits is an error at the rollout's end.
 
 A step is a coroutine, and one that is dropped does nothing, silently. Only those not begun yet are
 kept, in the order of the calls; a step that has begun is forgotten by the next call, or at the end.

@@ -7,7 +7,7 @@ from typing import TypeVar
 from holdfast.records.failure import root_of
 
 CANCELLATIONS = 3
-CANCEL_AGAIN = 10.0
+CANCEL_AGAIN_SECONDS = 10.0
 Result = TypeVar("Result")
 
 
@@ -16,7 +16,7 @@ class ExitCalled(RuntimeError):
 
 
 class Unprintable(RuntimeError):
-    """User code raised an error that cannot even say what it is."""
+    """User code raised an error without a readable message."""
 
 
 def as_exception(error: BaseException) -> Exception:
@@ -42,15 +42,15 @@ def _caused(error: Exception, cause: BaseException) -> Exception:
 async def end(job: "asyncio.Task[Result]") -> None:
     """Cancels a task of user code and waits for its end, but not for ever.
 
-    One that swallows its cancellation is told again, and is then left behind: it holds nothing that
-    anybody waits for.
+    One that swallows its cancellation is cancelled again, and then left behind: nobody waits for
+    what it holds.
     """
     _look_at_its_end(job)
     for _ in range(CANCELLATIONS):
         if job.done():
             break
         job.cancel()
-        await asyncio.wait({job}, timeout=CANCEL_AGAIN)
+        await asyncio.wait({job}, timeout=CANCEL_AGAIN_SECONDS)
 
 
 async def end_all(jobs: "Sequence[asyncio.Task[Result]]") -> None:
@@ -63,7 +63,7 @@ async def end_all(jobs: "Sequence[asyncio.Task[Result]]") -> None:
 
 
 def _look_at_its_end(job: "asyncio.Task[Result]") -> None:
-    """Now or later, so that asyncio does not report it as lost; later also where whoever ends it is
+    """Now or later, so that asyncio does not report it as lost; later also where the caller is
     cancelled meanwhile."""
     if job.done():
         _look_at(job)

@@ -69,7 +69,7 @@ class OwnThread:
         try:
             return await future
         except (asyncio.CancelledError, CallTimedOut):
-            # Whoever waited is gone; the call itself may go on for ever.
+            # The caller is gone; the call itself may go on for ever.
             self._hangs = True
             raise
         finally:

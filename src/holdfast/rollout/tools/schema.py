@@ -22,7 +22,7 @@ _ABSENT = object()
 
 
 class ParameterSchema(Protocol):
-    """Both kinds. `decode` raises msgspec's errors, whose words are for the model."""
+    """Both kinds. `decode` raises msgspec's errors; their messages are for the model."""
 
     description: str
     schema: dict[str, object]

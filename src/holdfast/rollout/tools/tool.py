@@ -19,8 +19,8 @@ from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.step import Contract
 from holdfast.rollout.threads.contain import contained
-from holdfast.rollout.threads.gate import Begin
 from holdfast.rollout.threads.pool import DaemonThreads
+from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.isolated.function import Isolated
 from holdfast.rollout.tools.result import MAX_RESULT, cut, result_text
 from holdfast.rollout.tools.schema import (
@@ -165,7 +165,7 @@ class Tool:
 
     @property
     def caller_timeout(self) -> float | None:
-        """The deadline that whoever begins a call holds; None where the call holds it itself.
+        """The deadline that the caller holds; None where the call holds it itself.
 
         An isolated call's time does not count before its process is there and ready.
         """
@@ -201,7 +201,7 @@ class Tool:
         async with self.slot(arguments) as begin:
             return await begin()
 
-    def shown(self, value: object) -> str:
+    def render_result(self, value: object) -> str:
         """What the model is shown of a result, and what is recorded."""
         return cut(result_text(value), self.max_result)
 

@@ -98,8 +98,8 @@ def test_a_function_that_is_a_tool_under_another_name_is_found():
 )
 def test_results_are_shown_as_those_of_any_tool(kind, shown):
     found = invoke(tools.returns, kind=kind)
-    assert tools.returns.shown(found) == shown
-    assert tools.returns.shown(tools.returns(kind=kind)) == shown
+    assert tools.returns.render_result(found) == shown
+    assert tools.returns.render_result(tools.returns(kind=kind)) == shown
 
 
 @fresh

@@ -13,7 +13,7 @@ import time
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 
-from holdfast.rollout.threads.gate import NotBegun, ThreadGate
+from holdfast.rollout.threads.start_signal import CallDropped, StartSignal
 from holdfast.rollout.tools.isolated.process import Process
 from holdfast.rollout.tools.isolated.wire import Answer, FunctionHome, WorkerRequest
 
@@ -39,19 +39,19 @@ class IsolatedCall:
         self._pool: Pool | None = None
         self._process: Process | None = None
 
-    def run(self, home: FunctionHome, gate: ThreadGate) -> Answer:
-        """Waits for a process, then at the gate, then for the answer."""
+    def run(self, home: FunctionHome, start: StartSignal) -> Answer:
+        """Waits for a process, then at the start, then for the answer."""
         pool = self._pool = _offices[-1].pool(home)
         process = pool.take(self)
         is_fit = False
         try:
             self._attach(process)
             process.get_ready()
-            gate.wait()
+            start.wait()
             answer = process.ask(self._request, self._timeout)
             is_fit = self._detach()
             return answer
-        except NotBegun:
+        except CallDropped:
             is_fit = self._detach()
             raise
         finally:
@@ -144,7 +144,7 @@ class Keeper:
 
     def __init__(self, office: "Office"):
         self._office = office
-        self._wanted: SimpleQueue[tuple[FunctionHome, Future[Process]]] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[FunctionHome, Future[Process]]] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._started: list[Process] = []
@@ -157,7 +157,7 @@ class Keeper:
                 )
                 self._thread.start()
         future: Future[Process] = Future()
-        self._wanted.put((home, future))
+        self._requests.put((home, future))
         return future.result()
 
     def end_all(self) -> None:
@@ -172,7 +172,7 @@ class Keeper:
         is_used = False
         while True:
             with contextlib.suppress(Empty):
-                self._start(*self._wanted.get(timeout=IDLE / 4 if is_used else None))
+                self._start(*self._requests.get(timeout=IDLE / 4 if is_used else None))
             is_used = self._office.expire()
 
     def _start(self, home: FunctionHome, future: "Future[Process]") -> None:

@@ -33,7 +33,7 @@ START_TIMEOUT = 300.0
 """Seconds that the import of a module may take."""
 TICK = 0.5
 """How often a silent process is looked at: what it started may hold its connection open."""
-LAST_WORDS = 2.0
+LAST_OUTPUT_BYTES = 2.0
 """Seconds in which a process that hung up is expected to end by itself."""
 REAP = 10.0
 MAX_FAULTS = 100_000
@@ -61,7 +61,7 @@ class Process:
         self._is_ready = False
         self._lock = threading.Lock()
         self.is_gone = False
-        self._last_words = ""
+        self._last_output = ""
         self._faults = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `_close`)
         self._connection, child_end = socket.socketpair()
         try:
@@ -112,7 +112,7 @@ class Process:
             return _answers.decode(body)
         except (EOFError, ConnectionError) as error:
             died = self._died()
-            raise died from RemoteTraceback(self._last_words) if self._last_words else error
+            raise died from RemoteTraceback(self._last_output) if self._last_output else error
         except (BadFrame, msgspec.MsgspecError) as error:
             raise EnvironmentBroken(f"its process wrote what is no answer: {error}") from error
 
@@ -127,7 +127,7 @@ class Process:
         raise TimeoutError
 
     def _died(self) -> EnvironmentBroken:
-        by_itself = self._wait(LAST_WORDS)
+        by_itself = self._wait(LAST_OUTPUT_BYTES)
         code = self.end()
         if not by_itself:
             return EnvironmentBroken("its process closed its connection; it was killed")
@@ -177,7 +177,7 @@ class Process:
         self._connection.close()
         if not self._faults.closed:
             self._faults.seek(0)
-            self._last_words = self._faults.read(MAX_FAULTS).decode("utf-8", "replace")
+            self._last_output = self._faults.read(MAX_FAULTS).decode("utf-8", "replace")
             self._faults.close()
 
 
