@@ -131,7 +131,7 @@ class TrajectoryRunner:
             outcome = AttemptOutcome(Status.TRUNCATED, limit.reason, *_returned(limit.returned))
         else:
             outcome = AttemptOutcome(Status.COMPLETED, "", *_returned(returned))
-        await session.log.cut_unvisited()
+        await session.log.cut_untaken()
         if outcome.status is Status.COMPLETED and _was_cut_short(session.history):
             reason = Truncation.MAX_TOKENS
             outcome = structs.replace(outcome, status=Status.TRUNCATED, reason=reason)

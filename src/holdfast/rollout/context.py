@@ -27,17 +27,17 @@ from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.budget import Budget, Limits, Spent
 from holdfast.rollout.replay.generate_step import GenerateStep
 from holdfast.rollout.replay.nested_steps import (
-    Inside,
-    around,
+    StepScope,
     check_not_in_environment,
-    check_outside,
-    check_own,
+    check_not_in_step,
+    check_own_attempt,
+    enclosing_step,
 )
 from holdfast.rollout.replay.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.replay.reply import Reply, ToolReply
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Speaker
-from holdfast.rollout.replay.unawaited import awaited
+from holdfast.rollout.replay.unawaited import must_be_awaited
 from holdfast.rollout.threads.contain import contained
 from holdfast.rollout.tool_step import run_calls
 from holdfast.rollout.tools.tool import Function, Tool, as_tool, schemas_of
@@ -87,10 +87,10 @@ class Rollout:
     def add(self, *messages: Message | str | Observation) -> None:
         """Adds messages to the conversation; a string, or an observation, is what the user says."""
         self._check_own()
-        check_outside(self._session, self._scope, "t.add")
+        check_not_in_step(self._session, self._scope, "t.add")
         for message in messages:
             if isinstance(message, Observation):
-                self._see(message)
+                self._observe(message)
             else:
                 self.messages.append(validate.message_of(message))
 
@@ -111,7 +111,7 @@ class Rollout:
         Counted are recorded steps: a resumed rollout has spent what it had before, no more.
         """
         self._check_own()
-        check_outside(self._session, self._scope, "t.limit")
+        check_not_in_step(self._session, self._scope, "t.limit")
         self.budget.limits = Limits(turns, tokens, seconds)
 
     @property
@@ -121,7 +121,7 @@ class Rollout:
 
     # --- steps
 
-    @awaited("t.generate")
+    @must_be_awaited("t.generate")
     async def generate(
         self,
         *,
@@ -143,7 +143,7 @@ class Rollout:
         """
         self._check_own()
         session = self._session
-        check_outside(session, self._scope, "t.generate")
+        check_not_in_step(session, self._scope, "t.generate")
         if self._sampling:
             raise UsageError(
                 "two generations at once would be two ends of one conversation; use t.branch"
@@ -166,7 +166,7 @@ class Rollout:
         # An untrained speaker costs the policy nothing.
         budget = self.budget if speaker.trained else Budget()
         budget.check()
-        sampling = budget.fitted(requested)
+        sampling = budget.fit(requested)
         path = self._next_path()
         self._sampling = True
         try:
@@ -203,7 +203,7 @@ class Rollout:
             self.truncate(late or Truncation.GENERATION_DEADLINE)
         return self.last
 
-    @awaited("t.tool")
+    @must_be_awaited("t.tool")
     async def tool(self, call: ToolCall, *tools: "Tool | Function") -> ToolReply:
         """Runs the tool that `call` names, and adds its result to the conversation if the model
         made the call: one of the rollout's own (`search.call(…)`) is answered to the rollout alone.
@@ -213,7 +213,7 @@ class Rollout:
         (reply,) = await self.tools((call,), *tools)
         return reply
 
-    @awaited("t.tools")
+    @must_be_awaited("t.tools")
     async def tools(self, calls: Sequence[ToolCall], *tools: "Tool | Function") -> list[ToolReply]:
         """Runs all calls of a turn side by side, and adds their results in the order of the calls.
 
@@ -223,17 +223,17 @@ class Rollout:
         self._check_own(*(tool.episode for tool in known if isinstance(tool, BoundTool)))
         validate.check_calls(calls, known, self._schemas)
         if any(call.id for call in calls):
-            check_outside(self._session, self._scope, "t.tool with a call of the model's")
+            check_not_in_step(self._session, self._scope, "t.tool with a call of the model's")
         paths = [self._next_path() for _ in calls]
         results, taken = await run_calls(self._session, paths, calls, known)
         self._spend(taken, *paths)
         for path, call in zip(paths, calls, strict=True):
             if call.id:
                 message = tool_message(self._session.history, path)
-                self._remember(message, f"tool:{path}", at=self._place_of(path))
+                self._remember(message, f"tool:{path}", at=self._index_of(path))
         return [ToolReply(result.content, result.error) for result in results]
 
-    @awaited("t.env")
+    @must_be_awaited("t.env")
     async def env(self, environment: Environment, *, seed: int | None = None) -> Episode:
         """Opens an environment: an episode begins, with its first observation.
 
@@ -245,7 +245,7 @@ class Rollout:
         self._spend(episode.seconds, episode.path)
         return episode
 
-    @awaited("episode.step")
+    @must_be_awaited("episode.step")
     async def act(self, episode: Episode, action: str) -> Observation:
         """What `episode.step` does, from another branch than the one that opened the episode."""
         self._check_own(episode)
@@ -254,7 +254,7 @@ class Rollout:
         self._spend(episode.seconds, path)
         return seen
 
-    @awaited("t.value")
+    @must_be_awaited("t.value")
     async def value(
         self, function: "Callable[[], Awaitable[Value] | Value]", *, name: str | None = None
     ) -> Value:
@@ -268,11 +268,11 @@ class Rollout:
             lambda recorded: divergence.of_value(recorded, label),
         )
         if step is None:
-            async with Inside(self._session, path):
+            async with StepScope(self._session, path):
                 found = function()
                 if asyncio.iscoroutine(found) or isinstance(found, Awaitable):
                     found = await found
-            packed = validate.packed(found, label)
+            packed = validate.pack_value(found, label)
             step = ValueRecorded(path, fingerprint(label.encode()), label, packed)
             await self._session.log.append(step)
         self._spend(0.0, path)
@@ -282,7 +282,7 @@ class Rollout:
 
     # --- inside a trajectory: concurrency and sub-rollouts
 
-    @awaited("t.branch")
+    @must_be_awaited("t.branch")
     async def branch(self, *rollouts: "Callable[[Rollout], Awaitable[Value]]") -> list[Value]:
         """Runs branches side by side, each from here and with a key space of its own.
 
@@ -308,7 +308,7 @@ class Rollout:
         # Outside the `except`: the error keeps its own cause, and does not get the group's.
         raise first
 
-    @awaited("t.sub")
+    @must_be_awaited("t.sub")
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
         """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
         validate.check_rollouts((rollout,), "t.sub")
@@ -339,13 +339,13 @@ class Rollout:
 
     def _check_own(self, *episodes: Episode) -> None:
         """Whatever is used here belongs to the trajectory that is worked on."""
-        check_own(self._session)
+        check_own_attempt(self._session)
         for episode in episodes:
             episode.check_of(self._session)
 
     def _next_path(self) -> str:
-        check_own(self._session)
-        if (inside := around(self._session, self._scope)) is not None:
+        check_own_attempt(self._session)
+        if (inside := enclosing_step(self._session, self._scope)) is not None:
             return inside.next_path()
         self.step = f"{self._scope}{self._ordinal}"
         self._ordinal += 1
@@ -353,19 +353,19 @@ class Rollout:
 
     def _spend(self, seconds: float, *paths: str) -> None:
         """Counts what steps took, and what was sampled inside them."""
-        if around(self._session, self._scope) is None:
+        if enclosing_step(self._session, self._scope) is None:
             self.budget.take_seconds(seconds)
             for path in paths:
                 self.budget.take_inside(self._session.log.sampled_below(path))
 
     def _budget_below(self) -> Budget:
-        inside = around(self._session, self._scope)
+        inside = enclosing_step(self._session, self._scope)
         if inside is None:
             return self.budget.copy()
         return Budget() if inside.in_environment else self.budget.after(inside.budget)
 
     def _join(self, branches: Sequence[Budget]) -> None:
-        inside = around(self._session, self._scope)
+        inside = enclosing_step(self._session, self._scope)
         (self if inside is None else inside).budget.join(branches)
 
     async def _live(
@@ -378,7 +378,7 @@ class Rollout:
             if is_accident(error):
                 session.state.fail(error, turn.path)
             raise
-        step = await generate_step.generated(session, speaker, turn, completion)
+        step = await generate_step.build_step(session, speaker, turn, completion)
         await session.log.append(generate_step.without_drafted(session, step))
         return step
 
@@ -386,7 +386,7 @@ class Rollout:
         added = self._stream.added(messages, anew=prompt.prefix_break != "")
         return tuple(self._reference(message) for message in added)
 
-    def _see(self, observation: Observation) -> None:
+    def _observe(self, observation: Observation) -> None:
         message = user(observation.text)
         # A reference stands as long as what it refers to: a fork there has to be one here, too.
         if observation.path and is_cut_by(f"{self._scope}{self._ordinal}", observation.path):
@@ -398,7 +398,7 @@ class Rollout:
         self.messages.insert(at, message)
         self._sources[id(message)] = (message, reference)
 
-    def _place_of(self, path: str) -> int:
+    def _index_of(self, path: str) -> int:
         """Where the result of a tool call goes: before those of calls that were begun after it and
         ended first, since on replay all end in the order in which they were begun."""
         place, (scope, ordinal) = len(self.messages), scope_of(path)
@@ -413,7 +413,7 @@ class Rollout:
     def _reference(self, message: Message) -> Message | str:
         """A message that is recorded elsewhere is recorded here by its place."""
         known = self._sources.get(id(message))
-        return validate.recordable(message) if known is None else known[1]
+        return validate.as_recorded(message) if known is None else known[1]
 
 
 async def _run(

@@ -31,7 +31,7 @@ from holdfast.rollout.episodes.restore import EPISODE_OVER
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.crash_count import check_alive
-from holdfast.rollout.replay.nested_steps import Inside
+from holdfast.rollout.replay.nested_steps import StepScope
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception, end_all
@@ -72,7 +72,7 @@ async def run_calls(
             _update_episode(known, calls[index], results[index])
         return sum(results[index].seconds for index in queue)
 
-    taken = await _all([work(queue) for queue in queues.values()])
+    taken = await _wait_all([work(queue) for queue in queues.values()])
     return [results[index] for index in range(len(calls))], max(taken, default=0.0)
 
 
@@ -82,7 +82,7 @@ def _update_episode(tools: Sequence[Tool], call: ToolCall, result: ToolResult) -
         tool.episode.add_result(result)
 
 
-async def _all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
+async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
     """Waits for every one of them; then raises the first error, in the order given."""
     if len(works) == 1:
         return [await works[0]]
@@ -119,7 +119,7 @@ async def _first_call(
     tool: Tool | None,
     tools: Sequence[Tool],
 ) -> ToolResult:
-    rejection = _refusal(call, tool, tools)
+    rejection = _rejection(call, tool, tools)
     if tool is not None:
         check_alive(session, path, f"tool {tool.name}")
     intent = ToolIntent(
@@ -191,7 +191,7 @@ async def _run_in_slot(
     *first: ToolIntent,
 ) -> ToolResult:
     async with AsyncExitStack() as slot:
-        with _accidents(session, intent, tool):
+        with _fail_on_accident(session, intent, tool):
             begin = await slot.enter_async_context(tool.slot(arguments))
         session.state.check_usable()  # It may have waited for long.
         # Also without an intent: should the call kill this process again, that is counted.
@@ -204,9 +204,9 @@ async def _call(
 ) -> ToolResult:
     started, seen = session.clock.elapsed(), None
     deadline = asyncio.timeout(tool.caller_timeout)
-    inside = Inside(session, intent.path, in_environment=isinstance(tool, BoundTool))
+    inside = StepScope(session, intent.path, in_environment=isinstance(tool, BoundTool))
     try:
-        with _accidents(session, intent, tool, deadline):
+        with _fail_on_accident(session, intent, tool, deadline):
             async with deadline, inside:
                 found = await begin()
             seen = checked(found) if isinstance(found, Observation) else None
@@ -220,7 +220,7 @@ async def _call(
 
 
 @contextmanager
-def _accidents(
+def _fail_on_accident(
     session: Session, intent: ToolIntent, tool: Tool, deadline: asyncio.Timeout | None = None
 ) -> Iterator[None]:
     """What breaks a call, or keeps it from being made, fails the attempt."""
@@ -234,7 +234,7 @@ def _accidents(
         if not is_accident(broken):
             raise  # A limit that the policy met inside it.
         late = isinstance(broken, TimeoutError) and deadline is not None and deadline.expired()
-        raise session.state.fail(_broken(tool, broken, late=late), intent.path) from broken
+        raise session.state.fail(_tool_error(tool, broken, late=late), intent.path) from broken
 
 
 def _fingerprint(call: ToolCall) -> bytes:
@@ -249,7 +249,7 @@ def _key(session: Session, path: str, call: ToolCall) -> str:
     return hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
-def _broken(tool: Tool, error: Exception, *, late: bool) -> HoldfastError:
+def _tool_error(tool: Tool, error: Exception, *, late: bool) -> HoldfastError:
     if late:
         return EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
     root = as_exception(error)
@@ -261,7 +261,7 @@ def _broken(tool: Tool, error: Exception, *, late: bool) -> HoldfastError:
     return (UnrepeatableToolBug if tool.contract is Contract.AT_MOST_ONCE else ToolBug)(message)
 
 
-def _refusal(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSaysNo | None:
+def _rejection(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSaysNo | None:
     if tool is None:
         names = ", ".join(sorted(known.name for known in tools)) or "none"
         return UnknownTool(f"there is no tool {call.name!r}; the tools are: {names}")

@@ -25,14 +25,14 @@ def message_of(value: object) -> Message:
         return value
     if isinstance(value, str):
         return user(value)
-    raise UsageError(f"t.add takes Messages or strings, not {_named(value)}{_meant(value)}")
+    raise UsageError(f"t.add takes Messages or strings, not {_describe(value)}{_hint(value)}")
 
 
-def _named(value: object) -> str:
+def _describe(value: object) -> str:
     return "None" if value is None else f"{type(value).__name__} {value!r:.100}"
 
 
-def _meant(value: object) -> str:
+def _hint(value: object) -> str:
     if isinstance(value, list | tuple):
         return "; did you mean *messages?"
     if isinstance(value, dict):
@@ -61,7 +61,7 @@ def check_conversation(
 def check_messages(messages: Sequence[object]) -> None:
     for message in messages:
         if not isinstance(message, Message):
-            raise UsageError(f"t.messages holds Messages, not {_named(message)}{_meant(message)}")
+            raise UsageError(f"t.messages holds Messages, not {_describe(message)}{_hint(message)}")
 
 
 def check_calls(
@@ -73,8 +73,8 @@ def check_calls(
     for call in calls:
         if not isinstance(call, ToolCall):
             meant = "; did you mean t.tools?" if isinstance(call, list | tuple) else ""
-            raise UsageError(f"a call is one of reply.tool_calls, not {_named(call)}{meant}")
-        recordable(call)
+            raise UsageError(f"a call is one of reply.tool_calls, not {_describe(call)}{meant}")
+        as_recorded(call)
         if call.name not in names and any(name_in(schema) == call.name for schema in schemas):
             raise UsageError(
                 f"the model was shown the tool {call.name!r}, but t.tool was not given it: "
@@ -90,19 +90,19 @@ def check_rollouts(rollouts: Sequence[object], where: str) -> None:
         if not callable(rollout):
             meant = "; did you mean *rollouts?" if isinstance(rollout, list | tuple) else ""
             raise UsageError(
-                f"{where} takes async functions of a Rollout, not {_named(rollout)}{meant}"
+                f"{where} takes async functions of a Rollout, not {_describe(rollout)}{meant}"
             )
 
 
 def label_of(function: object, name: object) -> str:
     """What a value is matched by."""
     if not callable(function):
-        raise UsageError(f"t.value takes a function that is called once, not {_named(function)}")
+        raise UsageError(f"t.value takes a function that is called once, not {_describe(function)}")
     label = name or getattr(function, "__qualname__", type(function).__name__)
     return str(label).encode(errors="backslashreplace").decode()
 
 
-def recordable(value: Recordable) -> Recordable:
+def as_recorded(value: Recordable) -> Recordable:
     """Refuses, before anything is done, what cannot be recorded or never read again."""
     try:
         found = msgspec.msgpack.encode(value)
@@ -137,7 +137,7 @@ def sampling_of(run: Sampling, **changes: object) -> Sampling:
     return found
 
 
-def packed(value: object, label: str) -> bytes:
+def pack_value(value: object, label: str) -> bytes:
     """A value as it is recorded."""
     try:
         found = msgspec.msgpack.encode(value)

@@ -146,7 +146,7 @@ def test_a_rollout_that_ends_before_its_recorded_steps_forks_there():
         t = Rollout(session)
         t.add("go")
         await t.generate()
-        await session.log.cut_unvisited()
+        await session.log.cut_untaken()
         return await play.history()
 
     history = asyncio.run(shorter())

@@ -44,7 +44,7 @@ class Counter:
         binding = self.gateway.bind(trajectory)
         try:
             yield trajectory, binding
-            await session.log.cut_unvisited()
+            await session.log.cut_untaken()
         finally:
             self.gateway.release(binding)
             await trajectory.aclose()

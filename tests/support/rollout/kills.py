@@ -31,7 +31,7 @@ async def ended(rollout, records: list[Record] | None = None, **options) -> Ende
     await session.log.restart_if_interrupted()
     try:
         found = await rollout(Rollout(session))
-        await session.log.cut_unvisited()
+        await session.log.cut_untaken()
         await session.log.append()
     finally:
         await session.episodes.close()

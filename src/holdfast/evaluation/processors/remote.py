@@ -82,7 +82,7 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
     def make_gateway(self) -> Gateway:
         if not self._is_theirs:
             return super().make_gateway()
-        return self._gateway_with(endpoints=dict.fromkeys(("/logs", "/v1/logs"), self._log))
+        return self._make_gateway(endpoints=dict.fromkeys(("/logs", "/v1/logs"), self._log))
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Sequence
 
 from holdfast.gateway.address import LOOPBACK, Address
-from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor
+from holdfast.gateway.agents.gateway_processor import SILENCE_SECONDS, GatewayRolloutProcessor
 from holdfast.gateway.assignment.hold_routes import OutsideHold
 from holdfast.gateway.assignment.queue import REJOIN, Offers, PendingTrajectory
 from holdfast.gateway.assignment.routes import Counter
@@ -52,7 +52,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         self,
         address: Address = LOOPBACK,
         *,
-        silence: float = SILENCE,
+        silence: float = SILENCE_SECONDS,
         rejoin: float = REJOIN,
         limits: GatewayLimits | None = None,
         ignore: Sequence[str] = (),
@@ -94,7 +94,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
     def make_gateway(self) -> Gateway:
         peers, outside = self._peers, self._outside
         counter = Counter(self._queue, self._by_key, peers=peers, unheard=self._unheard)
-        return self._gateway_with(
+        return self._make_gateway(
             endpoints={"/trajectories": counter.open, **outside.endpoints()},
             keys=self._keys,
             stranger=Strangers(

@@ -24,12 +24,12 @@ from holdfast.policy.policy import Policy
 from holdfast.records.errors import HoldfastError, Rewound, Truncated, UsageError
 from holdfast.records.redaction import hide
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.agent import Finish, MakeEnvironment, makers
+from holdfast.rollout.processors.agent import Finish, MakeEnvironment, check_environments
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.threads.contain import end as ended
 from holdfast.rollout.tools.tool import Function, Tool, tools_of
 
-SILENCE = 1800.0
+SILENCE_SECONDS = 1800.0
 NO_CALLS = (
     "the agent ended without having asked the gateway for anything that could be answered: it is "
     "to take its address and its key from {}; one that needs no model sends its reward"
@@ -54,7 +54,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
     def __init__(
         self,
         *,
-        silence: float = SILENCE,
+        silence: float = SILENCE_SECONDS,
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
         world: World = FRESH,
@@ -77,7 +77,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self._on_refused = OnRefused(on_refused)
         self._silence = silence
         self.tools = tools_of(tools, where="tools")
-        self.environments = makers(environments)
+        self.environments = check_environments(environments)
         self.world = world
         self.finish = finish
         self._limits = limits or GatewayLimits()
@@ -122,9 +122,9 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return True
 
     def make_gateway(self) -> Gateway:
-        return self._gateway_with()
+        return self._make_gateway()
 
-    def _gateway_with(self, **more: Any) -> Gateway:
+    def _make_gateway(self, **more: Any) -> Gateway:
         """At its address, and with more of a gateway's parameters."""
         from holdfast.gateway.wires.all import WIRES
 
@@ -168,24 +168,24 @@ class GatewayRolloutProcessor(RolloutProcessor):
         trajectory = AgentTrajectory(t.session)
         trajectory.offer((*self.tools, *setup.tools), standing=setup.steps_before)
         is_over = setup.is_over
-        end = None if is_over else await self._ended(t, trajectory)
+        end = None if is_over else await self._run_to_end(t, trajectory)
         if is_over or self.finish is not None or setup.folder is not None:
             after, end = await setup.end(trajectory, end)
             if self.finish is not None:
                 judged = await self.finish(after, setup.episodes)
-                end = end if judged is None else end.judged(judged)
+                end = end if judged is None else end.with_judgement(judged)
         assert end is not None, "an agent that is not over has ended"
         if end.limit:
             raise Truncated(end.limit, returned=end.returned)
         return end.returned
 
-    async def _ended(self, t: Rollout, trajectory: AgentTrajectory) -> End:
+    async def _run_to_end(self, t: Rollout, trajectory: AgentTrajectory) -> End:
         """How the agent ended; raises what is no outcome."""
         assert self._gateway is not None, "a processor is set up first"
         binding = self._gateway.bind(trajectory, ends=self.ends_on_complete)
         found: Returned = None
         try:
-            found = await self._watched(t, trajectory, binding)
+            found = await self._watch(t, trajectory, binding)
         except (AgentFailed, AgentSilent, Rewound) as gone:
             # After the response about a limit, its failure follows from that.
             if trajectory.limit is None or not isinstance(gone, AgentFailed):
@@ -200,7 +200,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         if not self._accepts_refusals and (refused := trajectory.refusals.failure()) is not None:
             raise t.session.state.fail(refused)
         limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
-        end = End(trajectory.reward, limit=limit).judged(found)
+        end = End(trajectory.reward, limit=limit).with_judgement(found)
         if self.is_mute(trajectory, end.returned):
             raise t.session.state.fail(self.never_answered(trajectory))
         return end
@@ -226,7 +226,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         message = NO_CALLS.format(self.address_source)
         return AgentFailed(f"{message}\nIt wrote:\n{wrote}" if wrote else message)
 
-    async def _watched(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
+    async def _watch(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
         """The agent's result. Whatever else happens first ends the agent."""
         running = self.run_agent(t, binding, trajectory)
         agent = asyncio.create_task(running, name=f"agent of {trajectory.name}")
@@ -248,10 +248,10 @@ class GatewayRolloutProcessor(RolloutProcessor):
             return agent.result()
         finally:
             broken.cancel()
-            await _over(agent)
+            await _end_agent(agent)
 
 
-async def _over(agent: "asyncio.Task[Returned]") -> None:
+async def _end_agent(agent: "asyncio.Task[Returned]") -> None:
     """Ends the agent. A run that stops meanwhile waits for that: a second cancellation
     would interrupt the agent in ending what it started."""
     ending = asyncio.create_task(ended(agent), name=f"end of {agent.get_name()}")

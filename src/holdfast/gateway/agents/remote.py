@@ -22,7 +22,11 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.gateway.address import LOOPBACK, Address
-from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor, attempt_of
+from holdfast.gateway.agents.gateway_processor import (
+    SILENCE_SECONDS,
+    GatewayRolloutProcessor,
+    attempt_of,
+)
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
@@ -39,7 +43,7 @@ _log = logging.getLogger("holdfast.gateway")
 T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 CALL_SECONDS = 30.0
-FAREWELL_SECONDS = 10.0
+STOP_SECONDS = 10.0
 
 
 class _Started(Struct):
@@ -55,7 +59,7 @@ class _Report(Struct):
     error: str = ""
 
 
-_WANTED: dict[type, str] = {
+_EXPECTED_BODIES: dict[type, str] = {
     _Started: '{"id": "…"}',
     _Report: '{"status": "running", "completed", "failed" or "cancelled", "trajectory": "…", '
     '"attempt": 1}',
@@ -74,7 +78,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         *,
         headers: Mapping[str, str] | None = None,
         patience: float = 60.0,
-        silence: float = SILENCE,
+        silence: float = SILENCE_SECONDS,
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
         finish: Finish | None = None,
@@ -132,12 +136,12 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         }
         started = await self._call("POST", "/runs", body, _Started)
         try:
-            return await self._followed(f"/runs/{started.id}", t)
+            return await self._follow(f"/runs/{started.id}", t)
         except BaseException:
             await self._stop(f"/runs/{started.id}")
             raise
 
-    async def _followed(self, run: str, t: Rollout) -> Returned:
+    async def _follow(self, run: str, t: Rollout) -> Returned:
         pause = FIRST_PAUSE
         while True:
             report = await self._call("GET", run, None, _Report)
@@ -185,14 +189,14 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
             return msgspec.json.decode(raw, type=kind)
         except ValueError as error:
             raise EnvironmentBroken(
-                f"{self._url}: the answer to {request} is to be {_WANTED[kind]}, not this: {error}"
+                f"{self._url}: the answer to {request} has to be {_EXPECTED_BODIES[kind]}: {error}"
             ) from error
 
     async def _stop(self, run: str) -> None:
         """The attempt ended otherwise; that the service hears of it is worth a few seconds."""
         assert self._http is not None, "a processor is set up first"
         try:
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(STOP_SECONDS):
                 async with self._http.delete(f"{self._url}{run}") as response:
                     await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:

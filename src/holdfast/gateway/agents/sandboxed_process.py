@@ -14,14 +14,14 @@ from pathlib import Path
 from holdfast.environments.workspace.command import CommandEnded, CommandStop, Launch
 from holdfast.environments.workspace.output import Output
 from holdfast.environments.workspace.threads import in_thread
-from holdfast.gateway.agents.process import TAIL, end_of
+from holdfast.gateway.agents.process import TAIL_CHARACTERS, end_of
 from holdfast.records.errors import EnvironmentBroken
 
-SIGNALLED = 128
+SIGNAL_CODE_BASE = 128
 """A sandbox reports a signal by an exit code above this."""
 
 
-class FolderProcess:
+class SandboxedProcess:
     """One attempt of an agent. What it writes, to stdout and stderr, is in one file."""
 
     def __init__(self, launch: Launch, output: Path):
@@ -46,11 +46,11 @@ class FolderProcess:
                 _kill(process)
                 code = process.wait()
                 self._launch.end()
-            output = Output(TAIL)
+            output = Output(TAIL_CHARACTERS)
             output.add(self.last_output.encode("utf-8", "replace"))
             if not is_stopped and (trouble := self._launch.trouble(CommandEnded(code, output))):
                 raise EnvironmentBroken(trouble)
-            return SIGNALLED - code if code > SIGNALLED else code
+            return SIGNAL_CODE_BASE - code if code > SIGNAL_CODE_BASE else code
         finally:
             self._launch.close()
 

@@ -16,11 +16,15 @@ import msgspec
 
 from holdfast.environments.workspace.confinement import confinement
 from holdfast.environments.workspace.threads import in_thread
-from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor, attempt_of
+from holdfast.gateway.agents.gateway_processor import (
+    SILENCE_SECONDS,
+    GatewayRolloutProcessor,
+    attempt_of,
+)
 from holdfast.gateway.agents.process import TASK_FILE, AgentProcess, environment, variables
-from holdfast.gateway.agents.sandboxed_process import FolderProcess
-from holdfast.gateway.agents.temp_dirs import WORKING, scratch, scratch_of
-from holdfast.gateway.agents.workspace import AgentFolder
+from holdfast.gateway.agents.sandboxed_process import SandboxedProcess
+from holdfast.gateway.agents.temp_dirs import WORKING, scratch, trajectory_folder
+from holdfast.gateway.agents.workspace import AgentWorkspace
 from holdfast.gateway.agents.workspace_policy import (
     FRESH,
     FreshWorld,
@@ -60,7 +64,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         logs: str | Path | None = None,
-        silence: float = SILENCE,
+        silence: float = SILENCE_SECONDS,
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
         world: World = FRESH,
@@ -89,7 +93,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         if callable(command):
             self.address_source = "`binding.url` and `binding.key`"
         self._resume = command if resume_command is None else resume_command
-        _check_world(world, command, cwd, resume_command)
+        _check_surroundings(world, command, cwd, resume_command)
         self._env = dict(env or {})
         hide_variables(self._env)
         self._cwd = None if cwd is None else Path(cwd)
@@ -106,7 +110,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     async def setup(self) -> None:
         # What would fail every trajectory is said before the first one.
         if not callable(self._command) and not isinstance(self.world, WorkspaceWorld):
-            _check_found(self._command[0], cwd=self._cwd, path=self._env.get("PATH"))
+            _check_program(self._command[0], cwd=self._cwd, path=self._env.get("PATH"))
         if not callable(self._command):
             async with scratch():
                 pass  # Where each of them will have its folder, there can be one.
@@ -120,13 +124,13 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             found: Any = self._command(binding, t.task)
             result: Returned = await found if inspect.isawaitable(found) else found
             return result
-        async with scratch_of(t.key) as folder:
+        async with trajectory_folder(t.key) as folder:
             logs = self._logs_of(t) or folder
             home = next(
-                (episode for episode in t.session.episodes if isinstance(episode, AgentFolder)),
+                (episode for episode in t.session.episodes if isinstance(episode, AgentWorkspace)),
                 None,
             )
-            process: AgentProcess | FolderProcess
+            process: AgentProcess | SandboxedProcess
             if home is None:
                 process = await self._run_process(self._command, t, binding, logs, folder)
             else:
@@ -142,7 +146,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         env = environment(binding, t.task, model=model, folder=folder, more=self._env)
         fresh = folder / WORKING
         fresh.mkdir()
-        arguments = command if self._cwd is not None else _found_from_here(command)
+        arguments = command if self._cwd is not None else _absolute_paths(command)
         confined = isinstance(self.world, FreshWorld) and self.world.confined
         process = AgentProcess(
             arguments, folder=logs, env=env, cwd=self._cwd or fresh, confined=confined
@@ -152,12 +156,12 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             code = await process.wait()
         finally:
             await process.end()
-        _check_ended(code, process.last_output)
+        _check_exit_code(code, process.last_output)
         return process
 
     async def _run_in_workspace(
-        self, home: AgentFolder, t: Rollout, binding: Binding, logs: Path, folder: Path
-    ) -> FolderProcess:
+        self, home: AgentWorkspace, t: Rollout, binding: Binding, logs: Path, folder: Path
+    ) -> SandboxedProcess:
         inputs = folder / "given"
         inputs.mkdir()
         model = t.speaker.policy.model
@@ -169,8 +173,8 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         assert not callable(command), "a workspace's world wants a command"
         env["HOLDFAST_RESUMED"] = "1" if home.is_resumed else ""
         launch = home.workspace.launch(command, env=env, read_only=[str(inputs)])
-        process = FolderProcess(launch, logs / "stdout")
-        _check_ended(await process.run(), process.last_output)
+        process = SandboxedProcess(launch, logs / "stdout")
+        _check_exit_code(await process.run(), process.last_output)
         return process
 
     def _logs_of(self, t: Rollout) -> Path | None:
@@ -196,7 +200,7 @@ def _check_command(command: object) -> None:
         )
 
 
-def _check_world(
+def _check_surroundings(
     world: World, command: object, cwd: object, resume_command: Sequence[str] | None
 ) -> None:
     if not isinstance(world, FreshWorld | WorkspaceWorld):
@@ -209,7 +213,7 @@ def _check_world(
         raise UsageError("in a workspace's world the agent is a command, and its cwd is that")
 
 
-def _check_found(program: str, *, cwd: Path | None, path: str | None) -> None:
+def _check_program(program: str, *, cwd: Path | None, path: str | None) -> None:
     if cwd is not None and not cwd.is_dir():
         raise UsageError(f"the agent's cwd {str(cwd)!r} is not a folder")
     is_path = "/" in program
@@ -221,19 +225,19 @@ def _check_found(program: str, *, cwd: Path | None, path: str | None) -> None:
         raise UsageError(f"the agent's program {program!r} is not found {where}, or not executable")
 
 
-def _found_from_here(command: Sequence[str]) -> list[str]:
+def _absolute_paths(command: Sequence[str]) -> list[str]:
     """A word that names a file here names it from any other folder, too."""
     return [os.path.abspath(word) if os.path.isfile(word) else word for word in command]
 
 
-def _check_ended(code: int, last_output: str) -> None:
+def _check_exit_code(code: int, last_output: str) -> None:
     if code < 0:
-        raise AgentKilled(f"signal {-code} ended the agent: {_headed(last_output)}")
+        raise AgentKilled(f"signal {-code} ended the agent: {_last_line_first(last_output)}")
     if code > 0:
-        raise AgentFailed(f"the agent ended with exit code {code}: {_headed(last_output)}")
+        raise AgentFailed(f"the agent ended with exit code {code}: {_last_line_first(last_output)}")
 
 
-def _headed(last_output: str) -> str:
+def _last_line_first(last_output: str) -> str:
     """The last line first, then all of it: a report shows a first line, and the first one of a
     traceback says nothing."""
     last = last_output.rpartition("\n")[2].strip()

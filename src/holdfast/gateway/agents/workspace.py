@@ -23,12 +23,12 @@ from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.session import Session
 
 PATH = "0"
-TRIES = 5
+MAX_TRIES = 5
 """How often a folder is read while its files vanish."""
 _VANISHED = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-class AgentFolder(Episode):
+class AgentWorkspace(Episode):
     """Always the first episode of its trajectory."""
 
     def __init__(
@@ -70,14 +70,14 @@ class AgentFolder(Episode):
                 seen, path=PATH, fingerprint=mark, action="0", episode=PATH, seconds=taken
             )
             await session.log.append(step)
-        elif not await self._restored():
+        elif not await self._restore_latest():
             await self._live.guarded.reset(0)
         if is_counted:
             await session.log.append(Entered(PATH, left=True))
         self._is_open = True
         self.observation = observation_of(step)
 
-    async def _restored(self) -> bool:
+    async def _restore_latest(self) -> bool:
         """A damaged snapshot is no loss: the agent starts over, and is given back its calls."""
         session = self._session
         world = session.history.worlds[PATH]
@@ -89,7 +89,7 @@ class AgentFolder(Episode):
         except JournalCorrupt:
             return False
         self.is_resumed = True
-        self.steps_before = _until(session.history, world.last_step)
+        self.steps_before = _steps_until(session.history, world.last_step)
         for path in self.steps_before:
             session.log.keep(path)
         return True
@@ -110,7 +110,7 @@ class AgentFolder(Episode):
 
     async def _state(self) -> bytes:
         """The agent may be at work in it."""
-        for _ in range(TRIES - 1):
+        for _ in range(MAX_TRIES - 1):
             self.workspace.touched()
             if not await self.workspace.check_room():
                 raise Truncated(Truncation.ENVIRONMENT_LIMIT)
@@ -124,13 +124,13 @@ class AgentFolder(Episode):
     async def revive(self) -> None:
         """It is there."""
 
-    async def _ready(self) -> None:
+    async def _bring_back(self) -> None:
         if self._closed:
             raise UsageError("the agent's workspace was closed")
         self.workspace.touched()
 
 
-def _until(history: History, last: str) -> frozenset[str]:
+def _steps_until(history: History, last: str) -> frozenset[str]:
     """The steps up to `last`, in the order in which they were recorded; all, if it is history."""
     found: list[str] = []
     for path in history.steps:

@@ -255,7 +255,7 @@ class AgentTrajectory:
             ]
         )
         return [
-            await generate_step.generated(session, speaker, turn, completion)
+            await generate_step.build_step(session, speaker, turn, completion)
             for turn, completion in zip(turns, completions, strict=True)
         ]
 

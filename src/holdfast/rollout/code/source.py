@@ -17,11 +17,11 @@ _UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What `ast` says of a text that is no Python, or is nested too deeply for it."""
 
 
-def compiled(subject: object) -> bytes:
+def bytecode(subject: object) -> bytes:
     """What stands for code without a file, such as a notebook's: of a function what it does and
     says, of a class its functions."""
     if isinstance(subject, type):
-        return b"".join(compiled(member) for member in vars(subject).values())
+        return b"".join(bytecode(member) for member in vars(subject).values())
     code = getattr(subject, "__code__", None)
     return _digestible(code) if isinstance(code, CodeType) else b""
 
@@ -52,21 +52,21 @@ def simple_text(value: object) -> str:
     return type(value).__qualname__
 
 
-def parsed(text: bytes, *, keep: str = "") -> ast.AST:
+def parse(text: bytes, *, keep: str = "") -> ast.AST:
     """The file without functions that are decorated as evaluations, and without what is imported
     for these alone; `keep` is the qualified name of one that stays, but for its decorators. One
     that cannot be parsed is its bytes."""
     try:
         tree = ast.parse(text)
     except _UNPARSED:
-        return unparsed(text)
+        return unparse(text)
     if MARK.encode() in text:
         removed = _strip(tree, "", keep)
-        _drop_imports(tree, _used(*removed) - _used(tree))
+        _drop_imports(tree, _used_names(*removed) - _used_names(tree))
     return tree
 
 
-def unparsed(text: bytes) -> ast.AST:
+def unparse(text: bytes) -> ast.AST:
     """The file as its bytes, comments and all."""
     return ast.Constant(text)
 
@@ -101,7 +101,7 @@ def _part(value: object) -> "_Part":
     return value if isinstance(value, _WHOLE) else repr(value)
 
 
-def _used(*nodes: ast.AST) -> set[str]:
+def _used_names(*nodes: ast.AST) -> set[str]:
     """The names that are read or called."""
     return {child.id for node in nodes for child in ast.walk(node) if isinstance(child, ast.Name)}
 

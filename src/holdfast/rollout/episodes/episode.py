@@ -19,14 +19,14 @@ from holdfast.rollout.episodes.guarded import check_usable, identity_of, recover
 from holdfast.rollout.episodes.observation_records import answer_of, observation_of, step_of
 from holdfast.rollout.episodes.restore import EPISODE_OVER, LiveEnvironment
 from holdfast.rollout.replay import divergence
-from holdfast.rollout.replay.nested_steps import check_own
+from holdfast.rollout.replay.nested_steps import check_own_attempt
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception
 from holdfast.rollout.threads.dedicated import OwnThread
 from holdfast.rollout.threads.start_signal import Begin
-from holdfast.rollout.tools.tool import Tool, in_the_end, result_text, tools_of
+from holdfast.rollout.tools.tool import Tool, await_result, result_text, tools_of
 
 MAX_SEED = 2**31
 
@@ -49,9 +49,9 @@ class BoundTool(Tool):
 
     async def _in_its_thread(self, arguments: dict[str, object]) -> object:
         if self.episode.environment.inline:
-            return await in_the_end(self.function(**arguments))
+            return await await_result(self.function(**arguments))
         found = await self.episode.thread.run(lambda: self.function(**arguments))
-        return await in_the_end(found)
+        return await await_result(found)
 
 
 class Episode:
@@ -156,7 +156,7 @@ class Episode:
             await session.log.append(step)
         self._live.seed = int(step.action)
         self._is_open = True
-        self._see(step)
+        self._observe(step)
 
     async def act(self, path: str, action: str) -> Observation:
         """What the environment answers to `action`, the step at `path`."""
@@ -181,17 +181,17 @@ class Episode:
                 rejected = Observation(EPISODE_OVER, error=ToolSaysNo.__name__)
                 step = self._step(rejected, path, action, mark, self._session.clock.elapsed())
                 await self._session.log.append(step)
-                self._live.did(path)
+                self._live.mark_done(path)
             elif step is None:
                 step = await self._do(path, action, mark)
             if step.observation == EPISODE_OVER and step.error:
                 return observation_of(step)
-            self._see(step)
+            self._observe(step)
             self.rewards.append(step.reward)
             return self.observation
 
     async def _do(self, path: str, action: str, mark: bytes) -> EnvironmentStepped:
-        await self._ready()
+        await self._bring_back()
         await self._live.enter(path)
         started = self._session.clock.elapsed()
         try:
@@ -199,9 +199,9 @@ class Episode:
             step = self._step(seen, path, action, mark, started)
             await self._session.log.append(step)
         except BaseException:
-            self._live.lose()
+            self._live.mark_lost()
             raise
-        self._live.did(path)
+        self._live.mark_done(path)
         return step
 
     def _step(
@@ -212,10 +212,10 @@ class Episode:
             seen, path=path, fingerprint=mark, action=action, episode=self.path, seconds=taken
         )
 
-    async def _ready(self) -> None:
+    async def _bring_back(self) -> None:
         if self._closed:
             raise UsageError(f"the episode of {self.environment.name} was closed")
-        await self._live.come_back()
+        await self._live.catch_up()
 
     @asynccontextmanager
     async def acting(self, path: str) -> "AsyncIterator[None]":
@@ -223,13 +223,13 @@ class Episode:
         async with self._turn:
             if self.over:
                 raise ToolSaysNo(EPISODE_OVER)
-            await self._ready()
+            await self._bring_back()
             try:
                 yield
             except BaseException:
-                self._live.lose()
+                self._live.mark_lost()
                 raise
-            self._live.did(path)
+            self._live.mark_done(path)
 
     def add_result(self, result: ToolResult) -> None:
         """What a tool call earned, and whether it ended the episode; live or replayed."""
@@ -239,7 +239,7 @@ class Episode:
 
     async def close(self) -> None:
         """Lets go of the environment; what its closing raises is recorded, and harms nothing."""
-        check_own(self._session)
+        check_own_attempt(self._session)
         if self._closed:
             return
         self._closed = True
@@ -264,7 +264,7 @@ class Episode:
         """Called when the attempt goes live: what cannot come back is found before more is done."""
         is_checked = self._live.level in (Recovery.REPLAY, Recovery.RESTART)
         if is_checked and self._is_open and not self.over and not self._closed:
-            await self._live.come_back()
+            await self._live.catch_up()
 
     async def keep(self) -> None:
         """Called between turns."""
@@ -276,6 +276,6 @@ class Episode:
         seed = self._session.seed_at(self.path)
         return secrets.randbelow(MAX_SEED) if seed is None else seed % MAX_SEED
 
-    def _see(self, step: EnvironmentStepped) -> None:
+    def _observe(self, step: EnvironmentStepped) -> None:
         self.observation = observation_of(step)
         self.seconds = step.seconds

@@ -26,7 +26,7 @@ from holdfast.rollout.episodes.guarded import GuardedEnvironment
 from holdfast.rollout.episodes.observation_records import answer_of, observation_of
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.crash_count import check_alive
-from holdfast.rollout.replay.nested_steps import Inside
+from holdfast.rollout.replay.nested_steps import StepScope
 from holdfast.rollout.replay.run_context import OnDivergence
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
@@ -66,18 +66,18 @@ class LiveEnvironment:
         return seen
 
     async def step(self, path: str, action: str) -> Observation:
-        async with Inside(self._session, path, in_environment=True):
+        async with StepScope(self._session, path, in_environment=True):
             return await self.guarded.step(action)
 
     async def _reset(self) -> Observation:
-        async with Inside(self._session, self._path, in_environment=True):
+        async with StepScope(self._session, self._path, in_environment=True):
             return await self.guarded.reset(self.seed)
 
-    def did(self, path: str) -> None:
+    def mark_done(self, path: str) -> None:
         """The action at `path` is done and recorded."""
         self._done.append(path)
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """An action was cut off half-way: nobody knows what state that left."""
         self._is_lost = self.level is not Recovery.STATELESS
 
@@ -96,7 +96,7 @@ class LiveEnvironment:
 
     # --- the way back
 
-    async def come_back(self) -> None:
+    async def catch_up(self) -> None:
         """Returns when the environment is where the record says that it is."""
         if self._is_lost:
             raise self._session.state.fail(
@@ -113,14 +113,14 @@ class LiveEnvironment:
             return
         async with self._way_back:
             cuts = recorded.cuts  # Another branch may cut more while this one waits.
-            await self._come_back(recorded)
+            await self._catch_up(recorded)
             self._cuts = cuts
 
     @property
     def _recorded(self) -> World:
         return self._session.history.worlds.get(self._path, World())
 
-    async def _come_back(self, recorded: World) -> None:
+    async def _catch_up(self, recorded: World) -> None:
         if self._is_live and recorded.actions == self._done:
             return
         is_counted = await self.enter(self._path)
@@ -188,7 +188,7 @@ class LiveEnvironment:
             async with (
                 tool.slot(arguments) as begin,
                 asyncio.timeout(tool.caller_timeout),
-                Inside(self._session, intent.path, in_environment=True),
+                StepScope(self._session, intent.path, in_environment=True),
             ):
                 found = await begin()
             if isinstance(found, Observation):
@@ -197,7 +197,7 @@ class LiveEnvironment:
         except ToolSaysNo as no:
             return Observation(tool.render_result(str(no)), error=type(no).__name__)
         except Exception as error:
-            raise self.guarded.broke(f"tool {tool.name}", error) from error
+            raise self.guarded.break_attempt(f"tool {tool.name}", error) from error
 
     async def _compare(self, path: str, found: Observation) -> None:
         recorded = self._recorded_at(path)

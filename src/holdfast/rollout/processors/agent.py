@@ -51,7 +51,7 @@ class AgentRolloutProcessor(RolloutProcessor):
     ):
         """`max_tokens` and `max_seconds` bound the whole trajectory, not one reply."""
         self.tools = tools_of(tools, where="tools")
-        self.environments = makers(environments)
+        self.environments = check_environments(environments)
         self.system_prompt = system_prompt
         self.limits = Limits(max_turns, max_tokens, max_seconds)
         self.finish = finish
@@ -67,7 +67,7 @@ class AgentRolloutProcessor(RolloutProcessor):
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         episodes = [await t.env(make(t.task)) for make in self.environments]
         tools = [*self.tools, *(tool for episode in episodes for tool in episode.tools)]
-        t.add(*opening(t.task, self.system_prompt))
+        t.add(*first_messages(t.task, self.system_prompt))
         t.add(*(episode.observation for episode in episodes if episode.observation.text))
         try:
             await self._work(t, episodes, tools)
@@ -105,7 +105,7 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
         max_tokens: int | None = None,
         max_seconds: float | None = None,
     ):
-        self.environment = from_task(environment, what="environment", makes="an Environment")
+        self.environment = task_function(environment, what="environment", makes="an Environment")
         self.action = action or (lambda reply: reply.text)
         self.system_prompt = system_prompt
         self.limits = Limits(max_turns, max_tokens, max_seconds)
@@ -119,7 +119,7 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
         limits = self.limits
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         episode = await t.env(self.environment(t.task))
-        t.add(*opening(t.task, self.system_prompt), episode.observation)
+        t.add(*first_messages(t.task, self.system_prompt), episode.observation)
         try:
             while not episode.over:
                 reply = await t.generate()
@@ -131,14 +131,15 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
         return episode.total_reward
 
 
-def makers(functions: Sequence[MakeEnvironment]) -> tuple[MakeEnvironment, ...]:
+def check_environments(functions: Sequence[MakeEnvironment]) -> tuple[MakeEnvironment, ...]:
     check_listed(functions, "environments wants a list of functions that make one from a task")
     return tuple(
-        from_task(function, what="environments", makes="an Environment") for function in functions
+        task_function(function, what="environments", makes="an Environment")
+        for function in functions
     )
 
 
-def from_task(function: FromTask, *, what: str, makes: str) -> FromTask:
+def task_function(function: FromTask, *, what: str, makes: str) -> FromTask:
     """A function of a task, checked where it is set up; what it makes is seen when it is called."""
     wants = f"{what} wants a function that makes {makes} from a task"
     if isinstance(function, Environment):
@@ -157,7 +158,7 @@ def from_task(function: FromTask, *, what: str, makes: str) -> FromTask:
     return function
 
 
-def opening(task: Task, system_prompt: str | None) -> list[Message]:
+def first_messages(task: Task, system_prompt: str | None) -> list[Message]:
     """The task's messages, after the system prompt if there is one."""
     messages = list(task.messages)
     return messages if system_prompt is None else [system(system_prompt), *messages]

@@ -12,7 +12,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, system, user
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.agent import from_task, opening
+from holdfast.rollout.processors.agent import first_messages, task_function
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.replay.budget import Limits
 from holdfast.rollout.replay.speaker import Speaker
@@ -48,12 +48,12 @@ class DialogueRolloutProcessor(RolloutProcessor):
         max_tokens: int | None = None,
         max_seconds: float | None = None,
     ):
-        self.user_prompt = from_task(user_prompt, what="user_prompt", makes="the user's prompt")
+        self.user_prompt = task_function(user_prompt, what="user_prompt", makes="the user's prompt")
         self.user_policy = user_policy
         self.user_renderer = user_renderer
         self.tools = tools_of(tools, where="tools")
         self.system_prompt = system_prompt
-        self.stop = _ending(stop)
+        self.stop = _check_stop(stop)
         self.user_max_tokens = user_max_tokens
         self.limits = Limits(max_turns, max_tokens, max_seconds)
 
@@ -67,9 +67,9 @@ class DialogueRolloutProcessor(RolloutProcessor):
         limits = self.limits
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         customer = self._customer(t)
-        t.add(*opening(t.task, self.system_prompt))
+        t.add(*first_messages(t.task, self.system_prompt))
         # What was said before, from the user's side: chat templates want the other one to begin.
-        before = [user(BEGIN), *_mirrored(t.task.messages)]
+        before = [user(BEGIN), *_mirror(t.task.messages)]
         if before[-1].role is Role.ASSISTANT:
             customer.add(*before)
         else:
@@ -110,14 +110,14 @@ class DialogueRolloutProcessor(RolloutProcessor):
         return True
 
 
-def _ending(stop: object) -> str:
+def _check_stop(stop: object) -> str:
     # Every text holds the empty one: it would end each dialogue at the user's first words.
     if not isinstance(stop, str) or not stop:
         raise UsageError(f"stop={stop!r:.200}: give the words with which the user ends a dialogue")
     return stop
 
 
-def _mirrored(messages: Sequence[Message]) -> list[Message]:
+def _mirror(messages: Sequence[Message]) -> list[Message]:
     """A conversation from the other side: the user's words are its own."""
     other = {Role.USER: Role.ASSISTANT, Role.ASSISTANT: Role.USER}
     return [

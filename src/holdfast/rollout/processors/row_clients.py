@@ -44,7 +44,7 @@ class Client:
                 await self.policy.check()
                 self._checked = True
 
-    async def found(self) -> None:
+    async def wait_found(self) -> None:
         """Like `check`, but waits for an engine that is down, as long as the run itself does; all
         rows that name it wait together, and fail together."""
         async with self._finding:
@@ -81,7 +81,7 @@ class Client:
     async def aclose(self) -> None:
         await self.policy.aclose()
 
-    def at_the_cost_of_rows(self) -> "RowClient":
+    def for_rows(self) -> "RowClient":
         return RowClient(self)
 
 
@@ -104,7 +104,7 @@ class RowClient:
 
     async def sample(self, request: Request) -> Completion:
         try:
-            await self._client.found()
+            await self._client.wait_found()
             return await self._client.sample(request)
         except PolicyRefused as error:
             raise BadRequest(str(error)) from error
@@ -130,7 +130,7 @@ class Clients:
         self._patience = patience
         self._open: dict[tuple[tuple[str, ...], str], Client] = {}
 
-    def other_than(self, own: Policy, urls: Sequence[str] | None, model: str) -> Client | None:
+    def client_for(self, own: Policy, urls: Sequence[str] | None, model: str) -> Client | None:
         """The client for `model` at `urls`, or where the run's own policy is; None: that one."""
         if urls is None and model == own.model:
             return None
@@ -147,9 +147,9 @@ class Clients:
                 f"model {model!r} is not the run's ({own.model!r}), and the run's policy has no "
                 "address to look for it; give 'base_url'"
             )
-        return self.of(own_urls if urls is None else urls, model, own=own)
+        return self.get(own_urls if urls is None else urls, model, own=own)
 
-    def of(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
+    def get(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
         """`own` is the run's policy: its patience and retries hold for all."""
         from holdfast.policy.client.endpoint import base_url
         from holdfast.policy.client.replicas import EnginePolicy

@@ -101,7 +101,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
     async def setup(self) -> None:
         """An endpoint that all rows share is looked at before the first of them."""
         if self._params.base_url is not None and self._params.model is not None:
-            await self._clients.of((self._params.base_url,), self._params.model).check()
+            await self._clients.get((self._params.base_url,), self._params.model).check()
 
     async def rollout(self, t: Rollout) -> Returned:
         row = row_params(t.task)
@@ -145,10 +145,10 @@ class TrainingRolloutProcessor(RolloutProcessor):
         """The run's own, unless another model or endpoint is named."""
         model = params.model or own.policy.model
         urls = None if params.base_url is None else (params.base_url,)
-        client = self._clients.other_than(own.policy, urls, model)
+        client = self._clients.client_for(own.policy, urls, model)
         if client is None:
             return own
-        policy = client.at_the_cost_of_rows() if named_by_row else client
+        policy = client.for_rows() if named_by_row else client
         return Speaker(policy, self._renderer or own.renderer)
 
     async def acleanup(self) -> None:

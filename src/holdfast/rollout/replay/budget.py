@@ -69,7 +69,7 @@ class Budget:
         if self.is_out_of_time:
             raise Truncated(Truncation.TIME_BUDGET, f"{spent.seconds:.1f} seconds")
 
-    def fitted(self, sampling: Sampling) -> Sampling:
+    def fit(self, sampling: Sampling) -> Sampling:
         """The sampling of the next turn: it ends where the budget does."""
         if self.limits.tokens is None:
             return sampling

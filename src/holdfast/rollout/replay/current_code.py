@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 if TYPE_CHECKING:
     from holdfast.records.trajectory import TrajectoryKey
-    from holdfast.rollout.replay.nested_steps import Inside
+    from holdfast.rollout.replay.nested_steps import StepScope
     from holdfast.rollout.replay.session import Session
     from holdfast.rollout.replay.unawaited import PendingSteps
 
@@ -23,7 +23,7 @@ class CurrentCode(Struct, frozen=True):
 
     trajectory: str = ""
     session: "weakref.ref[Session] | None" = None
-    step: "Inside | None" = None
+    step: "StepScope | None" = None
     """The step that runs this code; None in the rollout itself."""
     pending: "PendingSteps | None" = None
     """The rollout's steps that were called and have not begun."""

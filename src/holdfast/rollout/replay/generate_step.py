@@ -76,7 +76,7 @@ async def sample(
 ) -> Completion:
     _check_possible(speaker, turn)
     key = session.lease.key
-    draft = _durable(session, speaker, turn)
+    draft = _durable_draft(session, speaker, turn)
     if audience is not None and draft.ids:
         audience.hear(draft)
     request = Request(
@@ -126,7 +126,7 @@ def _check_possible(speaker: Speaker, turn: GenerateStep) -> None:
         )
 
 
-def _durable(session: Session, speaker: Speaker, turn: GenerateStep) -> Draft:
+def _durable_draft(session: Session, speaker: Speaker, turn: GenerateStep) -> Draft:
     draft = session.history.drafts.get(turn.path)
     if draft is None or draft.fingerprint != turn.prompt.fingerprint:
         return Draft()
@@ -140,12 +140,12 @@ def _partial(
 ) -> Partial | None:
     if audience is None:
         every = session.context.partial_tokens
-        return Partial(_saver(session, speaker, turn), every) if every else None
+        return Partial(_make_saver(session, speaker, turn), every) if every else None
     every = min(audience.every, session.context.partial_tokens or audience.every)
-    return Partial(_saver(session, speaker, turn, audience), every, audience.seconds)
+    return Partial(_make_saver(session, speaker, turn, audience), every, audience.seconds)
 
 
-def _saver(
+def _make_saver(
     session: Session, speaker: Speaker, turn: GenerateStep, audience: Audience | None = None
 ) -> Callable[[Draft], Awaitable[None]]:
     async def save(draft: Draft) -> None:
@@ -168,7 +168,7 @@ def _saver(
     return save
 
 
-async def generated(
+async def build_step(
     session: Session, speaker: Speaker, turn: GenerateStep, completion: Completion
 ) -> Generated:
     """The step as everyone sees it, with all of its tokens."""
@@ -198,13 +198,13 @@ async def generated(
 
 
 def _message(speaker: Speaker, turn: GenerateStep, completion: Completion) -> Message:
-    message = completion.message or _parsed(speaker, turn, unpack_ids(completion.ids))
+    message = completion.message or _parse(speaker, turn, unpack_ids(completion.ids))
     _check_json(turn, completion, message)
     _check_calls(turn, completion, message)
     return message
 
 
-def _parsed(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
+def _parse(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
     if turn.bare:
         return Message(Role.ASSISTANT, speaker.renderer.decode(ids, special=False))
     found = speaker.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.rollout.replay.session import Session
 
 
-class Inside:
+class StepScope:
     """Entered around the code of the step at `path`, live or when it is done again."""
 
     __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "in_environment", "scope")
@@ -31,7 +31,7 @@ class Inside:
         self._path = path
         self._ordinal = 0
         self._budget: Budget | None = None
-        self._before: Inside | None = None
+        self._before: StepScope | None = None
 
     @property
     def session(self) -> "Session | None":
@@ -66,7 +66,7 @@ class Inside:
             await session.log.cut_below(self._path)
 
 
-def check_own(session: "Session") -> None:
+def check_own_attempt(session: "Session") -> None:
     """Refuses the steps of an attempt where another one is worked on: they would be recorded as
     something that the other never did."""
     reference = current_code().session
@@ -80,13 +80,13 @@ def check_own(session: "Session") -> None:
     )
 
 
-def is_inside(session: "Session") -> bool:
+def is_in_step(session: "Session") -> bool:
     """Whether this is the code of one of the attempt's steps."""
     step = current_code().step
     return step is not None and step.session is session
 
 
-def around(session: "Session", scope: str) -> Inside | None:
+def enclosing_step(session: "Session", scope: str) -> StepScope | None:
     """The step that runs this code, unless the conversation of `scope` was begun in it."""
     step = current_code().step
     if step is None or step.session is not session or scope.startswith(step.scope):
@@ -94,9 +94,9 @@ def around(session: "Session", scope: str) -> Inside | None:
     return step
 
 
-def check_outside(session: "Session", scope: str, what: str) -> None:
+def check_not_in_step(session: "Session", scope: str, what: str) -> None:
     """Refuses what would change a conversation in one way live, and in another on replay."""
-    if around(session, scope) is not None:
+    if enclosing_step(session, scope) is not None:
         raise UsageError(
             f"{what} in a tool, an environment or a function given to t.value: on replay that code "
             "does not run, and the conversation would be another; use a conversation of its own, "
@@ -106,7 +106,7 @@ def check_outside(session: "Session", scope: str, what: str) -> None:
 
 def check_not_in_environment(session: "Session", scope: str) -> None:
     """Refuses branches of a conversation that has gone on when the same code runs again."""
-    inside = around(session, scope)
+    inside = enclosing_step(session, scope)
     if inside is not None and inside.in_environment:
         raise UsageError(
             "t.branch in an environment begins with the conversation of t, which is longer when "

@@ -18,7 +18,7 @@ from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay.attempt_state import AttemptState
 from holdfast.rollout.replay.episode_set import EpisodeSet
-from holdfast.rollout.replay.nested_steps import is_inside
+from holdfast.rollout.replay.nested_steps import is_in_step
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.step_log import StepLog
 
@@ -81,12 +81,14 @@ class Session:
     async def go_live(self) -> None:
         """Before the first step that is not replayed: the environments of the replayed ones come
         back."""
-        if not is_inside(self):  # What runs inside a step is live, or is on its way back.
+        if not is_in_step(self):  # What runs inside a step is live, or is on its way back.
             await self.episodes.go_live()
 
     async def keep_episodes(self) -> None:
         """Between turns: the present states of environments become durable."""
-        if not is_inside(self):  # It may be the environment's own code, in the middle of an action.
+        if not is_in_step(
+            self
+        ):  # It may be the environment's own code, in the middle of an action.
             await self.episodes.keep()
 
     async def conclude(

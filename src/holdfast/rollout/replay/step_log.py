@@ -213,7 +213,7 @@ class StepLog:
         timing, so what is recorded of them is kept."""
         self._cancelled_scopes.append(scope)
 
-    async def cut_unvisited(self) -> None:
+    async def cut_untaken(self) -> None:
         """A rollout that ends before its recorded steps do has diverged from them, too."""
         for path in [path for path in self.history.steps if path not in self._taken]:
             if path in self.history.steps and not self._is_kept(path):

@@ -58,7 +58,7 @@ def _is_unbegun(step: Step) -> bool:
     return inspect.getcoroutinestate(step) == inspect.CORO_CREATED
 
 
-def awaited(
+def must_be_awaited(
     name: str,
 ) -> Callable[
     [Callable[Args, Coroutine[Any, Any, Result]]],

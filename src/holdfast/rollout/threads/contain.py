@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from holdfast.records.failure import root_of
 
-CANCELLATIONS = 3
+MAX_CANCELLATIONS = 3
 CANCEL_AGAIN_SECONDS = 10.0
 Result = TypeVar("Result")
 
@@ -25,16 +25,18 @@ def as_exception(error: BaseException) -> Exception:
     try:
         str(root)
     except Exception:
-        return _caused(Unprintable(f"{type(root).__name__}, whose message cannot be read"), root)
+        return _with_cause(
+            Unprintable(f"{type(root).__name__}, whose message cannot be read"), root
+        )
     if isinstance(root, Exception):
         return root
     name, text = type(root).__name__, repr(root)
     if not text.startswith(name):  # pytest's outcomes show their text alone.
         text = f"{name}: {text}"
-    return _caused(ExitCalled(f"user code raised {text}"), error)
+    return _with_cause(ExitCalled(f"user code raised {text}"), error)
 
 
-def _caused(error: Exception, cause: BaseException) -> Exception:
+def _with_cause(error: Exception, cause: BaseException) -> Exception:
     error.__cause__ = cause
     return error
 
@@ -45,8 +47,8 @@ async def end(job: "asyncio.Task[Result]") -> None:
     One that swallows its cancellation is cancelled again, and then left behind: nobody waits for
     what it holds.
     """
-    _look_at_its_end(job)
-    for _ in range(CANCELLATIONS):
+    _retrieve_error_at_end(job)
+    for _ in range(MAX_CANCELLATIONS):
         if job.done():
             break
         job.cancel()
@@ -56,22 +58,22 @@ async def end(job: "asyncio.Task[Result]") -> None:
 async def end_all(jobs: "Sequence[asyncio.Task[Result]]") -> None:
     """`end` of each. All of them are cancelled before any is waited for."""
     for job in jobs:
-        _look_at_its_end(job)
+        _retrieve_error_at_end(job)
         job.cancel()
     for job in jobs:
         await end(job)
 
 
-def _look_at_its_end(job: "asyncio.Task[Result]") -> None:
+def _retrieve_error_at_end(job: "asyncio.Task[Result]") -> None:
     """Now or later, so that asyncio does not report it as lost; later also where the caller is
     cancelled meanwhile."""
     if job.done():
-        _look_at(job)
+        _retrieve_error(job)
     else:
-        job.add_done_callback(_look_at)
+        job.add_done_callback(_retrieve_error)
 
 
-def _look_at(job: "asyncio.Task[Result]") -> None:
+def _retrieve_error(job: "asyncio.Task[Result]") -> None:
     if not job.cancelled():
         job.exception()
 

@@ -38,7 +38,7 @@ class Signature:
 
     def __init__(self, function: Callable[..., object], name: str):
         self._tool = name
-        written = _written(function, name)
+        written = _source_function(function, name)
         docstring = _docstring(function, written)
         hints = _hints(written, name)
         parameters = self._parameters(function, hints)
@@ -49,11 +49,13 @@ class Signature:
         )
         returns = f"\n\nReturns: {docstring.returns}" if docstring.returns else ""
         self.description = (docstring.description + returns).strip()
-        self.schema = schema_inline.flat(self._struct)
+        self.schema = schema_inline.inline_schema(self._struct)
         properties = self.schema["properties"]
         assert isinstance(properties, dict), "msgspec describes a struct by its properties"
         for parameter in parameters:
-            _complete(properties[parameter.name], parameter, hints[parameter.name], docstring)
+            _describe_property(
+                properties[parameter.name], parameter, hints[parameter.name], docstring
+            )
 
     def decode(self, arguments: str | bytes) -> dict[str, object]:
         bound = msgspec.json.decode(arguments, type=self._struct)
@@ -154,7 +156,7 @@ def name_of(function: Callable[..., object]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _written(function: Callable[..., object], name: str) -> Callable[..., object]:
+def _source_function(function: Callable[..., object], name: str) -> Callable[..., object]:
     """The function in the source, which has the hints and the docstring."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -207,10 +209,10 @@ def _field(parameter: inspect.Parameter, hint: object) -> tuple[object, ...]:
     return parameter.name, hint, msgspec.field(default_factory=lambda: _ABSENT)
 
 
-def _complete(
+def _describe_property(
     properties: dict[str, object], parameter: inspect.Parameter, hint: object, docstring: Docstring
 ) -> None:
-    description = _annotated(hint) or docstring.parameters.get(parameter.name, "")
+    description = _annotated_text(hint) or docstring.parameters.get(parameter.name, "")
     described_by_type = "description" in properties and not _has_description(hint)
     if description and (described_by_type or "description" not in properties):
         properties["description"] = description
@@ -223,7 +225,7 @@ def _complete(
             properties["default"] = default
 
 
-def _annotated(hint: object) -> str:
+def _annotated_text(hint: object) -> str:
     """The words of `Annotated[int, "words"]`."""
     texts = (getattr(item, "documentation", item) for item in _metadata(hint))
     return next((text for text in texts if isinstance(text, str)), "")

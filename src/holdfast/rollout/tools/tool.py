@@ -22,7 +22,7 @@ from holdfast.rollout.threads.contain import contained
 from holdfast.rollout.threads.pool import DaemonThreads
 from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.isolated.function import Isolated
-from holdfast.rollout.tools.result import MAX_RESULT, cut, result_text
+from holdfast.rollout.tools.result import MAX_RESULT, cut_middle, result_text
 from holdfast.rollout.tools.schema import (
     KEY_PARAMETER,
     ParameterSchema,
@@ -81,7 +81,7 @@ class Tool:
         isolated: bool = False,
         takes: ParameterSchema | None = None,
     ):
-        self.name = _checked_name(name if name is not None else name_of(function))
+        self.name = _check_name(name if name is not None else name_of(function))
         self._set_up(function, takes or Signature(function, self.name))
         self._set_limits(contract, timeout=timeout, max_result=max_result)
         self._isolated = Isolated(function, self.name) if isolated else None
@@ -187,12 +187,12 @@ class Tool:
             ) as begin:
                 yield begin
         elif self.is_async:
-            yield lambda: in_the_end(self.function(**arguments))
+            yield lambda: await_result(self.function(**arguments))
         else:
             async with self._threads.slot(lambda: self.function(**arguments)) as begin_thread:
 
                 async def begin_in_thread() -> object:
-                    return await in_the_end(await begin_thread())
+                    return await await_result(await begin_thread())
 
                 yield begin_in_thread
 
@@ -203,10 +203,10 @@ class Tool:
 
     def render_result(self, value: object) -> str:
         """What the model is shown of a result, and what is recorded."""
-        return cut(result_text(value), self.max_result)
+        return cut_middle(result_text(value), self.max_result)
 
 
-async def in_the_end(found: object) -> object:
+async def await_result(found: object) -> object:
     """What a function has given, which may have to be awaited."""
     return await contained(found) if isinstance(found, Awaitable) else found
 
@@ -296,7 +296,7 @@ def name_in(schema: dict[str, object]) -> object:
     return function.get("name") if isinstance(function, dict) else schema.get("name", id(schema))
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> str:
     if not NAMES.fullmatch(name):
         raise UsageError(
             f"tool name {name!r}: models and engines take 1 to 64 letters, digits, _ and -; "

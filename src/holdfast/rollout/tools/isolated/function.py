@@ -38,7 +38,7 @@ class Isolated:
     """A module-level function, as another process finds it. Nothing is started before a call."""
 
     def __init__(self, function: Callable[..., object], tool: str):
-        self._name, self._home = _place(function, tool)
+        self._name, self._home = _locate(function, tool)
 
     @asynccontextmanager
     async def slot(
@@ -98,7 +98,7 @@ def _refusal(answer: Refusal) -> ToolSaysNo:
     return kind(answer.message)
 
 
-def _place(function: Callable[..., object], tool: str) -> tuple[str, FunctionHome]:
+def _locate(function: Callable[..., object], tool: str) -> tuple[str, FunctionHome]:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     if not inspect.isfunction(function) or not name.isidentifier():
         raise UsageError(

@@ -20,7 +20,7 @@ from holdfast.rollout.tools.isolated.wire import Answer, FunctionHome, WorkerReq
 PROCESSES = max(8, os.cpu_count() or 1)
 MAX_CALLS = 1_000
 """After as many, a process is replaced: leaks stay small."""
-IDLE = 60.0
+IDLE_SECONDS = 60.0
 """Seconds for which a process is kept without work."""
 
 
@@ -48,7 +48,7 @@ class IsolatedCall:
             self._attach(process)
             process.get_ready()
             start.wait()
-            answer = process.ask(self._request, self._timeout)
+            answer = process.call(self._request, self._timeout)
             is_fit = self._detach()
             return answer
         except CallDropped:
@@ -81,7 +81,7 @@ class IsolatedCall:
 class Pool:
     """The processes of one module."""
 
-    def __init__(self, home: FunctionHome, keeper: "Keeper"):
+    def __init__(self, home: FunctionHome, keeper: "ProcessStarter"):
         self._home = home
         self._keeper = keeper
         self._free = threading.Condition()
@@ -139,10 +139,10 @@ class Pool:
             self._free.notify()
 
 
-class Keeper:
+class ProcessStarter:
     """The thread that starts all processes, since they die with the thread that started them."""
 
-    def __init__(self, office: "Office"):
+    def __init__(self, office: "PoolRegistry"):
         self._office = office
         self._requests: SimpleQueue[tuple[FunctionHome, Future[Process]]] = SimpleQueue()
         self._lock = threading.Lock()
@@ -172,7 +172,7 @@ class Keeper:
         is_used = False
         while True:
             with contextlib.suppress(Empty):
-                self._start(*self._requests.get(timeout=IDLE / 4 if is_used else None))
+                self._start(*self._requests.get(timeout=IDLE_SECONDS / 4 if is_used else None))
             is_used = self._office.expire()
 
     def _start(self, home: FunctionHome, future: "Future[Process]") -> None:
@@ -188,13 +188,13 @@ class Keeper:
         future.set_result(process)
 
 
-class Office:
+class PoolRegistry:
     """All pools of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pools: dict[FunctionHome, Pool] = {}
-        self._keeper = Keeper(self)
+        self._keeper = ProcessStarter(self)
 
     def pool(self, home: FunctionHome) -> Pool:
         with self._lock:
@@ -206,14 +206,14 @@ class Office:
         """Ends what has been idle for too long; whether anything is left."""
         with self._lock:
             pools = list(self._pools.values())
-        used = [pool.expire(time.monotonic() - IDLE) for pool in pools]
+        used = [pool.expire(time.monotonic() - IDLE_SECONDS) for pool in pools]
         return any(used)
 
     def close(self) -> None:
         self._keeper.end_all()
 
 
-_offices = [Office()]
+_offices = [PoolRegistry()]
 """The last is this process's own. Those before belong to the processes that forked it: their
 workers are not its to use or to end, nor to be collected as its garbage."""
 
@@ -222,5 +222,5 @@ def _close() -> None:
     _offices[-1].close()
 
 
-os.register_at_fork(after_in_child=lambda: _offices.append(Office()))
+os.register_at_fork(after_in_child=lambda: _offices.append(PoolRegistry()))
 atexit.register(_close)
