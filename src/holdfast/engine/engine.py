@@ -265,7 +265,8 @@ class Engine:
         None when every trajectory is settled and the run is sealed; until then this worker stands
         by. Without sharing, a sealed run has nothing more for it.
         """
-        clock, poll = asyncio.get_running_loop().time, min(STAND_BY_SECONDS, worker.lease_seconds / 3)
+        clock = asyncio.get_running_loop().time
+        poll = min(STAND_BY_SECONDS, worker.lease_seconds / 3)
         due = clock() + poll
         while not self.stop.requested and (self._settings.join or not self._sealed):
             seen, planned = self._journal.changes.count, self._progress.total

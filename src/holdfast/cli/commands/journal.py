@@ -79,15 +79,15 @@ def ledger(args: argparse.Namespace) -> int:
         print_json({"run": args.run, "consumers": ledgers, "versions": versions})
         return Exit.OK
     if not ledgers:
-        print(f"nobody has consumed run {name(args.run)} yet")
+        print(f"nobody has consumed run {visible_name(args.run)} yet")
     for consumer, entries in ledgers.items():
-        print(f"{name(consumer)}: {_summary(entries)}")
+        print(f"{visible_name(consumer)}: {_summary(entries)}")
         for line in _table(entries):
             print(f"  {line}")
     if versions:
         newest = versions[-1]
         print(
-            f"{many(len(versions), 'weight version')}, the newest {name(newest.name)} "
+            f"{many(len(versions), 'weight version')}, the newest {visible_name(newest.name)} "
             f"(step {newest.step})"
         )
     return Exit.OK
@@ -130,5 +130,5 @@ def _table(entries: list[LedgerEntry]) -> list[str]:
 
 
 def _names(tasks: list[str]) -> str:
-    shown = ", ".join(name(task) for task in tasks[:MAX_NAMED])
+    shown = ", ".join(visible_name(task) for task in tasks[:MAX_NAMED])
     return shown if len(tasks) <= MAX_NAMED else f"{shown}, … ({len(tasks)})"

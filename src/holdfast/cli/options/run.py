@@ -177,7 +177,7 @@ def add_journal(commands: Commands) -> None:
     )
     ledger.add_argument("run", metavar="RUN", help="the run's name")
     ledger.add_argument("--consumer", metavar="NAME", help="only this one's")
-    _journal(ledger)
+    options.JOURNAL.add_to(ledger)
     _json(ledger)
 
 
