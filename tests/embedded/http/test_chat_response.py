@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.embedded.http.chat_response import ChatShape
 from holdfast.embedded.http.parse_request import ParsedRequest
-from holdfast.embedded.http.request_state import RequestState
+from holdfast.embedded.http.response import EngineResponse
 from holdfast.embedded.scheduler.detokenizer import GenerationText
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.embedded.scheduler.generation import (
@@ -18,6 +17,7 @@ from holdfast.embedded.scheduler.generation import (
     TokenDelta,
     TokenSampling,
 )
+from holdfast.engine_api.responses import ChatShape
 from support.embedded.client import NAME, Client
 from support.embedded.requests import keys, through
 from support.paths import WIRE
@@ -128,42 +128,46 @@ def test_a_stream_says_what_the_whole_answer_says(engine: DecodeEngine) -> None:
 CALL = '<tool_call>{"name": "calculator", "arguments": {"x": "1 + 2"}}</tool_call>'
 
 
-def job_that_said(engine: DecodeEngine, text: str) -> tuple[RequestState, list[TokenDelta]]:
-    """An answer of this text, as if the model had said it."""
+def response_of(
+    engine: DecodeEngine, text: str, *, stream: bool = False
+) -> tuple[EngineResponse, list[TokenDelta]]:
+    """The response to a request whose generation has this text."""
     ids = [*engine.model.tokenizer(text)["input_ids"], 2]
     sampling = TokenSampling(max_tokens=len(ids))
     request = ParsedRequest(
-        prompts=[[5]], n=1, sampling=sampling, max_tokens=len(ids), stop=(), stream=True,
-        usage=False, return_ids=True, skip_special_tokens=False, include_stop=False, tools=True,
+        prompts=[[5]], n=1, sampling=sampling, max_tokens=len(ids), stop=(), stream=stream,
+        usage_chunk=False, token_ids=True, prompt_ids=True, skip_special_tokens=False,
+        include_stop=False, tools=True,
     )  # fmt: skip
-    job = RequestState(request, engine.model, served=NAME, request_id="chatcmpl-1")
+    response = EngineResponse(request, engine.model, served=NAME, request_id="1", shape=ChatShape)
     text_of = GenerationText(engine.model.decode, skip_special_tokens=False)
-    one = Generation([5], sampling, sink=lambda *_: None, text=text_of, stream=True)
-    job.generations = [one]
+    generation = Generation([5], sampling, sink=lambda *_: None, text=text_of, stream=stream)
+    response.generations = [generation]
     eos = frozenset([2])
-    return job, [one.add(Drawn(token, -1.0, 1), version="v1", eos=eos) for token in ids]
+    return response, [generation.add(Drawn(token, -1.0, 1), version="v1", eos=eos) for token in ids]
 
 
 def test_tool_calls_are_parsed_and_end_the_turn(engine: DecodeEngine) -> None:
-    job, deltas = job_that_said(engine, f"I ask.\n{CALL}\n{CALL}")
-    choice = ChatShape(job).whole()["choices"][0]
+    text = f"I ask.\n{CALL}\n{CALL}"
+    choice = response_of(engine, text)[0].whole()["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "I ask.\n"
     functions = [call["function"] for call in choice["message"]["tool_calls"]]
     assert functions == [{"name": "calculator", "arguments": '{"x": "1 + 2"}'}] * 2
-    shape = ChatShape(job)
-    chunks = [chunk["choices"][0] for delta in deltas for chunk in shape.chunks(0, delta)]
+    response, deltas = response_of(engine, text, stream=True)
+    chunks = [response.chunk(0, delta)["choices"][0] for delta in deltas]
     calls = [call for chunk in chunks for call in chunk["delta"].get("tool_calls", [])]
     assert [call["index"] for call in calls] == [0, 1]
     assert [call["function"] for call in calls] == functions
-    assert "".join(chunk["delta"].get("content", "") for chunk in chunks) == "I ask.\n"
-    assert [token for chunk in chunks for token in chunk["token_ids"]] == job.generations[0].tokens
+    assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == "I ask.\n"
+    ids = [token for chunk in chunks for token in chunk["token_ids"]]
+    assert ids == response.generations[0].tokens
     assert chunks[-1]["finish_reason"] == "tool_calls"
 
 
 def test_a_call_that_is_no_call_stays_text(engine: DecodeEngine) -> None:
-    job, _ = job_that_said(engine, "<tool_call>calculator(1)</tool_call>")
-    choice = ChatShape(job).whole()["choices"][0]
+    response, _ = response_of(engine, "<tool_call>calculator(1)</tool_call>")
+    choice = response.whole()["choices"][0]
     assert choice["message"]["content"] == "<tool_call>calculator(1)</tool_call>"
     assert "tool_calls" not in choice["message"]
     assert choice["finish_reason"] == Finish.STOP

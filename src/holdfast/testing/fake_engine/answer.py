@@ -8,8 +8,8 @@ import asyncio
 from aiohttp import web
 from msgspec import Struct
 
+from holdfast.engine_api import errors
 from holdfast.testing.fake_engine import connection
-from holdfast.testing.fake_engine import errors as refusals
 from holdfast.testing.fake_engine import misbehaviour as wrong
 from holdfast.testing.fake_engine.faults import Fault, FaultKind
 from holdfast.testing.fake_engine.generation import FakeGeneration
@@ -51,7 +51,7 @@ async def _plain_interruption(task: AnswerTask, generation: FakeGeneration) -> w
     assert task.fault is not None, "something interrupts"
     kind = task.fault.kind
     if kind == FaultKind.STREAM_ERROR:
-        raise refusals.engine_died()
+        raise errors.engine_failed()
     if kind == FaultKind.STREAM_STALL:
         await asyncio.sleep(task.fault.seconds or FOR_EVER)
     if kind in (FaultKind.STREAM_STALL, FaultKind.STREAM_CUT):
@@ -145,11 +145,11 @@ class _Sender:
 
     def __init__(self, task: AnswerTask, stream: connection.FakeEventStream):
         self._task = task
-        self._events = task.wire.events()
+        self._wire = task.wire.for_stream()
         self.stream = stream
 
     async def opening(self) -> None:
-        for event in self._events.opening(self._task.job):
+        for event in self._wire.opening(self._task.job):
             await self.stream.send(connection.encoded(event))
 
     async def piece(self, generation: FakeGeneration, spoil: FaultKind | None) -> None:
@@ -157,7 +157,7 @@ class _Sender:
         if spoil is not None:
             job, pieces = wrong.spoiled(job, pieces[0], spoil)
         for one in pieces:
-            for event in self._events.piece(job, one):
+            for event in self._wire.chunks(job, one):
                 await self._send(connection.encoded(event), spoil)
 
     async def _send(self, data: bytes, spoil: FaultKind | None) -> None:
@@ -173,13 +173,13 @@ class _Sender:
             await self.stream.send(data)
 
     async def closing(self, tokens: int) -> None:
-        for event in self._events.closing(self._task.job, tokens):
+        for event in self._wire.closing(self._task.job, tokens):
             await self.stream.send(connection.encoded(event))
         await self.stream.send(connection.DONE)
         await self.stream.end()
 
     async def error(self) -> None:
-        event = self._task.wire.error(refusals.engine_died())
+        event = self._task.wire.error(errors.engine_failed())
         await self.stream.send(connection.encoded(event))
         await self.stream.send(connection.DONE)
         await self.stream.end()

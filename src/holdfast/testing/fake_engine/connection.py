@@ -3,15 +3,13 @@
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
-from holdfast.testing.fake_engine.errors import FakeRequestRejected, malformed
+from holdfast.engine_api.errors import EngineRequestRejected
 
 DONE = b"[DONE]"
-T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _encoder = msgspec.json.Encoder()
 
@@ -28,25 +26,19 @@ def answer(value: object) -> web.Response:
     return json(encoded(value))
 
 
-def body(raw: bytes, kind: type[T]) -> T:
-    """Raises `FakeRequestRejected`."""
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.MsgspecError as error:
-        raise malformed(error) from error
-
-
 @web.middleware
-async def refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What a handler raises as a refusal is the answer."""
+async def send_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answers with the error that a handler raises."""
     try:
         return await handler(request)
-    except FakeRequestRejected as refused:
-        return refusal(refused)
+    except EngineRequestRejected as error:
+        return error_response(error)
 
 
-def refusal(refused: FakeRequestRejected, *, retry_after: float | None = None) -> web.Response:
-    response = json(refused.encoded(), refused.status)
+def error_response(
+    error: EngineRequestRejected, *, retry_after: float | None = None
+) -> web.Response:
+    response = json(error.encode(), error.status)
     if retry_after is not None:
         response.headers["Retry-After"] = f"{retry_after:g}"
     return response

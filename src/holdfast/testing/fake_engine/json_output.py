@@ -6,12 +6,11 @@ engines are mostly asked for; the rest is refused, with vLLM's words, when a req
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 from zlib import crc32
 
-from msgspec import Struct
-
-from holdfast.testing.fake_engine import errors as refusals
+from holdfast.engine_api.errors import EngineRequestRejected
+from holdfast.engine_api.requests import ResponseFormat, StructuredOutputs, decode
 from holdfast.testing.fake_engine.tokens import LETTERS, mix
 
 ANY: dict[str, object] = {
@@ -25,34 +24,44 @@ _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _DEEPEST = 32
 
 
-class JsonSchema(Struct):
-    schema: dict[str, object] | None = None
-    name: str = ""
-    strict: bool | None = None
+def required_schema(
+    response_format: ResponseFormat | None, structured: StructuredOutputs | None
+) -> dict[str, object] | None:
+    """The schema that a reply has to fit; None: anything goes. Raises `EngineRequestRejected`."""
+    if structured is not None:
+        return _structured_schema(structured)
+    if response_format is None or response_format.type == "text":
+        return None
+    if response_format.type == "json_object":
+        return ANY
+    declared = response_format.json_schema
+    if declared is None or declared.schema is None:
+        problem = "When response_format type is 'json_schema', the 'json_schema' field must be "
+        raise EngineRequestRejected(
+            400, f"{problem}provided. (parameter=response_format)", param="response_format"
+        )
+    return checked(declared.schema)
 
 
-class ResponseFormat(Struct):
-    """As chat APIs have it, and vLLM's and Fireworks' completions."""
+def _structured_schema(wanted: StructuredOutputs) -> dict[str, object]:
+    kinds = [wanted.json, wanted.json_object, wanted.structural_tag]
+    if (count := sum(kind is not None for kind in kinds)) != 1:
+        many = "multiple" if count else "none"
+        problem = f"one kind of structured outputs constraint but {many} are specified"
+        raise EngineRequestRejected(400, f"You must use {problem}")
+    if wanted.structural_tag is not None:
+        return tags(wanted.structural_tag)
+    if wanted.json is None:
+        return ANY
+    return checked_text(wanted.json) if isinstance(wanted.json, str) else checked(wanted.json)
 
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
 
-    def wanted(self) -> dict[str, object] | None:
-        """The schema that a reply has to fit; None: anything goes."""
-        if self.type == "text":
-            return None
-        if self.type == "json_object":
-            return ANY
-        if self.json_schema is None or self.json_schema.schema is None:
-            said = "When response_format type is 'json_schema', the 'json_schema' field must be "
-            raise refusals.FakeRequestRejected(
-                400, f"{said}provided. (parameter=response_format)", param="response_format"
-            )
-        return checked(self.json_schema.schema)
+def checked_text(schema: str) -> dict[str, object]:
+    return checked(decode(schema.encode(), dict[str, object]))
 
 
 def checked(schema: dict[str, object]) -> dict[str, object]:
-    """Raises `Refused` for what cannot be written."""
+    """Raises `EngineRequestRejected` for what cannot be written."""
     written(schema, 0)
     return schema
 
@@ -70,9 +79,9 @@ def tags(text: str) -> dict[str, object]:
         found = json.loads(text)
         written(found, 0)
     except (ValueError, KeyError, TypeError) as error:
-        raise _refused(f"Invalid structural tag: {error}") from error
+        raise _rejected(f"Invalid structural tag: {error}") from error
     if not isinstance(found, dict) or found.get("type") != TAGS:
-        raise _refused("Invalid structural tag")
+        raise _rejected("Invalid structural tag")
     return found
 
 
@@ -93,7 +102,7 @@ def _value(
     schema: Mapping[str, object], root: Mapping[str, object], state: int, depth: int
 ) -> object:
     if depth > _DEEPEST:
-        raise _refused("it never ends")
+        raise _rejected("it never ends")
     if "$ref" in schema:
         return _value(_referred(root, schema["$ref"]), root, state, depth + 1)
     if "const" in schema:
@@ -111,7 +120,7 @@ def _typed(
     kind = schema.get("type", "object")
     kind = kind[0] if isinstance(kind, list) and kind else kind
     if kind not in _TYPES:
-        raise _refused(f"Invalid type: {kind}")
+        raise _rejected(f"Invalid type: {kind}")
     if kind == "object":
         return _object(schema, root, state, depth)
     if kind == "array":
@@ -157,9 +166,9 @@ def _referred(root: Mapping[str, object], reference: object) -> Mapping[str, obj
     for name in str(reference).removeprefix("#/").split("/") if reference != "#" else ():
         found = found.get(name) if isinstance(found, dict) else None
     if not isinstance(found, dict):
-        raise _refused(f"Cannot find definition for ref: {reference}")
+        raise _rejected(f"Cannot find definition for ref: {reference}")
     return found
 
 
-def _refused(why: str) -> refusals.FakeRequestRejected:
-    return refusals.FakeRequestRejected(400, f"Grammar error: {why}")
+def _rejected(why: str) -> EngineRequestRejected:
+    return EngineRequestRejected(400, f"Grammar error: {why}")

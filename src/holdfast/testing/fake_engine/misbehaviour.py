@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.testing.fake_engine import errors as refusals
+from holdfast.engine_api import errors
 from holdfast.testing.fake_engine.faults import Fault, FaultKind
 from holdfast.testing.fake_engine.generation import FakePiece
 from holdfast.testing.fake_engine.request import FakeRequest
@@ -13,13 +13,11 @@ from holdfast.testing.fake_engine.tokens import VOCABULARY
 _NOT_A_LOGPROB = -123456.5
 
 STATUSES = {
-    FaultKind.RATE_LIMIT: refusals.FakeRequestRejected(
+    FaultKind.RATE_LIMIT: errors.EngineRequestRejected(
         429, "Too many requests", kind="TooManyRequestsError"
     ),
-    FaultKind.ERROR_500: refusals.engine_died(),
-    FaultKind.UNAVAILABLE: refusals.FakeRequestRejected(
-        503, "The engine is not available", kind="ServiceUnavailableError"
-    ),
+    FaultKind.ERROR_500: errors.engine_failed(),
+    FaultKind.UNAVAILABLE: errors.unavailable("The engine is not available"),
 }
 INTERRUPTIONS = frozenset(
     {
@@ -91,7 +89,7 @@ def _another_prompt(job: FakeRequest) -> FakeRequest:
 
 
 def _another_model(job: FakeRequest) -> FakeRequest:
-    return replace(job, model=f"not-{job.model}", seed=job.seed_or_chance + 1)
+    return replace(job, model=f"not-{job.model}", seed=job.seed_or_random + 1)
 
 
 def _short(job: FakeRequest, piece: FakePiece) -> FakePiece:

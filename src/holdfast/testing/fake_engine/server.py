@@ -12,8 +12,9 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
+from holdfast.engine_api import errors
+from holdfast.engine_api.requests import decode
 from holdfast.testing.fake_engine import answer, connection
-from holdfast.testing.fake_engine import errors as refusals
 from holdfast.testing.fake_engine import misbehaviour as wrong
 from holdfast.testing.fake_engine.faults import Fault, FaultKind, FaultPlan
 from holdfast.testing.fake_engine.generation import FakeGeneration
@@ -44,7 +45,7 @@ class FakeServer:
         self._created = int(time.time())
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[connection.refusing])
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[connection.send_errors])
         offered = offer(self._options, self._schedule)
         for path, wire in offered.wires.items():
             app.router.add_post(path, self._endpoint(wire))
@@ -97,7 +98,7 @@ class FakeServer:
         asked = wire.read(raw, request_id)
         asked.version = self._schedule.version
         self._ledger.understood(asked, request.path)
-        asked.seed = asked.seed_or_chance
+        asked.seed = asked.seed_or_random
         job = wrong.sampled(asked, fault)
         generation = self._generation(job)
         task = answer.AnswerTask(
@@ -143,12 +144,14 @@ class FakeServer:
     ) -> web.StreamResponse | None:
         """The faults that happen instead of the work."""
         if fault.kind in wrong.STATUSES:
-            return connection.refusal(wrong.STATUSES[fault.kind], retry_after=fault.retry_after)
+            return connection.error_response(
+                wrong.STATUSES[fault.kind], retry_after=fault.retry_after
+            )
         if fault.kind == FaultKind.ERROR_200:
-            return connection.answer(wire.error(refusals.engine_died()))
+            return connection.answer(wire.error(errors.engine_failed()))
         if fault.kind == FaultKind.CONTEXT_OVERFLOW:
             limit = self._options.max_model_len
-            raise refusals.too_long(limit, limit + 1, 0)
+            raise errors.too_long(limit, limit + 1, 0)
         if fault.kind == FaultKind.HANG:
             await asyncio.sleep(fault.seconds or answer.FOR_EVER)
         if fault.kind in (FaultKind.HANG, FaultKind.RESET_BEFORE):
@@ -160,14 +163,14 @@ class FakeServer:
             return FakeGeneration(
                 self._sampler,
                 job.prompt,
-                seed=job.seed_or_chance,
+                seed=job.seed_or_random,
                 limits=job.limits,
                 schema=job.schema,
                 seeds=self._options.seeds,
                 scale=_scale(job, self._options.logprobs_mode),
             )
         except OutOfVocabulary as error:
-            raise refusals.FakeRequestRejected(400, str(error)) from error
+            raise errors.out_of_vocabulary(error.token) from error
 
     def _moment(self, job: FakeRequest, fault: Fault | None) -> int | None:
         if fault is None:
@@ -204,7 +207,7 @@ class FakeServer:
         return connection.json(b"{}")
 
     async def _set_faults(self, request: web.Request) -> web.Response:
-        faults = connection.body(await request.read(), list[Fault])
+        faults = decode(await request.read(), list[Fault])
         self._plan = FaultPlan(faults)
         return connection.json(b"{}")
 

@@ -114,6 +114,7 @@ def pack(ids: list[int]) -> bytes:
 class OutOfVocabulary(Exception):
     def __init__(self, token: int):
         super().__init__(f"Token id {token} is out of vocabulary")
+        self.token = token
 
 
 def _stranger(ids: Iterable[int]) -> int:

@@ -5,16 +5,14 @@ from collections.abc import Callable
 from aiohttp import web
 from msgspec import Struct
 
-from holdfast.testing.fake_engine import models
 from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.request import FakeWire
 from holdfast.testing.fake_engine.schedule import Schedule
-from holdfast.testing.fake_engine.wires.chat import ChatWire
-from holdfast.testing.fake_engine.wires.completions import CompletionsWire
+from holdfast.testing.fake_engine.wires import models
 from holdfast.testing.fake_engine.wires.fireworks import FireworksWire
-from holdfast.testing.fake_engine.wires.generate import GenerateWire
 from holdfast.testing.fake_engine.wires.sglang import SGLangWire
 from holdfast.testing.fake_engine.wires.sglang_admin import SGLangSide
+from holdfast.testing.fake_engine.wires.vllm import ChatWire, CompletionsWire, GenerateWire
 from holdfast.testing.fake_engine.wires.vllm_admin import VllmSide
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from aiohttp import web
 from msgspec import Struct
 
+from holdfast.engine_api.requests import decode
 from holdfast.testing.fake_engine import connection
 from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.schedule import Schedule
@@ -82,13 +83,13 @@ class SGLangSide:
         return web.Response(status=503 if self._schedule.paused else 200)
 
     async def _abort_request(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), Abort)
+        asked = decode(await request.read(), Abort)
         if asked.abort_all or asked.rid:
             await self._schedule.abort(None if asked.abort_all else [asked.rid])
         return web.Response()
 
     async def _pause(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), SglangPause)
+        asked = decode(await request.read(), SglangPause)
         await self._schedule.pause("abort" if asked.mode == "abort" else "keep")
         return connection.answer({"message": "Generation paused successfully.", "status": "ok"})
 
@@ -97,7 +98,7 @@ class SGLangSide:
         return connection.answer({"message": "Generation continued successfully.", "status": "ok"})
 
     async def _update_weight_version(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), SglangWeightUpdate)
+        asked = decode(await request.read(), SglangWeightUpdate)
         if asked.abort_all_requests:
             await self._schedule.abort()
         self._schedule.version = asked.new_version

@@ -1,7 +1,7 @@
-"""Tool calls in a text that is still being written: what a chat stream shows of them, and when.
+"""Tool calls in a text that is still being written, as a chat stream reports them.
 
-As vLLM's Hermes parser does: a call's name is shown when it is complete, its arguments as they
-come, and nothing of the markup around them. What turns out to be no call is shown as text, late.
+As vLLM's Hermes parser does: a call's name is reported when it is complete, its arguments as they
+come, and nothing of the markup around them. What turns out to be no call is content, late.
 """
 
 import json
@@ -22,8 +22,8 @@ class StreamedToolCalls(Struct):
     calls: list[tuple[str, str]]
 
 
-def shown(text: str, *, ended: bool) -> StreamedToolCalls:
-    """Grows with the text: what was shown once is never taken back."""
+def parse_tool_calls(text: str, *, ended: bool) -> StreamedToolCalls:
+    """Grows with the text: what was reported once is never taken back."""
     content, *blocks = text.split(OPENING)
     view = StreamedToolCalls(content, [])
     for block in blocks:

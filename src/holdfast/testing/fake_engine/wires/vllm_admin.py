@@ -4,10 +4,12 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from holdfast.testing.fake_engine import connection, models
-from holdfast.testing.fake_engine import errors as refusals
+from holdfast.engine_api.errors import EngineRequestRejected
+from holdfast.engine_api.requests import decode
+from holdfast.testing.fake_engine import connection
 from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.schedule import PAUSE_MODES, PauseMode, Schedule
+from holdfast.testing.fake_engine.wires import models
 
 
 class VllmWeightUpdate(Struct):
@@ -68,7 +70,7 @@ class VllmSide:
         mode = request.query.get("mode", "abort")
         if mode not in PAUSE_MODES:
             said = f"mode must be one of {', '.join(PAUSE_MODES)}, not {mode!r}"
-            raise refusals.FakeRequestRejected(400, said, param="query.mode")
+            raise EngineRequestRejected(400, said, param="query.mode")
         await self._schedule.pause(msgspec.convert(mode, PauseMode))
         return connection.answer({"status": "paused"})
 
@@ -77,13 +79,13 @@ class VllmSide:
         return connection.answer({"status": "resumed"})
 
     async def _abort_requests(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), Aborted)
+        asked = decode(await request.read(), Aborted)
         found = await self._schedule.abort(asked.request_ids or None)
         # vLLM counts what it was asked for, not what it found.
         aborted = len(asked.request_ids) if asked.request_ids else found
         return connection.answer({"status": "aborted", "aborted": aborted})
 
     async def _update_weight_version(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), VllmWeightUpdate)
+        asked = decode(await request.read(), VllmWeightUpdate)
         self._schedule.version = asked.new_version
         return connection.answer({"success": True, "new_version": asked.new_version})

@@ -1,37 +1,20 @@
 """What a fake engine says of itself: which model it serves, and which engine it is."""
 
+from holdfast.engine_api.responses import model_list
 from holdfast.testing.fake_engine.options import FakeOptions
 
 VLLM_VERSION = "0.32.0"
 
 
 def vllm_models(options: FakeOptions, created: int) -> object:
-    permission = {
-        "id": f"modelperm-{options.model}",
-        "object": "model_permission",
-        "created": created,
-        "allow_create_engine": False,
-        "allow_sampling": True,
-        "allow_logprobs": True,
-        "allow_search_indices": False,
-        "allow_view": True,
-        "allow_fine_tuning": False,
-        "organization": "*",
-        "group": None,
-        "is_blocking": False,
-    }
-    model = {
-        "id": options.model,
-        "object": "model",
-        "created": created,
-        "owned_by": "vllm",
-        "root": options.model,
-        "parent": None,
-        "max_model_len": options.max_model_len,
-        "permission": [permission],
-        **_ours(options),
-    }
-    return {"object": "list", "data": [model]}
+    return model_list(
+        options.model,
+        created=created,
+        owner="vllm",
+        root=options.model,
+        max_model_len=options.max_model_len,
+        **_extensions(options),
+    )
 
 
 def sglang_models(options: FakeOptions, created: int) -> object:
@@ -43,7 +26,7 @@ def sglang_models(options: FakeOptions, created: int) -> object:
         "root": options.model,
         "parent": None,
         "max_model_len": options.max_model_len,
-        **_ours(options),
+        **_extensions(options),
     }
     return {"object": "list", "data": [model]}
 
@@ -59,7 +42,7 @@ def fireworks_models(options: FakeOptions, created: int) -> object:
         "supports_image_input": False,
         "supports_tools": True,
         "context_length": options.max_model_len,
-        **_ours(options),
+        **_extensions(options),
     }
     return {"object": "list", "data": [model]}
 
@@ -69,10 +52,10 @@ def openai_models(options: FakeOptions, created: int) -> object:
     return {"object": "list", "data": [model]}
 
 
-def _ours(options: FakeOptions) -> dict[str, str]:
+def _extensions(options: FakeOptions) -> dict[str, str]:
     """What no real engine says: what its tokens are, of which distribution its logprobs are, and
     that its noise goes by the position."""
     if not options.describes:
         return {}
-    ours = {"renderer": "bytes", "logprobs_mode": options.logprobs_mode}
-    return ours | ({"seeds": "position"} if options.seeds == "position" else {})
+    extensions = {"renderer": "bytes", "logprobs_mode": options.logprobs_mode}
+    return extensions | ({"seeds": "position"} if options.seeds == "position" else {})
