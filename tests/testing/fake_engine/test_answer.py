@@ -182,3 +182,17 @@ def test_a_new_weight_version_is_acknowledged_as_recorded() -> None:
         assert exchange(engine, of_vllm["request"]) == (200, of_vllm["response"])
         told = exchange(engine, recorded("weight_info")["request"])[1]
     assert told == {"weight_version": of_vllm["response"]["new_version"]}
+
+
+def test_a_chat_keeps_to_structured_outputs() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    with FakeEngine() as engine:
+        found = ask(engine, "chat", structured_outputs={"json": schema}, max_tokens=100).json
+    assert json.loads(found["choices"][0]["message"]["content"]).keys() == {"city"}
+
+
+@pytest.mark.parametrize("top_p", [0, 1.5])
+def test_a_top_p_that_means_nothing_is_rejected(engine: FakeEngine, top_p: float) -> None:
+    for wire in ("completions", "chat"):
+        found = ask(engine, wire, top_p=top_p)
+        assert (found.status, found.json["error"]["param"]) == (400, "top_p")

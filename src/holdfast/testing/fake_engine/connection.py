@@ -14,16 +14,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _encoder = msgspec.json.Encoder()
 
 
-def encoded(value: object) -> bytes:
+def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
-def json(body: bytes, status: int = 200) -> web.Response:
+def json_bytes(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json")
 
 
-def answer(value: object) -> web.Response:
-    return json(encoded(value))
+def json_response(value: object) -> web.Response:
+    return json_bytes(encode(value))
 
 
 @web.middleware
@@ -38,7 +38,7 @@ async def send_errors(request: web.Request, handler: Handler) -> web.StreamRespo
 def error_response(
     error: EngineRequestRejected, *, retry_after: float | None = None
 ) -> web.Response:
-    response = json(error.encode(), error.status)
+    response = json_bytes(error.encode(), error.status)
     if retry_after is not None:
         response.headers["Retry-After"] = f"{retry_after:g}"
     return response

@@ -1,7 +1,7 @@
-"""JSON that the fake engine writes where a request asks for it: any object, or one of a schema.
+"""JSON replies of the fake engine, where a request asks for them: any object, or one of a schema.
 
-What is written is a pure function of the schema and a number. It knows the part of JSON Schema that
-engines are mostly asked for; the rest is refused, with vLLM's words, when a request is read.
+A reply is a pure function of the schema and a number. It knows the common part of JSON Schema; the
+rest is rejected, with vLLM's messages, when a request is read.
 """
 
 import json
@@ -11,7 +11,7 @@ from zlib import crc32
 
 from holdfast.engine_api.errors import EngineRequestRejected
 from holdfast.engine_api.requests import ResponseFormat, StructuredOutputs, decode
-from holdfast.testing.fake_engine.tokens import LETTERS, mix
+from holdfast.testing.fake_engine.tokens import ALPHABET, mix
 
 ANY: dict[str, object] = {
     "type": "object",
@@ -40,44 +40,45 @@ def required_schema(
         raise EngineRequestRejected(
             400, f"{problem}provided. (parameter=response_format)", param="response_format"
         )
-    return checked(declared.schema)
+    return check_schema(declared.schema)
 
 
-def _structured_schema(wanted: StructuredOutputs) -> dict[str, object]:
-    kinds = [wanted.json, wanted.json_object, wanted.structural_tag]
+def _structured_schema(structured: StructuredOutputs) -> dict[str, object]:
+    kinds = [structured.json, structured.json_object, structured.structural_tag]
     if (count := sum(kind is not None for kind in kinds)) != 1:
         many = "multiple" if count else "none"
         problem = f"one kind of structured outputs constraint but {many} are specified"
         raise EngineRequestRejected(400, f"You must use {problem}")
-    if wanted.structural_tag is not None:
-        return tags(wanted.structural_tag)
-    if wanted.json is None:
+    if structured.structural_tag is not None:
+        return parse_structural_tag(structured.structural_tag)
+    if structured.json is None:
         return ANY
-    return checked_text(wanted.json) if isinstance(wanted.json, str) else checked(wanted.json)
+    schema = structured.json
+    return parse_schema(schema) if isinstance(schema, str) else check_schema(schema)
 
 
-def checked_text(schema: str) -> dict[str, object]:
-    return checked(decode(schema.encode(), dict[str, object]))
+def parse_schema(schema: str) -> dict[str, object]:
+    return check_schema(decode(schema.encode(), dict[str, object]))
 
 
-def checked(schema: dict[str, object]) -> dict[str, object]:
+def check_schema(schema: dict[str, object]) -> dict[str, object]:
     """Raises `EngineRequestRejected` for what cannot be written."""
-    written(schema, 0)
+    write_json(schema, 0)
     return schema
 
 
-def written(schema: Mapping[str, object], state: int) -> str:
+def write_json(schema: Mapping[str, object], state: int) -> str:
     """JSON that fits the schema; of a structural tag, one of its tags around such JSON."""
     if schema.get("type") == TAGS:
         return _tagged(schema, state)
     return json.dumps(_value(schema, schema, state, 0))
 
 
-def tags(text: str) -> dict[str, object]:
+def parse_structural_tag(text: str) -> dict[str, object]:
     """A structural tag, as vLLM and SGLang take it."""
     try:
         found = json.loads(text)
-        written(found, 0)
+        write_json(found, 0)
     except (ValueError, KeyError, TypeError) as error:
         raise _rejected(f"Invalid structural tag: {error}") from error
     if not isinstance(found, dict) or found.get("type") != TAGS:
@@ -93,7 +94,7 @@ def _tagged(schema: Mapping[str, Any], state: int) -> str:
     for number in range(calls):
         drawn = crc32(b"%d" % number, state)
         tag = form["tags"][mix(drawn) % len(form["tags"])]
-        inside = written(tag["content"]["json_schema"], drawn)
+        inside = write_json(tag["content"]["json_schema"], drawn)
         found.append(f"{tag['begin']}{inside}{tag['end']}")
     return str(form.get("separator", "")).join(found)
 
@@ -158,7 +159,7 @@ def _array(
 
 def _word(state: int) -> str:
     length = 3 + mix(state) % 8
-    return "".join(chr(LETTERS[mix(crc32(b"%d" % n, state)) % 26]) for n in range(length))
+    return "".join(chr(ALPHABET[mix(crc32(b"%d" % n, state)) % 26]) for n in range(length))
 
 
 def _referred(root: Mapping[str, object], reference: object) -> Mapping[str, object]:

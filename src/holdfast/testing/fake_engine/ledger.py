@@ -31,9 +31,9 @@ class Ledger:
         faults[fault.kind] = faults.get(fault.kind, 0) + 1
 
     def understood(self, job: FakeRequest, path: str) -> None:
-        prompt, wanted = len(job.prompt), job.limits.max_tokens
+        prompt, max_tokens = len(job.prompt), job.limits.max_tokens
         self.calls.append(
-            SeenCall(job.id, path, prompt, wanted, job.seed, job.stream, job.schema, job.effort)
+            SeenCall(job.id, path, prompt, max_tokens, job.seed, job.stream, job.schema, job.effort)
         )
 
     def sampled(self, tokens: int) -> None:

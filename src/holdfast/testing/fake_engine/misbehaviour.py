@@ -33,25 +33,25 @@ INTERRUPTIONS = frozenset(
 
 def moment(fault: Fault, tokens: int) -> int:
     """After how many tokens it happens, of as many as the right answer has."""
-    wanted = max(1, tokens // 2) if fault.after is None else fault.after
-    return min(wanted, tokens - 1)
+    tokens_before = max(1, tokens // 2) if fault.after is None else fault.after
+    return min(tokens_before, tokens - 1)
 
 
-def sampled(job: FakeRequest, fault: Fault | None) -> FakeRequest:
+def actual_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
     """The job that is really done."""
     if fault is None or fault.kind not in _LIES:
         return job
     return _LIES[fault.kind](job)
 
 
-def told(job: FakeRequest, fault: Fault | None) -> FakeRequest:
+def reported_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
     """What the whole answer says of a job that is really done."""
     if fault is not None and fault.kind == FaultKind.WRONG_PROMPT:
         return replace(job, prompt=[(job.prompt[0] + 1) % VOCABULARY, *job.prompt[1:]])
     return job
 
 
-def spoiled(
+def spoil(
     job: FakeRequest, piece: FakePiece, kind: FaultKind
 ) -> tuple[FakeRequest, list[FakePiece]]:
     """What is said instead of `piece`."""
@@ -64,14 +64,14 @@ def spoiled(
     return job, [_SPOILERS[kind](job, piece) if kind in _SPOILERS else piece]
 
 
-def spoiled_bytes(encoded: bytes, kind: FaultKind) -> bytes:
+def spoil_bytes(data: bytes, kind: FaultKind) -> bytes:
     if kind == FaultKind.MALFORMED_JSON:
-        return encoded[: len(encoded) // 2]
+        return data[: len(data) // 2]
     # msgspec never writes NaN; the json module, which engines use, does.
-    return encoded.replace(b"%.1f" % _NOT_A_LOGPROB, b"NaN")
+    return data.replace(b"%.1f" % _NOT_A_LOGPROB, b"NaN")
 
 
-def joined(pieces: list[FakePiece]) -> FakePiece:
+def join_pieces(pieces: list[FakePiece]) -> FakePiece:
     """As one: a plain answer has no chunks to send twice."""
     first, *rest = pieces
     for piece in rest:

@@ -82,7 +82,7 @@ class FakeWire(ABC):
         """The response without a stream."""
 
     def for_stream(self) -> "FakeWire":
-        """One whose `opening`, `chunks` and `closing` are used for one stream alone."""
+        """The wire for one stream, which may keep what it has sent."""
         return self
 
     def opening(self, job: FakeRequest) -> Sequence[object]:

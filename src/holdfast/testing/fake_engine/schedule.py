@@ -82,7 +82,7 @@ class Schedule:
             self._runs.discard(run)
             if self.paused:
                 # A pause may wait for the last of them.
-                await self._tell()
+                await self._notify()
 
     async def turn(self, run: FakeRun) -> None:
         """Returns when the next token may be drawn, or when the run was aborted."""
@@ -107,7 +107,7 @@ class Schedule:
     async def release(self) -> None:
         """Lets go of all that are held now."""
         self._releases += 1
-        await self._tell()
+        await self._notify()
 
     async def pause(self, mode: PauseMode) -> None:
         self.paused = True
@@ -115,29 +115,29 @@ class Schedule:
         if mode == "abort":
             await self.abort()
         elif mode == "wait":
-            await self._tell()
+            await self._notify()
             await self._until(lambda: not self._runs)
 
     async def resume(self) -> None:
         self.paused = self._frozen = False
-        await self._tell()
+        await self._notify()
 
     async def abort(self, request_ids: list[str] | None = None) -> int:
-        """Those whose id is a part of one that is given, since wires add to ids; or all."""
+        """Those with an id that is part of a given one, since wires add to ids; or all."""
         hit = [
             run
             for run in self._runs
-            if request_ids is None or any(run.id in given for given in request_ids)
+            if request_ids is None or any(run.id in name for name in request_ids)
         ]
         for run in hit:
             run.aborted = True
-        await self._tell()
+        await self._notify()
         return len(hit)
 
     async def _until(self, true: Callable[[], bool]) -> None:
         async with self._changed:
             await self._changed.wait_for(true)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()

@@ -43,7 +43,6 @@ class FireworksWire(FakeWire):
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
         body = decode(raw, FireworksRequest)
         check_model(body.model, self.options.model)
-        wanted = body.logprobs
         job = FakeRequest(
             id=request_id,
             model=body.model,
@@ -54,8 +53,8 @@ class FireworksWire(FakeWire):
             top_p=body.top_p,
             schema=required_schema(body.response_format, None),
             stream=bool(body.stream),
-            logprobs=wanted is not None and wanted is not False,
-            legacy_logprobs=wanted is not None and not isinstance(wanted, bool),
+            logprobs=body.logprobs is not None and body.logprobs is not False,
+            legacy_logprobs=not isinstance(body.logprobs, bool | None),
             token_ids=bool(body.return_token_ids),
             raw_output=bool(body.raw_output),
         )

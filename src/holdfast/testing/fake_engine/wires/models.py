@@ -1,4 +1,4 @@
-"""What a fake engine says of itself: which model it serves, and which engine it is."""
+"""`/v1/models` of each engine."""
 
 from holdfast.engine_api.responses import model_list
 from holdfast.testing.fake_engine.options import FakeOptions

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast.engine_api.errors import EngineRequestRejected
 from holdfast.engine_api.requests import decode
 from holdfast.testing.fake_engine.generation import FakePiece
-from holdfast.testing.fake_engine.json_output import ANY, checked_text, tags
+from holdfast.testing.fake_engine.json_output import ANY, parse_schema, parse_structural_tag
 from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.request import FakeRequest, FakeWire, limits
 from holdfast.testing.fake_engine.tokens import END, TEXT
@@ -49,10 +49,10 @@ class SglangRequest(Struct):
 
 def _schema(params: SglangSamplingParams) -> dict[str, object] | None:
     if params.structural_tag is not None:
-        return tags(params.structural_tag)
+        return parse_structural_tag(params.structural_tag)
     if params.json_schema is None:
         return None
-    schema = checked_text(params.json_schema)
+    schema = parse_schema(params.json_schema)
     return ANY if schema == {"type": "object"} else schema
 
 
