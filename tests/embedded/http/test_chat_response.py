@@ -58,6 +58,15 @@ def test_the_shape_of_a_stream_is_that_of_vllm(engine: DecodeEngine) -> None:
     assert [keys(one) for one in ours[:-1]] == theirs
 
 
+def test_a_stream_without_ids_and_usage_has_the_keys_of_vllm(engine: DecodeEngine) -> None:
+    body = {"model": NAME, **asked(max_tokens=2, return_token_ids=False)}
+    first, second, last, done = through(engine, lambda client: client.stream(PATH, body))
+    assert (first["prompt_token_ids"], second["choices"][0]["token_ids"]) == (None, None)
+    assert "system_fingerprint" not in second
+    assert last["system_fingerprint"].startswith("holdfast-")
+    assert done == "[DONE]"
+
+
 def test_messages_are_rendered_by_the_template(engine: DecodeEngine) -> None:
     parts = [{"role": "user", "content": [{"type": "text", "text": "The "},
                                           {"type": "text", "text": "sum"}]}]  # fmt: skip

@@ -96,7 +96,7 @@ class ParsedRequest(Struct, kw_only=True):
         for prompt in self.prompts:
             limit = self.max_tokens or model.max_length - len(prompt)
             for choice in range(self.n):
-                seed = seeded_random.derived(self.sampling.seed, choice)
+                seed = seeded_random.derive_seed(self.sampling.seed, choice)
                 made.append(
                     Generation(
                         prompt,

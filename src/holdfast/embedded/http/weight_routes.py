@@ -53,7 +53,7 @@ class WeightRoutes:
     def _apply(self, body: WeightUpdateRequest) -> None:
         try:
             with self._updating:
-                state = weights.converted(self._engine.model.network, Path(body.path))
+                state = weights.read_converted(self._engine.model.network, Path(body.path))
                 reset = bool(body.reset_cache)
                 self._engine.update_weights(state, body.version, reset_cache=reset)
         except UsageError as error:

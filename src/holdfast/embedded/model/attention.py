@@ -1,4 +1,4 @@
-"""Attention whose bits depend on a query's own position and its own cache, and on nothing else.
+"""Attention with bits that depend on a query's own position and its own cache, and nothing else.
 
 Keys and values are taken in blocks of fixed size. The product of a query with one block is always
 the same small matrix product, many of them in one batched call; the maximum over blocks is exact;
@@ -136,36 +136,36 @@ def attend(
     *,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    **others: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """As transformers calls it: query [1, heads, rows, size], the result [1, rows, heads, size]."""
     for name in _UNKNOWN_ARGUMENTS:
-        if others.get(name) is not None:
+        if options.get(name) is not None:
             raise ValueError(f"its attention uses {name}, which this engine's does not have")
     batch: AttentionBatch = _current.batch
     rows, layer = batch.rows, module.layer_idx
     batch.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     heads, size = key.shape[1], key.shape[3]
     factor = scaling if scaling is not None else size**-0.5
-    asked = (query[0].transpose(0, 1)[:rows] * factor).reshape(rows, heads, -1, size)
+    queries = (query[0].transpose(0, 1)[:rows] * factor).reshape(rows, heads, -1, size)
     work = _aligned if batch.aligned else _gathered
-    result = work(batch, layer, asked, sliding_window)
+    result = work(batch, layer, queries, sliding_window)
     out = torch.zeros_like(query[0].transpose(0, 1), memory_format=torch.contiguous_format)
     out[:rows] = result.reshape(rows, -1, size)
     batch.layers_seen += 1
     return out[None], None
 
 
-def _aligned(batch: AttentionBatch, layer: int, asked: Tensor, window: int | None) -> Tensor:
+def _aligned(batch: AttentionBatch, layer: int, queries: Tensor, window: int | None) -> Tensor:
     """Row i is slot i: all blocks of all slots in one product, straight out of the cache."""
-    rows, heads, group, size = asked.shape
+    rows, heads, group, size = queries.shape
     blocks = batch.blocks
     keys = batch.cache.keys[layer][:blocks].view(-1, BLOCK, size)
     values = batch.cache.values[layer][:blocks].view(-1, BLOCK, size)
-    queries = asked.expand(blocks, -1, -1, -1, -1).reshape(-1, group, size)
-    scores = torch.bmm(queries, keys.transpose(1, 2)).view(blocks, rows, heads, group, BLOCK)
+    expanded = queries.expand(blocks, -1, -1, -1, -1).reshape(-1, group, size)
+    scores = torch.bmm(expanded, keys.transpose(1, 2)).view(blocks, rows, heads, group, BLOCK)
     weights = _weights(scores, batch.hidden(window))
-    parts = torch.bmm(weights.view(-1, group, BLOCK), values).view(blocks, *asked.shape)
+    parts = torch.bmm(weights.view(-1, group, BLOCK), values).view(blocks, *queries.shape)
     sums = weights.sum(-1, keepdim=True)
     total, mass = parts[0], sums[0]
     for block in range(1, blocks):
@@ -174,17 +174,17 @@ def _aligned(batch: AttentionBatch, layer: int, asked: Tensor, window: int | Non
     return total / mass
 
 
-def _gathered(batch: AttentionBatch, layer: int, asked: Tensor, window: int | None) -> Tensor:
+def _gathered(batch: AttentionBatch, layer: int, queries: Tensor, window: int | None) -> Tensor:
     """Any rows, block by block, and only those rows that have the block."""
-    scores = asked.new_full((batch.blocks, *asked.shape[:3], BLOCK), float("-inf"))
+    scores = queries.new_full((batch.blocks, *queries.shape[:3], BLOCK), float("-inf"))
     for block in range(batch.blocks):
         keys = batch.cache.keys[layer][block]
-        _products(batch, block, asked, keys, out=scores[block], flip=True)
+        _products(batch, block, queries, keys, out=scores[block], flip=True)
     weights = _weights(scores, batch.hidden(window))
     sums = weights.sum(-1, keepdim=True)
-    total, mass = torch.zeros_like(asked), sums[0]
+    total, mass = torch.zeros_like(queries), sums[0]
     for block in range(batch.blocks):
-        part = torch.zeros_like(asked)
+        part = torch.zeros_like(queries)
         values = batch.cache.values[layer][block]
         _products(batch, block, weights[block], values, out=part, flip=False)
         total = total + part

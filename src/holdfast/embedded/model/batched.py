@@ -26,7 +26,7 @@ _IDLE = -1
 
 
 class Row(Struct, frozen=True):
-    """One token at its place."""
+    """One token at its position."""
 
     token: int
     slot: int
@@ -39,7 +39,7 @@ class Passes:
     def __init__(self, model: LoadedModel, *, slots: int):
         self.narrow = _narrow(slots)
         self.widths = [self.narrow]
-        """Ascending. Those beside `narrow` are added by whoever has tried them."""
+        """Ascending. Those beside `narrow` are added by `verify_batched`."""
         self.layers_seen = 0
         """How many layers of the last pass called this engine's attention."""
         self._network = model.network

@@ -13,36 +13,12 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from holdfast.embedded.model import attention, verify_batched, verify_sequential
+from holdfast.embedded.model import attention, verify_sequential
 from holdfast.embedded.model.batched import Passes, Row
 from holdfast.embedded.model.kv_cache import BLOCK
 from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.model.sequential import SoloPasses
 from holdfast.records.errors import HoldfastError
-
-
-def passes(model: LoadedModel, *, slots: int) -> Passes | SoloPasses:
-    """What the folder promises, not yet tried."""
-    return SoloPasses(model, slots=slots) if model.solo else Passes(model, slots=slots)
-
-
-def proved(
-    model: LoadedModel, tried: Passes | SoloPasses
-) -> tuple[LoadedModel, Passes | SoloPasses]:
-    """The same, tried; or the model marked to be run alone, and passes for that. Raises
-    `UsageError` for what cannot be served in either way."""
-    if isinstance(tried, Passes):
-        try:
-            verify_batched.check(model, tried)
-        except verify_batched.Unfit as unfit:
-            model.network.set_attn_implementation("eager")
-            model = replace(model, why_solo=str(unfit))
-            tried = SoloPasses(model, slots=tried.narrow)
-        else:
-            return model, tried
-    tried.stride = verify_sequential.check(model)
-    return model, tried
-
 
 _LENGTH = BLOCK + 6
 _DECODED = 8
@@ -51,6 +27,29 @@ _TOLERANCE = 2e-3
 
 class Unfit(HoldfastError):
     """The model's sequences must not share a pass; the message says why."""
+
+
+def passes(model: LoadedModel, *, slots: int) -> Passes | SoloPasses:
+    """As the folder promises, not yet verified."""
+    return SoloPasses(model, slots=slots) if model.solo else Passes(model, slots=slots)
+
+
+def verify(
+    model: LoadedModel, tried: Passes | SoloPasses
+) -> tuple[LoadedModel, Passes | SoloPasses]:
+    """The same, verified; or the model marked to be run alone, and passes for that. Raises
+    `UsageError` for what cannot be served in either way."""
+    if isinstance(tried, Passes):
+        try:
+            check(model, tried)
+        except Unfit as unfit:
+            model.network.set_attn_implementation("eager")
+            model = replace(model, why_solo=str(unfit))
+            tried = SoloPasses(model, slots=tried.narrow)
+        else:
+            return model, tried
+    tried.stride = verify_sequential.check(model)
+    return model, tried
 
 
 def check(model: LoadedModel, passes: Passes) -> None:
@@ -117,9 +116,9 @@ def _crowded(passes: Passes, ids: list[int], *, slots: int, width: int) -> list[
 
 def _equal(alone: list[Tensor], crowded: list[list[Tensor]]) -> bool:
     return all(
-        torch.equal(one, other)
+        torch.equal(expected, logits)
         for found in crowded
-        for one, other in zip(alone, found, strict=True)
+        for expected, logits in zip(alone, found, strict=True)
     )
 
 
@@ -130,14 +129,14 @@ def _check_reference(model: LoadedModel, ours: Tensor, ids: list[int]) -> None:
     network.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
-            given = torch.tensor([ids, [*ids[:half], *reversed(ids[half:])]], device=ours.device)
-            theirs, ahead = network(input_ids=given, use_cache=False).logits
+            pair = torch.tensor([ids, [*ids[:half], *reversed(ids[half:])]], device=ours.device)
+            reference, ahead = network(input_ids=pair, use_cache=False).logits
     finally:
         network.set_attn_implementation(attention.NAME)
-    difference = float((ours.log_softmax(-1) - theirs[-1].log_softmax(-1)).abs().max())
+    difference = float((ours.log_softmax(-1) - reference[-1].log_softmax(-1)).abs().max())
     if not difference < _TOLERANCE:
         raise _unfit(f"its logprobs are off by {difference:.3g}")
-    if half and verify_sequential.later_shows(theirs[:half], ahead[:half]):
+    if half and verify_sequential.later_shows(reference[:half], ahead[:half]):
         raise _unfit("its own looks at later tokens")
 
 

@@ -42,13 +42,15 @@ def check(model: LoadedModel) -> int:
         passes.logits(other[: half + 1])
         again = passes.logits(ids)
     except Exception as error:
-        raise _refused(model, f"{type(error).__name__}: {error}".splitlines()[0]) from error
+        raise _unservable(model, f"{type(error).__name__}: {error}".splitlines()[0]) from error
     if whole.shape != (length, model.vocabulary):
-        raise _refused(model, f"it gives numbers of the shape {list(whole.shape)}, not logits")
+        raise _unservable(model, f"it gives numbers of the shape {list(whole.shape)}, not logits")
     if not torch.equal(whole, again):
-        raise _refused(model, "on this machine the same tokens do not give the same numbers twice")
+        raise _unservable(
+            model, "on this machine the same tokens do not give the same numbers twice"
+        )
     if half and later_shows(whole[:half], ahead[:half]):
-        raise _refused(
+        raise _unservable(
             model, "it is no causal LM: later tokens show in the results of earlier ones"
         )
     if not model.steady:
@@ -69,10 +71,10 @@ def _tolerance(passes: SoloPasses, ids: list[int], other: list[int], whole: Tens
     return min(_TOLERANCE, _FORGETTING * float(effects.median())) if len(effects) else _TOLERANCE
 
 
-def later_shows(one: Tensor, other: Tensor) -> bool:
+def later_shows(left: Tensor, right: Tensor) -> bool:
     """Whether logits [tokens, vocabulary] of the same tokens before different ones differ by more
     than rounding, at most of the places: at a few, even experts may be chosen otherwise by it."""
-    return not bool(_apart(one, other).median() < _LATER_SHOWS)
+    return not bool(_apart(left, right).median() < _LATER_SHOWS)
 
 
 def _off(
@@ -93,7 +95,7 @@ def _off(
     finally:
         for slot in range(_SLOTS):
             passes.cache.clean(slot)
-    same = all(torch.equal(alone, one) for one in found)
+    same = all(torch.equal(alone, logits) for logits in found)
     return float(_apart(alone, whole[cut - 1 : len(ids)]).max()) if same else math.inf
 
 
@@ -117,11 +119,11 @@ def _beside(passes: SoloPasses, ids: list[int], other: list[int], cut: int) -> T
     return torch.cat(found[cut - 1 - half :])
 
 
-def _apart(one: Tensor, other: Tensor) -> Tensor:
+def _apart(left: Tensor, right: Tensor) -> Tensor:
     """For each position, by how much the logprobs differ."""
-    return (one.log_softmax(-1) - other.log_softmax(-1)).abs().amax(-1)
+    return (left.log_softmax(-1) - right.log_softmax(-1)).abs().amax(-1)
 
 
-def _refused(model: LoadedModel, why: str) -> UsageError:
+def _unservable(model: LoadedModel, why: str) -> UsageError:
     kind = getattr(model.network.config, "model_type", "?")
     return UsageError(f"{model.path} ({kind}) cannot be served: {why}")

@@ -17,24 +17,28 @@ _LANES = 64
 _NONE = float("-inf")
 
 
-def draw(logits: Tensor, asked: Sequence[tuple[TokenSampling, int]]) -> list[Drawn | None]:
-    """One token for each row. `asked` has each row's sampling and the token's absolute position.
+def draw(logits: Tensor, requests: Sequence[tuple[TokenSampling, int]]) -> list[Drawn | None]:
+    """One token for each row. `requests` has each row's sampling and the token's absolute position.
 
     Logprobs are of the distribution that was sampled from; for greedy rows, of temperature 1. A row
     whose logits are not finite gives None.
     """
-    scaled = _scaled(logits, [sampling for sampling, _ in asked])
+    scaled = _scaled(logits, [sampling for sampling, _ in requests])
     weights, cumulative = _weights(scaled)
-    nucleus = [i for i, (one, _) in enumerate(asked) if one.top_p < 1.0 and one.temperature > 0]
+    nucleus = [
+        i
+        for i, (sampling, _) in enumerate(requests)
+        if sampling.top_p < 1.0 and sampling.temperature > 0
+    ]
     if nucleus:
-        outside = _outside(weights[nucleus], [asked[i][0].top_p for i in nucleus])
+        outside = _outside(weights[nucleus], [requests[i][0].top_p for i in nucleus])
         scaled[nucleus] = scaled[nucleus].masked_fill(outside, _NONE)
         weights[nucleus] = weights[nucleus].masked_fill(outside, 0.0)
         cumulative[nucleus] = weights[nucleus].cumsum(-1)
     totals = cumulative[:, -1:]
-    chosen = _chosen(scaled, cumulative, totals, asked)
+    chosen = _chosen(scaled, cumulative, totals, requests)
     logprobs = scaled - totals.log()
-    return _drawn(logprobs, chosen, [sampling for sampling, _ in asked])
+    return _drawn(logprobs, chosen, [sampling for sampling, _ in requests])
 
 
 def _scaled(logits: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
@@ -42,7 +46,9 @@ def _scaled(logits: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
     rows, vocabulary = logits.shape
     padded = -(-vocabulary // _LANES) * _LANES
     temperature = torch.tensor(
-        [[one.temperature or 1.0] for one in samplings], dtype=torch.float64, device=logits.device
+        [[sampling.temperature or 1.0] for sampling in samplings],
+        dtype=torch.float64,
+        device=logits.device,
     )
     scaled = torch.full((rows, padded), _NONE, dtype=torch.float64, device=logits.device)
     scaled[:, :vocabulary] = logits
@@ -67,21 +73,24 @@ def _outside(weights: Tensor, top_p: Sequence[float]) -> Tensor:
 
 
 def _chosen(
-    scaled: Tensor, cumulative: Tensor, totals: Tensor, asked: Sequence[tuple[TokenSampling, int]]
+    scaled: Tensor,
+    cumulative: Tensor,
+    totals: Tensor,
+    requests: Sequence[tuple[TokenSampling, int]],
 ) -> list[int]:
     """By inverting the cumulative sum: the first token whose sum lies above the random number."""
     device = scaled.device
-    numbers = [[seeded_random.uniform(one.seed, position)] for one, position in asked]
+    numbers = [[seeded_random.uniform(sampling.seed, position)] for sampling, position in requests]
     target = torch.tensor(numbers, dtype=torch.float64, device=device) * totals
     # Rounding must not carry a number close to 1 past the last token that has any weight.
     target = torch.minimum(target, torch.nextafter(totals, torch.zeros_like(totals)))
     sampled = torch.searchsorted(cumulative, target, right=True)[:, 0].tolist()
-    if all(one.temperature for one, _ in asked):
+    if all(sampling.temperature for sampling, _ in requests):
         return list(sampled)
     greedy = scaled.argmax(-1).tolist()
     return [
-        best if one.temperature == 0 else drawn
-        for (one, _), best, drawn in zip(asked, greedy, sampled, strict=True)
+        best if sampling.temperature == 0 else drawn
+        for (sampling, _), best, drawn in zip(requests, greedy, sampled, strict=True)
     ]
 
 
