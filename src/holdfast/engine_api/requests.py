@@ -105,7 +105,7 @@ class GenerateRequest(Struct, kw_only=True):
 
 
 def ends_with_usage(body: OpenAIRequest | GenerateRequest) -> bool:
-    """Whether the response is a stream whose last chunk has the usage."""
+    """Whether the response is a stream with the usage in its last chunk."""
     return bool(body.stream and body.stream_options and body.stream_options.include_usage)
 
 

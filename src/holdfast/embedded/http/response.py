@@ -145,8 +145,8 @@ class EngineResponse:
     def _score(self, drawn: Drawn, count: int) -> TokenScore:
         """With `count` candidates: the sampled token first, then the most likely others."""
         sampled = self._candidate(drawn)
-        others = [self._candidate(other) for other in drawn.top if other.token != drawn.token]
-        return replace(sampled, top=(sampled, *others)[:count])
+        rest = [self._candidate(other) for other in drawn.top if other.token != drawn.token]
+        return replace(sampled, top=(sampled, *rest)[:count])
 
     def _candidate(self, candidate: Drawn | TokenCandidate) -> TokenScore:
         text = _text(self._decode, candidate.token)

@@ -115,7 +115,7 @@ class Passes:
 
 
 def _narrow(slots: int) -> int:
-    """A width whose rows all fill vector registers alike, so that none is a remainder."""
+    """A width at which all rows fill vector registers alike, so that none is a remainder."""
     if slots > _LANES:
         return -(-slots // _LANES) * _LANES
     return max(4, 1 << (slots - 1).bit_length())

@@ -21,7 +21,7 @@ def draw(logits: Tensor, requests: Sequence[tuple[TokenSampling, int]]) -> list[
     """One token for each row. `requests` has each row's sampling and the token's absolute position.
 
     Logprobs are of the distribution that was sampled from; for greedy rows, of temperature 1. A row
-    whose logits are not finite gives None.
+    with logits that are not finite gives None.
     """
     scaled = _scaled(logits, [sampling for sampling, _ in requests])
     weights, cumulative = _weights(scaled)
@@ -63,7 +63,7 @@ def _weights(scaled: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _outside(weights: Tensor, top_p: Sequence[float]) -> Tensor:
-    """Which tokens are not in the smallest set whose mass reaches top_p; ties by token id."""
+    """The tokens outside of the smallest set with a mass of top_p; ties by token id."""
     ordered, order = weights.sort(dim=-1, descending=True, stable=True)
     sums = ordered.cumsum(-1)
     limit = torch.tensor(top_p, dtype=torch.float64, device=weights.device)[:, None] * sums[:, -1:]
@@ -78,7 +78,7 @@ def _chosen(
     totals: Tensor,
     requests: Sequence[tuple[TokenSampling, int]],
 ) -> list[int]:
-    """By inverting the cumulative sum: the first token whose sum lies above the random number."""
+    """By inverting the cumulative sum: the first token with a sum above the random number."""
     device = scaled.device
     numbers = [[seeded_random.uniform(sampling.seed, position)] for sampling, position in requests]
     target = torch.tensor(numbers, dtype=torch.float64, device=device) * totals
