@@ -90,9 +90,9 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
         try:
             await web.SockSite(runner, sock, backlog=_BACKLOG).start()
         except OSError as error:  # Another process bound the same port, and listened first.
-            raise _taken(settings, error) from error
+            raise _port_error(settings, error) from error
         host, port = runner.addresses[0][:2]
-        print(f"serving {name} at http://{_bracketed(host)}:{port}", flush=True)  # noqa: T201
+        print(f"serving {name} at http://{_bracket(host)}:{port}", flush=True)  # noqa: T201
         await stop.wait()
         # First the engine, so that requests in flight are answered with what they have.
         await asyncio.to_thread(engine.close)
@@ -128,11 +128,11 @@ def _bind(settings: ServeSettings) -> socket.socket:
         sock.bind((settings.host, settings.port))
     except OSError as error:
         sock.close()
-        raise _taken(settings, error) from error
+        raise _port_error(settings, error) from error
     return sock
 
 
-def _taken(settings: ServeSettings, error: OSError) -> UsageError:
+def _port_error(settings: ServeSettings, error: OSError) -> UsageError:
     return UsageError(
         f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); --port 0 takes a "
         "free one"
@@ -154,7 +154,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _bracketed(host: str) -> str:
+def _bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 

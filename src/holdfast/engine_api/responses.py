@@ -91,7 +91,7 @@ class ResponseShape(Struct, frozen=True, kw_only=True):
             return []
         return [{**self._head(kind), "usage": usage, "system_fingerprint": self.fingerprint}]
 
-    def _fingerprinted(self, chunk: JsonObject, output: ChoiceOutput) -> JsonObject:
+    def _add_fingerprint(self, chunk: JsonObject, output: ChoiceOutput) -> JsonObject:
         if output.finish_reason is not None and not self.usage_chunk:
             chunk["system_fingerprint"] = self.fingerprint
         return chunk
@@ -109,7 +109,7 @@ class CompletionsShape(ResponseShape, frozen=True, kw_only=True):
             **self._head(self.kind, *map(self._whole_choice, choices)),
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
-            "usage": _detailed(usage),
+            "usage": _with_details(usage),
             "kv_transfer_params": None,
             "ec_transfer_params": None,
             "metrics": None,
@@ -118,7 +118,7 @@ class CompletionsShape(ResponseShape, frozen=True, kw_only=True):
     def chunk(self, output: ChoiceOutput) -> JsonObject:
         ids = {"prompt_token_ids": output.prompt_token_ids, "token_ids": output.token_ids}
         choice = output.with_versions({**self._choice(output), **ids})
-        return self._fingerprinted(self._head(self.kind, choice), output)
+        return self._add_fingerprint(self._head(self.kind, choice), output)
 
     def closing(self, usage: JsonObject) -> list[JsonObject]:
         return self._last(self.kind, usage)
@@ -156,7 +156,7 @@ class ChatShape(ResponseShape, frozen=True, kw_only=True):
             **self._head("chat.completion", *map(self._whole_choice, choices)),
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
-            "usage": _detailed(usage),
+            "usage": _with_details(usage),
             "prompt_logprobs": None,
             "prompt_token_ids": choices[0].prompt_token_ids,
             "prompt_text": None,
@@ -179,7 +179,7 @@ class ChatShape(ResponseShape, frozen=True, kw_only=True):
         if output.finish_reason is not None:
             choice = output.with_versions({**choice, "stop_reason": output.stop_reason})
         choice["token_ids"] = output.token_ids
-        return self._fingerprinted(self._head(self.kind, choice), output)
+        return self._add_fingerprint(self._head(self.kind, choice), output)
 
     def closing(self, usage: JsonObject) -> list[JsonObject]:
         return self._last(self.kind, usage)
@@ -224,7 +224,7 @@ class GenerateShape(ResponseShape, frozen=True, kw_only=True):
             "request_id": self.id,
             "model": self.model,
             "created": self.created,
-            "usage": _detailed(usage),
+            "usage": _with_details(usage),
             "prompt_logprobs": None,
             "prompt_token_id_logprobs": None,
             "prompt_token_ids": choices[0].prompt_token_ids,
@@ -269,7 +269,7 @@ def usage(prompt_tokens: int, completion_tokens: int) -> JsonObject:
     }
 
 
-def _detailed(usage: JsonObject) -> JsonObject:
+def _with_details(usage: JsonObject) -> JsonObject:
     return {**usage, "prompt_tokens_details": None, "completion_tokens_details": None}
 
 

@@ -102,7 +102,7 @@ class Passes:
         tokens = [max(row.token, 0) for row in rows]
         ids = torch.tensor([tokens + padding], device=self._device)
         places = torch.tensor([[row.position for row in rows] + padding], device=self._device)
-        with torch.inference_mode(), attention.entered(batch):
+        with torch.inference_mode(), attention.use_batch(batch):
             answer = self._network(
                 input_ids=ids,
                 position_ids=places,

@@ -141,16 +141,16 @@ def _network(path: Path, why_solo: str) -> tuple[Any, str]:
     """The network, and why it is to be run alone. With its own attention if there is a reason
     already, or if that cannot be replaced."""
     if why_solo:
-        return _loaded(path, "eager"), why_solo
+        return _load_network(path, "eager"), why_solo
     try:
-        network = _loaded(path, attention.NAME)
+        network = _load_network(path, attention.NAME)
         if _exchangeable(network):
             return network, ""
     except UsageError as error:
         # transformers names the attention that it cannot use.
         if attention.NAME not in str(error.__cause__):
             raise
-    return _loaded(path, "eager"), "its attention cannot be replaced by another"
+    return _load_network(path, "eager"), "its attention cannot be replaced by another"
 
 
 def _exchangeable(network: Any) -> bool:
@@ -163,7 +163,7 @@ def _exchangeable(network: Any) -> bool:
     return let_go
 
 
-def _loaded(path: Path, attending: str) -> Any:
+def _load_network(path: Path, attending: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:

@@ -47,14 +47,14 @@ class Memory(Struct, frozen=True):
     start: int = 0
     before: Held = {}
 
-    def copied(self) -> "Memory":
-        return Memory(self.length, _copied(self.held), self.start, self.before)
+    def copy(self) -> "Memory":
+        return Memory(self.length, _copy(self.held), self.start, self.before)
 
     def of_blocks(self) -> "Memory":
         """That of its whole blocks only."""
         if self.length == self.start:
             return self
-        return Memory(self.start, _copied(self.before), self.start, self.before)
+        return Memory(self.start, _copy(self.before), self.start, self.before)
 
 
 class SlotMemory:
@@ -71,7 +71,7 @@ class SlotMemory:
         known = (self.memory, self.prompt)
         fitting = [memory for memory in known if memory.length <= position]
         fitting += [m.of_blocks() for m in known if m.start <= position < m.length]
-        return max(fitting, key=lambda memory: memory.length, default=Memory()).copied()
+        return max(fitting, key=lambda memory: memory.length, default=Memory()).copy()
 
     def cut(self, position: int) -> None:
         """Forgets the tokens from a position on."""
@@ -160,7 +160,7 @@ class SoloPasses:
         for token in slot.tokens[slot.memory.length : before]:
             self._step(slot, token)
         if ends_prompt:
-            slot.prompt = slot.memory.copied()
+            slot.prompt = slot.memory.copy()
         return self._step(slot, slot.tokens[-1])
 
     def _read_blocks(self, slot: SlotMemory, length: int) -> None:
@@ -183,7 +183,7 @@ class SoloPasses:
         return logits
 
     def _put_aside(self, held: Held) -> Held:
-        return _copied(held) if self.stride > 1 else {}
+        return _copy(held) if self.stride > 1 else {}
 
     def _read(self, tokens: Sequence[int], held: Held) -> tuple[Held, Tensor]:
         """The memory after these tokens, in which the one before them is used up; and the logits
@@ -200,6 +200,6 @@ class SoloPasses:
         return torch.tensor([list(tokens)], device=self._device)
 
 
-def _copied(held: Held) -> Held:
+def _copy(held: Held) -> Held:
     with torch.inference_mode():
         return copy.deepcopy(held)

@@ -12,7 +12,7 @@ from holdfast.records.errors import UsageError
 
 Plan = list[tuple[Tensor, Tensor]]
 """Where to, what."""
-_NAMED = 3
+_MAX_NAMED = 3
 
 
 def read(folder: Path) -> dict[str, Tensor]:
@@ -51,7 +51,9 @@ def read_converted(network: Any, folder: Path) -> dict[str, Tensor]:
         raise UsageError(f"{folder} does not fit the model: {error}".splitlines()[0]) from error
     _check_names(unknown=info["unexpected_keys"], missing=info["missing_keys"])
     if wrong := sorted(map(str, info["mismatched_keys"])):
-        raise UsageError(f"weights of another shape than the model's: {', '.join(wrong[:_NAMED])}")
+        raise UsageError(
+            f"weights of another shape than the model's: {', '.join(wrong[:_MAX_NAMED])}"
+        )
     return dict(loaded.state_dict())
 
 
@@ -83,9 +85,11 @@ def apply(steps: Plan) -> None:
 
 def _check_names(*, unknown: Collection[str] = (), missing: Collection[str] = ()) -> None:
     if unknown:
-        raise UsageError(f"the model has no weights called {', '.join(sorted(unknown)[:_NAMED])}")
+        raise UsageError(
+            f"the model has no weights called {', '.join(sorted(unknown)[:_MAX_NAMED])}"
+        )
     if missing:
-        raise UsageError(f"the new weights lack {', '.join(list(missing)[:_NAMED])}")
+        raise UsageError(f"the new weights lack {', '.join(list(missing)[:_MAX_NAMED])}")
 
 
 def _check(name: str, source: Tensor, target: Tensor) -> None:

@@ -23,7 +23,7 @@ def draw(logits: Tensor, requests: Sequence[tuple[TokenSampling, int]]) -> list[
     Logprobs are of the distribution that was sampled from; for greedy rows, of temperature 1. A row
     with logits that are not finite gives None.
     """
-    scaled = _scaled(logits, [sampling for sampling, _ in requests])
+    scaled = _scale(logits, [sampling for sampling, _ in requests])
     weights, cumulative = _weights(scaled)
     nucleus = [
         i
@@ -36,12 +36,12 @@ def draw(logits: Tensor, requests: Sequence[tuple[TokenSampling, int]]) -> list[
         weights[nucleus] = weights[nucleus].masked_fill(outside, 0.0)
         cumulative[nucleus] = weights[nucleus].cumsum(-1)
     totals = cumulative[:, -1:]
-    chosen = _chosen(scaled, cumulative, totals, requests)
+    chosen = _choose(scaled, cumulative, totals, requests)
     logprobs = scaled - totals.log()
-    return _drawn(logprobs, chosen, [sampling for sampling, _ in requests])
+    return _collect(logprobs, chosen, [sampling for sampling, _ in requests])
 
 
-def _scaled(logits: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
+def _scale(logits: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
     """Logits by temperature, less each row's largest: at most 0."""
     rows, vocabulary = logits.shape
     padded = -(-vocabulary // _LANES) * _LANES
@@ -72,7 +72,7 @@ def _outside(weights: Tensor, top_p: Sequence[float]) -> Tensor:
     return torch.empty_like(beyond).scatter_(-1, order, beyond)
 
 
-def _chosen(
+def _choose(
     scaled: Tensor,
     cumulative: Tensor,
     totals: Tensor,
@@ -94,7 +94,7 @@ def _chosen(
     ]
 
 
-def _drawn(
+def _collect(
     logprobs: Tensor, chosen: Sequence[int], samplings: Sequence[TokenSampling]
 ) -> list[Drawn | None]:
     places = torch.tensor(chosen, device=logprobs.device)[:, None].clamp_(max=logprobs.shape[1] - 1)

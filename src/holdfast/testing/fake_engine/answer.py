@@ -16,7 +16,7 @@ from holdfast.testing.fake_engine.generation import FakeGeneration
 from holdfast.testing.fake_engine.request import FakeRequest, FakeWire
 from holdfast.testing.fake_engine.schedule import FakeRun
 
-FOR_EVER = 1e9
+FOREVER_SECONDS = 1e9
 
 
 class AnswerTask(Struct):
@@ -55,7 +55,7 @@ async def _plain_interruption(task: AnswerTask, generation: FakeGeneration) -> w
     if kind == FaultKind.STREAM_ERROR:
         raise errors.engine_failed()
     if kind == FaultKind.STREAM_STALL:
-        await asyncio.sleep(task.fault.seconds or FOR_EVER)
+        await asyncio.sleep(task.fault.seconds or FOREVER_SECONDS)
     if kind in (FaultKind.STREAM_STALL, FaultKind.STREAM_CUT):
         return connection.reset(task.request)
     if kind == FaultKind.ABORT:
@@ -72,7 +72,7 @@ async def _send_spoiled(
     answer = task.wire.whole(job, wrong.join_pieces(pieces))
     body = wrong.spoil_bytes(connection.encode(answer), kind)
     if kind == FaultKind.TRUNCATED_BODY:
-        return await connection.truncated(task.request, body)
+        return await connection.send_truncated(task.request, body)
     return connection.json_bytes(body)
 
 
@@ -122,7 +122,7 @@ async def _interrupts(fault: Fault, generation: FakeGeneration, events: "_Sender
         await events.stream.end()
     else:
         if fault.kind == FaultKind.STREAM_STALL:
-            await asyncio.sleep(fault.seconds or FOR_EVER)
+            await asyncio.sleep(fault.seconds or FOREVER_SECONDS)
         events.stream.reset()
     return True
 

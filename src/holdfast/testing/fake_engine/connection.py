@@ -60,7 +60,7 @@ def hang_up(request: web.Request) -> None:
         request.transport.close()
 
 
-async def truncated(request: web.Request, body: bytes) -> web.StreamResponse:
+async def send_truncated(request: web.Request, body: bytes) -> web.StreamResponse:
     response = web.StreamResponse()
     response.content_type = "application/json"
     response.content_length = len(body)

@@ -142,8 +142,8 @@ class FakeGeneration:
             ids.append(token)
             logprobs.append(scores[mixed >> 5 & 1023])
             state = crc32(PACKED[token], state)
-            if token in stops or (texts and self._met_text()):
-                self._stopped(token)
+            if token in stops or (texts and self._matched_stop()):
+                self._stop_at(token)
                 break
         self._state = state
 
@@ -154,15 +154,15 @@ class FakeGeneration:
             self._replies[salt] = self._script.text(salt)
         return self._replies[salt]
 
-    def _met_text(self) -> str | None:
+    def _matched_stop(self) -> str | None:
         for encoded, text in self._stop_texts:
             if self.ids[-len(encoded) :] == list(encoded):
                 return text
         return None
 
-    def _stopped(self, token: int) -> None:
+    def _stop_at(self, token: int) -> None:
         self.finish_reason = "stop"
-        self._stop = self._met_text() or (token if token != END else None)
+        self._stop = self._matched_stop() or (token if token != END else None)
 
     def _attribute(self, version: str, start: int) -> None:
         if len(self.ids) == start:

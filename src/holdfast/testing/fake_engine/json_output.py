@@ -21,7 +21,7 @@ ANY: dict[str, object] = {
 """What is written where any object will do."""
 TAGS = "structural_tag"
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
-_DEEPEST = 32
+_MAX_DEPTH = 32
 
 
 def required_schema(
@@ -70,7 +70,7 @@ def check_schema(schema: dict[str, object]) -> dict[str, object]:
 def write_json(schema: Mapping[str, object], state: int) -> str:
     """JSON that fits the schema; of a structural tag, one of its tags around such JSON."""
     if schema.get("type") == TAGS:
-        return _tagged(schema, state)
+        return _write_tagged(schema, state)
     return json.dumps(_value(schema, schema, state, 0))
 
 
@@ -80,13 +80,13 @@ def parse_structural_tag(text: str) -> dict[str, object]:
         found = json.loads(text)
         write_json(found, 0)
     except (ValueError, KeyError, TypeError) as error:
-        raise _rejected(f"Invalid structural tag: {error}") from error
+        raise _grammar_error(f"Invalid structural tag: {error}") from error
     if not isinstance(found, dict) or found.get("type") != TAGS:
-        raise _rejected("Invalid structural tag")
+        raise _grammar_error("Invalid structural tag")
     return found
 
 
-def _tagged(schema: Mapping[str, Any], state: int) -> str:
+def _write_tagged(schema: Mapping[str, Any], state: int) -> str:
     form = schema["format"]
     assert form["type"] in ("tags_with_separator", "triggered_tags"), "what Holdfast asks for"
     calls = 1 if form["stop_after_first"] else 1 + mix(state) % 2
@@ -102,26 +102,26 @@ def _tagged(schema: Mapping[str, Any], state: int) -> str:
 def _value(
     schema: Mapping[str, object], root: Mapping[str, object], state: int, depth: int
 ) -> object:
-    if depth > _DEEPEST:
-        raise _rejected("it never ends")
+    if depth > _MAX_DEPTH:
+        raise _grammar_error("it never ends")
     if "$ref" in schema:
-        return _value(_referred(root, schema["$ref"]), root, state, depth + 1)
+        return _value(_resolve(root, schema["$ref"]), root, state, depth + 1)
     if "const" in schema:
         return schema["const"]
     for name in ("enum", "anyOf", "oneOf"):
         if isinstance(options := schema.get(name), list) and options:
             chosen = options[mix(state) % len(options)]
             return chosen if name == "enum" else _value(chosen, root, state, depth + 1)
-    return _typed(schema, root, state, depth)
+    return _typed_value(schema, root, state, depth)
 
 
-def _typed(
+def _typed_value(
     schema: Mapping[str, object], root: Mapping[str, object], state: int, depth: int
 ) -> object:
     kind = schema.get("type", "object")
     kind = kind[0] if isinstance(kind, list) and kind else kind
     if kind not in _TYPES:
-        raise _rejected(f"Invalid type: {kind}")
+        raise _grammar_error(f"Invalid type: {kind}")
     if kind == "object":
         return _object(schema, root, state, depth)
     if kind == "array":
@@ -162,14 +162,14 @@ def _word(state: int) -> str:
     return "".join(chr(ALPHABET[mix(crc32(b"%d" % n, state)) % 26]) for n in range(length))
 
 
-def _referred(root: Mapping[str, object], reference: object) -> Mapping[str, object]:
+def _resolve(root: Mapping[str, object], reference: object) -> Mapping[str, object]:
     found: object = root
     for name in str(reference).removeprefix("#/").split("/") if reference != "#" else ():
         found = found.get(name) if isinstance(found, dict) else None
     if not isinstance(found, dict):
-        raise _rejected(f"Cannot find definition for ref: {reference}")
+        raise _grammar_error(f"Cannot find definition for ref: {reference}")
     return found
 
 
-def _rejected(why: str) -> EngineRequestRejected:
+def _grammar_error(why: str) -> EngineRequestRejected:
     return EngineRequestRejected(400, f"Grammar error: {why}")

@@ -43,9 +43,9 @@ class FakeRun:
         before = len(self.generation.ids)
         slow = bool(self._schedule.token_delay)
         self.generation.advance(1 if slow else count, self._schedule.version)
-        self._schedule.ledger.sampled(len(self.generation.ids) - before)
+        self._schedule.ledger.count_tokens(len(self.generation.ids) - before)
         if self.generation.finish_reason is not None:
-            self._schedule.ledger.completed()
+            self._schedule.ledger.count_completion()
 
 
 class Schedule:
@@ -66,7 +66,7 @@ class Schedule:
         return len(self._runs)
 
     @asynccontextmanager
-    async def admitted(self, request_id: str, generation: FakeGeneration) -> AsyncIterator[FakeRun]:
+    async def admit(self, request_id: str, generation: FakeGeneration) -> AsyncIterator[FakeRun]:
         """Waits while the engine is paused."""
         if self.paused:
             self.waiting += 1

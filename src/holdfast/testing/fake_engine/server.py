@@ -77,10 +77,10 @@ class FakeServer:
                 # A client looks whether the endpoint exists: that is no call to sample.
                 wire.read(raw, "")
             request_id = await _id_of(request, wire)
-            self._ledger.arrived(request_id, request.path)
+            self._ledger.count_arrival(request_id, request.path)
             fault = self._plan.strike(request_id, request.path)
             if fault is not None:
-                self._ledger.struck(fault)
+                self._ledger.count_fault(fault)
             self._ledger.in_flight += 1
             try:
                 return await self._serve(request, wire, request_id, fault)
@@ -97,7 +97,7 @@ class FakeServer:
             return early
         correct = wire.read(raw, request_id)
         correct.version = self._schedule.version
-        self._ledger.understood(correct, request.path)
+        self._ledger.record_call(correct, request.path)
         correct.seed = correct.seed_or_random
         job = wrong.actual_request(correct, fault)
         generation = self._generation(job)
@@ -111,7 +111,7 @@ class FakeServer:
         )
         if job.stream and (fault is None or fault.kind != FaultKind.RESET_AFTER):
             return await self._stream(task, generation)
-        async with self._schedule.admitted(job.id, generation) as run:
+        async with self._schedule.admit(job.id, generation) as run:
             await self._wait(fault)
             return await answer.send_plain(task, run)
 
@@ -120,16 +120,16 @@ class FakeServer:
     ) -> web.StreamResponse:
         # The headers go out at once, also while the engine is paused.
         stream = connection.FakeEventStream(task.request)
-        self._ledger.stream_began()
+        self._ledger.count_stream()
         whole = False
         try:
             await stream.begin()
-            async with self._schedule.admitted(task.job.id, generation) as run:
+            async with self._schedule.admit(task.job.id, generation) as run:
                 await self._wait(task.fault)
                 whole = await answer.send_stream(task, run, stream)
         finally:
             if not whole:
-                self._ledger.stream_was_cut()
+                self._ledger.count_cut_stream()
         return stream.response
 
     async def _wait(self, fault: Fault | None) -> None:
@@ -153,7 +153,7 @@ class FakeServer:
             limit = self._options.max_model_len
             raise errors.too_long(limit, limit + 1, 0)
         if fault.kind == FaultKind.HANG:
-            await asyncio.sleep(fault.seconds or answer.FOR_EVER)
+            await asyncio.sleep(fault.seconds or answer.FOREVER_SECONDS)
         if fault.kind in (FaultKind.HANG, FaultKind.RESET_BEFORE):
             return connection.reset(request)
         return None

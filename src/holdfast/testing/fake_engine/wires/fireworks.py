@@ -113,10 +113,12 @@ def _logprobs(job: FakeRequest, piece: FakePiece) -> object:
         return {**text_logprobs(scores(piece), piece.start), "token_ids": ids}
     # Where the engine lies, there may be fewer logprobs than tokens.
     pairs = zip(piece.scored, piece.logprobs, strict=False)
-    return {"content": [_scored(job, *pair, piece.start + n) for n, pair in enumerate(pairs)]}
+    return {
+        "content": [_token_logprob(job, *pair, piece.start + n) for n, pair in enumerate(pairs)]
+    }
 
 
-def _scored(job: FakeRequest, token: int, logprob: float, offset: int) -> object:
+def _token_logprob(job: FakeRequest, token: int, logprob: float, offset: int) -> object:
     scored: dict[str, object] = {
         "token": TEXT[token],
         "logprob": logprob,

@@ -35,7 +35,9 @@ def parse_tool_calls(text: str, *, ended: bool) -> StreamedToolCalls:
         elif closed or ended:
             view.content += OPENING + block
     if not ended:
-        view.content = view.content[: len(view.content) - _held(view.content, OPENING)]
+        view.content = view.content[
+            : len(view.content) - _partial_tag_length(view.content, OPENING)
+        ]
     return view
 
 
@@ -49,11 +51,11 @@ def _call(inside: str, *, closed: bool) -> tuple[str, str] | None:
     if closed:
         raw = raw.rstrip().removesuffix("}").rstrip()
     else:
-        raw = _MAY_CLOSE.sub("", raw[: len(raw) - _held(raw, CLOSING)])
+        raw = _MAY_CLOSE.sub("", raw[: len(raw) - _partial_tag_length(raw, CLOSING)])
     return json.loads(name[1], strict=False), raw
 
 
-def _held(text: str, tag: str) -> int:
+def _partial_tag_length(text: str, tag: str) -> int:
     """How much of the end of a text may be the beginning of a tag."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if text.endswith(tag[:length]):
