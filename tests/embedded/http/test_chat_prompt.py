@@ -193,6 +193,7 @@ def test_a_call_that_is_no_call_stays_text(engine: DecodeEngine) -> None:
         ({"tools": TOOLS, "tool_choice": "required"}, 'tool_choice="required"'),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
         ({"logprobs": 3}, "body.logprobs"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),

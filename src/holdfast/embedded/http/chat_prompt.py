@@ -22,6 +22,7 @@ def parse_chat(raw: bytes, model: LoadedModel, *, served: str) -> ParsedRequest:
     tools = _tools(body)
     if body.max_completion_tokens is not None and body.max_completion_tokens < 1:
         raise invalid_parameter("max_completion_tokens", "at least 1", body.max_completion_tokens)
+    parse_request.check_range("top_logprobs", body.top_logprobs, 0, parse_request.MAX_LOGPROBS)
     if body.top_logprobs and not body.logprobs:
         raise invalid_parameter(
             "top_logprobs", "given together with logprobs=true", body.top_logprobs

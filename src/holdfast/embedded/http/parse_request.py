@@ -31,7 +31,7 @@ from holdfast.engine_api.requests import (
 
 _DEFAULT_MAX_TOKENS = 16
 _MAX_CHOICES = 1024
-_MAX_LOGPROBS = 20
+MAX_LOGPROBS = 20
 _MIN_TEMPERATURE = 1e-200
 """Logits divided by less are no numbers any more."""
 _IGNORED = frozenset(
@@ -184,8 +184,8 @@ def build(
     logprobs: int | None,
 ) -> ParsedRequest:
     """The parameters that all endpoints share, checked."""
-    n = _check_range("n", params.n, 1, _MAX_CHOICES) or 1
-    _check_range("logprobs", logprobs, 0, _MAX_LOGPROBS)
+    n = check_range("n", params.n, 1, _MAX_CHOICES) or 1
+    check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
     sampling = _sampling(params, model, max_tokens=max_tokens)
     for prompt in prompts:
         check_prompt(prompt, max_tokens=max_tokens, max_model_len=model.max_length)
@@ -211,7 +211,7 @@ def build(
 def _sampling(
     params: SamplingFields, model: LoadedModel, *, max_tokens: int | None
 ) -> TokenSampling:
-    seed = _check_range("seed", params.seed, seeded_random.SEED_LEAST, seeded_random.SEED_MOST)
+    seed = check_range("seed", params.seed, seeded_random.SEED_LEAST, seeded_random.SEED_MOST)
     temperature = 1.0 if params.temperature is None else params.temperature
     top_p = 1.0 if params.top_p is None else params.top_p
     check_sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
@@ -232,7 +232,7 @@ def _sampling(
     )
 
 
-def _check_range(name: str, value: int | None, least: int, most: int) -> int | None:
+def check_range(name: str, value: int | None, least: int, most: int) -> int | None:
     if value is not None and not least <= value <= most:
         raise errors.invalid_parameter(name, f"between {least} and {most}", value)
     return value
