@@ -84,6 +84,19 @@ def too_long(limit: int, prompt: int, max_tokens: int) -> EngineRequestRejected:
     )
 
 
+def no_images(model: str) -> EngineRequestRejected:
+    return EngineRequestRejected(400, f"{model} is not a multimodal model")
+
+
+def no_thinking_budget() -> EngineRequestRejected:
+    """Of a vLLM that does not know how its model reasons."""
+    return EngineRequestRejected(
+        400,
+        "thinking_token_budget is set but reasoning_config is not configured. Please set "
+        "--reasoning-parser and/or --reasoning-config to use thinking_token_budget.",
+    )
+
+
 def scale_out_disabled() -> EngineRequestRejected:
     message = (
         "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable "

@@ -51,6 +51,7 @@ class SamplingFields(Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     structured_outputs: StructuredOutputs | None = None
+    thinking_token_budget: int | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:

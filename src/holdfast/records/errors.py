@@ -37,11 +37,14 @@ class UsageError(HoldfastError):
     arose_here = False
 
 
+IMAGES = "images"
+
+
 class Unsupported(UsageError):
     """The policy cannot sample as it was asked to. Raised before anything is recorded.
 
-    `what` is the field of `Sampling` (or `prompt`) that asks for it; `why`, what an agent that
-    asked for it is told: it holds no path and no address.
+    `what` is the field of `Sampling` (or `prompt`, or `IMAGES`) that asks for it; `why`, what an
+    agent that asked for it is told: it holds no path and no address.
     """
 
     def __init__(self, what: str, message: str, *, why: str = ""):

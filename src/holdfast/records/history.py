@@ -386,8 +386,15 @@ def added_messages(history: History, task: Task, step: Generated) -> tuple[Messa
 
 
 def resolve(history: History, task: Task, reference: str) -> Message:
-    """A message that is recorded elsewhere: `task:2`, `tool:5`, `reply:4` or `env:6`."""
+    """A message that is recorded elsewhere: `task:2`, `tool:5`, `reply:4`, `env:6`, or `added:3:1`,
+    the second of those that generation 3 added."""
     kind, _, where = reference.partition(":")
+    if kind == "added":
+        path, _, index = where.partition(":")
+        earlier = history.steps[path]
+        assert isinstance(earlier, Generated), "messages are added by generations"
+        added = earlier.added[int(index)]
+        return resolve(history, task, added) if isinstance(added, str) else added
     if kind == "task":
         return task.messages[int(where)]
     if kind == "env":

@@ -46,7 +46,7 @@ UNFOLLOWED = [
     (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
     (RESPONSES, {"truncation": "auto"}, "truncation"),
     (RESPONSES, {"tools": [FUNCTION, *BUILT_IN[:1]]}, "tool:web_search"),
-    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking"),
+    (MESSAGES, {"thinking": {"type": "between_tools"}}, "thinking"),
     (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "s"}]}, "tool:web_search_*"),
 ]
 

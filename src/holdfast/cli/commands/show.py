@@ -249,7 +249,7 @@ def _prompt(messages: Sequence[Message], *, tools_are_steps: bool) -> list[str]:
         if message.role is Role.TOOL and tools_are_steps and not is_conversation:
             continue
         is_conversation = is_conversation or message.role is Role.ASSISTANT
-        lines.append(f"{message.role}: {message.text}")
+        lines.append(f"{message.role}: {message.readable}")
         lines += _calls(message)
     return lines
 

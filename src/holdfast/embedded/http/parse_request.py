@@ -39,7 +39,9 @@ _IGNORED = frozenset(
      "safety_identifier", "prompt_cache_key", "spaces_between_special_tokens", "stream_interval",
      "output_kind", "skip_clone")
 )  # fmt: skip
-_UNSUPPORTED = frozenset(("response_format", "structured_outputs", "reasoning_effort"))
+_UNSUPPORTED = frozenset(
+    ("response_format", "structured_outputs", "reasoning_effort", "thinking_token_budget")
+)
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),

@@ -1,9 +1,9 @@
 """When are two requests, or two conversations, the same?
 
 Clients do not send back exactly what they were told: they drop reasoning, split text into parts,
-write a call's arguments anew. What is compared is what a conversation says: roles, text, calls with
-their ids, names and arguments as values, results. Digests are chained message by message, so that
-the longest known beginning of a conversation is found by looking digests up.
+write a call's arguments anew. What is compared is what a conversation says: roles, text, images,
+calls with their ids, names and arguments as values, results. Digests are chained message by
+message, so that the longest known beginning of a conversation is found by looking digests up.
 """
 
 import hashlib
@@ -79,9 +79,14 @@ def _said(message: Message) -> bytes:
     calls = [(one.id, one.name, arguments_of(one.arguments)) for one in message.tool_calls]
     text = message.text
     # An assistant's text before its calls loses its ends in some clients.
-    return encode(
-        (str(message.role), text.strip() if calls else text, calls, message.tool_call_id or "")
+    said: tuple[object, ...] = (
+        str(message.role),
+        text.strip() if calls else text,
+        calls,
+        message.tool_call_id or "",
     )
+    # With images it counts where they stand.
+    return encode((*said, in_order(message.content)) if message.images else said)
 
 
 def arguments_of(arguments: str) -> str:

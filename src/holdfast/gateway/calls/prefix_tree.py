@@ -6,6 +6,7 @@ only what is new is rendered. One that rewrites what was said before breaks off 
 has nothing to do with any of them (a sub-agent) is a root of its own.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
@@ -23,6 +24,8 @@ from holdfast.rollout.replay.prompt import Stream
 
 Tools = tuple[dict[str, object], ...]
 OTHER_TOOLS: Tools = ({"other": "tools"},)
+ADDED = "added:"
+"""How a reference to a message begins that another generation recorded: see `history.resolve`."""
 STREAMS = 8
 """Token streams that are kept at hand; others are read from the history when they are needed."""
 
@@ -147,6 +150,47 @@ class PrefixTree:
         step = self._history.steps[path]
         assert isinstance(step, Generated), "a call is answered by generations"
         return step
+
+
+def referred_to(step: Generated) -> Iterator[str]:
+    """The generations without which this one is not whole."""
+    yield step.base
+    for item in step.added:
+        if isinstance(item, str) and item.startswith(ADDED):
+            yield item.removeprefix(ADDED).partition(":")[0]
+
+
+def _digest(message: Message) -> bytes:
+    return hashlib.blake2b(canonical.in_order(message), digest_size=16).digest()
+
+
+class RecordedImages:
+    """Where the record has messages with images, so that none is stored twice: an agent sends them
+    again with every conversation that it begins, or rewrites."""
+
+    def __init__(self, history: History, task: Task):
+        self._references: dict[bytes, str] = {}
+        for at, message in enumerate(task.messages):
+            self._add(message, f"task:{at}")
+        for step in history.generations:
+            self.add(step)
+
+    def add(self, step: Generated) -> None:
+        """Takes in what a generation recorded."""
+        for at, message in enumerate(step.added):
+            if not isinstance(message, str):
+                self._add(message, f"{ADDED}{step.path}:{at}")
+
+    def references(self, messages: Sequence[Message]) -> tuple[Message | str, ...]:
+        """The messages as they are recorded: those that the record has, by reference."""
+        return tuple(
+            self._references.get(_digest(message), message) if message.images else message
+            for message in messages
+        )
+
+    def _add(self, message: Message, reference: str) -> None:
+        if message.images:
+            self._references.setdefault(_digest(message), reference)
 
 
 def _ends(called: Called, step: Generated) -> list[bytes]:

@@ -23,7 +23,13 @@ from holdfast.gateway.calls.attempt_status import asked_in
 from holdfast.gateway.calls.call import AgentCall, Hearing, PendingCall, Which
 from holdfast.gateway.calls.digest_cache import Remembered
 from holdfast.gateway.calls.earlier_responses import KnownPast
-from holdfast.gateway.calls.prefix_tree import PrefixTree, TreePosition
+from holdfast.gateway.calls.prefix_tree import (
+    ADDED,
+    PrefixTree,
+    RecordedImages,
+    TreePosition,
+    referred_to,
+)
 from holdfast.gateway.calls.raw_prompts import BarePrompts, prompts_of
 from holdfast.gateway.calls.rejections import Refusals
 from holdfast.gateway.calls.stream import Live, Pace, begun_in
@@ -74,6 +80,7 @@ class AgentTrajectory:
         self.last_heard = session.clock.elapsed()
         """When the agent last asked something, or was last told."""
         self._tree = PrefixTree(session.history, session.task)
+        self._images = RecordedImages(session.history, session.task)
         self._calls: defaultdict[bytes, list[AgentCall]] = defaultdict(list)
         self._named: dict[str, AgentCall] = {}
         # Calls at once are not recorded in the order of their numbers, and some of them never.
@@ -228,6 +235,7 @@ class AgentTrajectory:
         )
         for step in steps:
             self._visit(step.path)
+            self._images.add(step)
         if place is None:
             self._bare_prompts.add(called)
         else:
@@ -302,7 +310,7 @@ class AgentTrajectory:
         drafts = [one for one in map(self.session.history.drafts.get, paths) if one is not None]
         first: tuple[TreePosition, list[GenerateStep]] | None = None
         for place in self._tree.places(ask.messages, asked.digests, tools=ask.tools, equal=equal):
-            turns = await _turns(asked, place, paths, speaker, self.session)
+            turns = await _turns(asked, place, paths, speaker, self.session, self._images)
             if all(one.fingerprint == turns[0].prompt.fingerprint for one in drafts):
                 return place, turns
             first = first or (place, turns)
@@ -320,11 +328,15 @@ class AgentTrajectory:
     def _visit(self, path: str) -> None:
         """What a reply goes on from is part of this attempt as well, though nobody asked for it
         again: without it, the reply would have lost its beginning."""
-        while path and path not in self._visited:
+        paths = [path]
+        while paths:
+            path = paths.pop()
+            if not path or path in self._visited:
+                continue
             self._visited.add(path)
             self.session.log.keep(path)
             step = self.session.history.steps.get(path)
-            path = step.base if isinstance(step, Generated) else ""
+            paths += referred_to(step) if isinstance(step, Generated) else ()
 
     # --- signs of life
 
@@ -384,13 +396,19 @@ async def _turns(
     paths: Sequence[str],
     speaker: Speaker,
     session: Session,
+    images: RecordedImages,
 ) -> list[GenerateStep]:
     """One for each path, all from the same prompt."""
     tools, sampling = asked.ask.tools, asked.sampling
     prompt = await place.stream.prepare(
         place.messages, tools, renderer=speaker.renderer, sampling=sampling
     )
-    added = place.stream.added(place.messages, anew=bool(prompt.prefix_break))
+    added = images.references(place.stream.added(place.messages, anew=bool(prompt.prefix_break)))
+    # Choices are recorded together: what the first one adds is referred to by the others.
+    others = tuple(
+        f"{ADDED}{paths[0]}:{at}" if not isinstance(item, str) and item.images else item
+        for at, item in enumerate(added)
+    )
     ids = place.stream.prompt_ids(prompt)
     return [
         GenerateStep(
@@ -400,7 +418,7 @@ async def _turns(
             sampling=sampling,
             tools=tools,
             messages=tuple(place.messages),
-            added=tuple(added),
+            added=added if path == paths[0] else others,
             seed_from=f"{asked.seed_from}.{path.split('.')[1]}",
             seed=asked.seed(session, path.split(".")[1]),
         )
@@ -419,6 +437,7 @@ def _sampling(run: Sampling, ask: Ask) -> Sampling:
         "top_k": ask.top_k,
         "tool_choice": ask.tool_choice or None,
         "parallel_tool_calls": None if ask.parallel_tool_calls else False,
+        "thinking_token_budget": ask.thinking_token_budget,
     }
     changes = {name: value for name, value in given.items() if value is not None}
     try:

@@ -81,6 +81,9 @@ class Ask(Struct, frozen=True):
     """Whether the first message is a response's instructions, which hold for that one alone."""
     previous: str | None = None
     """The response that it goes on from (`/v1/responses`), as the agent names it."""
+    image_param: str = ""
+    """What the request calls the first message that holds an image; "" where none does."""
+    thinking_token_budget: int | None = None
 
 
 class AnswerChoice(Struct, frozen=True):

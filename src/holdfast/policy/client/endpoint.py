@@ -56,6 +56,8 @@ _TOO_LONG = re.compile(
     r"(?i)maximum context length|context.?length|max_model_len"
     r"|(?:prompt|input)[^.]{0,80}\bis too long"
 )
+_QUERY = re.compile(r"(?i)(https?://[^\s?#\"'<>]+)[?#][^\s\"'<>]+")
+_DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
 _MAX_ANSWER = 1 << 28
 _MAX_REFUSAL = 1 << 20
 _MAX_SAID = 1_000
@@ -63,6 +65,12 @@ _MAX_ID = 512
 _EVIDENCE = 300
 _SELF = "the engine"
 _encoder = msgspec.json.Encoder()
+
+
+def _quotable(said: str) -> str:
+    """What an engine says, without secrets. It may quote an image's address, whose query can be a
+    signature, or the image itself."""
+    return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", said)))[:_MAX_SAID]
 
 
 class Endpoint:
@@ -238,7 +246,7 @@ class Endpoint:
         self, error: Unusable | EngineSays, raw: bytes
     ) -> PolicyError | BadRequest | Truncated:
         if isinstance(error, EngineSays):
-            return self._refused(error.status, redact(str(error))[:_MAX_SAID], {})
+            return self._refused(error.status, _quotable(str(error)), {})
         evidence = redact(raw[: 2 * _EVIDENCE].decode("utf-8", "replace"))[:_EVIDENCE]
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
@@ -294,7 +302,7 @@ class Endpoint:
     def _refusal(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> PolicyError | BadRequest | Truncated:
-        return self._refused(status, redact(_message(body))[:_MAX_SAID], headers)
+        return self._refused(status, _quotable(_message(body)), headers)
 
     def _refused(
         self, status: int, said: str, headers: Mapping[str, str]

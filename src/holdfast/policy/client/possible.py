@@ -23,3 +23,11 @@ def check_possible(request: Request, endpoint: Endpoint) -> None:
         raise Unsupported(what, f"this engine cannot keep a reply to tool calls; {_OTHERS}")
     if sampling.top_k and is_embedded:
         raise Unsupported("top_k", f"the embedded engine draws of all tokens; {_OTHERS}")
+    if sampling.thinking_token_budget is not None and (
+        is_embedded or endpoint.dialect.kind in (Kind.SGLANG, Kind.FIREWORKS)
+    ):
+        raise Unsupported(
+            "thinking_token_budget",
+            "this engine ends no reasoning after a number of tokens; use vLLM, started with "
+            "--reasoning-parser",
+        )

@@ -75,6 +75,8 @@ class Chat:
             body["tool_choice"] = _tool_choice(sampling)
         if not sampling.parallel_tool_calls:
             body["parallel_tool_calls"] = False
+        if sampling.thinking_token_budget is not None:
+            body["thinking_token_budget"] = sampling.thinking_token_budget
         return body
 
     def whole(self, body: bytes) -> Piece:

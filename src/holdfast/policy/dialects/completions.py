@@ -77,6 +77,8 @@ class Completions(Choices[_Answer]):
             body["structured_outputs"] = {"structural_tag": request.structure}
         if sampling.top_k:
             body["top_k"] = sampling.top_k
+        if sampling.thinking_token_budget is not None:
+            body["thinking_token_budget"] = sampling.thinking_token_budget
         if ask.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return body

@@ -78,6 +78,8 @@ class Generate(Choices[_Answer]):
             params["structured_outputs"] = {"structural_tag": request.structure}
         if sampling.top_k:
             params["top_k"] = sampling.top_k
+        if sampling.thinking_token_budget is not None:
+            params["thinking_token_budget"] = sampling.thinking_token_budget
         body: dict[str, object] = {
             "model": ask.model,
             "token_ids": ask.spelled,

@@ -78,6 +78,8 @@ class ByteRenderer:
     OPEN = 256
     END = 257
     stop_token_ids: tuple[int, ...] = (END,)
+    reasons = False
+    """Its replies hold no reasoning that could be told from their text."""
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[dict[str, object]]

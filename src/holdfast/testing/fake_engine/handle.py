@@ -70,6 +70,8 @@ class FakeEngine:
         version: str = DEFAULT_VERSION,
         seeds: Seeds = "position",
         logprobs_mode: LogprobsMode = "processed",
+        images: bool = False,
+        thinking_budgets: bool = False,
     ):
         if dialect == "fireworks" and "/" not in model:
             model = f"accounts/fireworks/models/{model}"
@@ -88,6 +90,8 @@ class FakeEngine:
             version=version,
             seeds=seeds,
             logprobs_mode=logprobs_mode,
+            images=images,
+            thinking_budgets=thinking_budgets,
         )
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None

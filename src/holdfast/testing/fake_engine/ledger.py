@@ -33,7 +33,18 @@ class Ledger:
     def record_call(self, job: FakeRequest, path: str) -> None:
         prompt, max_tokens = len(job.prompt), job.limits.max_tokens
         self.calls.append(
-            SeenCall(job.id, path, prompt, max_tokens, job.seed, job.stream, job.schema, job.effort)
+            SeenCall(
+                job.id,
+                path,
+                prompt,
+                max_tokens,
+                job.seed,
+                job.stream,
+                job.schema,
+                job.effort,
+                job.images,
+                job.thinking_token_budget,
+            )
         )
 
     def count_tokens(self, tokens: int) -> None:

@@ -44,6 +44,12 @@ class FakeOptions(Struct, frozen=True):
     logprobs_mode: LogprobsMode = "processed"
     """Of which distribution its logprobs are: vLLM's are raw by default, SGLang's
     tempered. At temperature 1, uncut, it makes no difference."""
+    images: bool = False
+    """Whether its chat wire takes images. It cannot see: another image is another prompt, no more.
+    Without it they are refused, as by an engine whose model reads text."""
+    thinking_budgets: bool = False
+    """Whether it takes `thinking_token_budget`, as vLLM does where it was told how its model
+    reasons; its replies are not cut by it."""
 
 
 class FakeStats(Struct):
@@ -80,3 +86,6 @@ class SeenCall(Struct, frozen=True):
     """What the reply has to fit, as JSON."""
     effort: str | None = None
     """Where the wire has a parameter for it: `reasoning_effort`."""
+    images: tuple[str, ...] = ()
+    """The URLs of the images in its messages."""
+    thinking_token_budget: int | None = None

@@ -45,6 +45,8 @@ class FakeRequest(Struct, kw_only=True):
     schema: dict[str, object] | None = None
     """What the reply has to fit, as JSON; None: anything goes."""
     effort: str | None = None
+    images: tuple[str, ...] = ()
+    thinking_token_budget: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     version: str = DEFAULT_VERSION

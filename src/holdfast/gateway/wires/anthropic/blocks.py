@@ -21,7 +21,9 @@ from holdfast.gateway.protocol.messages import shortened
 from holdfast.gateway.wires.anthropic.errors import bad, unsupported
 from holdfast.gateway.wires.anthropic.request import (
     AssistantTurn,
+    Base64Image,
     Counted,
+    ImageBlock,
     Said,
     SystemTurn,
     TextBlock,
@@ -30,7 +32,8 @@ from holdfast.gateway.wires.anthropic.request import (
     ToolUseBlock,
     UserTurn,
 )
-from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from holdfast.gateway.wires.images import WRONG_URL, is_image_url
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall, content_of, image
 
 INVALID = "INVALID_JSON"
 """The key under which arguments that are no JSON object are told, as Anthropic recommends it."""
@@ -58,6 +61,21 @@ def messages(asked: Counted) -> tuple[Message, ...]:
             said = None
         found += _outside(turn, names, f"messages.{number}")
     return tuple(found) if said is None else (*found, said)
+
+
+def image_param(asked: Counted) -> str:
+    """The name of the first message that holds an image; "" where none does."""
+    for number, turn in enumerate(asked.messages):
+        content = turn.content if isinstance(turn, UserTurn) else ()
+        if any(_holds_image(block) for block in content):
+            return f"messages.{number}.content"
+    return ""
+
+
+def _holds_image(block: object) -> bool:
+    if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+        return any(map(_holds_image, block.content))
+    return isinstance(block, ImageBlock)
 
 
 def blocks(message: Message) -> list[Block]:
@@ -110,15 +128,15 @@ def _outside(turn: UserTurn | SystemTurn, names: dict[str, str], where: str) -> 
     if isinstance(turn, SystemTurn):
         return [Message(Role.SYSTEM, _text(turn.content, where))]
     if isinstance(turn.content, str):
-        given: Sequence[TextBlock | ToolResultBlock] = [TextBlock(turn.content)]
+        given: Sequence[TextBlock | ImageBlock | ToolResultBlock] = [TextBlock(turn.content)]
     else:
         given = turn.content
     results = [block for block in given if isinstance(block, ToolResultBlock)]
-    text = _text([block for block in given if isinstance(block, TextBlock)], where)
-    if not results and not text:
+    content = _content([block for block in given if not isinstance(block, ToolResultBlock)], where)
+    if not results and not content:
         raise bad(where, "user messages must have non-empty content")
     found = [_result(block, names, where) for block in results]
-    return [*found, Message(Role.USER, text)] if text else found
+    return [*found, Message(Role.USER, content)] if content else found
 
 
 def _result(block: ToolResultBlock, names: dict[str, str], where: str) -> Message:
@@ -130,9 +148,9 @@ def _result(block: ToolResultBlock, names: dict[str, str], where: str) -> Messag
             f"unexpected `tool_use_id` found in `tool_result` blocks: {called}. "
             "Each `tool_result` block must have a corresponding `tool_use` block before it.",
         )
-    text = _text(block.content or "", where)
+    content = _content(block.content or "", where)
     # An error without words would read like a success.
-    told = text or ("Error" if block.is_error else "")
+    told = content or ("Error" if block.is_error else "")
     return Message(Role.TOOL, told, tool_call_id=block.tool_use_id, name=name)
 
 
@@ -155,6 +173,26 @@ def _call(block: ToolUseBlock, where: str) -> ToolCall:
     if block.caller not in (None, {"type": "direct"}):
         raise unsupported(f"{where}.content.caller")
     return ToolCall(block.id, FunctionCall(block.name, arguments_of(block.input)))
+
+
+def _content(
+    content: str | Sequence[TextBlock | ImageBlock], where: str
+) -> str | list[dict[str, object]]:
+    if isinstance(content, str):
+        return content
+    return content_of(
+        _text([block], where) if isinstance(block, TextBlock) else _image(block, where)
+        for block in content
+    )
+
+
+def _image(block: ImageBlock, where: str) -> dict[str, object]:
+    source = block.source
+    if isinstance(source, Base64Image):
+        return image(f"data:{source.media_type};base64,{source.data}")
+    if not is_image_url(source.url):
+        raise bad(f"{where}.content.source.url", WRONG_URL)
+    return image(source.url)
 
 
 def _text(content: str | Iterable[TextBlock], where: str) -> str:

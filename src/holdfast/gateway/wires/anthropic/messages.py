@@ -12,7 +12,7 @@ import msgspec
 from holdfast.gateway.protocol.messages import Answer, Ask, Known, RequestRejected
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic import errors, request
-from holdfast.gateway.wires.anthropic.blocks import blocks, messages
+from holdfast.gateway.wires.anthropic.blocks import blocks, image_param, messages
 from holdfast.gateway.wires.anthropic.stream import MessageStream, message_of, stopped, usage
 from holdfast.gateway.wires.anthropic.tools import forced, is_parallel, schemas
 
@@ -38,6 +38,8 @@ class AnthropicMessages:
             top_k=asked.top_k or None,
             tool_choice=forced(asked),
             parallel_tool_calls=is_parallel(asked),
+            thinking_token_budget=asked.thinking_token_budget,
+            image_param=image_param(asked),
             stream=bool(asked.stream),
         )
 
@@ -63,7 +65,13 @@ class AnthropicMessages:
 def count_ask(body: bytes) -> Ask:
     """A request of `/v1/messages/count_tokens`; nothing is sampled for it."""
     asked = request.counted(body)
-    return Ask(asked.model, messages(asked), schemas(asked), reasoning_effort=asked.effort)
+    return Ask(
+        asked.model,
+        messages(asked),
+        schemas(asked),
+        reasoning_effort=asked.effort,
+        image_param=image_param(asked),
+    )
 
 
 def count_answer(tokens: int) -> bytes:

@@ -24,9 +24,10 @@ from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
 from holdfast.gateway.wires.openai.formats import Effort
-from holdfast.gateway.wires.openai.messages import Told, messages, tools
+from holdfast.gateway.wires.openai.messages import Told, image_param, messages, tools
 from holdfast.gateway.wires.openai.parameters import (
     NEUTRAL,
+    Budget,
     Count,
     SamplingParameters,
     only_neutral,
@@ -52,6 +53,8 @@ class _Body(SamplingParameters, Generic[_Said], kw_only=True, forbid_unknown_fie
     reasoning_effort: Effort | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    thinking_budget: Budget | None = None
+    """Another name of `thinking_token_budget`."""
 
     # A guess of the answer that only makes it faster.
     prediction: object = None
@@ -104,9 +107,11 @@ class OpenAIChat:
             )
         shown = tools(told.tools) if told.tools else ()
         choice = tool_choice(told.tool_choice, shown)
+        said = said or messages(told.messages)
         return Ask(
             model=told.model,
-            messages=said or messages(told.messages),
+            messages=said,
+            image_param=image_param(said),
             tools=() if choice is None else shown,
             max_tokens=_max_tokens(told),
             temperature=told.temperature,
@@ -114,6 +119,7 @@ class OpenAIChat:
             stop=told.stops,
             json=told.json,
             reasoning_effort=told.reasoning_effort,
+            thinking_token_budget=_thinking_budget(told),
             top_k=told.likeliest,
             tool_choice=choice or "",
             parallel_tool_calls=told.parallel_tool_calls is not False,
@@ -165,11 +171,19 @@ def _new(sent: bytes) -> tuple[Message, ...]:
 
 
 def _max_tokens(told: _Body[Any]) -> int | None:
-    given = {one for one in (told.max_tokens, told.max_completion_tokens) if one is not None}
-    if len(given) > 1:
-        said = "'max_tokens' and 'max_completion_tokens' differ; send one of them."
-        raise wrong(said, param="max_tokens")
-    return given.pop() if given else None
+    return _either(told, "max_tokens", "max_completion_tokens")
+
+
+def _thinking_budget(told: _Body[Any]) -> int | None:
+    return _either(told, "thinking_token_budget", "thinking_budget")
+
+
+def _either(told: _Body[Any], name: str, other: str) -> int | None:
+    """The value of a parameter that has two names."""
+    sent: set[int] = {getattr(told, name), getattr(told, other)} - {None}
+    if len(sent) > 1:
+        raise wrong(f"'{name}' and '{other}' differ; send one of them.", param=name)
+    return sent.pop() if sent else None
 
 
 def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:

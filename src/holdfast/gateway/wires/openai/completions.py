@@ -82,6 +82,7 @@ class OpenAICompletions:
             stop=told.stops,
             json=told.json,
             top_k=told.likeliest,
+            thinking_token_budget=told.thinking_token_budget,
             seed=told.seed,
             n=told.n or 1,
             stream=bool(told.stream),

@@ -1,7 +1,7 @@
 """The messages and tools of chat completions, read strictly, and said again as records have them.
 
 Contents become one string: parts of text are joined, and no content is the empty one. So a turn is
-the same message however an agent's library tells it back.
+the same message however an agent's library tells it back. Only a message with images keeps parts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,9 +9,18 @@ from typing import Literal
 
 from msgspec import Struct
 
+from holdfast.gateway.wires.images import WRONG_URL, is_image_url
 from holdfast.gateway.wires.openai.errors import converted, unsupported_value, wrong
 from holdfast.gateway.wires.openai.parameters import Text, only_neutral
-from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from holdfast.records.message import (
+    IMAGE,
+    FunctionCall,
+    Message,
+    Role,
+    ToolCall,
+    content_of,
+    image,
+)
 
 _DEEPEST = 100
 """How deep a tool's schema may be: beyond it, whoever renders it runs out of stack."""
@@ -29,12 +38,17 @@ class _TextPart(_Echoed, tag="text", tag_field="type", forbid_unknown_fields=Tru
     prompt_cache_breakpoint: object = None
 
 
-class _Image(Struct, tag="image_url", tag_field="type"):
-    """Never read further: it is refused."""
+class _ImageUrl(Struct, forbid_unknown_fields=True):
+    url: Text
+    detail: str | None = None
+
+
+class _ImagePart(_Echoed, tag="image_url", tag_field="type", forbid_unknown_fields=True):
+    image_url: _ImageUrl | Text
 
 
 class _Audio(Struct, tag="input_audio", tag_field="type"):
-    """Refused."""
+    """Never read further: it is refused."""
 
 
 class _Video(Struct, tag="video_url", tag_field="type"):
@@ -49,7 +63,7 @@ class _Refusal(Struct, tag="refusal", tag_field="type"):
     """Refused."""
 
 
-_Part = _TextPart | _Image | _Audio | _Video | _File | _Refusal
+_Part = _TextPart | _ImagePart | _Audio | _Video | _File | _Refusal
 _Content = str | list[_Part]
 
 
@@ -123,13 +137,21 @@ def messages(told: Sequence[Told]) -> tuple[Message, ...]:
     return tuple(_message(one, f"messages[{place}]") for place, one in enumerate(told))
 
 
+def image_param(messages: Sequence[Message]) -> str:
+    """The name of the first message with an image; "" where none has one."""
+    found = (place for place, message in enumerate(messages) if message.images)
+    place = next(found, None)
+    return "" if place is None else f"messages[{place}].content"
+
+
 def _message(told: Told, at: str) -> Message:
-    content = _text(told.content, at)
     if isinstance(told, _Assistant):
-        return _assistant(told, content, at=at)
+        return _assistant(told, _text(told.content, at), at=at)
     if isinstance(told, _Tool):
+        content = _content(told.content, at)
         return Message(Role.TOOL, content, tool_call_id=told.tool_call_id, name=told.name)
-    return Message(_ROLES[type(told)], content, name=told.name)
+    read = _content if isinstance(told, _User) else _text
+    return Message(_ROLES[type(told)], read(told.content, at), name=told.name)
 
 
 def _assistant(told: _Assistant, content: str, *, at: str) -> Message:
@@ -150,21 +172,36 @@ def _assistant(told: _Assistant, content: str, *, at: str) -> Message:
     )
 
 
-def _text(content: _Content | None, at: str) -> str:
+def _content(content: _Content | None, at: str) -> str | list[dict[str, object]]:
     if content is None or isinstance(content, str):
         return content or ""
     if not content:
         raise wrong(f"Invalid '{at}.content': empty array.", param=f"{at}.content")
-    return "".join(_part(one, f"{at}.content[{place}]") for place, one in enumerate(content))
+    return content_of(_part(one, f"{at}.content[{place}]") for place, one in enumerate(content))
 
 
-def _part(part: _Part, at: str) -> str:
+def _text(content: _Content | None, at: str) -> str:
+    """The content of a message that holds no images."""
+    for place, part in enumerate(content) if isinstance(content, list) else ():
+        if isinstance(part, _ImagePart):
+            why = "only messages of users and tools hold images; send parts of type text."
+            raise unsupported_value(f"{at}.content[{place}].type", IMAGE, why)
+    found = _content(content, at)
+    assert isinstance(found, str), "it holds no images"
+    return found
+
+
+def _part(part: _Part, at: str) -> str | dict[str, object]:
     if isinstance(part, _TextPart):
         return part.text
-    kind = part.__struct_config__.tag
-    raise unsupported_value(
-        f"{at}.type", kind, "the model reads text only; send parts of type text."
-    )
+    if not isinstance(part, _ImagePart):
+        why = "it is read by no engine; send parts of type text or image_url."
+        raise unsupported_value(f"{at}.type", part.__struct_config__.tag, why)
+    sent = part.image_url
+    url, detail = (sent, None) if isinstance(sent, str) else (sent.url, sent.detail)
+    if not is_image_url(url):
+        raise wrong(f"Invalid '{at}.image_url': {WRONG_URL}", param=f"{at}.image_url")
+    return image(url, detail=detail)
 
 
 _HIDDEN = ("strict", "cache_control")

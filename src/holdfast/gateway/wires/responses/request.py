@@ -107,7 +107,7 @@ _NEUTRAL: dict[str, tuple[tuple[object, ...], str]] = {
     "background": ((False,), "every response is waited for; its trajectory outlives the wait."),
     "context_management": (([],), "send the input that the model is to see."),
     "conversation": ((), WHOLE_INPUT),
-    "image": ((), "the model reads text only."),
+    "image": ((), "no images are made here."),
     "moderation": ((), "nothing is moderated."),
     "prompt": ((), "no templates are kept on the server; send 'instructions' and 'input'."),
     "top_logprobs": ((0,), "only sampled tokens have logprobs; leave it out."),
@@ -133,9 +133,11 @@ def ask_of(body: bytes, known: Known | None = None) -> Ask:
         raise unsupported("prompt_cache_options.prewarm", "it asks for no answer.")
     tools = _tools(told)
     choice = tool_choice(told.tool_choice, tools)
+    messages, image_param = _messages(told, known)
     return Ask(
         model=told.model,
-        messages=_messages(told, known),
+        messages=messages,
+        image_param=image_param,
         # A model that is told of no tools calls none.
         tools=() if choice is None else tools,
         tool_choice=choice or "",
@@ -165,12 +167,12 @@ def _only_neutral(
         raise unsupported(f"{at}{name}", why)
 
 
-def _messages(told: _Body, known: Known | None) -> tuple[Message, ...]:
-    found = items.messages(told.input, known)
+def _messages(told: _Body, known: Known | None) -> tuple[tuple[Message, ...], str]:
+    found, image_param = items.messages(told.input, known)
     if not found:
         raise wrong("Invalid 'input': it says nothing; send at least one message.", param="input")
     instructions = (system(told.instructions),) if told.instructions else ()
-    return (*instructions, *_said_before(told, known), *found)
+    return (*instructions, *_said_before(told, known), *found), image_param
 
 
 def _said_before(told: _Body, known: Known | None) -> tuple[Message, ...]:

@@ -5,11 +5,12 @@ Messages are rendered by `ByteRenderer`, and tool calls parsed by it. Of candida
 sampled token is listed.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.engine_api import errors
 from holdfast.engine_api.requests import (
@@ -34,7 +35,7 @@ from holdfast.engine_api.responses import (
     usage,
 )
 from holdfast.policy.rendering.renderer import ByteRenderer
-from holdfast.records.message import Message, system
+from holdfast.records.message import IMAGE, Message, system
 from holdfast.testing.fake_engine.generation import FakePiece
 from holdfast.testing.fake_engine.json_output import required_schema
 from holdfast.testing.fake_engine.options import FakeOptions
@@ -96,12 +97,15 @@ class _VllmWire(FakeWire):
         **fields: Any,
     ) -> FakeRequest:
         ids = bool(body.return_token_ids)
+        if params.thinking_token_budget is not None and not self.options.thinking_budgets:
+            raise errors.no_thinking_budget()
         values = {
             "model": self.options.model,
             "limits": limits(max_tokens, params.stop, params.stop_token_ids),
             "seed": params.seed,
             "temperature": 1.0 if params.temperature is None else params.temperature,
             "top_p": 1.0 if params.top_p is None else params.top_p,
+            "thinking_token_budget": params.thinking_token_budget,
             "stream": bool(body.stream),
             "usage": ends_with_usage(body),
             "token_ids": ids,
@@ -176,6 +180,26 @@ class _Messages(Struct):
     messages: list[Message]
 
 
+def _messages(body: ChatRequest) -> list[Message]:
+    try:
+        return msgspec.convert({"messages": body.messages}, _Messages).messages
+    except msgspec.ValidationError as error:
+        raise errors.undecodable(error) from error
+
+
+def _visible(message: Message) -> str:
+    """The content, with a digest in the place of each image."""
+    if isinstance(message.content, str):
+        return message.content
+    urls = iter(message.images)
+    return "".join(
+        f"<image {hashlib.sha256(next(urls).encode()).hexdigest()[:16]}>"
+        if part.get("type") == IMAGE
+        else str(part.get("text", ""))
+        for part in message.content or ()
+    )
+
+
 class ChatWire(_VllmWire):
     """`vllm`: with its extensions of OpenAI's shapes."""
 
@@ -192,7 +216,11 @@ class ChatWire(_VllmWire):
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
         body = decode(raw, ChatRequest)
         check_model(body.model, self.options.model)
-        prompt = self._prompt(body)
+        messages = _messages(body)
+        images = tuple(url for message in messages for url in message.images)
+        if images and not self.options.images:
+            raise errors.no_images(body.model)
+        prompt = self._prompt(body, messages)
         room = max(1, self.options.max_model_len - len(prompt))
         ids = self._vllm and bool(body.return_token_ids)
         structured = body.structured_outputs if self._vllm else None
@@ -204,17 +232,15 @@ class ChatWire(_VllmWire):
             max_tokens=body.max_completion_tokens or body.max_tokens or room,
             schema=required_schema(body.response_format, structured),
             effort=body.reasoning_effort,
+            images=images,
             logprobs=bool(body.logprobs),
             token_ids=ids,
             prompt_ids=ids,
             tools=bool(body.tools) and body.tool_choice != "none",
         )
 
-    def _prompt(self, body: ChatRequest) -> list[int]:
-        try:
-            messages = msgspec.convert({"messages": body.messages}, _Messages).messages
-        except msgspec.ValidationError as error:
-            raise errors.undecodable(error) from error
+    def _prompt(self, body: ChatRequest, messages: list[Message]) -> list[int]:
+        messages = [structs.replace(message, content=_visible(message)) for message in messages]
         if body.reasoning_effort is not None:
             # As templates do that know it, and so that another effort is another sample.
             messages.insert(0, system(_EFFORT + body.reasoning_effort))
