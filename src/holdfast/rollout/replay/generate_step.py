@@ -256,13 +256,13 @@ def _check_calls(turn: GenerateStep, completion: Completion, message: Message) -
     )
 
 
-def _check_thinking(voice: Speaker, turn: GenerateStep, message: Message) -> None:
+def _check_thinking(speaker: Speaker, turn: GenerateStep, message: Message) -> None:
     """The same for reasoning that has to end after so many tokens. How many there were is an
     estimate: it is raised for what no engine does that knows the parameter."""
     budget, reasoning = turn.sampling.thinking_token_budget, message.reasoning
     if budget is None or not reasoning:
         return
-    encode = getattr(voice.renderer, "encode", None)
+    encode = getattr(speaker.renderer, "encode", None)
     tokens = len(encode(reasoning, whole=False)) if encode else len(reasoning) // _LONGEST_TOKEN
     if tokens > budget + budget // 8 + _THINKING_SLACK:
         raise Unsupported(

@@ -253,7 +253,8 @@ class _Conversation:
             text = _text(item.content, f"{at}.content")
             self._reply_of(item.id, fits=_has_no_words).text = text
             return
-        self._add(Message(Role(item.role), _content(item.content, f"{at}.content")), at)
+        read = _content if item.role == "user" else _text
+        self._add(Message(Role(item.role), read(item.content, f"{at}.content")), at)
         self._reply = None
 
     def _add(self, message: Message, at: str) -> None:
