@@ -57,6 +57,10 @@ class _Record(Struct, frozen=True, array_like=True, gc=False):
     """The base of all records; it carries no fields so that each lists its own in order."""
 
 
+ADDED = "added:"
+"""How a reference to a message begins that another generation added: `added:PATH:INDEX`."""
+
+
 class AttemptStarted(_Record, frozen=True, tag=1):
     attempt: int
     worker: str
@@ -97,6 +101,13 @@ class Generated(_Record, frozen=True, tag=2):
     """False: from an engine that gives no tokens, so that only its message is known."""
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
     """What its engine's logprobs have in them, whatever the sampling."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The paths of the generations without which this one is not whole."""
+        added = (item for item in self.added if isinstance(item, str) and item.startswith(ADDED))
+        base = (self.base,) if self.base else ()
+        return (*base, *(item.removeprefix(ADDED).partition(":")[0] for item in added))
 
 
 class ToolIntent(_Record, frozen=True, tag=3):

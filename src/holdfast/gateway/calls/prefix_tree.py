@@ -18,14 +18,12 @@ from holdfast.gateway.calls.raw_prompts import WIRE as BARE_WIRE
 from holdfast.records.conversation import conversation
 from holdfast.records.history import History, stream_of
 from holdfast.records.message import Message
-from holdfast.records.step import Called, Generated
+from holdfast.records.step import ADDED, Called, Generated
 from holdfast.records.task import Task
 from holdfast.rollout.replay.prompt import Stream
 
 Tools = tuple[dict[str, object], ...]
 OTHER_TOOLS: Tools = ({"other": "tools"},)
-ADDED = "added:"
-"""How a reference to a message begins that another generation recorded: see `history.resolve`."""
 STREAMS = 8
 """Token streams that are kept at hand; others are read from the history when they are needed."""
 
@@ -150,14 +148,6 @@ class PrefixTree:
         step = self._history.steps[path]
         assert isinstance(step, Generated), "a call is answered by generations"
         return step
-
-
-def referred_to(step: Generated) -> Iterator[str]:
-    """The generations without which this one is not whole."""
-    yield step.base
-    for item in step.added:
-        if isinstance(item, str) and item.startswith(ADDED):
-            yield item.removeprefix(ADDED).partition(":")[0]
 
 
 def _digest(message: Message) -> bytes:

@@ -24,11 +24,9 @@ from holdfast.gateway.calls.call import AgentCall, Hearing, PendingCall, Which
 from holdfast.gateway.calls.digest_cache import Remembered
 from holdfast.gateway.calls.earlier_responses import KnownPast
 from holdfast.gateway.calls.prefix_tree import (
-    ADDED,
     PrefixTree,
     RecordedImages,
     TreePosition,
-    referred_to,
 )
 from holdfast.gateway.calls.raw_prompts import BarePrompts, prompts_of
 from holdfast.gateway.calls.rejections import Refusals
@@ -38,7 +36,7 @@ from holdfast.gateway.calls.tool_schemas import ShownTools
 from holdfast.gateway.protocol.messages import Answer, Ask, Opening, RequestRejected
 from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import Called, Generated
+from holdfast.records.step import ADDED, Called, Generated
 from holdfast.rollout.replay import generate_step
 from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.generate_step import GenerateStep
@@ -331,12 +329,12 @@ class AgentTrajectory:
         paths = [path]
         while paths:
             path = paths.pop()
-            if not path or path in self._visited:
+            if path in self._visited:
                 continue
             self._visited.add(path)
             self.session.log.keep(path)
             step = self.session.history.steps.get(path)
-            paths += referred_to(step) if isinstance(step, Generated) else ()
+            paths += step.sources if isinstance(step, Generated) else ()
 
     # --- signs of life
 
