@@ -7,6 +7,7 @@ write is right.
 """
 
 import logging
+import math
 import time
 from typing import Protocol
 
@@ -24,6 +25,16 @@ IS_LEASED = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until 
         AND (w.lease_seconds = 0 OR w.lease_until <= :wall + 2 * w.lease_seconds) END)"""
 """Of a worker `w`, at an `Instant`. A lease that would last longer than leases do was written
 before the wall clock was set back: after a reboot, nobody waits until that time comes again."""
+
+
+SECONDS_LEFT = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until - :ticks
+    ELSE w.lease_until - :wall END)"""
+"""Of such a worker: how long its lease lasts."""
+
+
+def with_lease_end(worker: object, seconds: float) -> str:
+    """A worker's name, and until when nobody can take its work over."""
+    return f"{worker} (its lease ends in {max(0, math.ceil(seconds))} s, unless it renews it)"
 
 
 class Instant(Struct, frozen=True):

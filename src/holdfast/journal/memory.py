@@ -24,6 +24,7 @@ from holdfast.journal.journal import (
     WorkerIdentity,
     digest_of,
 )
+from holdfast.journal.lease_clock import with_lease_end
 from holdfast.journal.memory_ledger import ConsumerLedger, ReadyGroup
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import (
@@ -243,7 +244,7 @@ class MemoryJournal:
             if worker.run != run.id:
                 continue
             if until > time.monotonic() and not is_gone(worker.identity):
-                living.append(str(worker.identity))
+                living.append(with_lease_end(worker.identity, until - time.monotonic()))
             else:
                 await self.leave(worker)
         if living and not share:

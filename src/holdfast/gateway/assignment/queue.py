@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.gateway.calls.attempt_status import standing_of
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.messages import RequestRejected
+from holdfast.gateway.protocol.messages import RequestRejected, shortened
 from holdfast.gateway.server import Binding
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey
@@ -170,15 +170,15 @@ class Offers:
 
 def _not_open(task: str, sample: int) -> RequestRejected:
     words = (
-        f"task {task[:200]!r}, sample {sample} is not open: it is done, or not of this run, or its "
-        'next attempt is not begun yet, which "wait" waits for'
+        f"task {shortened(task)!r}, sample {sample} is not open: it is done, or not of this run, "
+        'or its next attempt is not begun yet, which "wait" waits for'
     )
     return RequestRejected(404, words, code="not_open")
 
 
 def taken_by_another(task: str, sample: int) -> RequestRejected:
     words = (
-        f"task {task[:200]!r}, sample {sample} has just been taken by another agent; ask again "
-        "only to replace that one"
+        f"task {shortened(task)!r}, sample {sample} has just been taken by another agent; ask "
+        "again only to replace that one"
     )
     return RequestRejected(TAKEN, words, code="taken")

@@ -21,7 +21,7 @@ from holdfast.journal.damage.accept_losses import accept, copy_to_mend, remove_c
 from holdfast.journal.damage.logs import Finding, TrajectoryState, check_log
 from holdfast.journal.damage.repair_tables import damage_of, is_beyond_repair, mend_tables
 from holdfast.journal.journal import Cut, WorkerIdentity, digest_of
-from holdfast.journal.lease_clock import IS_LEASED, BootClock
+from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, BootClock, with_lease_end
 from holdfast.journal.process import is_gone
 from holdfast.journal.sqlite.chain import COLUMNS, rows
 from holdfast.journal.sqlite.cut import mend
@@ -372,14 +372,15 @@ def _mend_cut(path: Path, loss: Loss) -> str:
 
 
 def _refuse_if_held(connection: sqlite3.Connection) -> None:
-    for run, *identity in connection.execute(
-        "SELECT r.name, w.host, w.pid, w.born, w.namespace "  # noqa: S608 - IS_LEASED is ours
+    for run, seconds, *identity in connection.execute(
+        f"SELECT r.name, {SECONDS_LEFT}, w.host, w.pid, w.born, w.namespace "  # noqa: S608 - both are ours
         f"FROM workers w JOIN runs r ON r.id = w.run WHERE {IS_LEASED}",
         BootClock().read().parameters,
     ):
         worker = WorkerIdentity(*identity)
         if not is_gone(worker):
-            raise RunHeld(f"run {run!r} is being worked on by {worker}; stop it, then repair")
+            held = f"run {run!r} is being worked on by {with_lease_end(worker, seconds)}"
+            raise RunHeld(f"{held}; stop it, then repair")
 
 
 def _cut_all(connection: sqlite3.Connection) -> Iterator[Cut]:

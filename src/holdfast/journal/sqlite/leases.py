@@ -16,7 +16,7 @@ from holdfast.journal.journal import (
     Worker,
     WorkerIdentity,
 )
-from holdfast.journal.lease_clock import IS_LEASED, Instant
+from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, Instant, with_lease_end
 from holdfast.journal.process import is_gone
 from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.runs import TASK, status_of, task_of, trajectory_rows
@@ -54,13 +54,14 @@ def _bury_the_dead(connection: sqlite3.Connection, run: int, now: Instant) -> li
     """Fences workers whose lease ran out or whose process is gone; names those that live."""
     living = []
     found = connection.execute(
-        f"SELECT id, {IS_LEASED}, host, pid, born, namespace FROM workers w WHERE run = :run",  # noqa: S608 - IS_LEASED is ours
+        f"SELECT id, {IS_LEASED}, {SECONDS_LEFT}, host, pid, born, namespace "  # noqa: S608 - both are ours
+        "FROM workers w WHERE run = :run",
         now.parameters | {"run": run},
     ).fetchall()
-    for worker, is_leased, *row in found:
+    for worker, is_leased, seconds, *row in found:
         identity = WorkerIdentity(*row)
         if is_leased and not is_gone(identity):
-            living.append(str(identity))
+            living.append(with_lease_end(identity, seconds))
         else:
             _release(connection, worker)
     return living
