@@ -23,6 +23,7 @@ POINTS = {
     "witnessed": "journal.witnessed",
     "creating": "journal.creating",
     "migrating": "journal.migrating",
+    "repairing": "journal.repairing",
     "engine.admitted": "engine.admitted",
     "engine.finished": "engine.finished",
     "export.row": "export.row",

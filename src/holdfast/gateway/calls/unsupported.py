@@ -45,11 +45,17 @@ def refusal_of(error: Exception, ask: Ask, wire: str) -> RequestRejected | None:
 def _name(what: str, ask: Ask, wire: str) -> str:
     """A field of `Sampling`, or `images`, as the request calls it."""
     if what == IMAGES:
-        return ask.image_param or ("input" if wire == "/v1/responses" else "messages")
+        return ask.image_param or _image_param(ask)
     if wire == "/v1/messages" and ask.reasoning_effort == NO_REASONING:
         # No effort has that name there: it was asked for by `thinking`.
         what = what.replace("reasoning_effort", "thinking_token_budget")
     return _NAMES.get(wire, _USUAL).get(what, what)
+
+
+def _image_param(ask: Ask) -> str:
+    """The same where messages are sent one by one, as in chat completions."""
+    place = next((place for place, message in enumerate(ask.messages) if message.images), None)
+    return "messages" if place is None else f"messages[{place}].content"
 
 
 def _unsupported(param: str, why: str) -> RequestRejected:

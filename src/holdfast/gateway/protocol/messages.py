@@ -82,7 +82,8 @@ class Ask(Struct, frozen=True):
     previous: str | None = None
     """The response that it goes on from (`/v1/responses`), as the agent names it."""
     image_param: str = ""
-    """What the request calls the first message that holds an image; "" where none does."""
+    """What the request calls the first message that holds an image, where it does not call them as
+    they stand here; "" where none does."""
     thinking_token_budget: int | None = None
 
 

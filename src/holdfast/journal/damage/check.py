@@ -16,8 +16,17 @@ from pathlib import Path
 
 from msgspec import Struct, field, structs
 
+from holdfast import crashpoint
 from holdfast.journal.damage import tables
-from holdfast.journal.damage.accept_losses import accept, copy_to_mend, remove_copy, take_mended
+from holdfast.journal.damage.accept_losses import (
+    STEP,
+    accept,
+    copy_to_mend,
+    finish_mending,
+    has_unfinished_mending,
+    remove_copy,
+    take_mended,
+)
 from holdfast.journal.damage.logs import Finding, TrajectoryState, check_log
 from holdfast.journal.damage.repair_tables import damage_of, is_beyond_repair, mend_tables
 from holdfast.journal.journal import Cut, WorkerIdentity, digest_of
@@ -296,7 +305,9 @@ def repair(path: Path) -> list[Cut]:
         mend_tables(connection, damage)
         cuts = list(_cut_all(connection))
         connection.execute("DROP INDEX records_repair")
+        crashpoint.reach(STEP)
         connection.execute("COMMIT")
+        crashpoint.reach(STEP)
     except sqlite3.Error as error:
         raise explain(error, path) from error
     finally:
@@ -312,6 +323,8 @@ def accept_loss(path: Path) -> str | None:
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
     refuse_second_name(path)
+    if has_unfinished_mending(path):
+        return _kept("was cut, and its mending was interrupted", finish_mending(path))
     loss = find_loss(path, thoroughly=True)
     if loss is None:
         return None
@@ -368,7 +381,11 @@ def _mend_cut(path: Path, loss: Loss) -> str:
     finally:
         remove_copy(copy)
     lost = sum(cut.lost for cut in cuts)
-    return f"{loss.what}; {lost} records were cut; the file as it was is kept in {kept.name}"
+    return _kept(f"{loss.what}; {lost} records were cut", kept)
+
+
+def _kept(what: str, kept: Path) -> str:
+    return f"{what}; the file as it was is kept in {kept.name}"
 
 
 def _refuse_if_held(connection: sqlite3.Connection) -> None:

@@ -120,20 +120,16 @@ class Stream:
     ) -> Prompt:
         """The next prompt, made in a thread where the conversation is a large one. Raises
         `Unsupported` for images that cannot be rendered."""
+        is_known = list(messages[: len(self._messages)]) == self._messages
+        new = messages[len(self._messages) :] if is_known else messages
         if not isinstance(renderer, MessagesOnly):
-            _check_text_only(messages)
-        size = self._size(messages) + len(msgspec.msgpack.encode(tools))
-        make = partial(self.next_prompt, messages, tools, renderer=renderer, sampling=sampling)
-        return await off_loop(make, size=size)
-
-    def _size(self, messages: Sequence[Message]) -> int:
-        """Of what may have to be rendered, in characters and, of what is known, in tokens."""
-        known = len(self._messages)
-        if list(messages[:known]) != self._messages:
-            return sum(map(size_of, messages))
+            _check_text_only(new)
         # The stream is put together here: in a thread, a copy that is made meanwhile might see
         # half of it.
-        return len(self.ids) + sum(map(size_of, messages[known:]))
+        size = sum(map(size_of, new)) + (len(self.ids) if is_known else 0)
+        size += len(msgspec.msgpack.encode(tools))
+        make = partial(self.next_prompt, messages, tools, renderer=renderer, sampling=sampling)
+        return await off_loop(make, size=size)
 
     def next_prompt(
         self,

@@ -24,7 +24,7 @@ from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
 from holdfast.gateway.wires.openai.formats import Effort
-from holdfast.gateway.wires.openai.messages import Told, image_param, messages, tools
+from holdfast.gateway.wires.openai.messages import Told, messages, tools
 from holdfast.gateway.wires.openai.parameters import (
     NEUTRAL,
     Budget,
@@ -107,11 +107,9 @@ class OpenAIChat:
             )
         shown = tools(told.tools) if told.tools else ()
         choice = tool_choice(told.tool_choice, shown)
-        said = said or messages(told.messages)
         return Ask(
             model=told.model,
-            messages=said,
-            image_param=image_param(said),
+            messages=said or messages(told.messages),
             tools=() if choice is None else shown,
             max_tokens=_max_tokens(told),
             temperature=told.temperature,

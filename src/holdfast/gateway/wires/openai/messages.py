@@ -137,13 +137,6 @@ def messages(told: Sequence[Told]) -> tuple[Message, ...]:
     return tuple(_message(one, f"messages[{place}]") for place, one in enumerate(told))
 
 
-def image_param(messages: Sequence[Message]) -> str:
-    """The name of the first message with an image; "" where none has one."""
-    found = (place for place, message in enumerate(messages) if message.images)
-    place = next(found, None)
-    return "" if place is None else f"messages[{place}].content"
-
-
 def _message(told: Told, at: str) -> Message:
     if isinstance(told, _Assistant):
         return _assistant(told, _text(told.content, at), at=at)
