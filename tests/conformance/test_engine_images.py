@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines import LONGEST, TINY, VLLM_PYTHON
-from vllm_server import VllmServer
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
@@ -17,6 +15,8 @@ from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import BadRequest
 from holdfast.records.message import Message, Role, image, user
 from holdfast.records.sampling import Sampling
+from support.conformance.engines import LONGEST, TINY, VLLM_PYTHON
+from support.conformance.vllm_server import VllmServer
 
 pytestmark = pytest.mark.vllm
 PIXEL = (

@@ -4,10 +4,10 @@ resumed, shown and exported."""
 import json
 
 import pytest
-from shell import Lab
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.testing import FakeEngine
+from support.cli.shell import Lab
 
 END = "VU5JUVVF"
 PICTURE = "data:image/jpeg;base64," + "QUJD" * 4_000 + END

@@ -1,8 +1,6 @@
 """How long a model may think, as agents ask for it: a budget that the engine holds, or no time."""
 
 import pytest
-from counter import CHAT, COMPLETIONS, MESSAGES, exchange, post
-from test_json_mode import HI, engine_behind, perform
 
 from holdfast.policy.policy import Completion
 from holdfast.policy.rendering.messages_only import MessagesOnly
@@ -11,6 +9,8 @@ from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
 from holdfast.rollout.replay import generate_step
 from holdfast.rollout.replay.speaker import Voice
+from support.gateway.counter import CHAT, COMPLETIONS, MESSAGES, exchange, post
+from support.gateway.libraries import HI, engine_behind, perform
 
 ENABLED = {"type": "enabled", "budget_tokens": 2000}
 ASKS = {

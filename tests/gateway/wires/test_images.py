@@ -5,9 +5,6 @@ import base64
 import json
 
 import pytest
-from counter import CHAT, COUNT, MESSAGES, RESPONSES, Counter, exchange, opened, post
-from stage import Play
-from test_json_mode import anthropic_client, engine_behind, openai_client, perform
 
 from holdfast.cli.commands.show import _lines
 from holdfast.engine.export.row_messages import messages_of
@@ -22,6 +19,18 @@ from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.replay.speaker import Voice
 from holdfast.testing import FakeEngine
+from support.gateway.counter import (
+    CHAT,
+    COUNT,
+    MESSAGES,
+    RESPONSES,
+    Counter,
+    exchange,
+    opened,
+    post,
+)
+from support.gateway.libraries import anthropic_client, engine_behind, openai_client, perform
+from support.rollout.stage import Play
 
 PIXELS = base64.b64encode(bytes(range(256)) * 48).decode()
 DATA = f"data:image/png;base64,{PIXELS}"

@@ -12,13 +12,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from lost_log import FRAME, Files, killed_writer, offset, taken
 
-from builders import make_tasks, ready, spec, value
 from holdfast.journal.damage.check import accept_loss, check, repair
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.schema import JournalDamaged
 from holdfast.testing import crash_points
+from support.journal.lost_log import FRAME, Files, killed_writer, offset, taken
+from support.records import make_tasks, ready, spec, value
 
 SEED = int(os.environ.get("HOLDFAST_SEED", "0")) or random.randrange(1, 10**6)
 TABLES = ("runs", "tasks", "trajectories", "records", "heads", "links", "cuts")
