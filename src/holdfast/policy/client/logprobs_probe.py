@@ -52,9 +52,9 @@ async def _sampled(
 ) -> Piece | None:
     ids = array("i", prompt)
     request = Request(ids, sampling, None, "logprobs")
-    ask = SampleRequest(request, model, ids, max_tokens=TOKENS, seed=None, stream=False)
+    attempt = SampleRequest(request, model, ids, max_tokens=TOKENS, seed=None, stream=False)
     try:
-        return dialect.whole(await post("POST", dialect.path, dialect.body(ask)))
+        return dialect.whole(await post("POST", dialect.path, dialect.body(attempt)))
     except (*UNREACHABLE, Unusable, EngineSays):
         return None
 
@@ -63,7 +63,7 @@ def _is_in(other: Piece, greedy: Piece) -> bool | None:
     """Whether what makes `other` different is in its logprobs; None: it cannot be told."""
     ids = zip(greedy.ids or (), other.ids or (), strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ids))
-    own, theirs = (-sum((one.logprobs or ())[:same]) for one in (greedy, other))
+    own, theirs = (-sum((item.logprobs or ())[:same]) for item in (greedy, other))
     if own < LEAST:
         return None
     if theirs <= UNLIKE * own:

@@ -193,7 +193,7 @@ class LiveMessage:
             self.is_over = True
             return
         said = self._renderer.parse(self._ids, prompt=self._prompt, tools=self._tools)
-        ends = [one for one in Channel if _core(_of(said, one)).endswith(text.strip())]
+        ends = [item for item in Channel if _core(_of(said, item)).endswith(text.strip())]
         if len(ends) > 1:
             return  # More text will tell.
         if not ends or not self._goes_on(said, ends[0]):
@@ -243,7 +243,7 @@ class _Signs(Struct, frozen=True):
 
 @lru_cache(maxsize=64)
 def _signs(markers: tuple[str, ...]) -> _Signs:
-    longest_first = sorted((one for one in markers if one), key=len, reverse=True)
+    longest_first = sorted((marker for marker in markers if marker), key=len, reverse=True)
     return _Signs(
         re.compile("|".join(map(re.escape, longest_first)) or r"(?!)"),
         frozenset(_beginnings(longest_first)),

@@ -46,21 +46,21 @@ _ACCOUNT = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 
 def messages(asked: Counted) -> tuple[Message, ...]:
     """The conversation: the system prompt first; results before what the user adds to them."""
-    told = _system(asked.system)
-    found = [Message(Role.SYSTEM, told)] if told else []
+    shown_content = _system(asked.system)
+    found = [Message(Role.SYSTEM, shown_content)] if shown_content else []
     names: dict[str, str] = {}
-    said: Message | None = None
+    reply: Message | None = None
     for number, turn in enumerate(asked.messages):
         if isinstance(turn, AssistantTurn):
             # Assistant turns that follow one another are one.
-            said = _assistant(turn.content, f"messages.{number}", before=said)
-            names.update((call.id, call.name) for call in said.tool_calls)
+            reply = _assistant(turn.content, f"messages.{number}", before=reply)
+            names.update((call.id, call.name) for call in reply.tool_calls)
             continue
-        if said is not None:
-            found.append(said)
-            said = None
+        if reply is not None:
+            found.append(reply)
+            reply = None
         found += _outside(turn, names, f"messages.{number}")
-    return tuple(found) if said is None else (*found, said)
+    return tuple(found) if reply is None else (*found, reply)
 
 
 def image_param(asked: Counted) -> str:
@@ -87,8 +87,8 @@ def blocks(message: Message) -> list[Block]:
     if message.text:
         found.append({"type": "text", "text": message.text})
     for call in message.tool_calls:
-        given = input_of(call.arguments)
-        found.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
+        sent = input_of(call.arguments)
+        found.append({"type": "tool_use", "id": call.id, "name": call.name, "input": sent})
     return found
 
 
@@ -109,14 +109,14 @@ def input_of(arguments: str) -> dict[str, object]:
     return {INVALID: arguments}
 
 
-def arguments_of(given: dict[str, object]) -> str:
-    if _wrapped(given):
-        return str(given[INVALID])
-    return msgspec.json.encode(given).decode()
+def arguments_of(sent: dict[str, object]) -> str:
+    if _wrapped(sent):
+        return str(sent[INVALID])
+    return msgspec.json.encode(sent).decode()
 
 
-def _wrapped(given: dict[str, object]) -> bool:
-    return len(given) == 1 and isinstance(given.get(INVALID), str)
+def _wrapped(sent: dict[str, object]) -> bool:
+    return len(sent) == 1 and isinstance(sent.get(INVALID), str)
 
 
 def _system(system: str | list[TextBlock] | None) -> str:
@@ -128,11 +128,11 @@ def _outside(turn: UserTurn | SystemTurn, names: dict[str, str], where: str) -> 
     if isinstance(turn, SystemTurn):
         return [Message(Role.SYSTEM, _text(turn.content, where))]
     if isinstance(turn.content, str):
-        given: Sequence[TextBlock | ImageBlock | ToolResultBlock] = [TextBlock(turn.content)]
+        sent: Sequence[TextBlock | ImageBlock | ToolResultBlock] = [TextBlock(turn.content)]
     else:
-        given = turn.content
-    results = [block for block in given if isinstance(block, ToolResultBlock)]
-    content = _content([block for block in given if not isinstance(block, ToolResultBlock)], where)
+        sent = turn.content
+    results = [block for block in sent if isinstance(block, ToolResultBlock)]
+    content = _content([block for block in sent if not isinstance(block, ToolResultBlock)], where)
     if not results and not content:
         raise bad(where, "user messages must have non-empty content")
     found = [_result(block, names, where) for block in results]
@@ -150,15 +150,15 @@ def _result(block: ToolResultBlock, names: dict[str, str], where: str) -> Messag
         )
     content = _content(block.content or "", where)
     # An error without words would read like a success.
-    told = content or ("Error" if block.is_error else "")
-    return Message(Role.TOOL, told, tool_call_id=block.tool_use_id, name=name)
+    shown_content = content or ("Error" if block.is_error else "")
+    return Message(Role.TOOL, shown_content, tool_call_id=block.tool_use_id, name=name)
 
 
 def _assistant(content: Said, where: str, *, before: Message | None) -> Message:
-    given = [TextBlock(content)] if isinstance(content, str) else content
-    text = _text([block for block in given if isinstance(block, TextBlock)], where)
-    reasoning = "".join(block.thinking for block in given if isinstance(block, Thinking))
-    calls = tuple(_call(block, where) for block in given if isinstance(block, ToolUseBlock))
+    sent = [TextBlock(content)] if isinstance(content, str) else content
+    text = _text([block for block in sent if isinstance(block, TextBlock)], where)
+    reasoning = "".join(block.thinking for block in sent if isinstance(block, Thinking))
+    calls = tuple(_call(block, where) for block in sent if isinstance(block, ToolUseBlock))
     if before is None:
         return Message(Role.ASSISTANT, text, tool_calls=calls, reasoning=reasoning or None)
     return structs.replace(

@@ -214,8 +214,8 @@ def _decoded(decoder: msgspec.json.Decoder[Found], body: bytes) -> Found:
 
 def _check(found: Counted) -> None:
     for name in _UNSUPPORTED:
-        given = getattr(found, name)
-        if given not in (None, [], {}) and not (name == "context_management" and _keeps_all(given)):
+        sent = getattr(found, name)
+        if sent not in (None, [], {}) and not (name == "context_management" and _keeps_all(sent)):
             raise unsupported(name)
     _check_thinking(found.thinking or {})
     _check_output(found.output_config or {})
@@ -263,7 +263,7 @@ def _check_format(form: object) -> None:
         raise bad(f"{where}.schema", "Input should be a valid dictionary")
 
 
-def _only(given: Choosing, known: tuple[str, ...], where: str) -> None:
-    for name in given:
+def _only(sent: Choosing, known: tuple[str, ...], where: str) -> None:
+    for name in sent:
         if name not in known:
             raise unknown(f"{where}.{name}")

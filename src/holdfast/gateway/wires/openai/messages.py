@@ -133,35 +133,39 @@ Told = _System | _Developer | _User | _Assistant | _Tool
 _ROLES = {_System: Role.SYSTEM, _Developer: Role.DEVELOPER, _User: Role.USER}
 
 
-def messages(told: Sequence[Told]) -> tuple[Message, ...]:
-    return tuple(_message(one, f"messages[{place}]") for place, one in enumerate(told))
+def messages(sent_message: Sequence[Told]) -> tuple[Message, ...]:
+    return tuple(_message(item, f"messages[{place}]") for place, item in enumerate(sent_message))
 
 
-def _message(told: Told, at: str) -> Message:
-    if isinstance(told, _Assistant):
-        return _assistant(told, _text(told.content, at), at=at)
-    if isinstance(told, _Tool):
-        content = _content(told.content, at)
-        return Message(Role.TOOL, content, tool_call_id=told.tool_call_id, name=told.name)
-    read = _content if isinstance(told, _User) else _text
-    return Message(_ROLES[type(told)], read(told.content, at), name=told.name)
+def _message(sent_message: Told, at: str) -> Message:
+    if isinstance(sent_message, _Assistant):
+        return _assistant(sent_message, _text(sent_message.content, at), at=at)
+    if isinstance(sent_message, _Tool):
+        content = _content(sent_message.content, at)
+        return Message(
+            Role.TOOL, content, tool_call_id=sent_message.tool_call_id, name=sent_message.name
+        )
+    read = _content if isinstance(sent_message, _User) else _text
+    return Message(
+        _ROLES[type(sent_message)], read(sent_message.content, at), name=sent_message.name
+    )
 
 
-def _assistant(told: _Assistant, content: str, *, at: str) -> Message:
-    only_neutral(told, _EMPTY, at=f"{at}.")
-    given = {one for one in (told.reasoning, told.reasoning_content) if one}
-    if len(given) > 1:
-        said = f"'{at}' has both 'reasoning' and 'reasoning_content', and they differ; send one."
-        raise wrong(said, param=f"{at}.reasoning")
+def _assistant(sent_message: _Assistant, content: str, *, at: str) -> Message:
+    only_neutral(sent_message, _EMPTY, at=f"{at}.")
+    reasonings = {item for item in (sent_message.reasoning, sent_message.reasoning_content) if item}
+    if len(reasonings) > 1:
+        text = f"'{at}' has both 'reasoning' and 'reasoning_content', and they differ; send one."
+        raise wrong(text, param=f"{at}.reasoning")
     return Message(
         Role.ASSISTANT,
         content,
         tool_calls=tuple(
-            ToolCall(one.id, FunctionCall(one.function.name, one.function.arguments))
-            for one in told.tool_calls or ()
+            ToolCall(call.id, FunctionCall(call.function.name, call.function.arguments))
+            for call in sent_message.tool_calls or ()
         ),
-        name=told.name,
-        reasoning=given.pop() if given else None,
+        name=sent_message.name,
+        reasoning=reasonings.pop() if reasonings else None,
     )
 
 
@@ -170,7 +174,7 @@ def _content(content: _Content | None, at: str) -> str | list[dict[str, object]]
         return content or ""
     if not content:
         raise wrong(f"Invalid '{at}.content': empty array.", param=f"{at}.content")
-    return content_of(_part(one, f"{at}.content[{place}]") for place, one in enumerate(content))
+    return content_of(_part(part, f"{at}.content[{place}]") for place, part in enumerate(content))
 
 
 def _text(content: _Content | None, at: str) -> str:
@@ -213,17 +217,17 @@ class _FunctionTool(Struct, tag="function", tag_field="type", forbid_unknown_fie
     cache_control: object = None
 
 
-def tools(told: Sequence[dict[str, object]]) -> tuple[dict[str, object], ...]:
+def tools(sent_message: Sequence[dict[str, object]]) -> tuple[dict[str, object], ...]:
     """The tools as they were sent, in their order of members, without `strict` and what is a hint
     to a cache.
 
     `strict` is about constrained sampling, which does not exist here: arguments are what the model
     wrote. Libraries set it on every tool, and it is nothing that a model is to read.
     """
-    if not all(_shallow(one) for one in told):
+    if not all(_shallow(item) for item in sent_message):
         raise wrong(f"'tools' is nested deeper than {_DEEPEST} levels.", param="tools")
-    converted(told, list[_FunctionTool], root="tools")
-    return tuple(_as_shown(one) for one in told)
+    converted(sent_message, list[_FunctionTool], root="tools")
+    return tuple(_as_shown(entry) for entry in sent_message)
 
 
 def _as_shown(tool: dict[str, object]) -> dict[str, object]:
@@ -237,7 +241,7 @@ def _as_shown(tool: dict[str, object]) -> dict[str, object]:
 def _shallow(value: object) -> bool:
     level: list[object] = [value]
     for _ in range(_DEEPEST):
-        level = [inner for one in level for inner in _inner(one)]
+        level = [inner for item in level for inner in _inner(item)]
         if not level:
             return True
     return False
@@ -249,4 +253,4 @@ def _inner(value: object) -> Iterator[object]:
         members = value.values()
     elif isinstance(value, list):
         members = value
-    return (one for one in members if isinstance(one, dict | list))
+    return (member for member in members if isinstance(member, dict | list))

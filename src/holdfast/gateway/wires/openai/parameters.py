@@ -131,7 +131,7 @@ def only_neutral(asked: Struct, neutral: Mapping[str, tuple[object, ...]], *, at
     """Refuses a member that asks for something, by its name; `at` is the path before the name."""
     for name, accepted in neutral.items():
         value = getattr(asked, name)
-        if value is None or any(_same(value, one) for one in accepted):
+        if value is None or any(_same(value, neutral_value) for neutral_value in accepted):
             continue
         why = _WHY.get(name, _USUAL)
         if accepted:

@@ -136,14 +136,14 @@ _KINDS = ("message", "function_call", "function_call_output", "reasoning")
 
 
 def messages(
-    told: str | list[dict[str, object]], known: Known | None = None
+    sent: str | list[dict[str, object]], known: Known | None = None
 ) -> tuple[list[Message], str]:
     """The conversation that `input` holds, or refers to, and the name of its first item that holds
     an image; "" where none does."""
-    if isinstance(told, str):
-        return [user(told)], ""
+    if isinstance(sent, str):
+        return [user(sent)], ""
     items = converted(
-        [_named(one, f"input[{place}]", known) for place, one in enumerate(told)],
+        [_named(entry, f"input[{place}]", known) for place, entry in enumerate(sent)],
         list[_Item],
         root="input",
     )
@@ -170,7 +170,7 @@ def _referred(name: str, at: str, known: Known | None) -> dict[str, object]:
     """The item that was told under this id."""
     past = known.answered(_found(_ours, name)) if known is not None else None
     items = [] if past is None else items_of(past.answer)
-    found = next((one for one in items if one["id"] == name), None)
+    found = next((item for item in items if item["id"] == name), None)
     if found is None:
         raise wrong(f"'{at}': Item with id {shown(name)} not found: {ONLY_OWN}", param=at)
     return found
@@ -234,7 +234,9 @@ class _Conversation:
         self.image_param = ""
 
     def messages(self) -> list[Message]:
-        return [one if isinstance(one, Message) else one.message() for one in self._said]
+        return [
+            message if isinstance(message, Message) else message.message() for message in self._said
+        ]
 
     def take(self, item: _Item, at: str) -> None:
         match item:
@@ -268,8 +270,8 @@ class _Conversation:
             self._reply.is_behind = True
 
     def _take_reasoning(self, item: _Reasoned) -> None:
-        summary = "\n\n".join(one.text for one in item.summary or ())
-        text = "".join(one.text for one in item.content or ()) or summary
+        summary = "\n\n".join(entry.text for entry in item.summary or ())
+        text = "".join(part.text for part in item.content or ()) or summary
         if not text:
             return
         reply = self._reply_of(item.id, follows=_has_only_thought)
@@ -308,7 +310,7 @@ def _found(pattern: Callable[[str], re.Match[str] | None], identifier: str) -> s
 def _content(content: _Content, at: str) -> str | list[dict[str, object]]:
     if isinstance(content, str):
         return content
-    return content_of(_part(one, f"{at}[{place}]") for place, one in enumerate(content))
+    return content_of(_part(part, f"{at}[{place}]") for place, part in enumerate(content))
 
 
 def _text(content: _Content, at: str) -> str:

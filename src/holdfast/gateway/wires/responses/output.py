@@ -59,7 +59,7 @@ def opening(ask: Ask, answer: Answer | Opening) -> Json:
         "temperature": ask.temperature,
         "text": {"format": _format(ask)},
         "tool_choice": _tool_choice(ask),
-        "tools": msgspec.Raw(msgspec.json.encode([_tool(one) for one in ask.tools])),
+        "tools": msgspec.Raw(msgspec.json.encode([_tool(tool) for tool in ask.tools])),
         "top_logprobs": 0,
         "top_p": ask.top_p,
         "truncation": "disabled",
