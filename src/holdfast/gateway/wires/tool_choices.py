@@ -10,7 +10,7 @@ Tools = Sequence[dict[str, object]]
 
 
 def tool_choice(choice: str | dict[str, object] | None, tools: Tools) -> str | None:
-    """As `Sampling` has it; None where no tool is to be called: the model is told of none then.
+    """As `Sampling` has it; None where no tool is to be called: the model is shown none then.
 
     OpenAI's, of chat completions and of responses."""
     if choice in (None, "auto"):

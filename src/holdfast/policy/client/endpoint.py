@@ -68,8 +68,8 @@ _encoder = msgspec.json.Encoder()
 
 
 def _quotable(said: str) -> str:
-    """What an engine says, without secrets. It may quote an image's address, whose query can be a
-    signature, or the image itself."""
+    """What an engine says, without secrets. It may quote an image, or the address of one, with a
+    query that is a signature."""
     return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", said)))[:_MAX_SAID]
 
 
@@ -212,7 +212,7 @@ class Endpoint:
             async for chunk in response.content.iter_any():
                 found = events.feed(chunk)
                 self._take_events(found, read, sampled, attempt)
-                yield  # Also at the end: whoever follows has not seen what came with it.
+                yield  # Also at the end: the caller has not seen what came with it.
                 if found and found[-1] == END:
                     return
 
@@ -369,7 +369,7 @@ def base_url(url: str) -> str:
     except ValueError:  # A port or an IPv6 address that is none.
         usable = False
     if not usable:
-        # One with an @ may hold a password in a shape that nobody can tell.
+        # One with an @ may hold a password in a shape that nobody knows.
         shown = "what was given" if "@" in url else repr(redact(url))
         raise UsageError(
             "an inference engine's address (--policy) looks like http://127.0.0.1:8000, not "

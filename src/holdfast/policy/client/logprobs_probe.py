@@ -35,7 +35,7 @@ UNLIKE = 0.25
 
 
 async def measured(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
-    """UNKNOWN where the engine answers nothing that tells, or not in time."""
+    """UNKNOWN where the engine's answers do not show it, or do not come in time."""
     for prompt in PROMPTS:
         asks = [_sampled(post, dialect, model, prompt, how) for how in (GREEDY, TEMPERED, CUT)]
         greedy, tempered, cut = await asyncio.gather(*asks)
@@ -60,7 +60,7 @@ async def _sampled(
 
 
 def _is_in(other: Piece, greedy: Piece) -> bool | None:
-    """Whether what makes `other` different is in its logprobs; None: it cannot be told."""
+    """Whether what makes `other` different is in its logprobs; None: unknown."""
     ids = zip(greedy.ids or (), other.ids or (), strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ids))
     own, theirs = (-sum((item.logprobs or ())[:same]) for item in (greedy, other))

@@ -9,7 +9,7 @@ _OTHERS = "use vLLM, SGLang or another engine that can"
 
 
 def check_possible(request: Request, endpoint: Endpoint) -> None:
-    """Raises `Unsupported`, in words that an agent may be told: they hold no address."""
+    """Raises `Unsupported`, with a message for agents: it holds no address."""
     sampling = request.sampling
     is_embedded = not endpoint.takes_json
     if sampling.json is not False and is_embedded:

@@ -147,7 +147,7 @@ def _total(meta: _Meta, ids: list[int], taken: list[int]) -> int:
 
 
 def _new(items: list[Item], seen: int, total: int) -> list[Item]:
-    """An event has everything, or only what is new; `total` tells which."""
+    """An event has everything, or only what is new; `total` shows which."""
     return items[seen:] if len(items) == total else items
 
 

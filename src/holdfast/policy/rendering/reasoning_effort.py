@@ -1,6 +1,6 @@
 """Reasoning effort: how long a model is to think, where its template has a word for it.
 
-An engine that takes messages is told by a parameter. One that takes tokens knows only its prompt:
+An engine that takes messages has a parameter for it. One that takes tokens knows only its prompt:
 the renderer has to write the effort into it, or there is no such thing as effort for this model.
 """
 

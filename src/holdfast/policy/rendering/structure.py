@@ -29,7 +29,7 @@ class Marks(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class MarksCalls(Protocol):
-    """A renderer whose calls can be forced."""
+    """A renderer of a model that can be made to call tools."""
 
     def call_marks(self, name: str) -> Marks | None:
         """Of a call of this tool; None where the family writes arguments otherwise."""

@@ -31,7 +31,7 @@ _NAME = re.compile(r"[\w.:/-]{1,128}")
 
 
 def _variables(effort: str) -> dict[str, object]:
-    """By which a template may be told: some only know whether a model is to reason at all."""
+    """The variables of a template for it: some only know whether a model is to reason at all."""
     said: dict[str, object] = {"reasoning_effort": effort}
     return said | {"enable_thinking": False} if effort == NO_REASONING else said
 

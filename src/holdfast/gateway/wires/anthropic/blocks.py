@@ -1,12 +1,12 @@
 """Blocks: Anthropic's content, from and to messages.
 
-Invariant: a message that was told to a client, when it is sent back, is the same message again:
+Invariant: a message that was sent to a client, when it comes back, is the same message again:
 text, reasoning, and calls with their ids, names and arguments. Arguments come back as compact JSON
 in the order that they were sent; compared as JSON values they are equal. How a client cuts the
 message up (one turn or several, a string or blocks) makes no difference.
 
 Text blocks of one turn are joined without anything between them. A result's `is_error` has no place
-in a chat template: its text is what the model is told.
+in a chat template: the model reads its text.
 """
 
 import base64
@@ -36,7 +36,7 @@ from holdfast.gateway.wires.images import WRONG_URL, is_image_url
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, content_of, image
 
 INVALID = "INVALID_JSON"
-"""The key under which arguments that are no JSON object are told, as Anthropic recommends it."""
+"""The key under which arguments that are no JSON object are sent, as Anthropic recommends it."""
 Block = dict[str, object]
 
 # A coding agent accounts for itself in a line of its system prompt that changes with every request:
@@ -79,7 +79,7 @@ def _holds_image(block: object) -> bool:
 
 
 def blocks(message: Message) -> list[Block]:
-    """What a client is told of a message."""
+    """A message as blocks of a response."""
     found: list[Block] = []
     if message.reasoning:
         signature = signature_of(message.reasoning)

@@ -1,7 +1,7 @@
 """OpenAI's chat completions, `/v1/chat/completions`.
 
-An answer is told as one JSON object or as a stream of chunks. Both are functions of the answer
-alone: told again, they have the same bytes.
+A response is one JSON object or a stream of chunks. Both are functions of the answer alone: sent
+again, they have the same bytes.
 """
 
 import contextlib
@@ -156,7 +156,7 @@ class OpenAIChat:
 def _read(body: bytes, known: Known | None) -> tuple[_Body[Any], tuple[Message, ...]]:
     """The body, and its messages where they are read with what is known of them."""
     if known is not None:
-        # Where something is wrong, only the whole tells what, and in which message.
+        # Where something is wrong, only the whole body shows what, and in which message.
         with contextlib.suppress(RequestRejected, ValueError, RecursionError):
             unread = _UNREAD.decode(body)
             if conversation := known.messages(unread.messages, _new):
@@ -194,7 +194,7 @@ def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
 
 
 def token_ids(ask: Ask, choice: AnswerChoice) -> dict[str, object]:
-    """Of a choice, as vLLM tells them where they are asked for."""
+    """Of a choice, as vLLM sends them where they are requested."""
     found = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
     return dict(found) if ask.token_ids else {}
 

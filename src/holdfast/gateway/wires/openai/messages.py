@@ -1,7 +1,7 @@
-"""The messages and tools of chat completions, read strictly, and said again as records have them.
+"""The messages and tools of chat completions, read strictly, and converted to those of records.
 
 Contents become one string: parts of text are joined, and no content is the empty one. So a turn is
-the same message however an agent's library tells it back. Only a message with images keeps parts.
+the same message however an agent's library sends it back. Only a message with images keeps parts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,11 +23,11 @@ from holdfast.records.message import (
 )
 
 _DEEPEST = 100
-"""How deep a tool's schema may be: beyond it, whoever renders it runs out of stack."""
+"""How deep a tool's schema may be: beyond it, the renderer runs out of stack."""
 
 
 class _Echoed(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What libraries put beside what they were told, and send back; nothing is sampled by it."""
+    """Members that libraries add to what they received, and send back; they change no sample."""
 
     cache_control: object = None
     provider_specific_fields: object = None
@@ -96,7 +96,7 @@ class _Call(_Echoed, forbid_unknown_fields=True):
 
 
 class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fields=True):
-    # An answer may be empty, and libraries tell that back as null.
+    # A reply may be empty, and libraries send that back as null.
     content: _Content | None = None
     name: str | None = None
     tool_calls: list[_Call] | None = None
@@ -105,7 +105,7 @@ class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fiel
     # The same as blocks of some provider, which only it can read.
     reasoning_details: object = None
     thinking_blocks: object = None
-    # What an answer has, and a library tells back with it.
+    # What a response has, and a library sends back with it.
     refusal: object = None
     annotations: object = None
     images: object = None

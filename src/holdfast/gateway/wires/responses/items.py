@@ -1,4 +1,4 @@
-"""The input of `/v1/responses`: items, read strictly, and said again as messages.
+"""The input of `/v1/responses`: items, read strictly, and converted to messages.
 
 One reply is several items (reasoning, a message, function calls) and one message here. Items that
 came from one answer become the message that was answered, in whatever order the client keeps them
@@ -167,7 +167,7 @@ def _named(item: dict[str, object], at: str, known: Known | None) -> dict[str, o
 
 
 def _referred(name: str, at: str, known: Known | None) -> dict[str, object]:
-    """The item that was told under this id."""
+    """The item that was sent under this id."""
     past = known.answered(_found(_ours, name)) if known is not None else None
     items = [] if past is None else items_of(past.answer)
     found = next((item for item in items if item["id"] == name), None)
@@ -190,9 +190,9 @@ class _Reply:
 
     def __init__(self) -> None:
         self.answer = ""
-        """The id of the answer, where the items tell it."""
+        """The id of the answer, where the items name it."""
         self.generation = ""
-        """Its name, where the ids of the calls tell it."""
+        """Its name, where the ids of the calls name it."""
         self.text: str | None = None
         self.reasoning: str | None = None
         self.calls: list[ToolCall] = []

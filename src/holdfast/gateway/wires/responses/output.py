@@ -1,4 +1,4 @@
-"""An answer as a `/v1/responses` object: its items, and the settings that it tells back.
+"""An answer as a `/v1/responses` object: its items, and the settings that it repeats.
 
 A function of the ask and the answer alone, so that telling an answer again gives the same bytes.
 The ids of items hold the answer's id and the item's place, by which `responses_items` puts those of

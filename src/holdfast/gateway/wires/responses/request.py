@@ -47,7 +47,7 @@ class _Text(Struct, forbid_unknown_fields=True):
 
 
 class _Reasoning(Struct, forbid_unknown_fields=True):
-    # Reasoning is told whole, whatever summary of it is asked for.
+    # Reasoning is sent whole, whatever summary of it is requested.
     summary: object = None
     generate_summary: object = None
     effort: Effort | None = None
@@ -138,7 +138,7 @@ def ask_of(body: bytes, known: Known | None = None) -> Ask:
         model=request.model,
         messages=messages,
         image_param=image_param,
-        # A model that is told of no tools calls none.
+        # A model that is shown no tools calls none.
         tools=() if choice is None else tools,
         tool_choice=choice or "",
         parallel_tool_calls=request.parallel_tool_calls is not False,
