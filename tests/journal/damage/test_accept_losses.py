@@ -175,7 +175,7 @@ def test_a_repair_is_killed_at_each_of_its_steps(damage, files, closed, tmp_path
 
 def test_killed_again_and_again_at_random(files, closed, tmp_path) -> None:
     rng = random.Random(SEED)
-    for round_ in range(12):
+    for round_ in range(6):
         damage = rng.choice(DAMAGES)
         calm, path = (tmp_path / f"{round_}-{name}" / "journal.db" for name in ("calm", "killed"))
         for each in (calm, path):

@@ -29,6 +29,7 @@ from holdfast.journal.damage.accept_losses import (
 )
 from holdfast.journal.damage.logs import Finding, TrajectoryState, check_log
 from holdfast.journal.damage.repair_tables import damage_of, is_beyond_repair, mend_tables
+from holdfast.journal.files import witness
 from holdfast.journal.journal import Cut, WorkerIdentity, digest_of
 from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, BootClock, with_lease_end
 from holdfast.journal.process import is_gone
@@ -323,6 +324,7 @@ def accept_loss(path: Path) -> str | None:
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
     refuse_second_name(path)
+    witness.remove_unfinished(path)
     if has_unfinished_mending(path):
         return _kept("was cut, and its mending was interrupted", finish_mending(path))
     loss = find_loss(path, thoroughly=True)

@@ -20,10 +20,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast import crashpoint
 from holdfast.journal.files.folders import make_alike, sync_folder
 from holdfast.journal.files.wal import beside
 
 SUFFIX = "-witness"
+_NEW = f"{SUFFIX}-new"
 SLOTS = 64
 SLOT_BYTES = 64
 # A mark, the journal's identity, the number, when that was, and the boot of the machine.
@@ -89,18 +91,22 @@ def notes(journal: Path) -> dict[int, Note]:
 
 def begin_anew(journal: Path, identity: int, number: int) -> None:
     """From now on the journal's last commit is that one, whatever was known before."""
-    path = witness_of(journal)
-    new = path.with_name(f"{path.name}-new")
-    with suppress(FileNotFoundError):
-        new.unlink()
+    path, new = witness_of(journal), beside(journal, _NEW)
+    remove_unfinished(journal)
     file = _open(new, journal)
     try:
         os.pwrite(file, _packed(identity, number, _boot()), 0)
         os.fsync(file)
     finally:
         os.close(file)
+    crashpoint.reach("journal.repairing")
     new.replace(path)
     sync_folder(path.parent)
+
+
+def remove_unfinished(journal: Path) -> None:
+    """What is left of a new witness when its writer was killed."""
+    beside(journal, _NEW).unlink(missing_ok=True)
 
 
 def _open(path: Path, journal: Path) -> int:
