@@ -1,4 +1,4 @@
-"""FolderProcess: an agent's process in its workspace, within the workspace's sandbox.
+"""SandboxedProcess: an agent's process in its workspace, within the workspace's sandbox.
 
 It is started and waited for in one thread, since it dies with the thread that started it.
 When `run` is over, nothing that it started is alive, as far as its sandbox can see.

@@ -1,4 +1,4 @@
-"""AgentFolder: the workspace that an agent works in with its own hands.
+"""AgentWorkspace: the workspace that an agent works in with its own hands.
 
 What it does there is in no record, unlike the actions of an episode. So the way back is not by
 doing them again: the folder begins anew, or it is what it was when a call came, and the agent does
