@@ -14,7 +14,7 @@
 - `speaker`: Speaker: who speaks in a turn: a policy, and the renderer that turns messages into its
   tokens.
 - `budget`: Budgets: how much one trajectory may use, in turns, tokens and time.
-- `reply`: What a rollout is given back by its steps.
+- `reply`: The results of steps: Reply and ToolReply.
 - `prompt`: The prompt of the next turn: what is kept of the token stream, and what comes after it.
 - `generate_step`: One generation: what is asked of the policy, kept on the way, and recorded at the
   end.

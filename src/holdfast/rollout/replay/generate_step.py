@@ -63,7 +63,7 @@ class Audience(Struct, frozen=True):
     every: int
     """Tokens between two calls."""
     seconds: float | None
-    """Or so many of them, where tokens come slowly; None: a few."""
+    """Seconds between two calls, where tokens come slowly; None: a few."""
     call: bytes = b""
     """Kept with the drafts: see `Drafted`."""
     occurrence: int = 0
@@ -222,7 +222,7 @@ def _parse(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
 
 
 def _check_json(turn: GenerateStep, completion: Completion, message: Message) -> None:
-    """An engine that does not know the parameter may well ignore it: what it says is looked at. A
+    """An engine that does not know the parameter may well ignore it: its reply is checked. A
     reply that was cut is no JSON, and no lie; nor is one that calls a tool."""
     sampling = turn.sampling
     if sampling.json is False or completion.finish_reason != "stop":
