@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from holdfast.environments import connection
-from holdfast.environments.connection import TRIES
-from holdfast.environments.remote import EnvironmentEndpoint, HttpEnvironment
+from holdfast.environments.http import connection
+from holdfast.environments.http.connection import TRIES
+from holdfast.environments.http.environment import EnvironmentEndpoint, HttpEnvironment
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from support.environments.http_servers import Line, opened, serving

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from holdfast.environments.remote import EnvironmentEndpoint
+from holdfast.environments.http.environment import EnvironmentEndpoint
 from support.engine.yard import Yard
 from support.paths import DOCS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.environments.remote import EnvironmentEndpoint, HttpEnvironment
+from holdfast.environments.http.environment import EnvironmentEndpoint, HttpEnvironment
 from support.engine.yard import Yard
 from support.environments.http_servers import Line, ServerProcess, serving
 from support.environments.http_worlds import Ledger

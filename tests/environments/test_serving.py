@@ -7,9 +7,9 @@ import sys
 import aiohttp
 import pytest
 
-from holdfast.environments.command import main
-from holdfast.environments.remote import EnvironmentEndpoint
-from holdfast.environments.serving import EnvironmentServer
+from holdfast.environments.http.environment import EnvironmentEndpoint
+from holdfast.environments.http.server import EnvironmentServer
+from holdfast.environments.serving import main
 from holdfast.records.errors import UsageError
 from support.environments.http_servers import WORLDS, ServerProcess, serving
 from support.environments.http_worlds import AsyncLedger, KeptLedger, Ledger

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from holdfast.environments.ansi import plain
+from holdfast.environments.gym.ansi import plain
 from holdfast.environments.gym.spaces import described, reading
 from holdfast.environments.gym.values import recordable
 from holdfast.records.errors import ToolSaysNo, UsageError

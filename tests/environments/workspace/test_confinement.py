@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.environments.workspace import confinement
+from holdfast.environments.workspace.sandbox import confinement
 from holdfast.testing import FakeEngine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc to look into")

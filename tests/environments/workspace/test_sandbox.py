@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.environments.workspace import ResourceLimits, sandbox
+from holdfast.environments.workspace import ResourceLimits
+from holdfast.environments.workspace.sandbox import sandbox
 from support.environments.workspaces import needs_bwrap, opened, running, shell
 
 SOURCE = str(Path(holdfast.__file__).parent.parent)

@@ -7,8 +7,9 @@ import tempfile
 
 import pytest
 
-from holdfast.environments.workspace import Workspace, manifest
-from holdfast.environments.workspace.snapshot import PART, SMALL
+from holdfast.environments.workspace import Workspace
+from holdfast.environments.workspace.snapshots import manifest
+from holdfast.environments.workspace.snapshots.snapshot import PART, SMALL
 from holdfast.records.errors import EnvironmentBroken
 from support.environments.workspaces import Blobs, both, contents, needs_bwrap, opened
 

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.environments import ansi, replies
+from holdfast.environments import replies
+from holdfast.environments.gym import ansi
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.rollout.episodes.environment import (
     DEFAULT_TIMEOUT,

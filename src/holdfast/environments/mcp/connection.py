@@ -14,9 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from holdfast.environments.mcp import first
-from holdfast.environments.mcp.first import is_first
-from holdfast.environments.mcp.words import McpTexts
+from holdfast.environments.mcp import sdk_v1 as first
+from holdfast.environments.mcp.sdk_v1 import is_first
+from holdfast.environments.mcp.server_log import McpTexts
 from holdfast.records.errors import UsageError
 from holdfast.records.redaction import REDACTED, hide, hide_credentials, hide_variables, redact
 

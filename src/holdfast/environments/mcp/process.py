@@ -24,9 +24,9 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from msgspec import Struct
 
-from holdfast.environments.mcp import first
-from holdfast.environments.mcp.first import is_first
-from holdfast.environments.mcp.words import McpTexts
+from holdfast.environments.mcp import sdk_v1 as first
+from holdfast.environments.mcp.sdk_v1 import is_first
+from holdfast.environments.mcp.server_log import McpTexts
 from holdfast.records.errors import UsageError
 
 if TYPE_CHECKING:

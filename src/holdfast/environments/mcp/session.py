@@ -19,14 +19,14 @@ import msgspec
 
 from holdfast.environments.mcp.connection import Connection, Http
 from holdfast.environments.mcp.content import text_of
-from holdfast.environments.mcp.first import (
+from holdfast.environments.mcp.listing import listed
+from holdfast.environments.mcp.sdk_v1 import (
     CONNECTION_CLOSED,
     FirstClient,
     FirstError,
     is_first,
 )
-from holdfast.environments.mcp.listing import listed
-from holdfast.environments.mcp.words import McpTexts
+from holdfast.environments.mcp.server_log import McpTexts
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo, UsageError
 from holdfast.records.failure import root_of
 
@@ -180,7 +180,7 @@ class McpSession:
             self._words, self._leaving.set, seed=self._seed, timeout=self._timeout
         )
         if self._introduction:
-            from holdfast.environments.mcp.introduction import introduced
+            from holdfast.environments.mcp.client_info import introduced
 
             transport = introduced(transport, self._introduction)
         if is_first():

@@ -12,8 +12,8 @@ import stat
 from collections.abc import Iterator
 
 from holdfast.environments.workspace.limits import MIB, WorkspaceLimit, amount
-from holdfast.environments.workspace.mounts import PLACE
-from holdfast.environments.workspace.tree import FileTree
+from holdfast.environments.workspace.sandbox.mounts import PLACE
+from holdfast.environments.workspace.snapshots.tree import FileTree
 from holdfast.records.errors import ToolSaysNo
 
 LARGEST = 16 * MIB

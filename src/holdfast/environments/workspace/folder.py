@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from holdfast.environments.workspace.processes import kill_all
+from holdfast.environments.workspace.sandbox.processes import kill_all
 from holdfast.records.errors import EnvironmentBroken, UsageError
 
 LOCK = ".lock"

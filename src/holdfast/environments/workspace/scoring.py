@@ -12,9 +12,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.environments.workspace.command import CommandEnded
 from holdfast.environments.workspace.files import Files
 from holdfast.environments.workspace.folder import remove
+from holdfast.environments.workspace.sandbox.command import CommandEnded
 from holdfast.environments.workspace.source import as_bytes, copy, digest_of, put
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.rollout.episodes.environment import Observation

@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-from holdfast.environments.workspace.command import Bounds
-from holdfast.environments.workspace.sandbox import Isolation
+from holdfast.environments.workspace.sandbox.command import Bounds
+from holdfast.environments.workspace.sandbox.sandbox import Isolation
 from holdfast.records.errors import UsageError
 
 

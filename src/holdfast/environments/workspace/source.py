@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holdfast.environments.workspace.files import Files
-from holdfast.environments.workspace.tree import MOST, parts, scan
+from holdfast.environments.workspace.snapshots.tree import MOST, parts, scan
 from holdfast.records.errors import ToolSaysNo, UsageError
 
 PART = 1 << 20

@@ -15,17 +15,24 @@ from typing import TypeVar
 from msgspec import structs
 
 from holdfast.environments.workspace import folder as folders
-from holdfast.environments.workspace import mounts, sandbox, scoring, settings
-from holdfast.environments.workspace.command import Bounds, CommandEnded, CommandStop, Launch, run
+from holdfast.environments.workspace import scoring, settings
 from holdfast.environments.workspace.files import Files
 from holdfast.environments.workspace.limits import ResourceLimits, WorkspaceLimit, amount
-from holdfast.environments.workspace.output import Output
-from holdfast.environments.workspace.sandbox import Isolation, Sandbox, SandboxJob
+from holdfast.environments.workspace.sandbox import mounts, sandbox
+from holdfast.environments.workspace.sandbox.command import (
+    Bounds,
+    CommandEnded,
+    CommandStop,
+    Launch,
+    run,
+)
+from holdfast.environments.workspace.sandbox.output import Output
+from holdfast.environments.workspace.sandbox.sandbox import Isolation, Sandbox, SandboxJob
 from holdfast.environments.workspace.scoring import WorkspaceScoring
-from holdfast.environments.workspace.snapshot import Snapshots
+from holdfast.environments.workspace.snapshots.snapshot import Snapshots
+from holdfast.environments.workspace.snapshots.tree import FileTree, give, scan, told, trim
 from holdfast.environments.workspace.source import Source, digest_of
 from holdfast.environments.workspace.threads import in_thread
-from holdfast.environments.workspace.tree import FileTree, give, scan, told, trim
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.records.redaction import hide_variables
 from holdfast.rollout.episodes.environment import (

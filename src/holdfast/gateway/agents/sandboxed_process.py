@@ -11,8 +11,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from holdfast.environments.workspace.command import CommandEnded, CommandStop, Launch
-from holdfast.environments.workspace.output import Output
+from holdfast.environments.workspace.sandbox.command import CommandEnded, CommandStop, Launch
+from holdfast.environments.workspace.sandbox.output import Output
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.gateway.agents.process import TAIL_CHARACTERS, end_of
 from holdfast.records.errors import EnvironmentBroken

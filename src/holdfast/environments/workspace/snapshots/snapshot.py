@@ -12,11 +12,11 @@ from collections.abc import Callable, Generator
 
 from msgspec import Struct
 
-from holdfast.environments.workspace import manifest
 from holdfast.environments.workspace.limits import MIB
-from holdfast.environments.workspace.manifest import Kept, ManifestPiece
+from holdfast.environments.workspace.snapshots import manifest
+from holdfast.environments.workspace.snapshots.manifest import Kept, ManifestPiece
+from holdfast.environments.workspace.snapshots.tree import FileTree, TreeEntry, parts
 from holdfast.environments.workspace.threads import in_thread
-from holdfast.environments.workspace.tree import FileTree, TreeEntry, parts
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.episodes.environment import Blobs
 

@@ -21,8 +21,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.environments.workspace import mounts
-from holdfast.environments.workspace.command import (
+from holdfast.environments.workspace.limits import ResourceLimits
+from holdfast.environments.workspace.sandbox import mounts
+from holdfast.environments.workspace.sandbox.command import (
     Bounds,
     CommandEnded,
     CommandStop,
@@ -30,11 +31,9 @@ from holdfast.environments.workspace.command import (
     run,
     spawn,
 )
-from holdfast.environments.workspace.confinement import confinement
-from holdfast.environments.workspace.limits import ResourceLimits
-from holdfast.environments.workspace.processes import kill_all
-from holdfast.environments.workspace.seccomp import no_user_namespaces
-from holdfast.environments.workspace.tree import give
+from holdfast.environments.workspace.sandbox.confinement import confinement
+from holdfast.environments.workspace.sandbox.processes import kill_all
+from holdfast.environments.workspace.sandbox.seccomp import no_user_namespaces
 from holdfast.records.errors import EnvironmentBroken, UsageError
 
 _log = logging.getLogger("holdfast.environments")
@@ -112,7 +111,8 @@ def why_no_bwrap() -> str:
     with tempfile.TemporaryDirectory(prefix="holdfast-probe-") as folder:
         sandbox = Bubblewrap()
         os.chmod(folder, 0o755)  # noqa: S103 - as a workspace is
-        give(folder, sandbox.owner)
+        if sandbox.owner is not None:
+            os.chown(folder, *sandbox.owner)
         job = SandboxJob(_PROBE, folder, folder, {"PATH": os.defpath}, ResourceLimits())
         stop = CommandStop()
         try:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from holdfast.environments.protocol import JSON, MAX_ANSWER, Troubled, checked_token
+from holdfast.environments.http.protocol import JSON, MAX_ANSWER, Troubled, checked_token
 from holdfast.policy.retry import RetryPolicy, retry_after
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, UsageError
 from holdfast.records.redaction import hide_credentials, redact

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.environments.protocol import (
+from holdfast.environments.http.protocol import (
     BYTES,
     JSON,
     Began,

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-from holdfast.environments.mcp.words import McpTexts
+from holdfast.environments.mcp.server_log import McpTexts
 
 CONNECTION_CLOSED = -32000
 _TERMINATED = 32600

@@ -17,7 +17,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from holdfast.environments.workspace.limits import MIB, amount
-from holdfast.environments.workspace.output import Output
+from holdfast.environments.workspace.sandbox.output import Output
 from holdfast.records.errors import EnvironmentBroken
 
 FLOOD = 64 * MIB

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.environments.connection import TRIES, HttpConnection, LostSession
-from holdfast.environments.protocol import (
+from holdfast.environments.http.connection import TRIES, HttpConnection, LostSession
+from holdfast.environments.http.protocol import (
     PROTOCOL,
     Began,
     Begin,
