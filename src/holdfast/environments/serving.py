@@ -1,4 +1,4 @@
-"""`python -m holdfast.environments.serving FILE.py:make`: an environment's server as a process."""
+"""`python -m holdfast.environments.serving FILE.py:make` serves an environment over HTTP."""
 
 import argparse
 import asyncio
@@ -15,7 +15,7 @@ from holdfast.environments.http.server import IDLE_SECONDS, MAX_SESSIONS, Enviro
 from holdfast.records.errors import UsageError
 from holdfast.records.redaction import redact
 
-_USAGE = 2
+_USAGE_EXIT_CODE = 2
 _MAX_PORT = 65535
 
 
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
         asyncio.run(_serve(args))
     except UsageError as error:
         sys.stderr.write(f"holdfast: {redact(str(error))}\n")
-        return _USAGE
+        return _USAGE_EXIT_CODE
     return 0
 
 
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "make", metavar="FILE.py:NAME", help="a function that makes the environment of a task"
+        "make", metavar="FILE.py:NAME", help="a function that creates the environment of a task"
     )
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="%(default)s")
     parser.add_argument(
@@ -67,13 +67,13 @@ def _parser() -> argparse.ArgumentParser:
         "--token-env",
         default="",
         metavar="NAME",
-        help="the environment variable with the token that clients must send (none)",
+        help="the environment variable that holds the token of the clients (none)",
     )
     parser.add_argument(
         "--example",
         default="null",
         metavar="JSON",
-        help="a task with which to look at the environment once (null)",
+        help="a task to describe the environment with (null)",
     )
     parser.add_argument(
         "--max-sessions", type=int, default=MAX_SESSIONS, metavar="N", help="%(default)s"
@@ -83,12 +83,12 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=IDLE_SECONDS,
         metavar="SECONDS",
-        help="a session that nobody asks for is closed after these (%(default)s)",
+        help="a session without requests is closed after this time (%(default)s)",
     )
     parser.add_argument(
         "--until-stdin-closes",
         action="store_true",
-        help="end when stdin does, so that a parent that dies leaves nothing behind",
+        help="end when stdin does, so that the server ends with its parent process",
     )
     return parser
 
@@ -107,7 +107,7 @@ def _load(reference: str) -> Make:
         raise UsageError(f"{reference!r} names no function of a file; it looks like FILE.py:make")
     if not path.is_file():
         raise UsageError(f"{path} {'is no file' if path.exists() else 'does not exist'}")
-    # A name that no import uses: a file may be called like a module that we need.
+    # A name that no import uses: the file may have the name of a module that we need.
     spec = importlib.util.spec_from_file_location("holdfast_served_file", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is no Python file")
@@ -115,10 +115,9 @@ def _load(reference: str) -> Make:
     sys.modules[spec.name] = module
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
-    found = getattr(module, name, None)
-    if not callable(found):
+    make: Make | None = getattr(module, name, None)
+    if not callable(make):
         raise UsageError(f"{path} has no function {name!r}")
-    make: Make = found
     return make
 
 
@@ -138,7 +137,7 @@ def _example(text: str) -> object:
 
 
 def _follow_stdin() -> None:
-    """Ends this process when whoever holds the other end of stdin is gone, however it died."""
+    """Ends this process when the process at the other end of stdin is gone, even if killed."""
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,16 +1,16 @@
-"""Environments that run elsewhere, behind HTTP: in another process, machine or language.
+"""Environments behind HTTP: in another process, on another machine, in another language.
 
-`HttpEnvironment(url)` is enough for an environment that is acted in through `step` and comes back
-by replay. Whoever wants its tools, or its recovery level as the server declares it, asks once:
+`HttpEnvironment(url)` is enough for an environment without tools that recovers by replay. For its
+tools and the recovery level that the server declares, ask the server once:
 
     endpoint = await EnvironmentEndpoint.describe(url)
     episode = await t.env(endpoint.environment(task={"level": 3}))
 
-Nothing is done twice in the world behind it: each action carries its index, and an answer that was
-lost on the way is given again.
+No action runs twice: each carries its index, and the server repeats a response that was lost.
 """
 
 import asyncio
+import contextlib
 import math
 import secrets
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ import msgspec
 from holdfast.environments.http.connection import TRIES, HttpConnection, LostSession
 from holdfast.environments.http.protocol import (
     PROTOCOL,
-    Began,
-    Begin,
+    ActionReply,
+    BeginReply,
+    BeginRequest,
     Description,
-    EnvironmentAnswer,
-    EnvironmentCall,
-    Step,
+    StepRequest,
     ToolDescription,
+    ToolRequest,
 )
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.rollout.episodes.environment import (
@@ -40,20 +40,20 @@ from holdfast.rollout.episodes.environment import (
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
 
 DESCRIBE_SECONDS = 30.0
-FAREWELL_SECONDS = 10.0
-"""How long a session that broke is tried to be ended; the server ends idle ones by itself."""
-_SHARE = 0.98
-"""Of its time, so that the error is this one, which can say why, and not the caller's."""
-_EVIDENCE = 300
-Said = TypeVar("Said")
+BROKEN_CLOSE_SECONDS = 10.0
+"""For the end of a broken session. (The server closes idle sessions by itself.)"""
+_TIMEOUT_SHARE = 0.98
+"""So that our error, which knows the reason, comes before that of the caller's timeout."""
+_MAX_QUOTED = 300
+Body = TypeVar("Body")
 
 
 class HttpEnvironment(Environment):
     """One session of a server, opened by `reset` or `restore` and ended by `close`.
 
-    `task` is JSON that the server makes the environment from. `timeout` bounds each call, with
-    everything that is tried again within it. A recovery level other than the server's has to be
-    said: on a resume nobody asks the server.
+    `task` is JSON from which the server creates the environment. `timeout` is for each call with
+    its retries. `recovery` is needed where the server declares another level than "replay": on a
+    resume the server is not asked.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class HttpEnvironment(Environment):
         self._connection = HttpConnection(url, token=token)
         self._task = _as_json(task)
         self._description = description
-        self._is_level_given = recovery is not None or description is not None
+        self._is_level_known = recovery is not None or description is not None
         self.recovery = _level(recovery, description)
         self.timeout = timeout
-        self._tools = tuple(self._tool(one) for one in description.tools) if description else ()
+        self._tools = tuple(map(self._tool, description.tools)) if description else ()
         self._session = ""
         self._index = 0
-        self._is_sound = False
-        """Whether every request so far has been answered."""
-        self._turn = asyncio.Lock()
+        self._is_usable = False
+        """False while a request has no response: the state of the session is then unknown."""
+        self._lock = asyncio.Lock()
 
     @property
     def name(self) -> str:
@@ -85,114 +85,107 @@ class HttpEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        """Not the address: a server that is started again may have another one."""
-        served = self._description.identity if self._description else ""
-        return f"{served}\0{bytes(self._task).decode()}"
+        """Without the address, which may change when the server restarts."""
+        identity = self._description.identity if self._description else ""
+        return f"{identity}\0{bytes(self._task).decode()}"
 
     @property
     def tools(self) -> Sequence[Tool]:
         return self._tools
 
     async def reset(self, *, seed: int) -> Observation:
-        began = await self._begin(seed=seed)
-        if began.observation is None:
-            raise EnvironmentBroken(f"{self._connection.shown} began without an observation")
-        return began.observation.observation()
+        reply = await self._begin(seed=seed)
+        if reply.observation is None:
+            raise EnvironmentBroken(f"{self._connection.safe_url} began without an observation")
+        return reply.observation.observation()
 
     async def restore(self, state: bytes) -> None:
         await self._begin(restore=state)
 
     async def step(self, action: str) -> Observation:
-        async with self._turn:
-            answer = await self._act("step", Step(self._index, action), self.timeout)
-            if answer.observation is None:
-                raise EnvironmentBroken(f"{self._connection.shown} answered no observation")
-            return answer.observation.observation()
+        async with self._lock:
+            reply = await self._act("step", StepRequest(self._index, action), self.timeout)
+            if reply.observation is None:
+                raise EnvironmentBroken(f"{self._connection.safe_url} answered no observation")
+            return reply.observation.observation()
 
     async def snapshot(self) -> bytes:
-        async with self._turn:
-            self._check_sound()
-            return await self._ask("GET", "/snapshot", within=self.timeout)
+        async with self._lock:
+            self._check_usable()
+            return await self._request("GET", "/snapshot", within=self.timeout)
 
     async def close(self) -> None:
         try:
-            async with self._turn:
-                await self._leave()
+            async with self._lock:
+                await self._end()
         finally:
             await self._connection.close()
 
     # --- sessions
 
-    async def _begin(self, *, seed: int = 0, restore: bytes | None = None) -> Began:
-        async with self._turn:
-            await self._leave()
+    async def _begin(self, *, seed: int = 0, restore: bytes | None = None) -> BeginReply:
+        async with self._lock:
+            await self._end()
             self._session, self._index = secrets.token_urlsafe(16), 0
-            asked = Begin(self._session, seed, self._task, restore)
-            within = self.timeout * _SHARE
-            raw = await self._connection.ask("POST", "/sessions", asked, within=within)
-            began = self._read(raw, Began)
-            self._check_level(began)
-            self._is_sound = True
-            return began
+            body = BeginRequest(self._session, seed, self._task, restore)
+            within = self.timeout * _TIMEOUT_SHARE
+            raw = await self._connection.request("POST", "/sessions", body, within=within)
+            reply = self._decode(raw, BeginReply)
+            self._check_level(reply.recovery)
+            self._is_usable = True
+            return reply
 
-    async def _leave(self) -> None:
-        """Ends the session, if there is one. One that the server has lost is ended."""
+    async def _end(self) -> None:
+        """Ends the session, if there is one that the server still knows."""
         if not self._session:
             return
-        path, was_sound = self._path(), self._is_sound
-        self._session, self._is_sound = "", False
-        # A session in trouble is not worth much waiting.
-        longest, tries = (math.inf, TRIES) if was_sound else (FAREWELL_SECONDS, 1)
-        within = min(self.timeout * _SHARE, longest)
-        try:
-            await self._connection.ask("DELETE", path, within=within, tries=tries)
-        except LostSession:
-            return
+        path, was_usable = f"/sessions/{self._session}", self._is_usable
+        self._session, self._is_usable = "", False
+        longest, tries = (math.inf, TRIES) if was_usable else (BROKEN_CLOSE_SECONDS, 1)
+        within = min(self.timeout * _TIMEOUT_SHARE, longest)
+        with contextlib.suppress(LostSession):
+            await self._connection.request("DELETE", path, within=within, tries=tries)
 
-    async def _act(
-        self, what: str, asked: Step | EnvironmentCall, within: float
-    ) -> EnvironmentAnswer:
-        self._check_sound()
-        raw = await self._ask("POST", f"/{what}", asked, within=within)
-        answer = self._read(raw, EnvironmentAnswer)
+    async def _act(self, route: str, body: StepRequest | ToolRequest, within: float) -> ActionReply:
+        self._check_usable()
+        raw = await self._request("POST", f"/{route}", body, within=within)
+        reply = self._decode(raw, ActionReply)
         self._index += 1
-        if answer.refused is not None:
-            raise ToolSaysNo(answer.refused)
-        return answer
+        if reply.refused is not None:
+            raise ToolSaysNo(reply.refused)
+        return reply
 
-    async def _ask(self, method: str, what: str, body: object = None, *, within: float) -> bytes:
-        # If this is interrupted, nobody knows what the session has seen.
-        self._is_sound = False
-        path = self._path(what)
-        raw = await self._connection.ask(method, path, body, within=within * _SHARE)
-        self._is_sound = True
+    async def _request(
+        self, method: str, route: str, body: object = None, *, within: float
+    ) -> bytes:
+        self._is_usable = False
+        path, within = f"/sessions/{self._session}{route}", within * _TIMEOUT_SHARE
+        raw = await self._connection.request(method, path, body, within=within)
+        self._is_usable = True
         return raw
 
-    def _path(self, rest: str = "") -> str:
-        return f"/sessions/{self._session}{rest}"
-
-    def _check_sound(self) -> None:
+    def _check_usable(self) -> None:
         if not self._session:
             raise EnvironmentBroken(f"{self.name} was not reset, or was closed")
-        if not self._is_sound:
+        if not self._is_usable:
             raise EnvironmentBroken(f"{self.name}: an earlier call has not come to its end")
 
-    def _check_level(self, began: Began) -> None:
-        found = began.recovery
-        if found is None or self._is_level_given or found is self.recovery:
+    def _check_level(self, found: Recovery | None) -> None:
+        if found is None or self._is_level_known or found is self.recovery:
             return
         raise UsageError(
-            f"the environment at {self._connection.shown} comes back by {found.value!r}: say "
+            f"the environment at {self._connection.safe_url} comes back by {found.value!r}: say "
             f"recovery={found.value!r}, or make it with EnvironmentEndpoint.describe"
         )
 
-    def _read(self, raw: bytes, kind: type[Said]) -> Said:
+    def _decode(self, raw: bytes, kind: type[Body]) -> Body:
         try:
             return msgspec.json.decode(raw, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            begins = raw[:_EVIDENCE].decode("utf-8", "replace")
+            begins = raw[:_MAX_QUOTED].decode("utf-8", "replace")
             raise EnvironmentBroken(
-                f"{self._connection.shown}: the answer cannot be read: {error}. It begins: {begins}"
+                f"{self._connection.safe_url}: the answer cannot be read: {error}. "
+                f"It begins: {begins}"
             ) from error
 
     # --- tools
@@ -215,19 +208,19 @@ class HttpEnvironment(Environment):
         return tool
 
     async def _call(self, tool: ToolDescription, arguments: dict[str, object], *, key: str) -> Seen:
-        async with self._turn:
-            given = msgspec.Raw(msgspec.json.encode(arguments))
-            asked = EnvironmentCall(self._index, tool.name, given, key)
-            answer = await self._act("tool", asked, tool.timeout)
-            if answer.observation is not None:
-                return answer.observation.observation()
-            if answer.content is None:
-                raise EnvironmentBroken(f"{self._connection.shown} answered no content")
-            return answer.content
+        async with self._lock:
+            encoded = msgspec.Raw(msgspec.json.encode(arguments))
+            body = ToolRequest(self._index, tool.name, encoded, key)
+            reply = await self._act("tool", body, tool.timeout)
+            if reply.observation is not None:
+                return reply.observation.observation()
+            if reply.content is None:
+                raise EnvironmentBroken(f"{self._connection.safe_url} answered no content")
+            return reply.content
 
 
 class EnvironmentEndpoint:
-    """What a server serves, known once; makes the environment of each trajectory from it."""
+    """The description of a server; creates the environment of each trajectory."""
 
     def __init__(self, url: str, description: Description, *, token: str | None = None):
         self.url = url
@@ -238,20 +231,20 @@ class EnvironmentEndpoint:
     async def describe(
         cls, url: str, *, token: str | None = None, timeout: float = DESCRIBE_SECONDS
     ) -> "EnvironmentEndpoint":
-        """Asks the server what it serves. Not bound to this event loop."""
+        """Asks the server for its description. The result can be used in any event loop."""
         connection = HttpConnection(url, token=token)
         try:
-            raw = await connection.ask("GET", "/", within=timeout)
+            raw = await connection.request("GET", "/", within=timeout)
         finally:
             await connection.close()
         try:
             description = msgspec.json.decode(raw, type=Description)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise UsageError(f"{connection.shown} serves no environment: {error}") from error
+            raise UsageError(f"{connection.safe_url} serves no environment: {error}") from error
         if description.protocol != PROTOCOL:
             raise UsageError(
-                f"{connection.shown} speaks version {description.protocol} of the protocol; this "
-                f"Holdfast speaks {PROTOCOL}"
+                f"{connection.safe_url} speaks version {description.protocol} of the protocol; "
+                f"this Holdfast speaks {PROTOCOL}"
             )
         return cls(url, description, token=token)
 
@@ -262,7 +255,7 @@ class EnvironmentEndpoint:
         recovery: Recovery | str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> HttpEnvironment:
-        """A new one for each trajectory. Opens nothing."""
+        """A new environment, for one trajectory. Opens nothing."""
         return HttpEnvironment(
             self.url,
             task=task,
@@ -280,14 +273,14 @@ def _as_json(task: object) -> msgspec.Raw:
         raise UsageError(f"an environment's `task` is JSON: {error}") from error
 
 
-def _level(said: Recovery | str | None, description: Description | None) -> Recovery:
-    if said is None:
+def _level(recovery: Recovery | str | None, description: Description | None) -> Recovery:
+    if recovery is None:
         return description.recovery if description else Recovery.REPLAY
     try:
-        level = Recovery(said)
+        level = Recovery(recovery)
     except ValueError:
         levels = ", ".join(Recovery)
-        raise UsageError(f"{said!r} is no recovery level; there are {levels}") from None
+        raise UsageError(f"{recovery!r} is no recovery level; there are {levels}") from None
     if level is Recovery.SNAPSHOT and description is not None and not description.snapshots:
         raise UsageError(f"{description.name} has no snapshots; recovery='snapshot' needs them")
     return level

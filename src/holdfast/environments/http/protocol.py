@@ -1,7 +1,7 @@
-"""What goes over the wire between an environment's server and its client: JSON over HTTP.
+"""The bodies of requests and responses between an environment server and its client: JSON.
 
-The page docs/http-environments.md describes the same for servers in other languages. Unknown
-members are ignored on both sides, so that either may be the newer one.
+docs/http-environments.md describes them for servers in other languages. Both sides ignore unknown
+members, so that either may be newer.
 """
 
 import ipaddress
@@ -18,16 +18,16 @@ from holdfast.rollout.episodes.environment import Environment, Observation, Reco
 from holdfast.rollout.tools.tool import DEFAULT_TIMEOUT, MAX_SHOWN, Tool, as_tool
 
 PROTOCOL = 1
-MAX_BODY = 64 * 1024 * 1024
-"""Bytes of a request, unless the server was told otherwise."""
-MAX_ANSWER = 256 * 1024 * 1024
-"""Bytes of an answer: 64 MiB of text may take several times that as JSON."""
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""The default limit of a request."""
+MAX_RESPONSE_BYTES = 256 * 1024 * 1024
+"""64 MiB of text may take several times that as JSON."""
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
 
 class ToolDescription(Struct, frozen=True, omit_defaults=True):
-    """One tool, as the policy and the client see it."""
+    """One tool of the server."""
 
     name: str
     description: str = ""
@@ -36,13 +36,13 @@ class ToolDescription(Struct, frozen=True, omit_defaults=True):
     contract: Contract = Contract.AT_MOST_ONCE
     timeout: float = DEFAULT_TIMEOUT
     max_result: int = MAX_SHOWN
-    """Characters of a result that the model is shown."""
+    """How many characters of a result the model sees."""
     wants_key: bool = False
-    """Whether it is to be given an idempotency key with each call."""
+    """Whether each call carries an idempotency key."""
 
 
 class Description(Struct, frozen=True):
-    """The answer to `GET /`."""
+    """The response to `GET /`."""
 
     name: str
     recovery: Recovery
@@ -52,24 +52,24 @@ class Description(Struct, frozen=True):
     protocol: int = PROTOCOL
 
 
-class Begin(Struct, frozen=True, omit_defaults=True):
-    """`POST /sessions`: with `restore`, the state to go on from; otherwise `seed`."""
+class BeginRequest(Struct, frozen=True, omit_defaults=True):
+    """`POST /sessions`: begins from the snapshot `restore`, or else with `seed`."""
 
     session: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{16,128}$")]
-    """Random, and chosen by the client, so that it can end a session of whose beginning it never
-    heard. Asked again for the same one, the server gives the same answer."""
+    """Random, and chosen by the client, so that it can end a session even if the response to this
+    request was lost. A repeated request gets the same response."""
     seed: int = 0
     task: object = None
     restore: bytes | None = None
 
 
-class Step(Struct, frozen=True):
+class StepRequest(Struct, frozen=True):
     index: int
-    """How many steps and tool calls the session has answered before."""
+    """How many steps and tool calls the session has answered so far."""
     action: str
 
 
-class EnvironmentCall(Struct, frozen=True, omit_defaults=True):
+class ToolRequest(Struct, frozen=True, omit_defaults=True):
     index: int
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
@@ -78,9 +78,7 @@ class EnvironmentCall(Struct, frozen=True, omit_defaults=True):
     """The idempotency key, for a tool that wants one."""
 
 
-class Seeing(Struct, frozen=True):
-    """An observation."""
-
+class ObservationBody(Struct, frozen=True):
     text: str
     reward: float = 0.0
     done: bool = False
@@ -91,31 +89,31 @@ class Seeing(Struct, frozen=True):
         return Observation(self.text, self.reward, self.done, self.truncated, self.info)
 
 
-class Began(Struct, frozen=True, omit_defaults=True):
+class BeginReply(Struct, frozen=True, omit_defaults=True):
     session: str
-    observation: Seeing | None = None
+    observation: ObservationBody | None = None
     """None after a restore."""
     recovery: Recovery | None = None
 
 
-class EnvironmentAnswer(Struct, frozen=True, omit_defaults=True):
-    """To a step or a tool call. Exactly one of its members is there."""
+class ActionReply(Struct, frozen=True, omit_defaults=True):
+    """The response to a step or a tool call; it has exactly one member."""
 
-    observation: Seeing | None = None
+    observation: ObservationBody | None = None
     content: str | None = None
     refused: str | None = None
-    """The policy is told no, and nothing happened."""
+    """The action was refused with this message, and nothing happened."""
 
 
-class Trouble(Struct, frozen=True):
+class ErrorBody(Struct, frozen=True):
     type: str
     message: str
 
 
-class Troubled(Struct, frozen=True):
-    """The body of every answer that is no success."""
+class ErrorReply(Struct, frozen=True):
+    """The body of every response that is not a success."""
 
-    error: Trouble
+    error: ErrorBody
 
 
 def has_snapshots(environment: Environment) -> bool:
@@ -129,11 +127,11 @@ def describe(environment: Environment) -> Description:
         recovery=Recovery(environment.recovery),
         snapshots=has_snapshots(environment),
         identity=environment.identity,
-        tools=tuple(_described(as_tool(one)) for one in environment.tools),
+        tools=tuple(_describe_tool(as_tool(tool)) for tool in environment.tools),
     )
 
 
-def _described(tool: Tool) -> ToolDescription:
+def _describe_tool(tool: Tool) -> ToolDescription:
     function = tool.schema["function"]
     assert isinstance(function, dict), "a tool's schema has a function"
     return ToolDescription(
@@ -147,14 +145,14 @@ def _described(tool: Tool) -> ToolDescription:
     )
 
 
-def seeing(seen: Seen) -> Seeing:
-    """What an environment returned, as it can be sent. Raises for what is no observation."""
-    sent = checked(seen)
-    return Seeing(sent.text, sent.reward, sent.done, sent.truncated, sent.info)
+def as_body(seen: Seen) -> ObservationBody:
+    """The observation that an environment returned; raises if it is none."""
+    found = checked(seen)
+    return ObservationBody(found.text, found.reward, found.done, found.truncated, found.info)
 
 
-def checked_token(token: str | None) -> str | None:
-    """A token that can be sent, and that is hidden in every text from now on."""
+def check_token(token: str | None) -> str | None:
+    """Returns the token, which is redacted from every text from now on. Raises `UsageError`."""
     if token is None:
         return None
     if len(token) < SHORTEST or not (token.isascii() and token.isprintable()) or " " in token:

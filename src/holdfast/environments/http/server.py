@@ -1,9 +1,7 @@
-"""EnvironmentServer: any environment over HTTP, a session for each trajectory.
+"""EnvironmentServer: serves any environment over HTTP, with one session per trajectory.
 
-docs/http-environments.md describes the wire. Everything is bounded: sessions, their idle time,
-bodies, and the time of each call. It listens on 127.0.0.1; anywhere else it wants a token.
-
-From the shell: `python -m holdfast.environments.serving FILE.py:make --port 0`.
+docs/http-environments.md describes the protocol. Everything has a limit: sessions, their idle time,
+bodies, and the time of each call. The server listens on 127.0.0.1; any other address needs a token.
 """
 
 import asyncio
@@ -16,16 +14,16 @@ from aiohttp import web
 
 from holdfast.environments.http.protocol import (
     JSON,
-    MAX_BODY,
-    Begin,
+    MAX_BODY_BYTES,
+    BeginRequest,
     Description,
-    EnvironmentCall,
-    Step,
-    checked_token,
+    StepRequest,
+    ToolRequest,
+    check_token,
     describe,
     is_loopback,
 )
-from holdfast.environments.http.session import Hosted, HostedReply, trouble
+from holdfast.environments.http.session import HostedReply, HostedSession, error_reply
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import failure_of
 from holdfast.rollout.episodes.environment import Environment
@@ -33,28 +31,28 @@ from holdfast.rollout.threads.contain import as_exception
 
 MAX_SESSIONS = 256
 IDLE_SECONDS = 3600.0
-_RETRY_AFTER = 1
+_RETRY_AFTER_SECONDS = 1
 _SWEEP_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 5.0
 
 Make = Callable[[object], Environment]
-"""Makes the environment of a task: whatever JSON the client gave, None if it gave nothing."""
+"""Creates the environment of a task. The task is JSON from the client, None by default."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Asked = TypeVar("Asked")
+Body = TypeVar("Body")
 
 
 class EnvironmentRequestRejected(Exception):
-    """A request that gets another answer than the one it asked for."""
+    """A request that is answered with an error."""
 
     def __init__(self, reply: HostedReply):
         self.reply = reply
 
 
 class EnvironmentServer:
-    """Serves while it is entered: `async with EnvironmentServer(make) as server: server.url`.
+    """Serves within its context: `async with EnvironmentServer(make) as server: server.url`.
 
-    `make(task)` is called once per session, and once with `example` to find out what is served:
-    its name, recovery level and tools have to be the same for every task.
+    `make(task)` is called once per session, and once with `example` to describe the environment:
+    its name, recovery level and tools must be the same for every task.
     """
 
     def __init__(
@@ -67,9 +65,9 @@ class EnvironmentServer:
         example: object = None,
         max_sessions: int = MAX_SESSIONS,
         idle: float = IDLE_SECONDS,
-        max_body: int = MAX_BODY,
+        max_body: int = MAX_BODY_BYTES,
     ):
-        """`idle`: seconds after which a session that nobody asks for is closed."""
+        """`idle`: seconds without a request after which a session is closed."""
         if token is None and not is_loopback(host):
             raise UsageError(
                 f"{host} can be reached from other machines: give EnvironmentServer a token, or "
@@ -79,12 +77,12 @@ class EnvironmentServer:
             raise UsageError("max_sessions, idle and max_body have to be more than 0")
         self._make = make
         self._host, self._port = host, port
-        self._token = checked_token(token)
+        self._token = check_token(token)
         self._max_sessions, self._idle, self._max_body = max_sessions, idle, max_body
         self.description: Description = _describe(make, example)
         self.url = ""
-        """Like http://127.0.0.1:41234, once it is started."""
-        self._sessions: dict[str, Hosted] = {}
+        """For example http://127.0.0.1:41234; empty before `start`."""
+        self._sessions: dict[str, HostedSession] = {}
         self._runner: web.AppRunner | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -96,7 +94,7 @@ class EnvironmentServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Returns when it takes requests."""
+        """Returns when the server accepts requests."""
         runner = web.AppRunner(
             self._application(), access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
         )
@@ -115,22 +113,22 @@ class EnvironmentServer:
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Closes every session, waiting a few seconds at most for those that hang."""
+        """Closes every session; waits at most a few seconds for calls that hang."""
         if self._runner is None or self._sweeper is None:
             return
         for site in list(self._runner.sites):
             await site.stop()
-        if leaving := [self._leave(session) for session in self._sessions.values()]:
-            await asyncio.wait(leaving, timeout=_SHUTDOWN_SECONDS)
+        if closing := [self._close(session) for session in self._sessions.values()]:
+            await asyncio.wait(closing, timeout=_SHUTDOWN_SECONDS)
         self._sweeper.cancel()
-        left = [task for session in self._sessions.values() for task in session.abandon()]
-        await asyncio.wait([self._sweeper, *left], timeout=_SHUTDOWN_SECONDS)
+        cancelled = [task for session in self._sessions.values() for task in session.cancel()]
+        await asyncio.wait([self._sweeper, *cancelled], timeout=_SHUTDOWN_SECONDS)
         await self._runner.cleanup()
         self._runner = None
 
     @property
     def sessions(self) -> int:
-        """How many it holds, those included that are being closed."""
+        """How many sessions there are, including those that are being closed."""
         return len(self._sessions)
 
     # --- requests
@@ -149,20 +147,20 @@ class EnvironmentServer:
         return _response(HostedReply(200, msgspec.json.encode(self.description)))
 
     async def _begin(self, request: web.Request) -> web.Response:
-        asked = await _read(request, Begin)
-        session = self._sessions.get(asked.session) or self._open(asked)
-        reply = await session.begin(asked)
+        body = await _read(request, BeginRequest)
+        session = self._sessions.get(body.session) or self._open(body)
+        reply = await session.begin(body)
         if reply.status != 200:
-            self._leave(session)
+            self._close(session)
         return _response(reply)
 
     async def _step(self, request: web.Request) -> web.Response:
-        asked = await _read(request, Step)
-        return _response(await self._session(request).step(asked))
+        body = await _read(request, StepRequest)
+        return _response(await self._session(request).step(body))
 
     async def _tool(self, request: web.Request) -> web.Response:
-        asked = await _read(request, EnvironmentCall)
-        return _response(await self._session(request).tool(asked))
+        body = await _read(request, ToolRequest)
+        return _response(await self._session(request).tool(body))
 
     async def _snapshot(self, request: web.Request) -> web.Response:
         return _response(await self._session(request).snapshot())
@@ -170,90 +168,78 @@ class EnvironmentServer:
     async def _delete(self, request: web.Request) -> web.Response:
         session = self._sessions.get(request.match_info["id"])
         if session is None:
-            raise EnvironmentRequestRejected(_unknown_session())
-        self._leave(session)
-        return _response(await session.goodbye())
+            raise _unknown_session()
+        self._close(session)
+        return _response(await session.end())
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Who may ask, and every error in one shape."""
+        """Checks the token, and gives every error the same shape."""
         try:
-            self._admit(request)
+            self._authorize(request)
             return await handler(request)
-        except EnvironmentRequestRejected as refused:
-            return _response(refused.reply)
+        except EnvironmentRequestRejected as rejected:
+            return _response(rejected.reply)
         except web.HTTPRequestEntityTooLarge:
-            said = f"the body is larger than {self._max_body} bytes"
-            return _response(trouble(413, "TooLarge", said))
+            message = f"the body is larger than {self._max_body} bytes"
+            return _response(error_reply(413, "TooLarge", message))
         except web.HTTPException as error:
-            return _response(trouble(error.status, "BadRequest", error.reason))
+            return _response(error_reply(error.status, "BadRequest", error.reason))
 
-    def _admit(self, request: web.Request) -> None:
+    def _authorize(self, request: web.Request) -> None:
         if self._token is None:
-            # A page in a browser on this machine reaches it under a name of its own making.
+            # A page in a browser on this machine could reach it under a host name of its own.
             if not is_loopback(request.url.host or ""):
-                raise EnvironmentRequestRejected(
-                    trouble(403, "Forbidden", "without a token, ask for 127.0.0.1")
-                )
+                raise _rejected(403, "Forbidden", "without a token, ask for 127.0.0.1")
             return
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
-            raise EnvironmentRequestRejected(
-                trouble(401, "Unauthorized", "the token is missing or wrong")
-            )
+        sent = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(sent, f"Bearer {self._token}".encode()):
+            raise _rejected(401, "Unauthorized", "the token is missing or wrong")
 
     # --- sessions
 
-    def _open(self, asked: Begin) -> Hosted:
+    def _open(self, body: BeginRequest) -> HostedSession:
         if len(self._sessions) >= self._max_sessions:
-            said = f"all {self._max_sessions} sessions are in use"
-            raise EnvironmentRequestRejected(
-                trouble(429, "TooManySessions", said, retry_after=_RETRY_AFTER)
-            )
+            message = f"all {self._max_sessions} sessions are in use"
+            raise _rejected(429, "TooManySessions", message, retry_after=_RETRY_AFTER_SECONDS)
         try:
-            environment = self._make(asked.task)
+            environment = self._make(body.task)
             self._check_kind(environment)
-            session = Hosted(environment, name=asked.session, max_state=self._max_body // 2)
+            session = HostedSession(environment, name=body.session, max_state=self._max_body // 2)
         except (Exception, SystemExit) as error:
             failure = failure_of(as_exception(error))
-            raise EnvironmentRequestRejected(trouble(500, failure.type, failure.message)) from error
+            raise _rejected(500, failure.type, failure.message) from error
         self._sessions[session.name] = session
         return session
 
     def _check_kind(self, environment: Environment) -> None:
         found, expected = describe(environment), self.description
-        if (found.name, found.recovery, found.tools) != (
-            expected.name,
-            expected.recovery,
-            expected.tools,
-        ):
+        kinds = {(kind.name, kind.recovery) for kind in (found, expected)}
+        if len(kinds) > 1 or found.tools != expected.tools:
             raise UsageError(
                 f"this task's {found.name} has another name, recovery level or tools than the "
                 f"{expected.name} that the server describes; serve each kind by itself"
             )
 
-    def _session(self, request: web.Request) -> Hosted:
+    def _session(self, request: web.Request) -> HostedSession:
         session = self._sessions.get(request.match_info["id"])
-        if session is None or session.is_leaving:
-            raise EnvironmentRequestRejected(_unknown_session())
+        if session is None or session.is_closing:
+            raise _unknown_session()
         return session
 
-    def _leave(self, session: Hosted) -> "asyncio.Task[None]":
-        is_first = not session.is_leaving
-        leaving = session.leave()
+    def _close(self, session: HostedSession) -> "asyncio.Task[None]":
+        is_first = not session.is_closing
+        closing = session.close()
         if is_first:
-            leaving.add_done_callback(lambda _: self._forget(session))
-        return leaving
-
-    def _forget(self, session: Hosted) -> None:
-        del self._sessions[session.name]
+            closing.add_done_callback(lambda _: self._sessions.pop(session.name))
+        return closing
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(min(self._idle / 4, _SWEEP_SECONDS))
             for session in list(self._sessions.values()):
-                if session.idle() > self._idle:
-                    self._leave(session)
+                if session.idle_seconds() > self._idle:
+                    self._close(session)
 
 
 def _describe(make: Make, example: object) -> Description:
@@ -270,30 +256,33 @@ def _describe(make: Make, example: object) -> Description:
         ) from error
 
 
-async def _read(request: web.Request, kind: type[Asked]) -> Asked:
+async def _read(request: web.Request, kind: type[Body]) -> Body:
     if request.content_type != JSON:
-        # Pages in a browser can send anything else to this machine without asking.
-        raise EnvironmentRequestRejected(trouble(415, "BadRequest", f"the body has to be {JSON}"))
+        # A page in a browser may send any other type to this machine without a preflight request.
+        raise _rejected(415, "BadRequest", f"the body has to be {JSON}")
     body = await request.read()
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise EnvironmentRequestRejected(
-            trouble(400, "BadRequest", f"the body cannot be read: {error}")
-        ) from error
+        raise _rejected(400, "BadRequest", f"the body cannot be read: {error}") from error
 
 
-def _unknown_session() -> HostedReply:
-    return trouble(
-        404,
-        "UnknownSession",
+def _rejected(
+    status: int, kind: str, message: str, *, retry_after: int | None = None
+) -> EnvironmentRequestRejected:
+    return EnvironmentRequestRejected(error_reply(status, kind, message, retry_after=retry_after))
+
+
+def _unknown_session() -> EnvironmentRequestRejected:
+    message = (
         "there is no such session: it was closed, was idle for too long, or was lost when the "
-        "server was started again",
+        "server was started again"
     )
+    return _rejected(404, "UnknownSession", message)
 
 
 def _response(reply: HostedReply) -> web.Response:
-    response = web.Response(body=reply.body, status=reply.status, content_type=reply.kind)
+    response = web.Response(body=reply.body, status=reply.status, content_type=reply.content_type)
     if reply.retry_after is not None:
         response.headers["Retry-After"] = str(reply.retry_after)
     return response

@@ -1,12 +1,12 @@
-"""A hosted environment: one session of an environment's server.
+"""One session of an environment server: one environment and the actions of one client.
 
-- One thing at a time is done to the environment, each within its deadline.
-- Each action is done once: asked again with the same index, it gives the same answer, also while
-  it is still under way.
-- What breaks the environment breaks the session: every later action gets the same error.
-- The environment is closed exactly once, after whatever it was in.
+- One call at a time runs in the environment, each within its deadline.
+- Each action runs once. A repeated request with the same index gets the same reply, also while the
+  action still runs.
+- An error breaks the session: every later action gets the same error.
+- The environment is closed exactly once, after the call that is running.
 
-It knows nothing of HTTP but the status of an answer.
+Knows nothing of HTTP but the status of a reply.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from msgspec import Struct
 from holdfast.environments.http.protocol import (
     BYTES,
     JSON,
-    Began,
-    Begin,
-    EnvironmentAnswer,
-    EnvironmentCall,
-    Step,
-    Trouble,
-    Troubled,
+    ActionReply,
+    BeginReply,
+    BeginRequest,
+    ErrorBody,
+    ErrorReply,
+    StepRequest,
+    ToolRequest,
+    as_body,
     has_snapshots,
-    seeing,
 )
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.records.failure import failure_of
@@ -46,20 +46,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HostedReply(Struct, frozen=True):
-    """An answer, ready to be sent any number of times."""
+    """A response that can be sent any number of times."""
 
     status: int
     body: bytes = b""
-    kind: str = JSON
+    content_type: str = JSON
     retry_after: int | None = None
 
 
-def trouble(status: int, kind: str, message: str, *, retry_after: int | None = None) -> HostedReply:
-    return HostedReply(status, _encode(Troubled(Trouble(kind, message))), JSON, retry_after)
+def error_reply(
+    status: int, kind: str, message: str, *, retry_after: int | None = None
+) -> HostedReply:
+    return HostedReply(status, _encode(ErrorReply(ErrorBody(kind, message))), JSON, retry_after)
 
 
 class NoBlobs:
-    """The journal is on the other machine: what a served environment keeps, its snapshot holds."""
+    """A served environment is not on the journal's machine, so it cannot store blobs."""
 
     async def put_blob(self, body: bytes) -> bytes:
         raise UsageError(_NO_BLOBS)
@@ -74,11 +76,11 @@ _NO_BLOBS = (
 )
 
 
-class Hosted:
-    """Made in a running event loop. `begin` first, `leave` last."""
+class HostedSession:
+    """Created in a running event loop. `begin` comes first, `close` last."""
 
     def __init__(self, environment: Environment, *, name: str, max_state: int):
-        """`max_state`: bytes that a snapshot may have."""
+        """`max_state`: the largest snapshot, in bytes."""
         if getattr(environment, "blobs", None) is not None:
             raise UsageError(
                 f"{environment.name} is in use already: make a new instance for each session"
@@ -87,246 +89,245 @@ class Hosted:
         self._max_state = max_state
         self._environment = environment
         environment.blobs = NoBlobs()
-        self._tools: dict[str, Tool] = {one.name: one for one in map(as_tool, environment.tools)}
+        self._tools: dict[str, Tool] = {tool.name: tool for tool in map(as_tool, environment.tools)}
         self._thread = OwnThread(f"environment {environment.name}")
         self._loop = asyncio.get_running_loop()
-        self._used = self._loop.time()
-        self._done = 0
-        """How many actions were taken on."""
-        self._mark = b""
-        """What the last of them was."""
-        self._opening: asyncio.Task[HostedReply] | None = None
-        self._job: asyncio.Task[HostedReply] | None = None
-        """The last action."""
-        self._looking: asyncio.Task[HostedReply] | None = None
-        """The last snapshot."""
-        self._work: asyncio.Task[object] | None = None
-        """The last call into the environment, which may outlive its deadline."""
-        self._in_thread = False
-        self._broken: HostedReply | None = None
-        self._leaving: asyncio.Task[None] | None = None
-        self._goodbye: asyncio.Future[HostedReply] = self._loop.create_future()
+        self._last_used = self._loop.time()
+        self._action_count = 0
+        self._last_digest = b""
+        """Of the last action's request."""
+        self._begin_task: asyncio.Task[HostedReply] | None = None
+        self._action_task: asyncio.Task[HostedReply] | None = None
+        self._snapshot_task: asyncio.Task[HostedReply] | None = None
+        self._call: asyncio.Task[object] | None = None
+        """The last call of the environment, which may run past its deadline."""
+        self._is_in_thread = False
+        self._error: HostedReply | None = None
+        self._close_task: asyncio.Task[None] | None = None
+        self._close_reply: asyncio.Future[HostedReply] = self._loop.create_future()
 
-    # --- what its server asks
+    # --- for the server
 
     @property
-    def is_leaving(self) -> bool:
-        return self._leaving is not None
+    def is_closing(self) -> bool:
+        return self._close_task is not None
 
     @property
     def is_busy(self) -> bool:
-        return any(_is_running(one) for one in (self._opening, self._job, self._looking))
+        return any(map(_is_running, (self._begin_task, self._action_task, self._snapshot_task)))
 
     @property
     def hangs(self) -> bool:
-        """Whether it is in a call that cannot be stopped."""
-        return self._in_thread and _is_running(self._work)
+        """Whether a call runs that cannot be stopped."""
+        return self._is_in_thread and _is_running(self._call)
 
-    def idle(self) -> float:
-        """Seconds since anybody was interested in it."""
-        return 0.0 if self.is_busy else self._loop.time() - self._used
+    def idle_seconds(self) -> float:
+        return 0.0 if self.is_busy else self._loop.time() - self._last_used
 
-    # --- what a client asks
+    def close(self) -> "asyncio.Task[None]":
+        """Starts closing, once. The task ends when the environment and its thread are gone."""
+        if self._close_task is None:
+            self._close_task = asyncio.create_task(self._close())
+        return self._close_task
 
-    async def begin(self, asked: Begin) -> HostedReply:
-        """Begins, or gives the answer of the beginning again."""
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._guarded(lambda: self._begin(asked)))
-        return await self._answer_of(self._opening)
+    def cancel(self) -> "list[asyncio.Task[Any]]":
+        """Cancels and returns all running tasks; for the end of the server."""
+        tasks = (
+            self._begin_task,
+            self._action_task,
+            self._snapshot_task,
+            self._call,
+            self._close_task,
+        )
+        running = [task for task in tasks if task is not None and not task.done()]
+        for task in running:
+            task.cancel()
+        return running
 
-    async def step(self, asked: Step) -> HostedReply:
-        return await self._act(asked.index, _encode(asked), lambda: self._step(asked))
+    # --- for the client
 
-    async def tool(self, asked: EnvironmentCall) -> HostedReply:
-        return await self._act(asked.index, _encode(asked), lambda: self._tool(asked))
+    async def begin(self, request: BeginRequest) -> HostedReply:
+        """Begins the episode, or repeats the reply if it has begun."""
+        if self._begin_task is None:
+            self._begin_task = asyncio.create_task(self._guard(lambda: self._begin(request)))
+        return await self._reply_of(self._begin_task)
+
+    async def step(self, request: StepRequest) -> HostedReply:
+        return await self._act(request.index, _encode(request), lambda: self._step(request))
+
+    async def tool(self, request: ToolRequest) -> HostedReply:
+        return await self._act(request.index, _encode(request), lambda: self._call_tool(request))
 
     async def snapshot(self) -> HostedReply:
-        if not _is_running(self._looking):
-            if (refused := self._refusal()) is not None:
-                return refused
-            self._looking = asyncio.create_task(self._guarded(self._snapshot))
-        assert self._looking is not None
-        return await self._answer_of(self._looking)
+        task = self._snapshot_task
+        if task is None or task.done():
+            if (rejection := self._rejection()) is not None:
+                return rejection
+            task = self._snapshot_task = asyncio.create_task(self._guard(self._take_snapshot))
+        return await self._reply_of(task)
 
-    def leave(self) -> "asyncio.Task[None]":
-        """Begins to close it, if nobody has. The task ends when nothing of it is left."""
-        if self._leaving is None:
-            self._leaving = asyncio.create_task(self._leave())
-        return self._leaving
-
-    def abandon(self) -> "list[asyncio.Task[Any]]":
-        """Waits for nothing any more: the server ends. What was cancelled."""
-        tasks = (self._opening, self._job, self._looking, self._work, self._leaving)
-        left = [task for task in tasks if task is not None and not task.done()]
-        for task in left:
-            task.cancel()
-        return left
-
-    async def goodbye(self) -> HostedReply:
-        """Leaves, and says how closing went; not waiting for a call that cannot be stopped."""
-        self.leave()
+    async def end(self) -> HostedReply:
+        """Closes the session. Does not wait for a call that cannot be stopped (202)."""
+        self.close()
         if self.hangs:
             return HostedReply(202, b"{}")
-        return await asyncio.shield(self._goodbye)
+        return await asyncio.shield(self._close_reply)
 
-    # --- the rules
+    # --- each action once
 
     async def _act(
-        self, index: int, request: bytes, work: Callable[[], Awaitable[EnvironmentAnswer]]
+        self, index: int, request: bytes, act: Callable[[], Awaitable[ActionReply]]
     ) -> HostedReply:
-        mark = hashlib.sha256(request).digest()
-        if self._job is not None and index == self._done - 1 and mark == self._mark:
-            return await self._answer_of(self._job)
-        if index != self._done:
-            return trouble(
-                409,
-                "WrongIndex",
-                f"the next action of this session has index {self._done}, not {index}",
-            )
-        if (refused := self._refusal()) is not None:
-            return refused
-        self._done += 1
-        self._mark = mark
-        self._job = asyncio.create_task(self._guarded(lambda: _encoded(work())))
-        return await self._answer_of(self._job)
+        digest = hashlib.sha256(request).digest()
+        is_last = index == self._action_count - 1 and digest == self._last_digest
+        if self._action_task is not None and is_last:
+            return await self._reply_of(self._action_task)
+        if index != self._action_count:
+            message = f"the next action of this session has index {self._action_count}, not {index}"
+            return error_reply(409, "WrongIndex", message)
+        if (rejection := self._rejection()) is not None:
+            return rejection
+        self._action_count += 1
+        self._last_digest = digest
+        self._action_task = asyncio.create_task(self._guard(lambda: _encoded(act())))
+        return await self._reply_of(self._action_task)
 
-    def _refusal(self) -> HostedReply | None:
+    def _rejection(self) -> HostedReply | None:
         if self.is_busy:
-            return trouble(409, "Busy", "the session has not answered the request before this one")
-        return self._broken
+            message = "the session has not answered the request before this one"
+            return error_reply(409, "Busy", message)
+        return self._error
 
-    async def _answer_of(self, job: "asyncio.Task[HostedReply]") -> HostedReply:
-        # Whoever asks may go away; what was begun goes on, and is there when they ask again.
-        reply = await asyncio.shield(job)
-        self._used = self._loop.time()
+    async def _reply_of(self, task: "asyncio.Task[HostedReply]") -> HostedReply:
+        # The client may disconnect; the action goes on, and its reply waits for the next request.
+        reply = await asyncio.shield(task)
+        self._last_used = self._loop.time()
         return reply
 
-    async def _guarded(self, work: Callable[[], Awaitable[HostedReply]]) -> HostedReply:
+    async def _guard(self, work: Callable[[], Awaitable[HostedReply]]) -> HostedReply:
+        """Turns every error into a reply."""
         try:
             return await work()
         except ToolSaysNo as no:
-            return HostedReply(200, _encode(EnvironmentAnswer(refused=result_text(str(no)))))
+            return HostedReply(200, _encode(ActionReply(refused=result_text(str(no)))))
         except Exception as error:
-            self._broken = _broke(error)
-            return self._broken
+            failure = failure_of(as_exception(error))
+            # The client gets no traceback: it belongs into the server's log.
+            _log.warning("%s", failure.traceback.rstrip())
+            self._error = error_reply(500, failure.type, failure.message)
+            return self._error
         finally:
-            # Here, and not when the answer is sent: nobody may find it idle in between.
-            self._used = self._loop.time()
+            # Not when the reply is sent: the session must not look idle in between.
+            self._last_used = self._loop.time()
 
     # --- the environment
 
-    async def _begin(self, asked: Begin) -> HostedReply:
-        environment = self._environment
-        recovery = Recovery(environment.recovery)
-        if asked.restore is not None:
-            await self._never_no("restore", partial(environment.restore, asked.restore))
-            return HostedReply(200, _encode(Began(self.name, recovery=recovery)))
-        seen = await self._never_no("reset", partial(environment.reset, seed=asked.seed))
-        return HostedReply(200, _encode(Began(self.name, seeing(seen), recovery)))
+    async def _begin(self, request: BeginRequest) -> HostedReply:
+        environment, body = self._environment, None
+        if request.restore is not None:
+            await self._must("restore", partial(environment.restore, request.restore))
+        else:
+            seen = await self._must("reset", partial(environment.reset, seed=request.seed))
+            body = as_body(seen)
+        reply = BeginReply(self.name, body, Recovery(environment.recovery))
+        return HostedReply(200, _encode(reply))
 
-    async def _step(self, asked: Step) -> EnvironmentAnswer:
-        seen = await self._call("step", partial(self._environment.step, asked.action))
-        return EnvironmentAnswer(observation=seeing(seen))
+    async def _step(self, request: StepRequest) -> ActionReply:
+        seen = await self._run("step", partial(self._environment.step, request.action))
+        return ActionReply(observation=as_body(seen))
 
-    async def _tool(self, asked: EnvironmentCall) -> EnvironmentAnswer:
-        tool = self._tools.get(asked.name)
+    async def _call_tool(self, request: ToolRequest) -> ActionReply:
+        tool = self._tools.get(request.name)
         if tool is None:
             names = ", ".join(sorted(self._tools)) or "none"
-            raise ToolSaysNo(f"there is no tool {asked.name!r}; the tools are: {names}")
-        arguments = tool.bind(bytes(asked.arguments).decode())
+            raise ToolSaysNo(f"there is no tool {request.name!r}; the tools are: {names}")
+        arguments = tool.bind(bytes(request.arguments).decode())
         if tool.wants_key:
-            arguments[KEY_PARAMETER] = asked.key
-        work: Callable[[], object] = partial(tool.function, **arguments)
+            arguments[KEY_PARAMETER] = request.key
+        call: Callable[[], object] = partial(tool.function, **arguments)
         if tool.isolated:
-            work = partial(tool.invoke, arguments)
-        found = await self._call(f"tool {tool.name}", work, tool.timeout)
-        if isinstance(found, Observation):
-            return EnvironmentAnswer(observation=seeing(found))
-        # Whole: how much of it the model is shown is the client's matter.
-        return EnvironmentAnswer(content=result_text(found))
+            call = partial(tool.invoke, arguments)
+        result = await self._run(f"tool {tool.name}", call, tool.timeout)
+        if isinstance(result, Observation):
+            return ActionReply(observation=as_body(result))
+        # Whole: the client decides how much of it the model sees.
+        return ActionReply(content=result_text(result))
 
-    async def _snapshot(self) -> HostedReply:
+    async def _take_snapshot(self) -> HostedReply:
         environment = self._environment
         if not has_snapshots(environment):
-            return trouble(501, "NoSnapshots", f"{environment.name} has no snapshots")
-        state = await self._never_no("snapshot", environment.snapshot)
+            return error_reply(501, "NoSnapshots", f"{environment.name} has no snapshots")
+        state = await self._must("snapshot", environment.snapshot)
         if not isinstance(state, bytes):
             raise TypeError(f"snapshot returned {type(state).__name__}, not bytes")
         if len(state) > self._max_state:
-            # Now, and not when it is needed.
+            # An error now is better than one at the restore.
             raise ValueError(
                 f"a snapshot of {len(state):,} bytes could not be restored; the server takes back "
                 f"{self._max_state:,} (half of its max_body)"
             )
         return HostedReply(200, state, BYTES)
 
-    async def _never_no(self, what: str, method: Callable[[], object]) -> Any:
+    async def _must(self, what: str, method: Callable[[], object]) -> Any:
+        """Like `_run`, for methods that may not raise `ToolSaysNo`."""
         try:
-            return await self._call(what, method)
+            return await self._run(what, method)
         except ToolSaysNo as no:
             raise EnvironmentBroken(f"{what} said no: {no}") from no
 
-    async def _call(self, what: str, method: Callable[[], object], limit: float = 0.0) -> Any:
-        """What `method` returns, if it does so within its deadline."""
-        if self.is_leaving and what != CLOSE:
+    async def _run(self, what: str, method: Callable[[], object], limit: float = 0.0) -> Any:
+        """What `method` returns. Raises `EnvironmentBroken` after `limit` seconds."""
+        if self.is_closing and what != CLOSE:
             raise EnvironmentBroken(f"the session was closed before {what}")
         limit = limit or self._environment.timeout
-        work = self._work = asyncio.create_task(self._run(method))
-        # Looked at, now or later: what ends after its deadline has nobody else.
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.wait({work}, timeout=limit)
-        if not work.done():
-            if not self._in_thread:
-                work.cancel()
+        call = self._call = asyncio.create_task(self._in_thread_or_loop(method))
+        # Retrieves the error of a call that ends after its deadline, so that asyncio is silent.
+        call.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.wait({call}, timeout=limit)
+        if not call.done():
+            if not self._is_in_thread:
+                call.cancel()
             raise EnvironmentBroken(f"{what} was not done within {limit:g} s")
-        if work.cancelled():
+        if call.cancelled():
             raise EnvironmentBroken(f"the session was closed during {what}")
-        return work.result()
+        return call.result()
 
-    async def _run(self, method: Callable[[], object]) -> object:
+    async def _in_thread_or_loop(self, method: Callable[[], object]) -> object:
         is_async = inspect.iscoroutinefunction(method)
         if is_async:
-            found = method()
+            result = method()
         else:
-            self._in_thread = True
+            self._is_in_thread = True
             try:
-                found = await self._thread.run(method)
+                result = await self._thread.run(method)
             finally:
-                self._in_thread = False
-        return await contained(found) if isinstance(found, Awaitable) else found
+                self._is_in_thread = False
+        return await contained(result) if isinstance(result, Awaitable) else result
 
-    async def _leave(self) -> None:
-        await self._end_work()
-        goodbye = await self._guarded(self._close)
-        self._goodbye.set_result(goodbye)
-        # A close that hangs still holds its thread.
-        await self._end_work()
+    async def _close(self) -> None:
+        await self._end_call()
+        self._close_reply.set_result(await self._guard(self._close_environment))
+        # A `close` that hangs still uses the thread.
+        await self._end_call()
         self._thread.stop()
 
-    async def _end_work(self) -> None:
-        """Stops the call that the environment is in, or waits for one that cannot be stopped."""
-        if (work := self._work) is None or work.done():
+    async def _end_call(self) -> None:
+        """Cancels the running call, or waits for one that cannot be stopped."""
+        if (call := self._call) is None or call.done():
             return
-        if self._in_thread:
-            await asyncio.wait({work})
+        if self._is_in_thread:
+            await asyncio.wait({call})
         else:
-            await end(work)
+            await end(call)
 
-    async def _close(self) -> HostedReply:
-        await self._never_no(CLOSE, self._environment.close)
+    async def _close_environment(self) -> HostedReply:
+        await self._must(CLOSE, self._environment.close)
         return HostedReply(200, b"{}")
 
 
-async def _encoded(answer: Awaitable[EnvironmentAnswer]) -> HostedReply:
-    return HostedReply(200, _encode(await answer))
+async def _encoded(reply: Awaitable[ActionReply]) -> HostedReply:
+    return HostedReply(200, _encode(await reply))
 
 
 def _is_running(task: "asyncio.Task[Any] | None") -> bool:
     return task is not None and not task.done()
-
-
-def _broke(error: Exception) -> HostedReply:
-    """What the client is told; the rest is for whoever runs the server."""
-    failure = failure_of(as_exception(error))
-    _log.warning("%s", failure.traceback.rstrip())
-    return trouble(500, failure.type, failure.message)
