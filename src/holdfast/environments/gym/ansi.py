@@ -1,7 +1,5 @@
-"""ANSI: what a terminal would show in colour, as plain text that still says it.
-
-Where a colour carries meaning (the cell that the agent is on), the bare characters would lose it:
-`[S]` stands on a background, `(S)` is bold, `{S}` is in another colour.
+"""Terminal output as plain text. A colour may carry meaning (the agent's cell), so it becomes a
+bracket: `[S]` has a background, `(S)` is bold, `{S}` has another colour.
 """
 
 import re
@@ -14,28 +12,23 @@ _OFF = {22: "bold", 27: "back", 39: "fore", 49: "back"}
 
 
 def plain(text: str) -> str:
-    """The text without escape codes, its marked parts in brackets."""
+    """The text without escape codes, its styled parts in brackets."""
     pieces = _STYLE.split(text)
-    shown, style = [_bare(pieces[0])], set[str]()
+    parts, style = [_CONTROL.sub("", pieces[0])], set[str]()
     for codes, piece in zip(pieces[1::2], pieces[2::2], strict=True):
-        style = _styled(style, codes)
-        shown.append(_marked(_bare(piece), style))
-    return "".join(shown)
+        _change(style, codes)
+        parts.append(_bracketed(_CONTROL.sub("", piece), style))
+    return "".join(parts)
 
 
-def _bare(piece: str) -> str:
-    return _CONTROL.sub("", piece)
-
-
-def _marked(piece: str, style: set[str]) -> str:
+def _bracketed(piece: str, style: set[str]) -> str:
     mark = next((_MARKS[kind] for kind in _MARKS if kind in style), "")
     if not mark:
         return piece
     return "\n".join(mark[0] + line + mark[1] if line else line for line in piece.split("\n"))
 
 
-def _styled(style: set[str], codes: str) -> set[str]:
-    style = set(style)
+def _change(style: set[str], codes: str) -> None:
     for code in _numbers(codes):
         if code == 0:
             style.clear()
@@ -43,7 +36,6 @@ def _styled(style: set[str], codes: str) -> set[str]:
             style.discard(_OFF[code])
         elif kind := _kind(code):
             style.add(kind)
-    return style
 
 
 def _kind(code: int) -> str:
@@ -59,6 +51,6 @@ def _numbers(codes: str) -> Iterator[int]:
     for code in numbers:
         yield code
         if code in (38, 48):
-            # The colour itself follows, as `5;n` or `2;r;g;b`.
+            # The number of the colour follows, as `5;n` or `2;r;g;b`.
             for _ in range({5: 1, 2: 3}.get(next(numbers, 0), 0)):
                 next(numbers, None)
