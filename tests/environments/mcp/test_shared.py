@@ -58,7 +58,7 @@ def test_a_process_that_dies_is_started_again_once_for_all_who_call_next():
 
 
 def test_a_process_that_answers_nobody_any_more_is_replaced(monkeypatch):
-    monkeypatch.setattr(process, "PATIENCE", 0.2)
+    monkeypatch.setattr(process, "STOP_SECONDS", 0.2)
 
     async def played() -> None:
         async with stdio("bare", shared=True) as server:

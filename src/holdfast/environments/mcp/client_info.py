@@ -1,12 +1,11 @@
-"""What a client says of itself when a session begins, beside its name and version.
+"""Adds members to `clientInfo` in the handshake.
 
-The `mcp` package drops what the protocol does not know; some servers want to know more all the
-same. It is put into the handshake on its way out.
+Some servers expect members that the protocol does not define; the `mcp` package would drop them, so
+they are put into the message when it is sent.
 """
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mcp.shared.message import SessionMessage
@@ -17,40 +16,35 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def introduced(
-    transport: "Transport", words: Mapping[str, object]
+async def with_client_info(
+    transport: "Transport", info: Mapping[str, object]
 ) -> "AsyncIterator[TransportStreams]":
-    async with transport as (arriving, leaving):
-        yield arriving, _Introducing(leaving, words)
+    async with transport as (incoming, outgoing):
+        yield incoming, _ClientInfoStream(outgoing, info)
 
 
-class _Introducing:
-    """A stream that adds to the first request."""
+class _ClientInfoStream:
+    """A stream that changes the `initialize` request."""
 
-    def __init__(self, stream: "WriteStream[SessionMessage]", words: Mapping[str, object]):
+    def __init__(self, stream: "WriteStream[SessionMessage]", info: Mapping[str, object]):
         self._stream = stream
-        self._words = words
+        self._info = info
 
     async def send(self, item: SessionMessage, /) -> None:
-        # In version 1 of the package, a message wraps what it is.
-        said: Any = getattr(item.message, "root", item.message)
-        if getattr(said, "method", None) == "initialize":
-            params = said.params or {}
-            client = {**params.get("clientInfo", {}), **self._words}
-            said.params = {**params, "clientInfo": client}
+        # Version 1 of the package wraps each message in a `root`.
+        message: Any = getattr(item.message, "root", item.message)
+        if getattr(message, "method", None) == "initialize":
+            params = message.params or {}
+            client = {**params.get("clientInfo", {}), **self._info}
+            message.params = {**params, "clientInfo": client}
         await self._stream.send(item)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    async def __aenter__(self) -> "_Introducing":
+    async def __aenter__(self) -> "_ClientInfoStream":
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        return await self._stream.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._stream.__aexit__(*error)
