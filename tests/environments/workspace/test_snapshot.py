@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.environments.workspace import Workspace
 from holdfast.environments.workspace.snapshots import manifest
-from holdfast.environments.workspace.snapshots.snapshot import PART, SMALL
+from holdfast.environments.workspace.snapshots.snapshot import PART_BYTES, SMALL_BYTES
 from holdfast.records.errors import EnvironmentBroken
 from support.environments.workspaces import Blobs, both, contents, needs_bwrap, opened
 
@@ -67,7 +67,9 @@ def test_everything_comes_back_as_it_was(sandbox):
 def test_what_did_not_change_is_not_stored_again(sandbox):
     async def run():
         blobs = Blobs()
-        files = {f"d{n % 7}/f{n}": f"content {n}" for n in range(50)} | {"big": "x" * 3 * PART}
+        files = {f"d{n % 7}/f{n}": f"content {n}" for n in range(50)} | {
+            "big": "x" * 3 * PART_BYTES
+        }
         async with opened(files, blobs=blobs, sandbox=sandbox) as workspace:
             first = await workspace.snapshot()
             stored = len(blobs.stored)
@@ -141,7 +143,9 @@ def test_a_long_life_of_changes_comes_back(fast_root):
             if os.path.exists(path) and chance.random() < 0.4:
                 os.unlink(path)
             else:
-                size = chance.choice([0, 10, *[3000] * 12, SMALL, SMALL + 1, PART + 5])
+                size = chance.choice(
+                    [0, 10, *[3000] * 12, SMALL_BYTES, SMALL_BYTES + 1, PART_BYTES + 5]
+                )
                 with open(path, "wb") as file:
                     file.write(chance.randbytes(min(size, 4000)).ljust(size, b"."))
                 os.chmod(path, chance.choice([0o644, 0o755, 0o600]))
@@ -182,7 +186,7 @@ def test_ten_thousand_files_come_back_and_little_changes_cost_little(fast_root):
 def damaged(change) -> None:
     async def run():
         blobs = Blobs()
-        async with opened({"f": "x" * 100, "g": "y" * (PART + 1)}, blobs=blobs) as workspace:
+        async with opened({"f": "x" * 100, "g": "y" * (PART_BYTES + 1)}, blobs=blobs) as workspace:
             state = await workspace.snapshot()
         state = change(state, blobs) or state
         other = Workspace()
@@ -195,7 +199,7 @@ def damaged(change) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("length", [100, PART, 1])
+@pytest.mark.parametrize("length", [100, PART_BYTES, 1])
 def test_a_content_that_is_not_the_one_that_was_stored_is_found(length):
     def change(_, blobs):
         (digest,) = (one for one, body in blobs.kept.items() if len(body) == length)
@@ -213,15 +217,15 @@ def test_what_is_no_snapshot_is_refused(state):
 
 @pytest.mark.parametrize("path", [b"../f", b"/etc/f", b"a//b", b"", b"a/.", b"a\0b"])
 def test_a_snapshot_cannot_name_what_is_outside(path):
-    state = manifest.encode([(path, manifest.Kept(0o644, b"d" * 16))])
+    state = manifest.encode([(path, manifest.ManifestEntry(0o644, b"d" * 16))])
     with pytest.raises(EnvironmentBroken, match="no place in a workspace"):
         damaged(lambda *_: state)
 
 
 def test_a_snapshot_cannot_write_through_a_link(tmp_path):
     kept = {
-        b"a": manifest.Kept(0o777, target=os.fsencode(tmp_path)),
-        b"a/f": manifest.Kept(0o644, b"d" * 16),
+        b"a": manifest.ManifestEntry(0o777, target=os.fsencode(tmp_path)),
+        b"a/f": manifest.ManifestEntry(0o644, b"d" * 16),
     }
     with pytest.raises(OSError, match="No such file"):
         damaged(lambda *_: manifest.encode(kept.items()))

@@ -1,7 +1,6 @@
 """A folder per trajectory with a shell: for coding tasks (see docs/workspace.md).
 
 - `workspace`: `Workspace`, the environment and its tools.
-- `settings`: checks the arguments of a workspace.
 - `source`: the files that a workspace begins with.
 - `files`: reads and writes files within the folder only.
 - `scoring`: runs hidden tests on a copy of the folder.

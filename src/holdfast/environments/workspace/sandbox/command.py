@@ -1,8 +1,8 @@
-"""Running one command to its end, within bounds of time, output and disk.
+"""Runs one command to its end, within limits of time, output and disk.
 
-Invariants: it never blocks for longer than its timeout (and a moment); when `run` returns, nothing
-that the command started is alive (as far as its `Launch` can tell); what the command does is an
-answer, never an error. `run` blocks: it belongs in a thread that lives as long as the command.
+`run` blocks, for its timeout and a moment at most; it belongs in a thread that lives as long as the
+command. When it returns, all processes of the command are dead, as far as its `Launch` can find
+them. Whatever the command does is a result, never an error.
 """
 
 import os
@@ -20,11 +20,11 @@ from holdfast.environments.workspace.limits import MIB, amount
 from holdfast.environments.workspace.sandbox.output import Output
 from holdfast.records.errors import EnvironmentBroken
 
-FLOOD = 64 * MIB
-"""A command that prints more than this is stopped: nobody reads it."""
-CHUNK = 1 << 18
-FIRST_LOOK = 1.0
-"""Seconds until the watch is asked for the first time."""
+MAX_PRINTED_BYTES = 64 * MIB
+"""A command that prints more is stopped."""
+CHUNK_BYTES = 1 << 18
+WATCH_SECONDS = 1.0
+"""Between two calls of the watch, at least."""
 WATCH_SHARE = 20
 """The watch takes at most one part in this many of the time."""
 INTERRUPTED = "interrupted"
@@ -36,7 +36,7 @@ class Bounds(Struct, frozen=True):
 
 
 class CommandEnded(Struct, frozen=True):
-    """How a command ended. `stopped` says why it was not allowed to end by itself."""
+    """How a command ended. `stopped` is the reason why it was killed, or empty."""
 
     exit_code: int
     output: Output
@@ -44,16 +44,16 @@ class CommandEnded(Struct, frozen=True):
 
 
 class Launch(Protocol):
-    """How a command is started, and how everything that it started is ended."""
+    """Starts a command, and kills everything that it started."""
 
     def start(self, stdout: int) -> "subprocess.Popen[bytes]": ...
 
     def end(self) -> None:
-        """Called once the command itself is over: ends the rest, and returns when it is gone."""
+        """Called after the command has ended: kills its other processes and waits for them."""
         ...
 
     def trouble(self, ended: CommandEnded) -> str:
-        """Why the command never ran, or nothing."""
+        """Why the command never ran, or empty."""
         ...
 
     def close(self) -> None: ...
@@ -79,7 +79,7 @@ def no_watch() -> str:
 def run(
     launch: Launch, bounds: Bounds, *, stop: CommandStop, watch: Callable[[], str] = no_watch
 ) -> CommandEnded:
-    """`watch` is asked now and then, and stops the command by giving a reason."""
+    """`watch` is called now and then; it stops the command by returning a reason."""
     with ExitStack() as stack:
         stack.callback(launch.close)
         reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -112,9 +112,9 @@ def _follow(
     stop: CommandStop,
     watch: Callable[[], str],
 ) -> str:
-    """Reads until the command is over; the reason, if it has to be stopped."""
+    """Reads until the command has ended. Returns the reason if it must be stopped, or empty."""
     deadline = time.monotonic() + bounds.seconds
-    look = time.monotonic() + FIRST_LOOK
+    next_watch = time.monotonic() + WATCH_SECONDS
     ending = os.pidfd_open(process.pid)
     with selectors.DefaultSelector() as selector:
         try:
@@ -124,48 +124,42 @@ def _follow(
                 now = time.monotonic()
                 if now >= deadline:
                     return f"timed out after {bounds.seconds:g} s"
-                if now >= look:
+                if now >= next_watch:
                     if reason := watch():
                         return reason
                     cost = time.monotonic() - now
-                    look = time.monotonic() + max(FIRST_LOOK, WATCH_SHARE * cost)
-                ready = {key.fd for key, _ in selector.select(min(deadline, look) - now)}
+                    next_watch = time.monotonic() + max(WATCH_SECONDS, WATCH_SHARE * cost)
+                ready = {key.fd for key, _ in selector.select(min(deadline, next_watch) - now)}
                 if stop.fd in ready:
                     return INTERRUPTED
-                if reading in ready and not _read(reading, output):
+                if reading in ready and _read(reading, output) == 0:
                     selector.unregister(reading)
-                if output.total > FLOOD:
-                    return f"stopped after it had printed {amount(FLOOD)}"
+                if output.total > MAX_PRINTED_BYTES:
+                    return f"stopped after it had printed {amount(MAX_PRINTED_BYTES)}"
                 if ending in ready:
                     return ""
         finally:
             os.close(ending)
 
 
-def _read(reading: int, output: Output) -> bool:
-    """Whether there may be more."""
+def _read(reading: int, output: Output) -> int | None:
+    """How many bytes were read: 0 at the end, None if there are none now."""
     try:
-        chunk = os.read(reading, CHUNK)
+        chunk = os.read(reading, CHUNK_BYTES)
     except BlockingIOError:
-        return True
+        return None
     output.add(chunk)
-    return bool(chunk)
+    return len(chunk)
 
 
 def _drain(reading: int, output: Output) -> None:
-    """What is left in the pipe. Nobody is waited for: a process that got away may hold it open."""
-    while output.total <= FLOOD:
-        try:
-            chunk = os.read(reading, CHUNK)
-        except BlockingIOError:
-            return
-        if not chunk:
-            return
-        output.add(chunk)
+    """Reads the rest of the pipe without waiting: an escaped process may hold it open."""
+    while output.total <= MAX_PRINTED_BYTES and _read(reading, output):
+        pass
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    # Not reaped yet, so that the number cannot have become somebody else's.
+    # Not reaped yet, so that the pid is still its own.
     if process.returncode is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -181,8 +175,8 @@ def spawn(
     env: Mapping[str, str],
     pass_fds: tuple[int, ...] = (),
 ) -> "subprocess.Popen[bytes]":
-    """In a session of its own, with nothing of ours: no environment, no files, no terminal."""
-    return subprocess.Popen(  # noqa: S603 - running what the policy says is what this is for
+    """Starts it in a new session, without our variables, open files or terminal."""
+    return subprocess.Popen(  # noqa: S603 - it runs the policy's commands
         argv,
         stdin=subprocess.DEVNULL,
         stdout=stdout,

@@ -1,10 +1,9 @@
-"""Confinement: a program that cannot look into the other processes of its user.
+"""Confinement: starts programs that cannot read the variables and memory of other processes.
 
-A process shows its variables, and its memory, to all others of the same user: an agent would find
-the driver's keys, and those of the shell that started it, in /proc. The kernel refuses that to
-whoever has fewer capabilities, or is in a user namespace within. So root's programs are started
-without the capabilities that open processes, and all others in a user namespace in which the user
-is still the same. It is no sandbox: files, network and signals are as before.
+In /proc, a process can read the variables and the memory of all processes of its user, and with
+them the driver's keys. The kernel forbids that to a process with fewer capabilities, or in an inner
+user namespace. So root's programs start without these capabilities, and those of other users in a
+user namespace with the same user. It is no sandbox: files, network and signals are as before.
 """
 
 import functools
@@ -15,15 +14,15 @@ import subprocess
 
 from msgspec import Struct
 
-SECONDS = 10.0
+PROBE_SECONDS = 10.0
 _log = logging.getLogger("holdfast.environments")
-_OPENING = (8, 16, 17, 19, 21, 38, 39, 40)
-"""Capabilities: SETPCAP, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF,
+_CAPABILITIES = (8, 16, 17, 19, 21, 38, 39, 40)
+"""SETPCAP, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF,
 CHECKPOINT_RESTORE. By number, since tools know fewer names than kernels do."""
 
 
 class Confinement(Struct, frozen=True):
-    """`words` stand before a command's own; `trouble` says why there are none."""
+    """`words` is the prefix of a command; `trouble` is the reason why there is none."""
 
     words: tuple[str, ...] = ()
     trouble: str = ""
@@ -31,8 +30,8 @@ class Confinement(Struct, frozen=True):
 
 @functools.cache
 def confinement() -> Confinement:
-    """What confines programs here, tried out once: whether this very process stays closed. Blocks
-    for a moment when it is called for the first time."""
+    """How programs are confined on this machine; tested once, on this process. The first call
+    blocks for a moment."""
     found = _tried(_as_root() if os.geteuid() == 0 else _as_user())
     if found.trouble:
         _log.warning(
@@ -51,7 +50,7 @@ def _as_root() -> Confinement:
             last = int(file.read())
     except OSError as error:
         return Confinement(trouble=str(error))
-    dropped = ",".join(f"-cap_{number}" for number in _OPENING if number <= last)
+    dropped = ",".join(f"-cap_{number}" for number in _CAPABILITIES if number <= last)
     return Confinement((setpriv, f"--bounding-set={dropped}", f"--inh-caps={dropped}", "--"))
 
 
@@ -62,15 +61,15 @@ def _as_user() -> Confinement:
 
 
 def _tried(found: Confinement) -> Confinement:
-    """Nothing, if it cannot be had, or does not help."""
+    """The confinement if it works, or else one with `trouble`."""
     if found.trouble:
         return found
     look = f"if cat /proc/{os.getpid()}/environ > /dev/null 2>&1; then exit 9; fi"
     try:
-        done = subprocess.run(  # noqa: S603 - words of our own
+        done = subprocess.run(  # noqa: S603 - a command of our own
             [*found.words, "/bin/sh", "-c", look],
             capture_output=True,
-            timeout=SECONDS,
+            timeout=PROBE_SECONDS,
             check=False,
             env={"PATH": os.defpath},
         )
@@ -78,5 +77,5 @@ def _tried(found: Confinement) -> Confinement:
         return Confinement(trouble=str(error))
     if done.returncode == 0:
         return found
-    said = done.stderr.decode("utf-8", "replace").strip()
-    return Confinement(trouble=said or "its programs are as powerful as it is itself")
+    reason = done.stderr.decode("utf-8", "replace").strip()
+    return Confinement(trouble=reason or "its programs are as powerful as it is itself")

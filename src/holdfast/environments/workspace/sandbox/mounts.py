@@ -1,4 +1,4 @@
-"""What a command within bubblewrap finds: the system, read-only, and its workspace."""
+"""The mounts of a command within bubblewrap: the system, read-only, and its workspace."""
 
 import functools
 import os
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from holdfast.records.errors import UsageError
 
-PLACE = "/workspace"
+WORKSPACE = "/workspace"
 USER = 1000
-"""The number that a command has in its sandbox."""
+"""The user id of a command in its sandbox."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 SETTINGS = (
     *("alternatives", "ca-certificates", "fonts", "java", "ld.so.cache", "ld.so.conf"),
@@ -17,10 +17,10 @@ SETTINGS = (
     *("protocols", "services", "ssl", "timezone"),
 )
 NETWORK_SETTINGS = ("resolv.conf", "hosts", "host.conf", "gai.conf")
-TAKEN = ("/", "/tmp", "/proc", "/dev", "/etc", "/root", "/home", PLACE)  # noqa: S108
+TAKEN = ("/", "/tmp", "/proc", "/dev", "/etc", "/root", "/home", WORKSPACE)  # noqa: S108
 ACCOUNTS = f"""\
 root:x:0:0:root:/:/usr/sbin/nologin
-agent:x:{USER}:{USER}:agent:{PLACE}:/bin/sh
+agent:x:{USER}:{USER}:agent:{WORKSPACE}:/bin/sh
 nobody:x:65534:65534:nobody:/:/usr/sbin/nologin
 """
 GROUPS = f"root:x:0:\nagent:x:{USER}:\nnogroup:x:65534:\n"
@@ -29,8 +29,7 @@ GROUPS = f"root:x:0:\nagent:x:{USER}:\nnogroup:x:65534:\n"
 def arguments(
     folder: str, *, network: bool, temporary: int, read_only: tuple[str, ...]
 ) -> list[str]:
-    """For bwrap, before the root is made read-only: nothing but `folder`, /tmp and /dev/shm can be
-    written to then."""
+    """For bwrap, before `--remount-ro /`: then only `folder`, /tmp and /dev/shm are writable."""
     return [
         *_system(),
         *_settings(network),
@@ -38,8 +37,8 @@ def arguments(
         *("--size", str(temporary), "--perms", "1777", "--tmpfs", "/dev/shm"),  # noqa: S108
         *("--remount-ro", "/dev"),
         *("--size", str(temporary), "--perms", "1777", "--tmpfs", "/tmp"),  # noqa: S108
-        *(word for path in read_only for word in _extra(path)),
-        *("--bind", folder, PLACE, "--chdir", PLACE),
+        *(argument for path in read_only for argument in _extra(path)),
+        *("--bind", folder, WORKSPACE, "--chdir", WORKSPACE),
     ]
 
 
@@ -64,23 +63,23 @@ def _settings(network: bool) -> tuple[str, ...]:
 
 
 def _extra(path: str) -> list[str]:
-    """Where it is a link, what it leads to is there as well: interpreters look for both."""
+    """Of a link, both the link and its target: interpreters need both."""
     found: list[str] = []
-    for one in dict.fromkeys((os.path.realpath(path), path)):
-        found += [*_parents(one), "--ro-bind", path, one]
+    for target in dict.fromkeys((os.path.realpath(path), path)):
+        found += [*_parents(target), "--ro-bind", path, target]
     return found
 
 
 def _parents(path: str) -> Iterator[str]:
-    """Made by us, since bwrap makes them unreadable to others."""
+    """Created explicitly, since bwrap makes them unreadable for other users."""
     parts = os.path.dirname(path).strip("/").split("/")
     for depth in range(1, len(parts) + 1 if parts != [""] else 1):
         parent = "/" + "/".join(parts[:depth])
         yield from ("--perms", "0755", "--dir", parent)
 
 
-def checked(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """What a user wants to be there, too; without what is there already."""
+def check_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """The paths of the `read_only` option that are not mounted anyway; raises `UsageError`."""
     for path in paths:
         if not os.path.isabs(path) or not os.path.exists(path):
             raise UsageError(f"read_only: {path!r} is not an absolute path of something that is")
@@ -90,10 +89,10 @@ def checked(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def interpreter() -> tuple[str, ...]:
-    """The Python that runs us, so that `python` and `pytest` are what the user expects."""
+    """This process's Python, so that `python` and `pytest` are those of the user."""
     found = dict.fromkeys((sys.prefix, sys.base_prefix))
     return tuple(path for path in found if not _is_system(path) and path not in TAKEN)
 
 
 def _is_system(path: str) -> bool:
-    return any(path == one or path.startswith(one + "/") for one in SYSTEM)
+    return any(path == top or path.startswith(top + "/") for top in SYSTEM)

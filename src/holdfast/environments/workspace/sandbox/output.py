@@ -1,4 +1,4 @@
-"""What a command printed: its beginning and its end, however much there was in between."""
+"""The output of a command: its beginning and its end, within a limit."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ NOTHING: Mapping[bytes, bytes] = {}
 
 
 class Output:
-    """Keeps at most `limit` bytes. `total` counts all."""
+    """Keeps at most `limit` bytes; `total` counts all."""
 
     def __init__(self, limit: int):
         self.total = 0
@@ -24,12 +24,12 @@ class Output:
             self._head += chunk[:room]
             chunk = chunk[room:]
         self._tail += chunk
-        # Cutting each time would copy the tail for every chunk.
+        # Not for every chunk, which would copy the tail each time.
         if len(self._tail) > 4 * self._rest + 65536:
             del self._tail[: -self._rest]
 
     def text(self, rename: Mapping[bytes, bytes] = NOTHING) -> str:
-        """What the model is shown; paths of this machine have other names in it."""
+        """For the model; `rename` replaces paths of this machine."""
         tail = bytes(self._tail[-self._rest :] if self._rest else b"")
         left_out = self.total - len(self._head) - len(tail)
         if not left_out:
@@ -46,7 +46,7 @@ def _renamed(text: bytes, rename: Mapping[bytes, bytes]) -> bytes:
 
 
 def _without_torn_end(text: bytes) -> bytes:
-    """Without the beginning of a character whose rest was left out."""
+    """Without the beginning of a character that was cut."""
     for back in range(1, min(4, len(text)) + 1):
         byte = text[-back]
         if byte & 0xC0 == 0x80:

@@ -1,9 +1,9 @@
-"""Processes that a command left behind.
+"""Finds and kills processes that a command left behind.
 
-Without a sandbox they are found by what they inherited: a home or a working folder within the
-workspace, or, of an agent, a task beside it. One that cleaned its environment and left the folder
-is not found; only a pid namespace (bubblewrap) leaves no way out. Those in a sandbox whose driver
-is gone are found by their mounts.
+Without a sandbox they are found by what they inherited: a home or working folder in the workspace,
+or an agent's task file beside it. A process that changed both is not found; only a pid namespace
+(bubblewrap) is safe against that. Processes in a sandbox whose driver was killed are found by their
+mounts.
 """
 
 import contextlib
@@ -13,27 +13,26 @@ import time
 
 from holdfast.records.errors import EnvironmentBroken
 
-ROUNDS = 100
-PAUSE = 0.02
-PLACE = b"/workspace"
+TRIES, PAUSE_SECONDS = 100, 0.02
+WORKSPACE = b"/workspace"
 TASK = b"HOLDFAST_TASK="
-"""Where an agent finds its task: in the folder of its attempt."""
+"""The variable with an agent's task file, which is in the folder of its attempt."""
 
 
 def kill_all(folder: str, *, sandboxed: bool = False) -> None:
-    """Until none is left: they may fork while they are looked for."""
-    for _ in range(ROUNDS):
-        found = of_folder(folder, sandboxed=sandboxed)
+    """Repeats until none is left: processes may fork meanwhile."""
+    for _ in range(TRIES):
+        found = find(folder, sandboxed=sandboxed)
         if not found:
             return
         for process in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        time.sleep(PAUSE)
+        time.sleep(PAUSE_SECONDS)
     raise EnvironmentBroken(f"processes {found} of a workspace cannot be killed")
 
 
-def of_folder(folder: str, *, sandboxed: bool = False) -> list[int]:
+def find(folder: str, *, sandboxed: bool = False) -> list[int]:
     ours = os.getpid()
     inside = os.fsencode(folder)
     return [
@@ -56,18 +55,17 @@ def _is_inside(process: str, folder: bytes) -> bool:
             return True
         where = os.readlink(f"/proc/{process}/cwd".encode())
     except OSError:
-        return False  # Gone, a zombie, or somebody else's.
+        return False  # It ended, or belongs to another user.
     return where == folder or where.startswith(folder + b"/")
 
 
 def _has_mounted(process: str, folder: bytes) -> bool:
-    # The path is told from the top of its file system: only its end is certain. It has the random
-    # name of a room in it.
+    # The path begins at the top of its file system: only its end, with a random name, is certain.
     end = b"/".join(folder.split(b"/")[-3:])
     try:
         with open(f"/proc/{process}/mountinfo", "rb") as file:
             return any(
-                fields[3].endswith(b"/" + end) and fields[4] == PLACE
+                fields[3].endswith(b"/" + end) and fields[4] == WORKSPACE
                 for line in file
                 if len(fields := line.split()) > 4
             )

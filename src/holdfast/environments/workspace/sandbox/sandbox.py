@@ -1,8 +1,8 @@
-"""Where commands run: within bubblewrap, or plainly as the user who runs Holdfast.
+"""How commands are isolated: within bubblewrap, or not at all.
 
 Bubblewrap gives a command its own mounts (the system read-only, the workspace writable, nothing of
-the driver's), its own processes, and no network. It is tried out once per process, since many
-machines forbid what it needs.
+the driver's), its own processes, and no network. Many machines forbid what it needs, so it is
+tested once per process.
 """
 
 import contextlib
@@ -38,14 +38,13 @@ from holdfast.records.errors import EnvironmentBroken, UsageError
 
 _log = logging.getLogger("holdfast.environments")
 NOBODY = 65534
-PLACE = mounts.PLACE
-GONE_WITHIN = 30.0
+KILL_SECONDS = 30.0
 TOOLS = ("nice", "setpriv", "prlimit")
 
 
 class Isolation(StrEnum):
     AUTO = "auto"
-    """Bubblewrap where it works, else none; `Workspace.isolation` says which."""
+    """Bubblewrap if it works, else none; `Workspace.isolation` says which."""
     BWRAP = "bwrap"
     """Bubblewrap, or an error."""
     NONE = "none"
@@ -58,7 +57,7 @@ class SandboxJob(Struct, frozen=True):
     folder: str
     """Its home and its working folder."""
     temporary: str
-    """For temporary files, where there is no private /tmp."""
+    """For temporary files, if there is no private /tmp."""
     env: Mapping[str, str]
     limits: ResourceLimits
     network: bool = False
@@ -68,44 +67,44 @@ class SandboxJob(Struct, frozen=True):
 class Sandbox(Protocol):
     isolation: Isolation
     owner: tuple[int, int] | None
-    """Who must own the files, if it is not us."""
+    """The user and group of the files, if not this process's."""
 
     def launch(self, job: SandboxJob) -> Launch: ...
 
     def home(self, folder: str) -> str:
-        """What a command calls `folder`."""
+        """The path of `folder` for a command."""
         ...
 
-    def sweep(self, folder: str) -> None:
-        """Ends everything that runs in `folder`."""
+    def kill_all_in(self, folder: str) -> None:
+        """Kills everything that runs in `folder`."""
         ...
 
 
-def choose(wanted: Isolation) -> Sandbox:
-    """Blocks for a moment when it is called for the first time."""
+def choose(option: Isolation) -> Sandbox:
+    """The first call blocks for a moment."""
     _check_tools()
-    if wanted is Isolation.NONE:
+    if option is Isolation.NONE:
         return Plain()
     trouble = why_no_bwrap()
     if not trouble:
         return Bubblewrap()
-    if wanted is Isolation.BWRAP:
+    if option is Isolation.BWRAP:
         raise UsageError(
-            f"sandbox='bwrap' does not work on this machine: {trouble}; allow it, or say "
-            "sandbox='none' and put another wall around the run"
+            f"sandbox='bwrap' does not work on this machine: {trouble}; allow it, or choose "
+            "sandbox='none' and isolate the run in another way"
         )
-    _say_once(trouble)
+    _warn_once(trouble)
     return Plain()
 
 
 @functools.cache
-def _say_once(trouble: str) -> None:
+def _warn_once(trouble: str) -> None:
     _log.warning("workspaces run commands without a sandbox: %s", trouble)
 
 
 @functools.cache
 def why_no_bwrap() -> str:
-    """Nothing, if it works."""
+    """The reason why bubblewrap does not work, or empty."""
     if shutil.which("bwrap") is None:
         return "there is no `bwrap` (Debian: apt install bubblewrap)"
     with tempfile.TemporaryDirectory(prefix="holdfast-probe-") as folder:
@@ -144,12 +143,12 @@ def _limited(job: SandboxJob, *, count_processes: bool) -> list[str]:
     return [_tool("prlimit"), *limits, "--", shell, "-c", job.command]
 
 
-# --- without walls
+# --- without isolation
 
 
 class Plain:
-    """As the user who runs Holdfast, with all that they can do. A process limit would count all of
-    that user's processes, so that none is set."""
+    """Commands run as the user of Holdfast, with all rights. There is no process limit, since it
+    would count all processes of that user."""
 
     isolation = Isolation.NONE
     owner: tuple[int, int] | None = None
@@ -160,7 +159,7 @@ class Plain:
     def home(self, folder: str) -> str:
         return folder
 
-    def sweep(self, folder: str) -> None:
+    def kill_all_in(self, folder: str) -> None:
         kill_all(folder)
 
 
@@ -192,8 +191,8 @@ class _PlainLaunch:
 
 
 class Bubblewrap:
-    """Root only prepares the mounts: commands of root's runs are nobody's, since the kernel lets
-    root (in any namespace) change settings of the machine and ignore the process limit."""
+    """If Holdfast runs as root, commands run as nobody: in any namespace, root could change the
+    machine's settings and exceed the process limit."""
 
     isolation = Isolation.BWRAP
 
@@ -205,10 +204,10 @@ class Bubblewrap:
         return _BubblewrapLaunch(job, is_root=self._is_root)
 
     def home(self, folder: str) -> str:
-        return PLACE
+        return mounts.WORKSPACE
 
-    def sweep(self, folder: str) -> None:
-        """Nothing: no process outlives its command."""
+    def kill_all_in(self, folder: str) -> None:
+        """Does nothing: no process outlives its command."""
 
 
 class _BubblewrapLaunch:
@@ -217,15 +216,15 @@ class _BubblewrapLaunch:
         self._is_root = is_root
         self._fds: list[int] = []
         self._gone = self._status = self._inner_status = -1
-        self._said = self._inner_said = b""
+        self._report = self._inner_report = b""
 
     def start(self, stdout: int) -> "subprocess.Popen[bytes]":
         job = self._job
         self._gone, alive = self._pipe()
         self._status, status = self._pipe()
-        handed = [alive, status]
+        passed_fds = [alive, status]
         arguments = [
-            *(_ROOT if self._is_root else self._user(handed)),
+            *(_ROOT if self._is_root else self._user(passed_fds)),
             *("--sync-fd", str(alive), "--json-status-fd", str(status)),
             *_NAMESPACES,
             *([] if job.network else ["--unshare-net"]),
@@ -236,62 +235,62 @@ class _BubblewrapLaunch:
                 read_only=job.read_only,
             ),
         ]
-        # Handed over in a file, since `ps` shows a command line to whoever is inside.
+        # In a file, since processes in the sandbox could read a command line.
         passwd, group = self._file(mounts.ACCOUNTS), self._file(mounts.GROUPS)
         arguments += ["--perms", "0644", "--file", str(passwd), "/etc/passwd"]
         arguments += ["--perms", "0644", "--file", str(group), "/etc/group"]
         arguments += ["--remount-ro", "/"]
-        given = self._file("\0".join(arguments) + "\0")
-        handed += [passwd, group, given]
+        options = self._file("\0".join(arguments) + "\0")
+        passed_fds += [passwd, group, options]
         argv = [
             *(_tool("nice"), "-n", str(job.limits.niceness)),
-            *(_tool("bwrap"), "--args", str(given), "--"),
+            *(_tool("bwrap"), "--args", str(options), "--"),
             *(
-                self._as_nobody(handed)
+                self._as_nobody(passed_fds)
                 if self._is_root
                 else [_tool("setpriv"), "--no-new-privs", "--"]
             ),
             *_limited(job, count_processes=True),
         ]
-        env = {**job.env, "HOME": PLACE, "TMPDIR": "/tmp"}  # noqa: S108 - a private one
+        env = {**job.env, "HOME": mounts.WORKSPACE, "TMPDIR": "/tmp"}  # noqa: S108 - a private one
         try:
-            return spawn(argv, stdout=stdout, cwd=job.folder, env=env, pass_fds=tuple(handed))
+            return spawn(argv, stdout=stdout, cwd=job.folder, env=env, pass_fds=tuple(passed_fds))
         finally:
-            # Only the sandbox holds them now: they close when it is gone.
-            for fd in handed:
+            # Now only the sandbox has them, so that they close when it ends.
+            for fd in passed_fds:
                 self._fds.remove(fd)
                 os.close(fd)
 
-    def _as_nobody(self, handed: list[int]) -> list[str]:
-        """Only what root has prepared is left to root: a second bubblewrap, of nobody's, makes the
-        user namespace. Processes are counted per namespace: each command has its own count."""
+    def _as_nobody(self, passed_fds: list[int]) -> list[str]:
+        """A second bubblewrap that runs as nobody and makes the user namespace. The kernel counts
+        processes per namespace, so that each command has its own limit."""
         self._inner_status, status = self._pipe()
-        handed.append(status)
+        passed_fds.append(status)
         return [
             *(_tool("setpriv"), "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"),
             *("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"),
-            *(_tool("bwrap"), "--dev-bind", "/", "/", "--chdir", PLACE),
-            *("--json-status-fd", str(status), *self._user(handed), "--"),
+            *(_tool("bwrap"), "--dev-bind", "/", "/", "--chdir", mounts.WORKSPACE),
+            *("--json-status-fd", str(status), *self._user(passed_fds), "--"),
         ]
 
-    def _user(self, handed: list[int]) -> list[str]:
-        """A user namespace in which nobody can make another."""
-        wanted = ["--unshare-user", "--cap-drop", "ALL"]
-        wanted += ["--uid", str(mounts.USER), "--gid", str(mounts.USER)]
+    def _user(self, passed_fds: list[int]) -> list[str]:
+        """A user namespace in which no other can be made."""
+        options = ["--unshare-user", "--cap-drop", "ALL"]
+        options += ["--uid", str(mounts.USER), "--gid", str(mounts.USER)]
         if _can_disable_userns():
-            return [*wanted, "--disable-userns"]
+            return [*options, "--disable-userns"]
         if (program := no_user_namespaces()) is None:
-            return wanted
-        filtering = self._file(program)
-        handed.append(filtering)
-        return [*wanted, "--seccomp", str(filtering)]
+            return options
+        seccomp = self._file(program)
+        passed_fds.append(seccomp)
+        return [*options, "--seccomp", str(seccomp)]
 
     def end(self) -> None:
-        """The kernel ends all of a pid namespace with its first process, and that one counts as
-        ended when all the others are. It dies with bwrap; but not if bwrap was killed just before
-        it could ask for that."""
-        self._said = _written(self._status)
-        if (found := _FIRST.search(self._said)) is not None:
+        """Kills the first process of the pid namespace, with which the kernel kills all others; it
+        has ended when they have. Usually it dies with bwrap, but not if bwrap was killed before it
+        could arrange that."""
+        self._report = _read_available(self._status)
+        if (found := _FIRST.search(self._report)) is not None:
             with contextlib.suppress(ProcessLookupError):
                 first = os.pidfd_open(int(found[1]))
                 self._fds.append(first)
@@ -300,17 +299,17 @@ class _BubblewrapLaunch:
                     self._wait(first)
         self._wait(self._gone)
         if self._is_root:
-            self._inner_said = _written(self._inner_status)
+            self._inner_report = _read_available(self._inner_status)
 
     def _wait(self, fd: int) -> None:
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        if not poll.poll(GONE_WITHIN * 1000):
-            raise EnvironmentBroken(f"a sandbox is not gone {GONE_WITHIN:g} s after it was killed")
+        if not poll.poll(KILL_SECONDS * 1000):
+            raise EnvironmentBroken(f"a sandbox is not gone {KILL_SECONDS:g} s after it was killed")
 
     def trouble(self, ended: CommandEnded) -> str:
-        has_begun = not self._is_root or _FIRST.search(self._inner_said) is not None
-        if b'"exit-code"' in self._said and has_begun:
+        has_begun = not self._is_root or _FIRST.search(self._inner_report) is not None
+        if b'"exit-code"' in self._report and has_begun:
             return ""
         return f"bwrap ended by itself ({ended.exit_code}): {ended.output.text()[-500:].strip()}"
 
@@ -332,7 +331,7 @@ class _BubblewrapLaunch:
 
 
 def _is_first_of_a_namespace(process: int) -> bool:
-    """Not somebody else, who has its number by now."""
+    """False for another process that has the same pid by now."""
     try:
         with open(f"/proc/{process}/status", "rb") as file:
             return any(line.startswith(b"NSpid:") and line.split()[2:] == [b"1"] for line in file)
@@ -353,7 +352,7 @@ _ROOT = [
 
 @functools.cache
 def _tool(name: str) -> str:
-    """By its full name: commands may have another PATH."""
+    """The full path: commands may have another PATH."""
     found = shutil.which(name)
     if found is None:
         raise UsageError(f"a workspace needs `{name}` (util-linux, coreutils)")
@@ -362,12 +361,11 @@ def _tool(name: str) -> str:
 
 @functools.cache
 def _can_disable_userns() -> bool:
-    known = subprocess.run([_tool("bwrap"), "--help"], capture_output=True, check=False)  # noqa: S603
-    return b"--disable-userns" in known.stdout + known.stderr
+    usage = subprocess.run([_tool("bwrap"), "--help"], capture_output=True, check=False)  # noqa: S603
+    return b"--disable-userns" in usage.stdout + usage.stderr
 
 
-def _written(pipe: int) -> bytes:
-    """What is in it now."""
+def _read_available(pipe: int) -> bytes:
     os.set_blocking(pipe, False)
     try:
         return os.read(pipe, 4096)

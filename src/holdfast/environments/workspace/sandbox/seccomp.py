@@ -1,9 +1,9 @@
 """A system-call filter that forbids new user namespaces, for a bubblewrap that cannot (before 0.8).
 
-Whoever makes a user namespace has all capabilities in it: it can mount memory file systems beyond
-every limit, and reaches parts of the kernel that are closed to users. The filter is a classic BPF
-program, as `bwrap --seccomp` reads it: `clone` and `unshare` with CLONE_NEWUSER are not permitted,
-and `clone3`, whose flags no filter can read, does not exist (libraries then use `clone`).
+A process has all capabilities in its own user namespace: it could mount memory file systems beyond
+every limit, and use parts of the kernel that are closed to users. The filter is a classic BPF
+program for `bwrap --seccomp`: `clone` and `unshare` with CLONE_NEWUSER give EPERM, and `clone3`,
+whose flags a filter cannot read, gives ENOSYS (libraries then use `clone`).
 """
 
 import platform
@@ -15,17 +15,16 @@ from msgspec import Struct
 CLONE_NEWUSER = 0x10000000
 CLONE3 = 435
 X32 = 0x40000000
-"""Numbers from here on are those of a second set of calls, on x86-64 alone."""
+"""From here on, the numbers are those of another set of calls, on x86-64 only."""
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in what the kernel shows a filter; of the argument, the lower half."""
+"""Offsets in a filter's input; of the argument, the lower half."""
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY = 0x7FFF0000, 0x00050000 | 1
 _MISSING = 0x00050000 | 38
-"""ENOSYS; what is denied is EPERM."""
 
 
 class _Calls(Struct, frozen=True):
-    """The numbers of one architecture's calls. All of them pass `flags` first."""
+    """The call numbers of one architecture. `flags` is the first argument of all."""
 
     architecture: int
     clone: int
@@ -38,7 +37,7 @@ _MACHINES = {"x86_64": (_X86_64, _I386), "aarch64": (_AARCH64, _ARM)}
 
 
 def no_user_namespaces() -> bytes | None:
-    """The program for this machine, or None where we do not know its calls."""
+    """The program for this machine, or None if its call numbers are not known here."""
     known = _MACHINES.get(platform.machine())
     return None if known is None else b"".join(_program(known))
 
@@ -53,7 +52,7 @@ def _program(known: tuple[_Calls, ...]) -> Iterator[bytes]:
 
 
 def _checks(calls: _Calls) -> Iterator[bytes]:
-    """Of a call of this architecture; never goes on behind itself."""
+    """For calls of this architecture; always returns."""
     yield _instruction(_LOAD, _NUMBER)
     yield _instruction(_AT_LEAST, X32, then=5)
     yield _instruction(_EQUAL, CLONE3, then=4)
@@ -67,5 +66,5 @@ def _checks(calls: _Calls) -> Iterator[bytes]:
 
 
 def _instruction(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """`then`, `otherwise`: how many instructions a test skips."""
+    """`then`, `otherwise`: how many instructions to skip after a test."""
     return struct.pack("<HBBI", code, then, otherwise, value)

@@ -1,7 +1,7 @@
-"""The encoding of a snapshot: what was in the folder, and in which blobs the contents are.
+"""The encoding of a snapshot: the files of a folder, and the blobs that hold their contents.
 
-A snapshot names a whole listing, kept as a blob of its own, and what has changed since; so that
-its size grows with the changes and not with the folder. Times are not kept, nor are owners.
+A snapshot refers to a complete listing, which is a blob, and holds the changes since; so that its
+size grows with the changes, not with the folder. It holds neither times nor owners.
 """
 
 import zlib
@@ -13,19 +13,18 @@ from msgspec import Struct
 from holdfast.records.errors import EnvironmentBroken
 
 VERSION = 1
-MOST = 1 << 30
-"""Bytes that a listing may decode to."""
+MAX_LISTING_BYTES = 1 << 30
 
 
 class ManifestPiece(Struct, frozen=True):
-    """A part of a file's content: where it is."""
+    """Where a part of a file's content is."""
 
     blob: bytes
     offset: int
     length: int
 
 
-class Kept(Struct, frozen=True):
+class ManifestEntry(Struct, frozen=True):
     """One file, folder or link. A file has a digest, a link a target, a folder neither."""
 
     mode: int
@@ -53,27 +52,30 @@ class Listing(Struct, frozen=True, array_like=True):
     files: tuple[_File, ...]
     links: tuple[tuple[bytes, bytes], ...]
     base: bytes = b""
-    """The blob of a listing that this one changes."""
+    """The blob of the listing that this one changes."""
     removed: tuple[bytes, ...] = ()
 
 
 def encode(
-    entries: Iterable[tuple[bytes, Kept]], *, base: bytes = b"", removed: Iterable[bytes] = ()
+    entries: Iterable[tuple[bytes, ManifestEntry]],
+    *,
+    base: bytes = b"",
+    removed: Iterable[bytes] = (),
 ) -> bytes:
-    """The same entries give the same bytes, whoever encodes them."""
+    """The same entries always give the same bytes."""
     blobs: dict[bytes, int] = {}
     folders, files, links = [], [], []
-    for path, kept in sorted(entries, key=lambda item: item[0]):
-        if kept.is_folder:
-            folders.append((path, kept.mode))
-        elif kept.target:
-            links.append((path, kept.target))
+    for path, entry in sorted(entries, key=lambda item: item[0]):
+        if entry.is_folder:
+            folders.append((path, entry.mode))
+        elif entry.target:
+            links.append((path, entry.target))
         else:
             pieces = tuple(
-                (blobs.setdefault(one.blob, len(blobs)), one.offset, one.length)
-                for one in kept.pieces
+                (blobs.setdefault(piece.blob, len(blobs)), piece.offset, piece.length)
+                for piece in entry.pieces
             )
-            files.append(_File(path, kept.mode, kept.digest, pieces))
+            files.append(_File(path, entry.mode, entry.digest, pieces))
     listing = Listing(
         VERSION, tuple(blobs), tuple(folders), tuple(files), tuple(links), base,
         tuple(sorted(removed)),
@@ -84,7 +86,7 @@ def encode(
 def decode(state: bytes) -> Listing:
     try:
         unpacker = zlib.decompressobj()
-        body = unpacker.decompress(state, MOST)
+        body = unpacker.decompress(state, MAX_LISTING_BYTES)
         listing = msgspec.msgpack.decode(body, type=Listing)
     except (zlib.error, msgspec.MsgspecError) as error:
         raise EnvironmentBroken(f"this is no snapshot of a workspace: {error}") from error
@@ -95,22 +97,22 @@ def decode(state: bytes) -> Listing:
     return listing
 
 
-def apply(listing: Listing, entries: dict[bytes, Kept]) -> None:
-    """Changes `entries` as the listing says."""
+def apply(listing: Listing, entries: dict[bytes, ManifestEntry]) -> None:
+    """Adds the listing's changes to `entries`."""
     for path in listing.removed:
         entries.pop(path, None)
     for path, mode in listing.folders:
-        entries[_checked(path)] = Kept(mode)
+        entries[_check_path(path)] = ManifestEntry(mode)
     for path, target in listing.links:
-        entries[_checked(path)] = Kept(0o777, target=target)
+        entries[_check_path(path)] = ManifestEntry(0o777, target=target)
     for file in listing.files:
         pieces = tuple(
             ManifestPiece(listing.blobs[number], *where) for number, *where in file.pieces
         )
-        entries[_checked(file.path)] = Kept(file.mode, file.digest, pieces)
+        entries[_check_path(file.path)] = ManifestEntry(file.mode, file.digest, pieces)
 
 
-def _checked(path: bytes) -> bytes:
+def _check_path(path: bytes) -> bytes:
     if any(part in (b"", b".", b"..") for part in path.split(b"/")) or b"\0" in path:
         raise EnvironmentBroken(f"a snapshot names {path!r}, which is no place in a workspace")
     return path

@@ -1,8 +1,8 @@
-"""Snapshots of a folder: each content is stored once, and only what changed is read.
+"""Snapshots of a folder: each content is stored once, and only changed files are read.
 
-Small contents are packed into blobs, in the order of their paths, so that equal folders give equal
-blobs; large ones are cut into parts, so that a file that grows stores what it grew by. A file whose
-`lstat` is the same as when it was read last is not read again.
+Small contents are packed into blobs in the order of their paths, so that equal folders give equal
+blobs. Large ones are stored in parts, so that a growing file stores only what is new. A file whose
+`lstat` has not changed is not read again.
 """
 
 import hashlib
@@ -10,59 +10,59 @@ import os
 import time
 from collections.abc import Callable, Generator
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.environments.workspace.limits import MIB
 from holdfast.environments.workspace.snapshots import manifest
-from holdfast.environments.workspace.snapshots.manifest import Kept, ManifestPiece
-from holdfast.environments.workspace.snapshots.tree import FileTree, TreeEntry, parts
+from holdfast.environments.workspace.snapshots.manifest import ManifestEntry, ManifestPiece
+from holdfast.environments.workspace.snapshots.tree import FileTree, TreeEntry, read_parts
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.episodes.environment import Blobs
 
-PART = 4 * MIB
-SMALL = MIB
-SETTLED_NS = 1_000_000_000
-"""A file that changed this shortly before it was read may change again within one tick of the file
-system's clock: it is read again next time."""
+PART_BYTES = 4 * MIB
+SMALL_BYTES = MIB
+STABLE_NS = 1_000_000_000
+"""A file that changed less than this before it was read is read again next time: it may change
+within one tick of the file system's clock."""
 
 Packing = Generator[bytes, bytes, None]
 Storing = Generator[bytes, bytes, tuple[bytes, tuple[ManifestPiece, ...]]]
 
 
-class _Seen(Struct, frozen=True):
-    entry: TreeEntry
-    kept: Kept
-    settled: bool
+class _StoredFile(Struct, frozen=True):
+    stat: TreeEntry
+    stored: ManifestEntry
+    is_stable: bool
 
 
 class Snapshots:
-    """Of one folder. What an instance has stored or restored, it does not store again."""
+    """Snapshots of one folder. Contents that were stored or restored are not stored again."""
 
     def __init__(self, blobs: Blobs):
         self._blobs = blobs
-        self._seen: dict[bytes, _Seen] = {}
+        self._files: dict[bytes, _StoredFile] = {}
         self._contents: dict[bytes, tuple[ManifestPiece, ...]] = {}
-        """By the digest of a file's content or of a part of one."""
+        """By the digest of a content or a part of one."""
         self._base = b""
-        self._listed: dict[bytes, Kept] = {}
-        """What the listing `base` holds."""
-        self._last: tuple[dict[bytes, Kept], bytes] | None = None
+        self._listed: dict[bytes, ManifestEntry] = {}
+        """The entries of the listing `base`."""
+        self._last: tuple[dict[bytes, ManifestEntry], bytes] | None = None
 
     async def take(self, root: str, tree: FileTree) -> bytes:
-        entries: dict[bytes, Kept] = {}
-        packing = self._packing(root, tree, entries)
+        entries: dict[bytes, ManifestEntry] = {}
+        packing = self._pack(root, tree, entries)
         body = await in_thread(lambda: _next(packing.__next__))
         while body is not None:
             digest = await self._blobs.put_blob(body)
-            body = await in_thread(lambda found=digest: _next(lambda: packing.send(found)))  # type: ignore[misc]
+            body = await in_thread(lambda sent=digest: _next(lambda: packing.send(sent)))  # type: ignore[misc]
         if self._last is None or self._last[0] != entries:
-            self._last = (entries, await self._encoded(entries))
+            self._last = (entries, await self._encode(entries))
         return self._last[1]
 
-    async def _encoded(self, entries: dict[bytes, Kept]) -> bytes:
+    async def _encode(self, entries: dict[bytes, ManifestEntry]) -> bytes:
         listed = self._listed
-        changed = [(path, kept) for path, kept in entries.items() if listed.get(path) != kept]
+        changed = [(path, entry) for path, entry in entries.items() if listed.get(path) != entry]
         removed = listed.keys() - entries.keys()
         if not self._base or 4 * (len(changed) + len(removed)) > len(entries):
             body = await in_thread(lambda: manifest.encode(entries.items()))
@@ -72,40 +72,42 @@ class Snapshots:
 
     # --- storing
 
-    def _packing(self, root: str, tree: FileTree, entries: dict[bytes, Kept]) -> Packing:
-        """Yields the blobs that have to be stored, is sent their digests, and fills `entries`.
-        Nothing counts as seen before all of it is stored."""
-        fresh: dict[bytes, _Seen] = {}
+    def _pack(self, root: str, tree: FileTree, entries: dict[bytes, ManifestEntry]) -> Packing:
+        """Yields blobs to store, receives their digests, and fills `entries`. Remembers the files
+        only when all are stored."""
+        files: dict[bytes, _StoredFile] = {}
         pack = _Pack()
         for path in sorted(tree.entries):
-            entry = tree.entries[path]
-            known = self._seen.get(path)
-            if known is not None and known.settled and known.entry == entry:
-                fresh[path] = known
-            elif entry.is_file:
+            stat = tree.entries[path]
+            known = self._files.get(path)
+            if known is not None and known.is_stable and known.stat == stat:
+                files[path] = known
+            elif stat.is_file:
                 where = os.path.join(os.fsencode(root), path)
-                digest, pieces = yield from self._store(where, entry, pack)
-                fresh[path] = _Seen(entry, Kept(entry.mode, digest, pieces), _is_settled(entry))
+                digest, pieces = yield from self._store(where, stat, pack)
+                entry = ManifestEntry(stat.mode, digest, pieces)
+                files[path] = _StoredFile(stat, entry, _is_stable(stat))
             else:
-                fresh[path] = _Seen(entry, _plain(root, path, entry), True)
+                files[path] = _StoredFile(stat, _folder_or_link(root, path, stat), True)
         yield from self._flush(pack)
-        for path, one in fresh.items():
-            if one.kept.digest and not one.kept.pieces and one.entry.size:
-                pieces = self._contents[one.kept.digest]
-                one = _Seen(one.entry, Kept(one.kept.mode, one.kept.digest, pieces), one.settled)
-            fresh[path] = one
-            entries[path] = one.kept
-        self._seen = fresh
+        for path, file in files.items():
+            entry = file.stored
+            if entry.digest and not entry.pieces and file.stat.size:
+                # It waited in the pack.
+                entry = structs.replace(entry, pieces=self._contents[entry.digest])
+                files[path] = structs.replace(file, stored=entry)
+            entries[path] = entry
+        self._files = files
 
-    def _store(self, where: bytes, entry: TreeEntry, pack: "_Pack") -> Storing:
-        """The pieces are known later where the content waits in the pack."""
-        if entry.size > SMALL:
+    def _store(self, where: bytes, stat: TreeEntry, pack: "_Pack") -> Storing:
+        """The digest and the pieces, which are empty while the content waits in the pack."""
+        if stat.size > SMALL_BYTES:
             return (yield from self._store_parts(where))
-        content = _content(where)
+        content = b"".join(read_parts(where, PART_BYTES))
         digest = _digest(content)
         if content and digest not in self._contents:
             pack.add(digest, content)
-            if pack.size >= PART:
+            if pack.size >= PART_BYTES:
                 yield from self._flush(pack)
         return digest, self._contents.get(digest, ())
 
@@ -119,7 +121,7 @@ class Snapshots:
     def _store_parts(self, where: bytes) -> Storing:
         whole = hashlib.blake2b(digest_size=16)
         pieces: list[ManifestPiece] = []
-        for part in parts(where, PART):
+        for part in read_parts(where, PART_BYTES):
             whole.update(part)
             digest = _digest(part)
             if digest not in self._contents:
@@ -132,27 +134,27 @@ class Snapshots:
 
     async def restore(self, root: str, state: bytes) -> None:
         """Fills the empty folder `root`. Every content is checked against its digest."""
-        entries = await self._decoded(state)
+        entries = await self._decode(state)
         base = os.fsencode(root)
-        await in_thread(lambda: _make(base, entries))
-        for blob, wanted in _by_blob(entries).items():
+        await in_thread(lambda: _create(base, entries))
+        for blob, files in _by_blob(entries).items():
             body = await self._blobs.get_blob(blob)
-            await in_thread(lambda body=body, wanted=wanted: self._fill(base, body, wanted))  # type: ignore[misc]
-        for path, kept in entries.items():
-            if len(kept.pieces) > 1:
-                await self._fill_parts(base, path, kept)
+            await in_thread(lambda body=body, files=files: self._fill(base, body, files))  # type: ignore[misc]
+        for path, entry in entries.items():
+            if len(entry.pieces) > 1:
+                await self._fill_parts(base, path, entry)
         await in_thread(lambda: _finish(base, entries))
         self._last = (entries, state)
 
-    def _fill(self, base: bytes, body: bytes, wanted: list[tuple[bytes, Kept]]) -> None:
-        for path, kept in wanted:
-            (piece,) = kept.pieces
+    def _fill(self, base: bytes, body: bytes, files: list[tuple[bytes, ManifestEntry]]) -> None:
+        for path, entry in files:
+            (piece,) = entry.pieces
             content = body[piece.offset : piece.offset + piece.length]
-            _check(path, kept, _digest(content))
-            self._contents[kept.digest] = kept.pieces
+            _check(path, entry, _digest(content))
+            self._contents[entry.digest] = entry.pieces
             _append(os.path.join(base, path), content)
 
-    async def _fill_parts(self, base: bytes, path: bytes, kept: Kept) -> None:
+    async def _fill_parts(self, base: bytes, path: bytes, entry: ManifestEntry) -> None:
         whole = hashlib.blake2b(digest_size=16)
 
         def fill(part: bytes) -> bytes:
@@ -160,16 +162,16 @@ class Snapshots:
             _append(os.path.join(base, path), part)
             return _digest(part)
 
-        for piece in kept.pieces:
+        for piece in entry.pieces:
             body = await self._blobs.get_blob(piece.blob)
             part = body[piece.offset : piece.offset + piece.length]
             digest = await in_thread(lambda part=part: fill(part))  # type: ignore[misc]
             self._contents[digest] = (piece,)
-        _check(path, kept, whole.digest())
+        _check(path, entry, whole.digest())
 
-    async def _decoded(self, state: bytes) -> dict[bytes, Kept]:
+    async def _decode(self, state: bytes) -> dict[bytes, ManifestEntry]:
         changes = manifest.decode(state)
-        listed: dict[bytes, Kept] = {}
+        listed: dict[bytes, ManifestEntry] = {}
         if changes.base:
             manifest.apply(manifest.decode(await self._blobs.get_blob(changes.base)), listed)
             self._base, self._listed = changes.base, dict(listed)
@@ -178,7 +180,7 @@ class Snapshots:
 
 
 class _Pack:
-    """Small contents that wait to be stored as one blob."""
+    """Small contents that are stored together as one blob."""
 
     def __init__(self) -> None:
         self.clear()
@@ -202,48 +204,44 @@ def _next(advance: Callable[[], bytes]) -> bytes | None:
         return None
 
 
-def _is_settled(entry: TreeEntry) -> bool:
-    return time.time_ns() - max(entry.ctime_ns, entry.mtime_ns) > SETTLED_NS
+def _is_stable(stat: TreeEntry) -> bool:
+    return time.time_ns() - max(stat.ctime_ns, stat.mtime_ns) > STABLE_NS
 
 
 def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _plain(root: str, path: bytes, entry: TreeEntry) -> Kept:
-    if entry.is_folder:
-        return Kept(entry.mode)
-    return Kept(0o777, target=os.readlink(os.path.join(os.fsencode(root), path)))
+def _folder_or_link(root: str, path: bytes, stat: TreeEntry) -> ManifestEntry:
+    if stat.is_folder:
+        return ManifestEntry(stat.mode)
+    return ManifestEntry(0o777, target=os.readlink(os.path.join(os.fsencode(root), path)))
 
 
-def _content(path: bytes) -> bytes:
-    return b"".join(parts(path, PART))
+# --- writing files
 
 
-# --- writing a tree
-
-
-def _by_blob(entries: dict[bytes, Kept]) -> dict[bytes, list[tuple[bytes, Kept]]]:
-    """Files in one piece: each blob is read once."""
-    found: dict[bytes, list[tuple[bytes, Kept]]] = {}
-    for path, kept in entries.items():
-        if len(kept.pieces) == 1:
-            found.setdefault(kept.pieces[0].blob, []).append((path, kept))
+def _by_blob(entries: dict[bytes, ManifestEntry]) -> dict[bytes, list[tuple[bytes, ManifestEntry]]]:
+    """The files in one piece, so that each blob is read once."""
+    found: dict[bytes, list[tuple[bytes, ManifestEntry]]] = {}
+    for path, entry in entries.items():
+        if len(entry.pieces) == 1:
+            found.setdefault(entry.pieces[0].blob, []).append((path, entry))
     return found
 
 
-def _check(path: bytes, kept: Kept, digest: bytes) -> None:
-    if digest != kept.digest:
+def _check(path: bytes, entry: ManifestEntry, digest: bytes) -> None:
+    if digest != entry.digest:
         raise EnvironmentBroken(f"the snapshot's content of {path!r} is damaged")
 
 
-def _make(base: bytes, entries: dict[bytes, Kept]) -> None:
+def _create(base: bytes, entries: dict[bytes, ManifestEntry]) -> None:
     for path in sorted(entries):
-        kept = entries[path]
+        entry = entries[path]
         where = os.path.join(base, path)
-        if kept.is_folder:
+        if entry.is_folder:
             os.mkdir(where, 0o700)
-        elif kept.digest:
+        elif entry.digest:
             os.close(os.open(where, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
@@ -254,12 +252,13 @@ def _append(where: bytes, content: bytes) -> None:
             view = view[file.write(view) :]
 
 
-def _finish(base: bytes, entries: dict[bytes, Kept]) -> None:
-    """Links, so late that nothing is written through one; modes, the innermost first."""
+def _finish(base: bytes, entries: dict[bytes, ManifestEntry]) -> None:
+    """Creates links, when nothing can be written through them any more, and sets modes, the
+    innermost first."""
     for path in sorted(entries, reverse=True):
-        kept = entries[path]
+        entry = entries[path]
         where = os.path.join(base, path)
-        if kept.target:
-            os.symlink(kept.target, where)
+        if entry.target:
+            os.symlink(entry.target, where)
         else:
-            os.chmod(where, kept.mode)
+            os.chmod(where, entry.mode)

@@ -1,6 +1,6 @@
-"""What is in a workspace's folder, and keeping it within its limit.
+"""Lists the content of a workspace's folder, and keeps it within its limit.
 
-Paths are bytes, relative to the folder: names need not be text. Nothing here follows a link.
+Paths are bytes, since names need not be text, and relative to the folder. No link is followed.
 """
 
 import contextlib
@@ -12,17 +12,17 @@ from typing import NamedTuple
 from holdfast.environments.workspace.folder import remove
 from holdfast.environments.workspace.limits import WorkspaceLimit
 
-LONGEST = 2048
-"""Bytes of a path. Deeper nesting is not kept."""
-SHOWN = 5
-MOST = 1_000_000
-"""Entries of a folder that is looked at as a whole."""
+MAX_PATH_BYTES = 2048
+"""A file with a longer path is not kept."""
+MAX_NAMED = 5
+MAX_ENTRIES = 1_000_000
+"""In a scan without a limit."""
 PERMISSIONS = 0o1777
-"""Neither set-user-id nor set-group-id: a snapshot gives nobody rights."""
+"""Without set-user-id and set-group-id: a snapshot must not give rights."""
 
 
 class TreeEntry(NamedTuple):
-    """One file, folder or link as `lstat` tells it."""
+    """The `lstat` of one file, folder or link."""
 
     kind: int
     mode: int
@@ -41,29 +41,29 @@ class TreeEntry(NamedTuple):
 
 
 class FileTree:
-    """A folder as it was when it was scanned."""
+    """The content of a folder when it was scanned."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, TreeEntry] = {}
-        self.strange: list[bytes] = []
-        """Sockets, pipes, devices, and what is nested too deeply: not kept."""
+        self.special: list[bytes] = []
+        """Sockets, pipes, devices, and files with too long paths: not kept."""
         self.bytes = 0
         self.is_whole = True
-        """False: there was more than the scan was willing to look at."""
+        """False if the scan ended at its limit."""
 
     def fits(self, limit: WorkspaceLimit) -> bool:
         return self.is_whole and self.bytes <= limit.bytes and len(self.entries) <= limit.files
 
 
 def scan(root: str, *, most: int) -> FileTree:
-    """Looks at `most` entries at the most. What vanishes meanwhile is not there."""
+    """Lists at most `most` entries. Files that are removed meanwhile are left out."""
     tree = FileTree()
     base = os.fsencode(root)
     folders = [b""]
     while folders:
         folder = folders.pop()
         try:
-            found = _listed(os.path.join(base, folder) if folder else base)
+            found = _list(os.path.join(base, folder) if folder else base)
         except FileNotFoundError:
             continue
         for item in found:
@@ -71,18 +71,18 @@ def scan(root: str, *, most: int) -> FileTree:
                 tree.is_whole = False
                 return tree
             path = os.path.join(folder, item.name) if folder else item.name
-            _note(tree, item, path, folders)
+            _add(tree, item, path, folders)
     return tree
 
 
-def _note(tree: FileTree, item: "os.DirEntry[bytes]", path: bytes, folders: list[bytes]) -> None:
+def _add(tree: FileTree, item: "os.DirEntry[bytes]", path: bytes, folders: list[bytes]) -> None:
     try:
         found = item.stat(follow_symlinks=False)
     except FileNotFoundError:
         return
     kind = stat.S_IFMT(found.st_mode)
-    if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK) or len(path) > LONGEST:
-        tree.strange.append(path)
+    if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK) or len(path) > MAX_PATH_BYTES:
+        tree.special.append(path)
         return
     size = found.st_size if kind == stat.S_IFREG else 0
     mode = found.st_mode & PERMISSIONS
@@ -94,18 +94,18 @@ def _note(tree: FileTree, item: "os.DirEntry[bytes]", path: bytes, folders: list
         folders.append(path)
 
 
-def _listed(folder: bytes) -> list["os.DirEntry[bytes]"]:
+def _list(folder: bytes) -> list["os.DirEntry[bytes]"]:
     try:
         with os.scandir(folder) as found:
             return list(found)
     except PermissionError:
-        with opened_up(folder, 0o700), os.scandir(folder) as found:
+        with permitted(folder, 0o700), os.scandir(folder) as found:
             return list(found)
 
 
 @contextlib.contextmanager
-def opened_up(path: bytes, mode: int) -> Iterator[None]:
-    """With rights that its owner may take, and that the policy had taken away."""
+def permitted(path: bytes, mode: int) -> Iterator[None]:
+    """Adds permissions that the policy had removed."""
     before = stat.S_IMODE(os.lstat(path).st_mode)
     os.chmod(path, before | mode)
     try:
@@ -114,36 +114,36 @@ def opened_up(path: bytes, mode: int) -> Iterator[None]:
         os.chmod(path, before)
 
 
-def parts(path: bytes, size: int) -> Iterator[bytes]:
-    """A file's content, whatever its mode says."""
+def read_parts(path: bytes, size: int) -> Iterator[bytes]:
+    """The content of a file, whatever its mode is."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.open(path, flags)
     except PermissionError:
-        with opened_up(path, 0o400):
+        with permitted(path, 0o400):
             fd = os.open(path, flags)
     with os.fdopen(fd, "rb", buffering=0) as file:
         while part := file.read(size):
             yield part
 
 
-def give(root: str, owner: tuple[int, int] | None) -> None:
-    """Makes everything in `root`, and itself, the owner's."""
+def chown_all(root: str, owner: tuple[int, int] | None) -> None:
+    """Changes the owner of `root` and everything in it, unless it is None."""
     if owner is None:
         return
     os.chown(root, *owner)
-    for path in scan(root, most=MOST).entries:
+    for path in scan(root, most=MAX_ENTRIES).entries:
         os.chown(os.path.join(os.fsencode(root), path), *owner, follow_symlinks=False)
 
 
 def trim(root: str, before: FileTree, limit: WorkspaceLimit) -> tuple[FileTree, list[bytes]]:
-    """Brings a folder back within its limit by removing what was added or changed since `before`,
-    the largest first. The tree that is left, and what was removed."""
+    """Removes files that were added or changed since `before`, the largest first, until the folder
+    is within its limit. Returns the rest, and the removed paths."""
     removed: list[bytes] = []
-    os.chmod(root, 0o755)  # noqa: S103 - whatever a command made of it: it is not in a snapshot
+    os.chmod(root, 0o755)  # noqa: S103 - a command may have changed it
     while True:
         tree = scan(root, most=2 * limit.files + 1)
-        for path in tree.strange:
+        for path in tree.special:
             remove(os.path.join(root, os.fsdecode(path)))
         if tree.fits(limit):
             return tree, removed
@@ -156,7 +156,7 @@ def trim(root: str, before: FileTree, limit: WorkspaceLimit) -> tuple[FileTree, 
 def _remove_some(root: str, tree: FileTree, before: FileTree, limit: WorkspaceLimit) -> list[bytes]:
     size, files = tree.bytes, len(tree.entries)
     removed = []
-    for path in _newest_first(tree, before):
+    for path in _removable(tree, before):
         if size <= limit.bytes and files <= limit.files:
             break
         remove(os.path.join(root, os.fsdecode(path)))
@@ -166,30 +166,25 @@ def _remove_some(root: str, tree: FileTree, before: FileTree, limit: WorkspaceLi
     return removed
 
 
-def _newest_first(tree: FileTree, before: FileTree) -> Iterable[bytes]:
-    changed = [path for path, entry in tree.entries.items() if before.entries.get(path) != entry]
-    # Folders last, the innermost of them first: removing one removes what is in it.
-    return sorted(
-        (path for path in changed if not _is_old_folder(path, tree, before)),
-        key=lambda path: (
-            tree.entries[path].is_folder,
-            -tree.entries[path].size,
-            -path.count(b"/"),
-            path,
-        ),
-    )
+def _removable(tree: FileTree, before: FileTree) -> Iterable[bytes]:
+    """New and changed paths, folders last, since removing one removes its content."""
+
+    def is_changed(path: bytes, entry: TreeEntry) -> bool:
+        old = before.entries.get(path)
+        return old is None or (old != entry and not (old.is_folder and entry.is_folder))
+
+    def order(path: bytes) -> tuple[bool, int, int, bytes]:
+        entry = tree.entries[path]
+        return entry.is_folder, -entry.size, -path.count(b"/"), path
+
+    changed = (path for path, entry in tree.entries.items() if is_changed(path, entry))
+    return sorted(changed, key=order)
 
 
-def _is_old_folder(path: bytes, tree: FileTree, before: FileTree) -> bool:
-    """Changed only in what it holds."""
-    old = before.entries.get(path)
-    return old is not None and old.is_folder and tree.entries[path].is_folder
-
-
-def told(removed: list[bytes], limit: WorkspaceLimit) -> str:
-    """Words for the model about what it has lost."""
+def format_removed(removed: list[bytes], limit: WorkspaceLimit) -> str:
+    """For the model."""
     if not removed:
         return ""
-    names = [path.decode("utf-8", "replace")[:200] for path in removed[:SHOWN]]
-    more = f" and {len(removed) - SHOWN:,} more" if len(removed) > SHOWN else ""
+    names = [path.decode("utf-8", "replace")[:200] for path in removed[:MAX_NAMED]]
+    more = f" and {len(removed) - MAX_NAMED:,} more" if len(removed) > MAX_NAMED else ""
     return f"[the workspace may hold {limit}; removed: {', '.join(names)}{more}]"
