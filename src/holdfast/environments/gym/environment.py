@@ -123,8 +123,8 @@ class GymEnvironment(Environment):
     @property
     def identity(self) -> str:
         names = self._action_names.names if self._action_names else ()
-        shown = (self._render, self._names, self._instructions, self._as_tool)
-        settings = (self.name, self._kwargs, names, self._actions, shown)
+        text = (self._render, self._names, self._instructions, self._as_tool)
+        settings = (self.name, self._kwargs, names, self._actions, text)
         plain = to_builtins(settings, replies.function_name)
         return msgspec.json.encode(plain, order="sorted").decode()
 

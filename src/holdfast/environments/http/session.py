@@ -96,9 +96,8 @@ class HostedSession:
         self._action_count = 0
         self._last_digest = b""
         """Of the last action's request."""
-        self._begin_task: asyncio.Task[HostedReply] | None = None
-        self._action_task: asyncio.Task[HostedReply] | None = None
-        self._snapshot_task: asyncio.Task[HostedReply] | None = None
+        self._tasks: dict[str, asyncio.Task[HostedReply]] = {}
+        """The last task of each kind: begin, action, snapshot."""
         self._call: asyncio.Task[object] | None = None
         """The last call of the environment, which may run past its deadline."""
         self._is_in_thread = False
@@ -114,12 +113,12 @@ class HostedSession:
 
     @property
     def is_busy(self) -> bool:
-        return any(map(_is_running, (self._begin_task, self._action_task, self._snapshot_task)))
+        return any(not task.done() for task in self._tasks.values())
 
     @property
     def hangs(self) -> bool:
         """Whether a call runs that cannot be stopped."""
-        return self._is_in_thread and _is_running(self._call)
+        return self._is_in_thread and self._call is not None and not self._call.done()
 
     def idle_seconds(self) -> float:
         return 0.0 if self.is_busy else self._loop.time() - self._last_used
@@ -132,13 +131,7 @@ class HostedSession:
 
     def cancel(self) -> "list[asyncio.Task[Any]]":
         """Cancels and returns all running tasks; for the end of the server."""
-        tasks = (
-            self._begin_task,
-            self._action_task,
-            self._snapshot_task,
-            self._call,
-            self._close_task,
-        )
+        tasks = (*self._tasks.values(), self._call, self._close_task)
         running = [task for task in tasks if task is not None and not task.done()]
         for task in running:
             task.cancel()
@@ -148,9 +141,9 @@ class HostedSession:
 
     async def begin(self, request: BeginRequest) -> HostedReply:
         """Begins the episode, or repeats the reply if it has begun."""
-        if self._begin_task is None:
-            self._begin_task = asyncio.create_task(self._guard(lambda: self._begin(request)))
-        return await self._reply_of(self._begin_task)
+        if "begin" not in self._tasks:
+            self._start("begin", lambda: self._begin(request))
+        return await self._reply_of("begin")
 
     async def step(self, request: StepRequest) -> HostedReply:
         return await self._act(request.index, _encode(request), lambda: self._step(request))
@@ -159,12 +152,12 @@ class HostedSession:
         return await self._act(request.index, _encode(request), lambda: self._call_tool(request))
 
     async def snapshot(self) -> HostedReply:
-        task = self._snapshot_task
+        task = self._tasks.get("snapshot")
         if task is None or task.done():
             if (rejection := self._rejection()) is not None:
                 return rejection
-            task = self._snapshot_task = asyncio.create_task(self._guard(self._take_snapshot))
-        return await self._reply_of(task)
+            self._start("snapshot", self._take_snapshot)
+        return await self._reply_of("snapshot")
 
     async def end(self) -> HostedReply:
         """Closes the session. Does not wait for a call that cannot be stopped (202)."""
@@ -180,8 +173,8 @@ class HostedSession:
     ) -> HostedReply:
         digest = hashlib.sha256(request).digest()
         is_last = index == self._action_count - 1 and digest == self._last_digest
-        if self._action_task is not None and is_last:
-            return await self._reply_of(self._action_task)
+        if is_last:
+            return await self._reply_of("action")
         if index != self._action_count:
             message = f"the next action of this session has index {self._action_count}, not {index}"
             return error_reply(409, "WrongIndex", message)
@@ -189,8 +182,8 @@ class HostedSession:
             return rejection
         self._action_count += 1
         self._last_digest = digest
-        self._action_task = asyncio.create_task(self._guard(lambda: _encoded(act())))
-        return await self._reply_of(self._action_task)
+        self._start("action", lambda: _encoded(act()))
+        return await self._reply_of("action")
 
     def _rejection(self) -> HostedReply | None:
         if self.is_busy:
@@ -198,9 +191,12 @@ class HostedSession:
             return error_reply(409, "Busy", message)
         return self._error
 
-    async def _reply_of(self, task: "asyncio.Task[HostedReply]") -> HostedReply:
+    def _start(self, kind: str, work: Callable[[], Awaitable[HostedReply]]) -> None:
+        self._tasks[kind] = asyncio.create_task(self._guard(work))
+
+    async def _reply_of(self, kind: str) -> HostedReply:
         # The client may disconnect; the action goes on, and its reply waits for the next request.
-        reply = await asyncio.shield(task)
+        reply = await asyncio.shield(self._tasks[kind])
         self._last_used = self._loop.time()
         return reply
 
@@ -327,7 +323,3 @@ class HostedSession:
 
 async def _encoded(reply: Awaitable[ActionReply]) -> HostedReply:
     return HostedReply(200, _encode(await reply))
-
-
-def _is_running(task: "asyncio.Task[Any] | None") -> bool:
-    return task is not None and not task.done()

@@ -58,7 +58,7 @@ class McpEnvironment(Environment):
     async def reset(self, *, seed: int) -> Seen:
         await self.close()
         if self._server.shared:
-            await self._server.hold()
+            await self._server.shared_session().hold()
             self._holds_shared = True
         else:
             self._session = await self._server.begin(seed)
@@ -85,7 +85,7 @@ class McpEnvironment(Environment):
         if session is not None:
             await session.close()
         if holds_shared:
-            await self._server.release()
+            await self._server.shared_session().release()
 
     def _tool(self, tool: McpTool) -> Tool:
         async def call(**arguments: object) -> str:
@@ -105,7 +105,7 @@ class McpEnvironment(Environment):
 
     async def _current(self) -> McpSession:
         if self._holds_shared:
-            return await self._server.shared_session()
+            return await self._server.shared_session().session()
         if self._session is None:
             raise EnvironmentBroken(f"the session of MCP {self._server.described} is not open")
         return self._session

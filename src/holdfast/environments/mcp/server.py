@@ -147,7 +147,7 @@ class McpServer:
     async def open(self) -> None:
         """Lists the tools. A shared session then stays open until `aclose`."""
         if self.shared and not self._is_kept:
-            await self.hold()
+            await self.shared_session().hold()
             self._is_kept = True
         await self.tools()
 
@@ -155,7 +155,7 @@ class McpServer:
         """Does nothing if it is not open."""
         if self._is_kept:
             self._is_kept = False
-            await self.release()
+            await self.shared_session().release()
 
     async def __aenter__(self) -> "McpServer":
         await self.open()
@@ -181,16 +181,8 @@ class McpServer:
             raise
         return session
 
-    async def hold(self) -> None:
-        await self._shared_here().hold()
-
-    async def release(self) -> None:
-        await self._shared_here().release()
-
-    async def shared_session(self) -> McpSession:
-        return await self._shared_here().session()
-
-    def _shared_here(self) -> SharedSession:
+    def shared_session(self) -> SharedSession:
+        """The shared session in this event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._sharing:
             self._sharing[loop] = SharedSession(self.begin)

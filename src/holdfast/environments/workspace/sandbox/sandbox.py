@@ -308,8 +308,8 @@ class _BubblewrapLaunch:
             raise EnvironmentBroken(f"a sandbox is not gone {KILL_SECONDS:g} s after it was killed")
 
     def trouble(self, ended: CommandEnded) -> str:
-        has_begun = not self._is_root or _FIRST.search(self._inner_report) is not None
-        if b'"exit-code"' in self._report and has_begun:
+        has_started = not self._is_root or _FIRST.search(self._inner_report) is not None
+        if b'"exit-code"' in self._report and has_started:
             return ""
         return f"bwrap ended by itself ({ended.exit_code}): {ended.output.text()[-500:].strip()}"
 
