@@ -123,9 +123,9 @@ class Option(NamedTuple):
 
     def keywords(self, **changes: Any) -> dict[str, Any]:
         """The arguments of argparse's `add_argument`; pytest's `addoption` has the same."""
-        shown = f"{self.default:g}" if isinstance(self.default, float) else self.default
+        default = f"{self.default:g}" if isinstance(self.default, float) else self.default
         found = {
-            "help": self.help.format(shown),
+            "help": self.help.format(default),
             "type": self.kind,
             "default": self.default,
             "metavar": self.metavar,

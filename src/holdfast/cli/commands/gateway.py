@@ -95,7 +95,7 @@ def _work(
 
 
 def _rollout(args: argparse.Namespace) -> str:
-    without = "".join(f", without {one}" for one in sorted(_ignored(args)))
+    without = "".join(f", without {name}" for name in sorted(_ignored(args)))
     accepting = ", accepting refused calls" if args.on_refused == OnRefused.ACCEPT else ""
     return ROLLOUT + without + accepting
 
@@ -121,7 +121,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _ignored(args: argparse.Namespace) -> tuple[str, ...]:
-    return Ignoring(name for one in args.ignore or () for name in one.split(",")).names
+    return Ignoring(name for listed in args.ignore or () for name in listed.split(",")).names
 
 
 def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
@@ -130,10 +130,10 @@ def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
             notify("without --tls-cert, the token and all keys cross the network readable to all")
         return None
     if args.tls_cert is None or args.tls_key is None:
-        given, missing = "--tls-cert", "--tls-key"
+        present, missing = "--tls-cert", "--tls-key"
         if args.tls_cert is None:
-            given, missing = missing, given
-        raise UsageError(f"{given} is of no use without {missing}")
+            present, missing = missing, present
+        raise UsageError(f"{present} is of no use without {missing}")
     return address.tls(Path(args.tls_cert), Path(args.tls_key))
 
 

@@ -55,7 +55,7 @@ def _text(path: Path, report: Report) -> str:
     }
     told = ", ".join(many(value, _one(field)) for field, value in counts.items())
     lines = [f"{path}: {told}"]
-    lines += [f"  {visible_name(str(one))}" for one in report.findings]
+    lines += [f"  {visible_name(str(finding))}" for finding in report.findings]
     lines.append(
         "every checksum and invariant holds"
         if report.is_clean

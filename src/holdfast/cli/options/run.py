@@ -133,7 +133,7 @@ def add_export(commands: Commands) -> None:
     )
     export.add_argument(
         "--logprobs",
-        choices=[one.value for one in Accepted],
+        choices=[mode.value for mode in Accepted],
         help="samples: those of another distribution than the one that was sampled from are "
         "refused (processed, the default), or exported as what they are (raw)",
     )

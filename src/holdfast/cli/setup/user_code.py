@@ -55,7 +55,7 @@ def load_module(path: Path) -> ModuleType:
         raise
     except BaseException as error:
         raise UserCodeError(
-            f"{path} does not import: {type(error).__name__}: {error}", _shown(error)
+            f"{path} does not import: {type(error).__name__}: {error}", _format_error(error)
         ) from error
     return module
 
@@ -66,33 +66,33 @@ def _free_name(stem: str) -> str:
     return f"rollout_file_{stem}" if taken else stem
 
 
-def their_traceback(error: BaseException) -> str:
+def user_traceback(error: BaseException) -> str:
     """The traceback from the user's first frame on; "" when it never was in their code."""
     frames = traceback.extract_tb(error.__traceback__)
-    return _shown(error) if any(_is_theirs(frame.filename) for frame in frames) else ""
+    return _format_error(error) if any(_is_user_code(frame.filename) for frame in frames) else ""
 
 
-def _shown(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """From the user's first frame on and without ours, in all errors that led to this one."""
-    shown = traceback.TracebackException.from_exception(error)
-    for one in _chain(shown):
-        frames = [frame for frame in one.stack if not _is_ours(frame.filename)]
-        if any(_is_theirs(frame.filename) for frame in frames):
-            frames = list(dropwhile(lambda frame: not _is_theirs(frame.filename), frames))
-        one.stack = traceback.StackSummary.from_list(frames)
-    return "".join(shown.format())
+    summary = traceback.TracebackException.from_exception(error)
+    for error_part in _chain(summary):
+        frames = [frame for frame in error_part.stack if not _is_ours(frame.filename)]
+        if any(_is_user_code(frame.filename) for frame in frames):
+            frames = list(dropwhile(lambda frame: not _is_user_code(frame.filename), frames))
+        error_part.stack = traceback.StackSummary.from_list(frames)
+    return "".join(summary.format())
 
 
 def _chain(
-    shown: traceback.TracebackException | None,
+    summary: traceback.TracebackException | None,
 ) -> Iterator[traceback.TracebackException]:
-    if shown is not None:
-        yield shown
-        yield from _chain(shown.__cause__)
-        yield from _chain(shown.__context__)
+    if summary is not None:
+        yield summary
+        yield from _chain(summary.__cause__)
+        yield from _chain(summary.__context__)
 
 
-def _is_theirs(filename: str) -> bool:
+def _is_user_code(filename: str) -> bool:
     return Path(filename).resolve() in _loaded
 
 
@@ -136,7 +136,8 @@ def processor_of(rollout: object, path: Path) -> RolloutProcessor:
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{path}: the rollout cannot be made: {type(error).__name__}: {error}", _shown(error)
+            f"{path}: the rollout cannot be made: {type(error).__name__}: {error}",
+            _format_error(error),
         ) from error
 
 

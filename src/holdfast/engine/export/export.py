@@ -53,10 +53,10 @@ async def rows(
     """`apart`: of `ROWS`, each sample has its own."""
     for task, group in await groups_of(journal, run):
         if what is What.SAMPLES:
-            async for one in group_samples(
+            async for sample in group_samples(
                 journal, run, group, fixed=fixed_groups, logprobs=logprobs
             ):
-                yield msgspec.to_builtins(one)
+                yield msgspec.to_builtins(sample)
             continue
         if what is What.ROWS:
             if views := await _group_views(journal, group, task):
@@ -118,7 +118,7 @@ async def group_samples(
 
 
 def _why_refused(sample: Sample, history: History) -> str:
-    step = next(one for one in history.generations if one.trainable and _is_to_blame(one))
+    step = next(step for step in history.generations if step.trainable and _is_to_blame(step))
     sampling, mode = step.sampling, step.logprobs_mode
     what = f"its logprobs are {mode}, and it was sampled at {distribution_of(sampling)}"
     remedy = f"sample from an engine that gives processed ones ({PROCESSING})"

@@ -14,18 +14,18 @@ from holdfast.rollout.replay.current_code import code_in
 SECONDS = 5.0
 
 
-async def ended(tasks: "Iterable[asyncio.Task[object]]") -> list[str]:
+async def end_tasks(tasks: "Iterable[asyncio.Task[object]]") -> list[str]:
     """Cancels them and waits a while for their end; what each is called, and whose it is."""
     left = list(tasks)
-    told = sorted(_told(task) for task in left)
+    names = sorted(_describe(task) for task in left)
     for task in left:
         task.cancel()
     if left:
         await asyncio.wait(left, timeout=SECONDS)
-    return told
+    return names
 
 
-def _told(task: "asyncio.Task[object]") -> str:
+def _describe(task: "asyncio.Task[object]") -> str:
     coroutine = task.get_coro()
     name = getattr(coroutine, "__qualname__", "") or task.get_name()
     owner = code_in(_context(task)).trajectory
@@ -37,5 +37,5 @@ def _context(task: "asyncio.Task[object]") -> Context:
         found: Context = task.get_context()
         return found
     # Python 3.11 tells it to nobody but the garbage collector: the task's own comes first.
-    contexts = (one for one in gc.get_referents(task) if isinstance(one, Context))
+    contexts = (referent for referent in gc.get_referents(task) if isinstance(referent, Context))
     return next(contexts, Context())

@@ -196,7 +196,7 @@ def _file(text: str) -> str:
 def _folder(text: str) -> str:
     """Told before hours of rollouts, not after them. Nothing is made yet."""
     path = Path(text).absolute()
-    near = next(one for one in (path, *path.parents) if one.exists())
+    near = next(parent for parent in (path, *path.parents) if parent.exists())
     if not near.is_dir():
         raise ArgumentTypeError(f"{str(near)!r} is no folder")
     if not os.access(near, os.W_OK):

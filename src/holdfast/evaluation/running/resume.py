@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from holdfast.engine.open_run import in_words, open_run
+from holdfast.engine.open_run import describe_differences, open_run
 from holdfast.engine.report import many
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
@@ -33,7 +33,7 @@ class Opened(Struct, frozen=True):
 
 def run_name(module: str, function: str, *variants: str) -> str:
     """`module.function[variant]`, as a run's name may be."""
-    inside = "-".join(one for one in variants if one)
+    inside = "-".join(variant for variant in variants if variant)
     return limited(f"{module}.{function}{f'[{inside}]' if inside else ''}")
 
 
@@ -172,7 +172,7 @@ async def _differences(
     journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
 ) -> list[str]:
     lines = run.spec.differences(structs.replace(spec, name=run.spec.name))
-    return await in_words(journal, run, tasks, lines)
+    return await describe_differences(journal, run, tasks, lines)
 
 
 def _numbered(base: str, number: int) -> str:
