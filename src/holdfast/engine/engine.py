@@ -305,7 +305,7 @@ class Engine:
             self._progress.stopped()
         except asyncio.CancelledError:
             self._progress.stopped()
-            if not self._cancels:  # Or it would be missing, and nobody told.
+            if not self._cancels:  # Or it would be missing without a message.
                 self.stop.fail(
                     TrajectoryCancelled(f"code in this process cancelled the task of {lease.key}")
                 )

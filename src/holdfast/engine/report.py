@@ -1,6 +1,6 @@
 """The end-of-run report: what happened, why, and what it did to the data.
 
-Built from the journal, so that it tells the same story however many processes the run took.
+Built from the journal: it is the same however many processes the run took.
 Failures are grouped by their root, each with one full traceback. The bias counters say how the
 rewards of disturbed trajectories compare with those of clean ones: a bias is seen, not guessed.
 """
@@ -56,7 +56,7 @@ class RootCause(Struct):
 
 
 class RunReport(Struct):
-    """What became of a run, by what its journal holds: the same, whoever asks."""
+    """The results of a run, from its journal."""
 
     run: str
     trajectories: int = 0
@@ -72,7 +72,7 @@ class RunReport(Struct):
     seams: int = 0
     """Replies that went on from their last durable token."""
     interrupted_calls: int = 0
-    """Tool calls of which the model was told that they were interrupted."""
+    """Tool calls that were reported to the model as interrupted."""
     worlds_changed: int = 0
     """How often an environment came back other than it was."""
     closes_failed: int = 0

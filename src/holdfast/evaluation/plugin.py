@@ -177,7 +177,7 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
 
 
 def _notifier(config: pytest.Config) -> Callable[[str], None]:
-    """Past pytest's capture: what is told while one waits is no use afterwards."""
+    """Past pytest's capture: progress is of no use afterwards."""
     capture = config.pluginmanager.getplugin("capturemanager")
 
     def notify(line: str) -> None:

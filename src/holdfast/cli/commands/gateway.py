@@ -1,4 +1,4 @@
-"""`holdfast gateway`: a run whose agents others start.
+"""`holdfast gateway`: a run of agents that others start.
 
 The run is like any other: it is resumed by the same command, retried, scored and reported. Only
 that each of its trajectories waits for an agent which comes to the gateway by itself. The socket is
@@ -34,7 +34,7 @@ ROLLOUT = "agents that others start"
 """Part of the run's identity. What they are is not known here."""
 
 
-class _TellingProcessor(ExternalRolloutProcessor):
+class _AnnouncingProcessor(ExternalRolloutProcessor):
     """Says where agents find it."""
 
     async def setup(self) -> None:
@@ -56,7 +56,7 @@ def gateway(args: argparse.Namespace) -> int:
     tls = _tls(args)
     with address.listening(args.host, args.port) if role is None else role.sock as sock:
         at = Address(args.host, args.port, token, tls, args.advertise, sock)
-        kind = _TellingProcessor if role is None else _WorkerProcessor
+        kind = _AnnouncingProcessor if role is None else _WorkerProcessor
         processor = kind(
             at,
             silence=args.silence,
@@ -138,7 +138,7 @@ def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 def _secret(args: argparse.Namespace) -> bytes:
-    """Beside the journal: whoever may go on with the run may go on with its agents."""
+    """Beside the journal: the right to resume the run is the right to resume its agents."""
     path = Path(args.journal)
     return kept_secret(path.with_name(f"{path.name}.gateway-secret"))
 

@@ -58,7 +58,7 @@ _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
 
 class WorkerRole(Struct, frozen=True):
-    """What a worker is told of itself."""
+    """The place and the socket of one worker."""
 
     place: WorkerPlace
     sock: socket.socket
@@ -69,7 +69,7 @@ def found_at(url: str) -> str:
 
 
 def role_of(args: argparse.Namespace) -> WorkerRole | None:
-    """That of a worker, whose options become those of its supervisor; None for anyone else."""
+    """The role of a worker, which gets its supervisor's options; None for any other process."""
     if args.as_worker is None:
         return None
     arguments = json.loads(args.as_worker)

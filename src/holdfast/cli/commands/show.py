@@ -127,10 +127,10 @@ def _changes(run: Run) -> list[str]:
 async def _listing(
     args: argparse.Namespace, journal: Journal, run: Run, rows: list[TrajectoryRow]
 ) -> list[str]:
-    shown = rows if args.all else rows[:MAX_LISTED]
-    lines = await show_table.lines(journal, run, await show_table.read_listed(journal, shown))
-    if len(rows) > len(shown):
-        lines.append(f"… and {len(rows) - len(shown)} more (--all)")
+    listed = rows if args.all else rows[:MAX_LISTED]
+    lines = await show_table.lines(journal, run, await show_table.read_listed(journal, listed))
+    if len(rows) > len(listed):
+        lines.append(f"… and {len(rows) - len(listed)} more (--all)")
     return lines
 
 
@@ -219,7 +219,9 @@ def _lines(view: TrajectoryView) -> list[str]:
         for started in history.attempts
     ]
     for ignored, calls in _ignored(view).items():
-        lines.append(f"{ignored} was left out of {many(calls, 'call')}, as the gateway was told")
+        lines.append(
+            f"{ignored} was left out of {many(calls, 'call')}, as the gateway's options say"
+        )
     lines += _refusals(view)
     for fork in history.forks:
         lines.append(f"forked at step {fork.path}: {fork.reason}")

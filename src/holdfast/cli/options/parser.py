@@ -1,4 +1,4 @@
-"""How the command line is read: mistakes are told in one line that helps."""
+"""How the command line is read: a mistake is one line that helps."""
 
 import argparse
 import difflib
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuses what it does not know itself: whoever called it has other words to offer."""
+        """Rejects unknown arguments itself: the parser that called it has other suggestions."""
         self._typed = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:

@@ -117,5 +117,5 @@ def say(message: str, code: Exit) -> Exit:
 
 
 def _print(text: str) -> None:
-    with contextlib.suppress(OSError):  # There is nobody left to tell it to.
+    with contextlib.suppress(OSError):  # Nobody reads it any more.
         print(text, file=sys.stderr, end="", flush=True)

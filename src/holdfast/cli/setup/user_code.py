@@ -210,7 +210,7 @@ def _takes_one(value: object) -> bool:
         inspect.signature(value).bind(None)  # type: ignore[arg-type]
     except TypeError:
         return False
-    except ValueError:  # Some built-in callables do not tell.
+    except ValueError:  # Some built-in callables have no signature.
         return True
     return True
 

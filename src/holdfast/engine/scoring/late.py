@@ -58,7 +58,7 @@ async def score_late(
     stop: Stop,
 ) -> None:
     """Returns when every outcome of the runs is scored, or has failed for good, durably; or when
-    it was asked to stop, which is told by `stop`."""
+    a stop was requested, which `stop` says."""
     assert scorer.is_group, "it is given several trajectories"
     async with _joined(journal, runs, settings, stop) as workers:
         places = await _places(journal, runs)

@@ -82,7 +82,7 @@ class Scoring:
     ) -> None:
         """Returns when every member is scored, or has failed for good, durably.
 
-        A group scorer also sees `company`: members of the group that have their scores already.
+        A group scorer also sees `settled`: members of the group that have their scores already.
         """
         if not members:
             return None

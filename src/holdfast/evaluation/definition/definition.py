@@ -120,11 +120,11 @@ def variants_of(definition: Definition, options: Options | None = None) -> list[
             ),
             dataset=dataset,
             settings=chosen,
-            keywords=words,
+            keywords=keyword_arguments,
         )
         for label, dataset in zip(_labels(datasets), datasets, strict=True)
         for name, chosen in choices
-        for number, words in enumerate(keywords)
+        for number, keyword_arguments in enumerate(keywords)
     ]
 
 

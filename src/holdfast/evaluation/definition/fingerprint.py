@@ -71,24 +71,24 @@ def _file(subject: object, keep: str) -> bytes:
 
 
 def _company(variant: Variant) -> str:
-    """The settings whose rows are compared; one that is alone is its run's own."""
+    """The settings that are compared; "" where there is only one."""
     if len(variant.settings) == 1:
         return ""
-    return _text([one.params for one in variant.settings])
+    return _text([setting.params for setting in variant.settings])
 
 
 def _text(value: object, depth: int = 0) -> str:
     """The same in every process for what is equal: sets have no order, and objects without a text
-    of their own are told apart by their types alone."""
+    of their own differ by their types alone."""
     if depth > _DEEPEST:
         return type(value).__qualname__
     if isinstance(value, Mapping):
         items = (f"{_text(key, depth + 1)}: {_text(value[key], depth + 1)}" for key in value)
         return f"{{{', '.join(sorted(items))}}}"
     if isinstance(value, Set):
-        return f"{{{', '.join(sorted(_text(one, depth + 1) for one in value))}}}"
+        return f"{{{', '.join(sorted(_text(item, depth + 1) for item in value))}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_text(one, depth + 1) for one in value)}]"
+        return f"[{', '.join(_text(item, depth + 1) for item in value)}]"
     return _ADDRESS.sub("", repr(value))
 
 
@@ -104,13 +104,13 @@ def _held(cell: object) -> object:
 def _inherited(
     instance: object, definition: Definition, code: "Callable[[object, str], bytes]"
 ) -> Iterator[bytes]:
-    """An evaluation in a base class is judged with what its heirs say, wherever they stand."""
+    """An evaluation in a base class is judged with the code of its subclasses, in any file."""
     yield type(instance).__qualname__.encode("utf-8", "surrogatepass")
     own = inspect.getfile(definition.function)
-    for one in type(instance).__mro__:
+    for base in type(instance).__mro__:
         try:
-            if inspect.getfile(one) != own:
-                yield code(one, "")
+            if inspect.getfile(base) != own:
+                yield code(base, "")
         except (TypeError, OSError):
             continue
 

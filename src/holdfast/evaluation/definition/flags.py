@@ -194,7 +194,7 @@ def _file(text: str) -> str:
 
 
 def _folder(text: str) -> str:
-    """Told before hours of rollouts, not after them. Nothing is made yet."""
+    """Checked before hours of rollouts, not after them. Nothing is made yet."""
     path = Path(text).absolute()
     near = next(parent for parent in (path, *path.parents) if parent.exists())
     if not near.is_dir():

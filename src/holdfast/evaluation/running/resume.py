@@ -132,8 +132,8 @@ async def judged_together(
 
 
 async def _unsettled(journal: Journal, run: Run, tasks: Sequence[Task]) -> Run:
-    """In two steps, each of which opens every outcome. Whoever finds it between them finds a run
-    of another scorer, and scores it anew, too."""
+    """In two steps, each of which opens every outcome. A process that comes between them finds a
+    run of another scorer, and scores it anew, too."""
     for scorer in (f"{run.spec.scorer} in other company", run.spec.scorer):
         spec = structs.replace(run.spec, scorer=scorer)
         run = await open_run(journal, spec, tasks, accept_changes=True)
