@@ -261,7 +261,7 @@ def test_the_command_leaves_out_what_it_is_told_to_and_says_so(tmp_path, capsys)
         assert "ignored=seed,tool:web_search" in outpost.log.read_text()
         assert main(["show", RUN, "a/0", "--journal", str(outpost.journal)]) == 0
         said = capsys.readouterr().out
-        assert "seed was left out of 1 call, as the gateway was told" in said
+        assert "seed was left out of 1 call, as the gateway's options say" in said
         assert "tool:web_search was left out of 1 call" in said
         assert main(["show", RUN, "a/0", "--json", "--journal", str(outpost.journal)]) == 0
         told = json.loads(capsys.readouterr().out)

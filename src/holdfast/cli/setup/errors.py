@@ -90,8 +90,8 @@ def _unprinted(error: Exception) -> Exit | None:
 
 def _unforeseen(error: Exception) -> Exit:
     """An error of the user's code outside any trajectory, or a bug of ours."""
-    if shown_traceback := user_traceback(error):
-        _print(redact(shown_traceback))
+    if own_frames := user_traceback(error):
+        _print(redact(own_frames))
         line = f"the rollout's own code failed: {type(error).__name__}: {error}"
     else:
         _print(redact("".join(traceback.format_exception(error))))

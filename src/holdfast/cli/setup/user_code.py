@@ -153,7 +153,7 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
             f"{file} has no scorer {name!r}; its functions of one argument: {functions}"
         )
     found: object = getattr(where, name)
-    if not callable(found) or not _takes_one(found):
+    if not callable(found) or not _takes_one_argument(found):
         raise UsageError(f"{file}:{name} is no scorer: it wants a function of one argument")
     return found
 
@@ -183,7 +183,7 @@ def _functions(module: ModuleType) -> list[str]:
         if not name.startswith("_")
         and inspect.isfunction(value)
         and value.__module__ == module.__name__
-        and _takes_one(value)
+        and _takes_one_argument(value)
         and not (_is_rollout(value) and name != "score")
     ]
 
@@ -201,10 +201,14 @@ def _is_rollout(value: object) -> bool:
         return issubclass(value, RolloutProcessor)
     if isinstance(value, RolloutProcessor):
         return True
-    return inspect.iscoroutinefunction(value) and _takes_one(value) and not is_group_scorer(value)
+    return (
+        inspect.iscoroutinefunction(value)
+        and _takes_one_argument(value)
+        and not is_group_scorer(value)
+    )
 
 
-def _takes_one(value: object) -> bool:
+def _takes_one_argument(value: object) -> bool:
     """Whether it can be called with one argument."""
     try:
         inspect.signature(value).bind(None)  # type: ignore[arg-type]
@@ -218,7 +222,9 @@ def _takes_one(value: object) -> bool:
 def _checked(value: object, where: str) -> object:
     if _is_rollout(value):
         return value
-    hint = " (write `async def`)" if inspect.isfunction(value) and _takes_one(value) else ""
+    hint = (
+        " (write `async def`)" if inspect.isfunction(value) and _takes_one_argument(value) else ""
+    )
     raise UsageError(f"{where} is no rollout: it wants {ROLLOUT}{hint}")
 
 

@@ -18,17 +18,17 @@ _DEEPEST = 20
 def scorer_fingerprint(
     definition: Definition,
     variant: Variant,
-    given: Mapping[str, object] | None = None,
+    arguments: Mapping[str, object] | None = None,
     *,
     tasks: str = "",
 ) -> tuple[str, Code]:
     """`name@digest`, and what it stands for. Other evaluations in the file, and decorators, are no
     part of it; everything else in the file is, and the modules of the user's own that it imports,
-    since a scorer may call it. `given` are the values that its parameters have beside the variant's
-    own, and `self`; `tasks` the digest of all rows."""
+    since a scorer may call it. `arguments` are the values of its parameters beside the variant's
+    own, and `self`; `tasks` is the digest of all rows."""
     with files_taken_down() as files:
-        now = _digest(definition, variant, given, tasks=tasks, code=_files)
-    before = _digest(definition, variant, given, tasks=tasks, code=_file)
+        now = _digest(definition, variant, arguments, tasks=tasks, code=_files)
+    before = _digest(definition, variant, arguments, tasks=tasks, code=_file)
     name = definition.function.__name__
     return f"{name}@{now}", Code(files, f"{name}@{before}")
 
@@ -36,7 +36,7 @@ def scorer_fingerprint(
 def _digest(
     definition: Definition,
     variant: Variant,
-    given: Mapping[str, object] | None,
+    arguments: Mapping[str, object] | None,
     *,
     tasks: str,
     code: "Callable[[object, str], bytes]",
@@ -45,7 +45,7 @@ def _digest(
     digest = hashlib.sha256(_source(definition, code))
     digest.update(definition.mode.encode())
     digest.update(_text(variant.keywords).encode("utf-8", "surrogatepass"))
-    for name, value in sorted((given or {}).items()):
+    for name, value in sorted((arguments or {}).items()):
         if name == "self":
             for text in _inherited(value, definition, code):
                 digest.update(text)
@@ -55,7 +55,7 @@ def _digest(
         digest.update(_text(_held(cell)).encode("utf-8", "surrogatepass"))
     if definition.mode is Mode.GROUPWISE:
         # Whom a row is compared with is part of how it is judged.
-        digest.update(_company(variant).encode("utf-8", "surrogatepass"))
+        digest.update(_describe_settings(variant).encode("utf-8", "surrogatepass"))
     elif definition.mode is Mode.ALL:
         digest.update(tasks.encode())
     return digest.hexdigest()[:12]
@@ -70,7 +70,7 @@ def _file(subject: object, keep: str) -> bytes:
     return without_evaluations(Path(inspect.getfile(subject)).read_bytes(), keep=keep)  # type: ignore[arg-type]
 
 
-def _company(variant: Variant) -> str:
+def _describe_settings(variant: Variant) -> str:
     """The settings that are compared; "" where there is only one."""
     if len(variant.settings) == 1:
         return ""

@@ -32,19 +32,19 @@ _OURS = {
     "report",
 }
 """Flags that eval-protocol does not have."""
-_THEIRS = {"max-concurrency": "max-concurrent-rollouts", "summary": "summary-json"}
+_EVAL_PROTOCOL_NAMES = {"max-concurrency": "max-concurrent-rollouts", "summary": "summary-json"}
 """Flags that have another name there."""
 
 
-def register(parser: "pytest.Parser", *, with_theirs: bool | None = None) -> None:
-    """Adds all flags; `with_theirs`: also those of eval-protocol."""
-    if with_theirs is None:
-        with_theirs = find_spec("eval_protocol") is None
+def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None) -> None:
+    """Adds all flags; `with_eval_protocol`: also those of eval-protocol."""
+    if with_eval_protocol is None:
+        with_eval_protocol = find_spec("eval_protocol") is None
     group = parser.getgroup("holdfast", "evaluations (holdfast)")
     for option in _flags():
         names = [f"--holdfast-{option.name}"]
-        if with_theirs and option.name not in _OURS:
-            names.append(f"--ep-{_THEIRS.get(option.name, option.name)}")
+        if with_eval_protocol and option.name not in _OURS:
+            names.append(f"--ep-{_EVAL_PROTOCOL_NAMES.get(option.name, option.name)}")
         group.addoption(*names, **{"dest": PREFIX + option.dest, **option.keywords()})
     group.addoption(
         f"--holdfast-no-{FAILS.name}",
@@ -52,7 +52,7 @@ def register(parser: "pytest.Parser", *, with_theirs: bool | None = None) -> Non
         action="store_false",
         help="a row that failed for good is counted and shown, and fails nothing",
     )
-    if with_theirs:
+    if with_eval_protocol:
         group.addoption(
             f"--ep-{FAILS.name}",
             "--ep-fail-on-max-retry",
