@@ -132,7 +132,10 @@ class Option(NamedTuple):
             "choices": self.choices,
             "action": self.action,
         } | changes
-        return {name: value for name, value in found.items() if value is not None}
+        # A switch without a default would be False: no value, which may be the default, is None.
+        return {
+            name: value for name, value in found.items() if value is not None or name == "default"
+        }
 
 
 class Adds(Protocol):

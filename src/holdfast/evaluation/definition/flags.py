@@ -50,6 +50,7 @@ def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None)
         f"--holdfast-no-{FAILS.name}",
         dest=PREFIX + FAILS.dest,
         action="store_false",
+        default=None,
         help="a row that failed for good is counted and shown, and fails nothing",
     )
     if with_eval_protocol:
