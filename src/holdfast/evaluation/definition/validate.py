@@ -194,8 +194,8 @@ def keywords(value: Any, function: Callable[..., Any], mode: Mode) -> tuple[Para
     return tuple(parameter or {} for parameter in value)
 
 
-def check_numbers(**values: object) -> None:
-    """Each by the bounds of the option that has its name; None was not given."""
-    for name, value in values.items():
-        if value is not None:
-            _NUMBERS[name].check(name, value)
+def check_numbers(arguments: Params) -> None:
+    """Each number by its bounds; None was not given."""
+    for name, kind in _NUMBERS.items():
+        if arguments[name] is not None:
+            kind.check(name, arguments[name])
