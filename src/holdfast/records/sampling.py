@@ -96,7 +96,7 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def _check_stop(stop: object) -> None:
-    if not isinstance(stop, tuple) or not all(isinstance(one, str) for one in stop):
+    if not isinstance(stop, tuple) or not all(isinstance(text, str) for text in stop):
         raise UsageError(f'stop is a tuple of texts, like ("END",), not {stop!r:.100}')
 
 

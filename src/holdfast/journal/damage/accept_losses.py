@@ -86,7 +86,9 @@ def make_last(path: Path) -> int:
         connection.execute("PRAGMA synchronous=FULL")
         busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
-            raise JournalError(f"journal {path} is in use; stop whoever uses it, then repair")
+            raise JournalError(
+                f"journal {path} is in use; stop the processes that use it, then repair"
+            )
         crashpoint.reach(STEP)
         identity, number = identity_of(connection), last_number(connection)
     crashpoint.reach(STEP)

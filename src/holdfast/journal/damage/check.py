@@ -38,7 +38,7 @@ from holdfast.journal.sqlite.cut import mend
 from holdfast.journal.sqlite.journal import connect_to_read, plain_connect
 from holdfast.journal.sqlite.losses import Loss, find_loss
 from holdfast.journal.sqlite.names import refuse_second_name
-from holdfast.journal.sqlite.runs import shown
+from holdfast.journal.sqlite.runs import decode_name
 from holdfast.journal.sqlite.schema import SALVAGE, JournalDamaged, explain, log_size, prepare
 from holdfast.records.errors import JournalError, RunHeld
 
@@ -106,7 +106,7 @@ def _guarded(
 
 
 def _pages(connection: sqlite3.Connection, report: Report) -> None:
-    """Of all tables; what an index alone explains was told with its remedy already."""
+    """Of all tables; what an index alone explains is reported already, with its remedy."""
     known = {"ok", *(finding.what for finding in report.findings)}
     for (line,) in connection.execute("PRAGMA quick_check"):
         if line not in known:
@@ -167,7 +167,7 @@ def _trajectories(connection: sqlite3.Connection, report: Report) -> None:
     found = connection.execute("SELECT 1 FROM sqlite_temp_schema WHERE name = 'found'").fetchone()
     for number, named, status, settled, epoch, orphan in connection.execute(_TRAJECTORIES):
         report.trajectories += 1
-        name = shown(named)
+        name = decode_name(named)
         if not isinstance(status, int) or not isinstance(epoch, int):
             report.add(name, "has a row that does not decode", SALVAGE)
             continue
@@ -232,10 +232,9 @@ def _deliveries(connection: sqlite3.Connection, report: Report) -> None:
     for run, consumer, task, step, members, settled in connection.execute(_DELIVERED):
         report.deliveries += 1
         if not members or members != settled:
-            what = (
-                f"task {task} of run {shown(run)} was delivered before all its members were settled"
-            )
-            report.add(f"consumer {shown(consumer)}, step {step}", what, remedy)
+            group = f"task {task} of run {decode_name(run)}"
+            what = f"{group} was delivered before all its members were settled"
+            report.add(f"consumer {decode_name(consumer)}, step {step}", what, remedy)
     for run, consumer, task, times in connection.execute(_TWICE):
         what = f"task {task} of run {run} was delivered {times} times"
         report.add(f"consumer {consumer}", what, remedy)
@@ -334,13 +333,13 @@ def accept_loss(path: Path) -> str | None:
         _refuse_if_held(connection)
     if loss.is_cut:
         return _mend_cut(path, loss)
-    return accept(path, _whole_one(path, loss))
+    return accept(path, _choose_whole(path, loss))
 
 
-def _whole_one(path: Path, loss: Loss) -> Loss:
+def _choose_whole(path: Path, loss: Loss) -> Loss:
     """With or without the log: what is left must be a state that the journal was in once.
 
-    The file alone may be one whose log was being copied, half of it. With the good part of its log
+    The file alone may hold half of a log that was being copied. With the good part of its log
     it is whole unless more than that was copied; what else is torn in it is mended afterwards.
     """
     findings = _findings(path, without_log=loss.without_log)
@@ -404,9 +403,9 @@ def _refuse_if_held(connection: sqlite3.Connection) -> None:
 
 def _cut_all(connection: sqlite3.Connection) -> Iterator[Cut]:
     for number, name, *_ in connection.execute(_TRAJECTORIES):
-        cut = mend(connection, number, name=shown(name))
+        cut = mend(connection, number, name=decode_name(name))
         if cut is not None:
-            # Whoever still believes to hold it, holds the log as it was before.
+            # A worker that still believes to hold it has the log as it was before.
             connection.execute(
                 "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 WHERE id = ?", (number,)
             )

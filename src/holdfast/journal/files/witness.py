@@ -1,10 +1,11 @@
 """The witness: a small file beside the journal that knows how many commits there were.
 
-Whoever loses a piece of the write-ahead log loses whole commits, and what is left looks like a
-journal in which they never happened. So each writer, when a commit was synced and before anyone is
-told, notes its number here. The note is not synced: it survives the process, and costs no second
-wait for the disk. It is synced when the log is copied and at a clean end. So the witness may know
-less than the journal, after a power loss; never more. Where it does know more, commits are lost.
+Losing a piece of the write-ahead log loses whole commits, and what is left looks like a
+journal in which they never happened. So each writer, when a commit was synced and before its
+callers wake, notes its number here. The note is not synced: it survives the process, and costs no
+second wait for the disk. It is synced when the log is copied and at a clean end. So the witness may
+know less than the journal, after a power loss; never more. Where it does know more, commits are
+lost.
 
 The file has a fixed number of slots, and each writer writes into one of its own, so that writers
 need not wait for each other. Two that share a slot make the witness know a little less.
@@ -130,7 +131,7 @@ def _packed(identity: int, number: int, boot: bytes) -> bytes:
 
 
 def _unpacked(slot: bytes, boot: bytes) -> tuple[int, Note | None]:
-    """Whose note it is, and the note; None for what was never written, or is damaged."""
+    """The journal's identity, and the note; None for what was never written, or is damaged."""
     if len(slot) < _SLOT.size + _CRC.size or not slot.startswith(_MARK):
         return 0, None
     if _CRC.unpack_from(slot, _SLOT.size)[0] != zlib.crc32(slot[: _SLOT.size]):
