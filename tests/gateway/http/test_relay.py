@@ -168,13 +168,13 @@ def test_a_body_that_is_asked_for_is_asked_for_once(tmp_path):
 
 def test_a_trajectory_that_nobody_heard_of_in_the_end_is_given_again(tmp_path, monkeypatch):
     """Another worker gave it, and the client left while that was on its way."""
-    told, ask = asyncio.Event(), Peers.ask
+    told, left, ask = asyncio.Event(), asyncio.Event(), Peers.ask
 
     async def on_its_way(self, index, path, body=None):
         answer = await ask(self, index, path, body)
         if path == TAKE and answer is not None and answer[0] == 200 and not told.is_set():
             told.set()
-            await asyncio.sleep(0.3)
+            await left.wait()
         return answer
 
     monkeypatch.setattr(Peers, "ask", on_its_way)
@@ -187,6 +187,7 @@ def test_a_trajectory_that_nobody_heard_of_in_the_end_is_given_again(tmp_path, m
             await told.wait()
             leaving.cancel()
             await asyncio.wait({leaving})
+            left.set()
             status, two = await post(found.http, f"{found.urls[0]}/trajectories", {"wait": 5})
             if status != 200:
                 _, two = await post(
