@@ -7,6 +7,8 @@ holdfast` costs milliseconds.
 - `journal`: The data plane: durable, fenced, append-only.
 - `policy`: Token-in token-out clients for inference engines.
 - `embedded`: The embedded engine: any Hugging Face causal LM folder, served on this machine.
+- `engine_api`: The server side of vLLM's HTTP API, which the embedded engine and the fake one have in
+  common.
 - `rollout`: How one trajectory is made: the durable context, tools, and processors.
 - `environments`: Environments: adapters from worlds that exist to `holdfast.Environment`.
 - `engine`: Running many trajectories: isolation, retry, refill, concurrency, deadlines, scoring,
@@ -16,6 +18,7 @@ holdfast` costs milliseconds.
   command.
 - `cli`: The command line.
 - `testing`: Tools for testing what is built on Holdfast, and Holdfast itself.
+- `prometheus`: Metrics in Prometheus' text format.
 - `clock`: Time as something that can be replaced.
 - `crashpoint`: Places where a test may end the process.
 """
