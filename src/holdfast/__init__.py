@@ -7,10 +7,9 @@ holdfast` costs milliseconds.
 - `journal`: The data plane: durable, fenced, append-only.
 - `policy`: Token-in token-out clients for inference engines.
 - `embedded`: The embedded engine: any Hugging Face causal LM folder, served on this machine.
-- `engine_api`: The server side of vLLM's HTTP API, which the embedded engine and the fake one have in
-  common.
+- `engine_api`: The server side of vLLM's HTTP API, shared by the embedded engine and the fake one.
 - `rollout`: How one trajectory is made: the durable context, tools, and processors.
-- `environments`: Environments: adapters from worlds that exist to `holdfast.Environment`.
+- `environments`: Environments: adapters from environments that exist to `holdfast.Environment`.
 - `engine`: Running many trajectories: isolation, retry, refill, concurrency, deadlines, scoring,
   progress.
 - `gateway`: The gateway: black-box agents over HTTP, recorded token by token, resumed by replay.
