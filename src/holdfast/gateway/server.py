@@ -121,6 +121,7 @@ class Gateway:
         self._gate = CallGate()
         self._metrics = Metrics()
         self._listener = Listener(self._handle, self._limits)
+        self._internal_requests = 0
         self._created = int(time.time())
         self._routes: dict[str, tuple[Sequence[str], Endpoint]] = {
             **{path: (("POST",), self._guarded(one)) for path, one in (endpoints or {}).items()},
@@ -200,9 +201,12 @@ class Gateway:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         visit = Visit(request, self._limits)
+        is_internal = visit.is_inside and visit.path in self._inner.endpoints
+        self._internal_requests += is_internal
         try:
             return await self._served(visit)
         finally:
+            self._internal_requests -= is_internal
             self._note(visit)
 
     async def _served(self, visit: Visit) -> web.StreamResponse:
@@ -367,7 +371,8 @@ class Gateway:
         bound = len({id(one) for one in self._bound.values()})
         gauges = {
             "trajectories": bound,
-            "in_flight": self._listener.in_flight,
+            # Other workers wait here for events, each with a request that is no call.
+            "in_flight": self._listener.in_flight - self._internal_requests,
             **self._gate.gauges,
         }
         return WorkerStats(bound, tuple(self._metrics.families(gauges)))

@@ -19,7 +19,7 @@ from msgspec import structs
 from holdfast import crashpoint
 from holdfast.gateway.calls import digest, unsupported
 from holdfast.gateway.calls.answer import answer_of
-from holdfast.gateway.calls.attempt_status import asked_in
+from holdfast.gateway.calls.attempt_status import steps_of_last_attempt
 from holdfast.gateway.calls.call import AgentCall, Hearing, PendingCall, Which
 from holdfast.gateway.calls.digest_cache import Remembered
 from holdfast.gateway.calls.earlier_responses import KnownPast
@@ -314,7 +314,7 @@ class AgentTrajectory:
         was told."""
         self.session.go_on()
         self.tools.go_on()
-        for path in asked_in(self.session.history):
+        for path in steps_of_last_attempt(self.session.history):
             self._visit(path)
 
     def _visit(self, path: str) -> None:
