@@ -9,6 +9,7 @@ import re
 import threading
 
 import pytest
+
 from holdfast.gateway.agents.external import RUN_OVER
 from holdfast.gateway.assignment.queue import Offers, PendingTrajectory
 from holdfast.gateway.assignment.routes import Counter

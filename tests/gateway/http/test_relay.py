@@ -3,7 +3,7 @@ counts as heard when the client has heard it."""
 
 import asyncio
 
-from holdfast.gateway.http.relay import KEPT_TICKETS, Tickets
+from holdfast.gateway.http.relay import MAX_TICKETS, Tickets
 from holdfast.gateway.workers.peers import (
     AVAILABLE,
     GIVE_BACK,
@@ -108,24 +108,24 @@ def test_a_client_that_leaves_while_it_waits_elsewhere_is_given_the_same_answer(
     asyncio.run(body())
 
 
-class Heard:
+class Subscription:
     def __init__(self):
         self.missed = 0
 
-    def miss(self):
+    def mark_undelivered(self):
         self.missed += 1
 
 
 def test_an_answer_that_did_not_arrive_is_unheard_whichever_is_told_first():
-    tickets, late, early = Tickets(), Heard(), Heard()
+    tickets, late, early = Tickets(), Subscription(), Subscription()
     tickets.put("one", late)
-    tickets.missed("one")
-    tickets.missed("two")
+    tickets.mark_undelivered("one")
+    tickets.mark_undelivered("two")
     tickets.put("two", early)
     assert (late.missed, early.missed) == (1, 1)
-    for number in range(2 * KEPT_TICKETS):
-        tickets.put(f"{number}", Heard())
-    assert len(tickets._told) == KEPT_TICKETS
+    for number in range(2 * MAX_TICKETS):
+        tickets.put(f"{number}", Subscription())
+    assert len(tickets._ended) == MAX_TICKETS
 
 
 def test_requests_in_the_shape_that_proxies_get_are_answered_at_every_worker(tmp_path):

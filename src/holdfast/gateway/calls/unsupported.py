@@ -1,6 +1,7 @@
-"""What a request asks of a policy that cannot do it, said by the name that its wire has for it."""
+"""Requests that the policy cannot follow, rejected by the name that their wire has for the
+parameter."""
 
-from holdfast.gateway.calls.strip_fields import with_way_out
+from holdfast.gateway.calls.strip_fields import with_remedy
 from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
@@ -18,43 +19,43 @@ _NAMES: dict[str, dict[str, str]] = {
 _USUAL = {"json": "response_format"}
 
 
-def check_told(ask: Ask, renderer: Renderer) -> None:
-    """Raises `RequestRejected` for an answer that could not be told as it is asked for."""
-    if ask.token_ids and isinstance(renderer, MessagesOnly):
+def check_supported(request: Ask, renderer: Renderer) -> None:
+    """Raises `RequestRejected` for an answer that cannot have the requested form."""
+    if request.token_ids and isinstance(renderer, MessagesOnly):
         raise _unsupported("return_token_ids", "its engine tells no token ids")
 
 
-def refusal_of(error: Exception, ask: Ask, wire: str) -> RequestRejected | None:
-    """What the agent is told of an error that its own request is the cause of; None for others.
+def rejection_of(error: Exception, request: Ask, wire: str) -> RequestRejected | None:
+    """The rejection for an error that the agent's own request causes; None for others.
 
-    Nothing is recorded of it, and the agent can ask again without it.
+    It is not recorded as a step, and the agent can repeat the call without the parameter.
     """
     names = _NAMES.get(wire, _USUAL)
     if isinstance(error, Unsupported):
         return _unsupported(names.get(error.what, error.what), error.why)
-    if isinstance(error, BadRequest) and (what := _asked(ask)):
+    if isinstance(error, BadRequest) and (option := _engine_option(request)):
         # Engines know other schemas and other efforts than agents do.
-        param = names.get(what, what)
-        refused = RequestRejected(400, f"Invalid '{param}': {redact(error.said)}", param=param)
-        refused.is_unsupported = True
-        return with_way_out(refused)
+        param = names.get(option, option)
+        rejection = RequestRejected(400, f"Invalid '{param}': {redact(error.said)}", param=param)
+        rejection.is_unsupported = True
+        return with_remedy(rejection)
     return None
 
 
 def _unsupported(param: str, why: str) -> RequestRejected:
-    said = f"Unsupported parameter: '{param}' is not supported with this model: {why}"
-    refused = RequestRejected(400, said, param=param, code="unsupported_parameter")
-    refused.is_unsupported = True
-    return with_way_out(refused)
+    message = f"Unsupported parameter: '{param}' is not supported with this model: {why}"
+    rejection = RequestRejected(400, message, param=param, code="unsupported_parameter")
+    rejection.is_unsupported = True
+    return with_remedy(rejection)
 
 
-def _asked(ask: Ask) -> str:
-    """What of it not every engine does; "" for nothing."""
-    asked = {
-        "json": ask.json is not False,
-        "tool_choice": bool(ask.tool_choice),
-        "parallel_tool_calls": not ask.parallel_tool_calls,
-        "top_k": bool(ask.top_k),
-        "reasoning_effort": bool(ask.reasoning_effort),
+def _engine_option(request: Ask) -> str:
+    """The first option of it that not every engine has; "" for none."""
+    options = {
+        "json": request.json is not False,
+        "tool_choice": bool(request.tool_choice),
+        "parallel_tool_calls": not request.parallel_tool_calls,
+        "top_k": bool(request.top_k),
+        "reasoning_effort": bool(request.reasoning_effort),
     }
-    return next((name for name, is_asked in asked.items() if is_asked), "")
+    return next((name for name, is_set in options.items() if is_set), "")

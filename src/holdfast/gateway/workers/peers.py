@@ -233,7 +233,7 @@ class Peers:
                     return None
                 return await relay(context, response, self._limits)
         except (ClientError, OSError) as error:
-            if context.telling.is_begun:
+            if context.telling.has_begun:
                 self.notify(index, UNDELIVERED, ticket)
                 raise ConnectionResetError("the response did not arrive") from error
             return None
