@@ -56,46 +56,46 @@ class Counter:
 
     async def open(self, context: Visit) -> web.StreamResponse:
         """`POST /trajectories`."""
-        wanted = _parse(await context.body())
-        deadline = _deadline(min(max(wanted.wait, 0.0), MAX_WAIT_SECONDS))
+        query = _parse(await context.body())
+        deadline = _deadline(min(max(query.wait, 0.0), MAX_WAIT_SECONDS))
         while True:
             try:
-                return await self._assign(context, wanted)
+                return await self._assign(context, query)
             except RequestRejected as rejection:
                 if rejection.status != 404 or _deadline(0) >= deadline:
                     raise
-            await self._wait_available(wanted, deadline)
+            await self._wait_available(query, deadline)
 
-    async def _assign(self, context: Visit, wanted: TrajectoryRequest) -> web.StreamResponse:
+    async def _assign(self, context: Visit, query: TrajectoryRequest) -> web.StreamResponse:
         """From here, or else from another worker. Raises `RequestRejected`: 404 for none."""
         try:
-            return await self._send(context, await self._take(wanted))
+            return await self._send(context, await self._take(query))
         except RequestRejected as rejection:
             if rejection.status != 404 or self._peers is None:
                 raise
             none_here = rejection
         for index in self._peers.others:
             response = await self._peers.request_shielded(
-                index, TAKE, wanted, undelivered=partial(self._return, index)
+                index, TAKE, query, undelivered=partial(self._return, index)
             )
             if response is not None and response[0] == 200:
                 return await self._forward(index, context, response[1])
-            if response is not None and response[0] == TAKEN and wanted.task is not None:
-                raise taken_by_another(wanted.task, wanted.sample)
+            if response is not None and response[0] == TAKEN and query.task is not None:
+                raise taken_by_another(query.task, query.sample)
         raise none_here
 
-    async def _wait_available(self, wanted: TrajectoryRequest, deadline: float) -> None:
+    async def _wait_available(self, query: TrajectoryRequest, deadline: float) -> None:
         """Until there may be one, at any worker. Raises `RequestRejected` when this one closes."""
-        here = self._pending.wait_available(wanted.task, wanted.sample, deadline)
+        here = self._pending.wait_available(query.task, query.sample, deadline)
         if self._peers is None:
             await here
         else:
-            await self._peers.first_event(here, AVAILABLE, wanted, deadline)
+            await self._peers.first_event(here, AVAILABLE, query, deadline)
 
-    async def _take(self, wanted: TrajectoryRequest) -> PendingTrajectory:
-        if wanted.task is None:
+    async def _take(self, query: TrajectoryRequest) -> PendingTrajectory:
+        if query.task is None:
             return self._pending.take()
-        return await self._pending.take_certain(wanted.task, wanted.sample, MAX_WAIT_SECONDS)
+        return await self._pending.take_certain(query.task, query.sample, MAX_WAIT_SECONDS)
 
     async def _send(self, context: Visit, pending: PendingTrajectory) -> web.StreamResponse:
         context.telling.trajectory = str(pending.key)
@@ -122,16 +122,16 @@ class Counter:
 
     def inner(self, stats: Callable[[], WorkerStats]) -> dict[str, Endpoint]:
         async def owns(context: Visit) -> web.StreamResponse:
-            wanted = await between.parse_body(context, WaitForTrajectory)
+            query = await between.parse_body(context, WaitForTrajectory)
             found = await self._pending.until(
-                lambda: self._pending.of(wanted.trajectory) is not None, _deadline(wanted.wait)
+                lambda: self._pending.of(query.trajectory) is not None, _deadline(query.wait)
             )
             return await between.send_json(context, found)
 
         async def available(context: Visit) -> web.StreamResponse:
-            wanted = _parse(await context.body())
-            deadline = _deadline(wanted.wait)
-            found = await self._pending.wait_available(wanted.task, wanted.sample, deadline)
+            query = _parse(await context.body())
+            deadline = _deadline(query.wait)
+            found = await self._pending.wait_available(query.task, query.sample, deadline)
             return await between.send_json(context, found)
 
         async def take(context: Visit) -> web.StreamResponse:
@@ -162,13 +162,13 @@ class Counter:
 
 def _parse(body: bytes) -> TrajectoryRequest:
     try:
-        wanted = msgspec.json.decode(body or b"{}", type=TrajectoryRequest)
+        query = msgspec.json.decode(body or b"{}", type=TrajectoryRequest)
     except (ValueError, RecursionError) as error:
         message = f'it wants {{"task": "t1", "sample": 0, "wait": 30}}, or less: {error}'
         raise RequestRejected(400, message) from error
-    if wanted.sample and wanted.task is None:
+    if query.sample and query.task is None:
         raise RequestRejected(400, "a sample is one of a task: name it too", param="task")
-    return wanted
+    return query
 
 
 def _deadline(seconds: float) -> float:

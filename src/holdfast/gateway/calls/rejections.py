@@ -27,18 +27,8 @@ _OWN_FAULTS = (408, 500, 502, 503, 504)
 """Statuses for which the agent is not to blame."""
 _START = b"\0" * 16
 _CONTENT = (
-    "arguments",
-    "call_id",
-    "content",
-    "function",
-    "input",
-    "name",
-    "output",
-    "role",
-    "text",
-    "tool_call_id",
-    "tool_calls",
-    "tool_use_id",
+    *("arguments", "call_id", "content", "function", "input", "name", "output", "role", "text"),
+    *("tool_call_id", "tool_calls", "tool_use_id"),
 )
 """The content of a message; any other member may be left out in the next request."""
 _REASONING = ("reasoning", "thinking", "redacted_thinking")

@@ -22,20 +22,9 @@ ELSEWHERE_HEADER = "x-holdfast-elsewhere"
 RELAYED = "relayed"
 MAX_TICKETS = 4096
 _OF_ONE_HOP = {
-    "connection",
-    "content-encoding",
-    "content-length",
-    "expect",
-    "keep-alive",
-    "host",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    ELSEWHERE_HEADER,
-    TICKET,
+    *("connection", "content-encoding", "content-length", "expect", "host", "keep-alive"),
+    *("proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"),
+    *(ELSEWHERE_HEADER, TICKET),
 }
 
 

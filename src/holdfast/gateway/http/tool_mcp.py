@@ -18,13 +18,7 @@ from holdfast.gateway.protocol.messages import RequestRejected
 
 PATH = "/mcp"
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
-PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS, INTERNAL = (
-    -32700,
-    -32600,
-    -32601,
-    -32602,
-    -32603,
-)
+PARSE_ERROR, NO_METHOD, INVALID_PARAMS, INTERNAL = -32700, -32601, -32602, -32603
 
 
 class _Message(Struct):
