@@ -1,8 +1,8 @@
 """The request and the answer of a call, the same for every wire.
 
-A wire parses a provider's JSON into an `Ask`, and formats an `Answer` as that provider's JSON or as
-its stream of events. Everything between the two (binding, replay, sampling, recording) knows only
-these.
+A wire parses a provider's JSON into the `Ask` of a call, and formats its `Answer` as
+that provider's JSON or stream of events. Everything between the two (binding, replay, sampling,
+recording) knows only these.
 """
 
 import re
