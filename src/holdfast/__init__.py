@@ -66,7 +66,8 @@ if TYPE_CHECKING:
         TrainingRolloutProcessor as TrainingRolloutProcessor,
     )
     from holdfast.rollout.replay.budget import Limits as Limits
-    from holdfast.rollout.replay.session import OnDivergence as OnDivergence
+    from holdfast.rollout.replay.run_context import OnDivergence as OnDivergence
+    from holdfast.rollout.replay.speaker import Speaker as Speaker
     from holdfast.rollout.replay.speaker import Voice as Voice
     from holdfast.rollout.tools.tool import Tool as Tool
     from holdfast.rollout.tools.tool import tool as tool
@@ -90,7 +91,7 @@ _WHERE = {
     "Limits": "holdfast.rollout.replay.budget",
     "Message": "holdfast.records.message",
     "Observation": "holdfast.rollout.episodes.environment",
-    "OnDivergence": "holdfast.rollout.replay.session",
+    "OnDivergence": "holdfast.rollout.replay.run_context",
     "Recovery": "holdfast.rollout.episodes.environment",
     "RemoteRolloutProcessor": "holdfast.gateway.agents.remote",
     "Reply": "holdfast.rollout.context",
@@ -113,6 +114,7 @@ _WHERE = {
     "TrainingRolloutProcessor": "holdfast.rollout.processors.training",
     "TrajectoryView": "holdfast.records.view",
     "UsageError": "holdfast.records.errors",
+    "Speaker": "holdfast.rollout.replay.speaker",
     "Voice": "holdfast.rollout.replay.speaker",
     "WorkspaceWorld": "holdfast.gateway.agents.workspace_policy",
     "assistant": "holdfast.records.message",
@@ -158,6 +160,7 @@ __all__ = [
     "Settings",
     "Shortfall",
     "SingleTurnRolloutProcessor",
+    "Speaker",
     "Status",
     "Task",
     "Tool",

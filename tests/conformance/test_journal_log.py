@@ -9,7 +9,17 @@ from holdfast.records.errors import JournalError, LeaseLost
 from holdfast.records.step import Reopened, ValueRecorded
 from holdfast.records.trajectory import Status
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
-from support.records import finished, generated, joined, ready, settle_one, started, value, values
+from support.records import (
+    consuming,
+    finished,
+    generated,
+    joined,
+    ready,
+    settle_one,
+    started,
+    value,
+    values,
+)
 
 
 def test_what_was_appended_is_read_back_in_order(check: Check) -> None:
@@ -158,9 +168,10 @@ def test_reopening_leaves_delivered_groups_alone(check: Check) -> None:
         one, two = claims[0].open
         await settle_one(journal, one, status=Status.FAILED)
         await settle_one(journal, two)
-        before = await journal.next_batch(run, "trainer", 1, groups=1)
+        trainer = await consuming(journal, run)
+        before = await journal.next_batch(trainer, 1, groups=1)
         assert await journal.reopen(run, reason="try again") == 0
-        assert await journal.next_batch(run, "trainer", 1, groups=1) == before
+        assert await journal.next_batch(trainer, 1, groups=1) == before
 
     check(body)
 

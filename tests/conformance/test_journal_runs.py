@@ -8,7 +8,7 @@ from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status, TrajectoryKey
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
-from support.records import joined, make_tasks, ready, settle, settle_one, spec, values
+from support.records import consuming, joined, make_tasks, ready, settle, settle_one, spec, values
 
 
 def test_a_run_is_found_again_with_everything_it_was_created_with(check: Check) -> None:
@@ -102,11 +102,12 @@ def test_a_delivered_group_gets_no_more_members(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run, _, claims = await ready(journal, "a", "b", samples=1)
         await settle(journal, claims[0])
-        before = await journal.next_batch(run, "trainer", 1, groups=1)
+        trainer = await consuming(journal, run)
+        before = await journal.next_batch(trainer, 1, groups=1)
         run = await journal.amend_run(
             run, spec(samples=2), make_tasks("a", "b"), differences=["samples"]
         )
-        assert await journal.next_batch(run, "trainer", 1, groups=1) == before
+        assert await journal.next_batch(trainer, 1, groups=1) == before
         assert [row.key.task for row in await journal.trajectories(run)] == ["a", "b", "b"]
 
     check(body)

@@ -121,7 +121,7 @@ def test_a_rollout_that_uses_the_context_of_another_that_is_over_fails_and_is_no
         if t.key.task == "a":
             over.append(t)
             return
-        while not over or not over[0]._session.concluded.is_set():
+        while not over or not over[0]._session.state.concluded.is_set():
             await asyncio.sleep(0.01)
         # In a context of its own, such as that of a server: nobody can tell whose rollout it is.
         await contextvars.Context().run(asyncio.create_task, turn(over[0], "more"))

@@ -351,8 +351,8 @@ def test_cancelling_the_work_leaves_nothing_behind():
 def test_a_bug_of_ours_stops_the_run_and_is_shown(monkeypatch):
     yard = Yard(*"ab", policy=Oracle())
 
-    async def broken(bench, lease):
+    async def broken(runner, lease):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("holdfast.engine.engine.load", broken)
+    monkeypatch.setattr("holdfast.engine.attempt.TrajectoryRunner.load", broken)
     assert isinstance(yard.run(one_turn).fatal, ZeroDivisionError)

@@ -9,7 +9,7 @@ from holdfast.records.errors import EngineUnavailable
 from holdfast.records.history import CAME_BACK_DIFFERENT
 from holdfast.rollout.episodes.environment import Observation
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from holdfast.rollout.replay.session import OnDivergence
+from holdfast.rollout.replay.run_context import OnDivergence
 from support.engine.yard import Yard
 from support.rollout import worlds
 from support.rollout.stage import Oracle

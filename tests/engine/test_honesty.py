@@ -134,7 +134,7 @@ def test_a_generation_that_the_rollout_gave_up_on_is_no_part_of_the_data():
 
 
 def test_a_rollout_that_never_ends_its_cancellation_is_left_behind(monkeypatch):
-    monkeypatch.setattr(contain, "CANCEL_AGAIN", 0.05)
+    monkeypatch.setattr(contain, "CANCEL_AGAIN_SECONDS", 0.05)
     let_go = False
 
     async def rollout(t):
@@ -161,7 +161,7 @@ def test_a_rollout_that_never_ends_its_cancellation_is_left_behind(monkeypatch):
 
 
 def test_a_scorer_that_swallows_its_cancellation_holds_nothing_up(monkeypatch):
-    monkeypatch.setattr(contain, "CANCEL_AGAIN", 0.05)
+    monkeypatch.setattr(contain, "CANCEL_AGAIN_SECONDS", 0.05)
     let_go = False
 
     async def scorer(view):

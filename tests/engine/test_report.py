@@ -357,7 +357,7 @@ def test_an_interrupted_tool_call_makes_a_trajectory_disturbed():
         call = ToolCall("", FunctionCall("pay", "{}"))
         if not t._session.history.results and not t._session.history.steps.get("1"):
             # As a kill between intent and result leaves it.
-            await t._session.append(
+            await t._session.log.append(
                 ToolIntent(
                     "1",
                     fingerprint(b"pay", b"{}", b""),

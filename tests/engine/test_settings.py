@@ -12,7 +12,7 @@ from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
-from holdfast.rollout.replay.session import OnDivergence
+from holdfast.rollout.replay.run_context import OnDivergence
 from support.engine.yard import Yard, turn
 from support.rollout.stage import Oracle
 

@@ -222,3 +222,20 @@ def test_a_prompt_where_a_path_is_wanted_is_told_how_to_be_written() -> None:
 
     with pytest.raises(UsageError, match=r'write a prompt as {"prompt": …}'):
         judge.evaluate(policy="http://127.0.0.1:9", journal="memory:")  # type: ignore[attr-defined]
+
+
+def test_while_an_evaluation_runs_python_looks_for_cycles_less_often(course: Course) -> None:
+    course.write("""
+        import gc
+
+        BEFORE = gc.get_threshold()
+
+        @evaluation_test(dataset=ROWS)
+        def test_it(row):
+            return float(gc.get_threshold()[0] > BEFORE[0])
+
+        def test_afterwards():
+            assert gc.get_threshold() == BEFORE
+    """)
+    course.run().assert_outcomes(passed=2)
+    assert course.outcomes()[0]["runs"][0]["agg_score"] == 1.0

@@ -35,7 +35,7 @@ def test_a_held_call_waits_and_is_then_answered(path, stream):
             async with counter.gateway.held(600):
                 signs = begun.set if stream else None
                 waiting = asyncio.create_task(exchange(counter.port, raw, begun=signs))
-                await until(lambda: counter.gateway._gate.waiting)
+                await until(lambda: counter.gateway.holds.waiting)
                 await (until(begun.is_set) if stream else asyncio.sleep(0.1))
                 assert not counter.play.oracle.requests
                 assert not waiting.done()
@@ -78,7 +78,7 @@ def test_holds_overlap_and_the_last_one_opens():
         async with opened() as (counter, _, binding):
             first, second = counter.gateway.hold(), counter.gateway.hold()
             waiting = asyncio.create_task(exchange(counter.port, post(CHAT, HELLO, binding)))
-            await until(lambda: counter.gateway._gate.waiting)
+            await until(lambda: counter.gateway.holds.waiting)
             first.end()
             first.end()
             await asyncio.sleep(0.05)
@@ -105,7 +105,7 @@ def test_a_client_that_leaves_a_held_call_and_asks_again_is_one_call():
             async with counter.gateway.held(60):
                 _, writer = await asyncio.open_connection("127.0.0.1", counter.port)
                 writer.write(post(CHAT, HELLO, binding))
-                await until(lambda: counter.gateway._gate.waiting)
+                await until(lambda: counter.gateway.holds.waiting)
                 writer.close()
                 await until(lambda: not counter.gateway._listener.in_flight)
                 again = asyncio.create_task(exchange(counter.port, post(CHAT, HELLO, binding)))
@@ -140,10 +140,10 @@ def test_closing_lets_an_answer_that_is_being_told_end():
 
 def test_closing_cuts_off_what_does_not_end_and_it_is_recorded_all_the_same():
     async def body():
-        gate = asyncio.Event()
+        holds = asyncio.Event()
 
         async def answer(_):
-            await gate.wait()
+            await holds.wait()
             return "late"
 
         limits = GatewayLimits(drain_seconds=0.2)
@@ -152,7 +152,7 @@ def test_closing_cuts_off_what_does_not_end_and_it_is_recorded_all_the_same():
             await until(lambda: counter.play.oracle.requests)
             await counter.gateway.aclose()
             assert (await waiting).raw == b""
-            gate.set()
+            holds.set()
             await until(lambda: trajectory.session.history.calls)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -161,10 +161,10 @@ def test_closing_cuts_off_what_does_not_end_and_it_is_recorded_all_the_same():
 
 def test_a_request_that_comes_over_a_kept_connection_while_it_closes_is_not_sampled():
     async def body():
-        gate = asyncio.Event()
+        holds = asyncio.Event()
 
         async def answer(_):
-            await gate.wait()
+            await holds.wait()
             return "late"
 
         async with opened(answer) as (counter, _, binding):
@@ -175,7 +175,7 @@ def test_a_request_that_comes_over_a_kept_connection_while_it_closes_is_not_samp
             await asyncio.sleep(0.01)
             writer.write(post(CHAT, {**HELLO, "temperature": 0.5}, binding))
             await asyncio.sleep(0.01)
-            gate.set()
+            holds.set()
             found = await reader.read()
             await closing
             writer.close()

@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
-from holdfast.gateway.weight_hold import CallGate, HeldPolicy
+from holdfast.gateway.weight_hold import CallHolds, HoldablePolicy
 from support.engine.yard import Yard
 from support.gateway.external_agents import converse, post
 from support.rollout.stage import Oracle
@@ -72,24 +72,38 @@ def test_only_time_in_which_it_was_held_counts_and_holds_at_once_count_once():
     oracle.seconds_down = 7.0
 
     async def body():
-        gate = CallGate()
-        before = HeldPolicy(oracle, gate)
+        holds = CallHolds()
+        before = HoldablePolicy(oracle, holds)
         assert before.seconds_down == 7.0
-        first, second = gate.hold(), gate.hold()
+        first, second = holds.hold(), holds.hold()
         await asyncio.sleep(0.1)
-        late = HeldPolicy(oracle, gate)
+        late = HoldablePolicy(oracle, holds)
         assert late.seconds_down < before.seconds_down
         first.end()
         first.end()
         assert before.seconds_down >= 7.1
         second.end()
-        held = gate.seconds_held
+        held = holds.seconds_held
         assert held >= 0.1
         await asyncio.sleep(0.05)
-        assert gate.seconds_held == held
+        assert holds.seconds_held == held
         assert before.seconds_down == 7.0 + held
-        gate.open()
-        gate.without(second)
-        assert gate.seconds_held == held
+        holds.close()
+        holds.remove(second)
+        assert holds.seconds_held == held
+
+    asyncio.run(body())
+
+
+def test_a_gateway_that_is_opened_again_can_be_held_again():
+    async def body():
+        holds = CallHolds()
+        holds.close()
+        holds.hold()
+        assert not holds.gauges["holding"]
+        holds.start()
+        hold = holds.hold()
+        assert holds.gauges["holding"]
+        hold.end()
 
     asyncio.run(body())

@@ -30,7 +30,17 @@ from holdfast.records.step import (
     VersionSpan,
 )
 from holdfast.records.trajectory import Status
-from support.records import finished, generated, joined, make_tasks, scored, spec, started, value
+from support.records import (
+    consuming,
+    finished,
+    generated,
+    joined,
+    make_tasks,
+    scored,
+    spec,
+    started,
+    value,
+)
 
 HERE = Path(__file__).parent
 FAILURE = Failure(Cause.INFRASTRUCTURE, True, "EngineUnavailable", "reset by peer", "Traceback …")
@@ -98,10 +108,18 @@ async def fill(path: Path) -> None:
         await journal.append(lease, unscored(), status=Status.FAILED, settled=True)
     await journal.reopen(run, reason="the judge is back")
     await journal.append(c.open[0], [started(), value(0), value(1)], status=Status.RUNNING)
-    await journal.next_batch(run, "trainer", 1, groups=1)
-    await journal.commit(run, "trainer", 1)
+    trainer = await consuming(journal, run)
+    for step, name in enumerate(("v1", "v2")):
+        await journal.publish_version(
+            run, name, step=step, digest=f"sha256:{name}", consumer=trainer
+        )
+    await journal.next_batch(trainer, 1, groups=1)
+    await journal.commit(trainer, 1)
+    await journal.unsubscribe(trainer)
     await journal.amend_run(run, run.spec, make_tasks("a", "b", "c", "e"), differences=["tasks"])
     await journal.leave(worker)
+    stream = await journal.create_run(spec("stream"), [], sealed=False)
+    await journal.admit(stream, make_tasks("a", "a@2"))
     await journal.close()
 
 

@@ -8,8 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from holdfast.journal.damage.check import check
+from holdfast.journal.journal import RunProgress
 from holdfast.journal.sqlite import schema
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.conversation import conversation
@@ -17,7 +19,7 @@ from holdfast.records.history import History, stream_of
 from holdfast.records.sample import samples_of
 from holdfast.records.step import EnvironmentStepped
 from holdfast.records.trajectory import Status
-from support.records import joined, values
+from support.records import consuming, joined, values
 
 HERE = Path(__file__).parent
 
@@ -45,7 +47,10 @@ def test_every_version_has_its_golden_journal() -> None:
 def test_it_is_whole(golden: Path) -> None:
     report = check(golden)
     assert report.findings == []
-    assert (report.runs, report.tasks, report.trajectories, report.records) == (1, 5, 10, 33)
+    has_stream = golden.name not in ("journal-v1.db", "journal-v2.db", "journal-v3.db")
+    planned = (2, 7, 14) if has_stream else (1, 5, 10)
+    assert (report.runs, report.tasks, report.trajectories) == planned
+    assert report.records == 33
     assert (report.blobs, report.cuts, report.deliveries) == (1, 1, 1)
 
 
@@ -102,7 +107,9 @@ def test_it_can_be_resumed_and_delivered_from(golden: Path) -> None:
         run = await journal.find_run("golden")
         assert run is not None
         assert [change.differences for change in run.changes] == [("tasks",)]
-        batch = await journal.next_batch(run, "trainer", 1, groups=9)
+        trainer = await consuming(journal, run)
+        assert trainer.committed == 1
+        batch = await journal.next_batch(trainer, 1, groups=9)
         assert [row.key.task for group in batch.groups for row in group] == ["a", "a"]
         step = History(await journal.history(1)).steps["2"]
         assert isinstance(step, EnvironmentStepped)
@@ -115,3 +122,52 @@ def test_it_can_be_resumed_and_delivered_from(golden: Path) -> None:
 
     asyncio.run(body())
     assert check(golden).findings == []
+
+
+async def ledger(path: Path, *, read_only: bool) -> object:
+    journal = SqliteJournal(path, read_only=read_only)
+    try:
+        run = await journal.find_run("golden")
+        assert run is not None
+        entries = await journal.ledger(run, "trainer")
+        ends = [(entry.task, entry.end.value, entry.step, entry.reason) for entry in entries]
+        return ends, await journal.consumers(run), await journal.progress(run)
+    finally:
+        await journal.close()
+
+
+def test_its_ledger_is_read_in_place_and_after_the_migration(golden: Path) -> None:
+    before = golden.read_bytes()
+    expected = (
+        [
+            ("a", "trained", 1, ""),
+            ("b", "open", None, "rolling out"),
+            ("c", "open", None, "rolling out"),
+            ("e", "open", None, "rolling out"),
+        ],
+        ["trainer"],
+        RunProgress(planned=8, settled=2, failed=0, sealed=True),
+    )
+    assert asyncio.run(ledger(golden, read_only=True)) == expected
+    assert golden.read_bytes() == before
+    assert asyncio.run(ledger(golden, read_only=False)) == expected
+    assert check(golden).findings == []
+
+
+def test_the_newest_keeps_its_stream_and_its_weight_versions(tmp_path: Path) -> None:
+    path = Path(shutil.copy(HERE / "journal-v4.db", tmp_path))
+
+    async def body() -> None:
+        journal = SqliteJournal(path)
+        run, stream = await journal.find_run("golden"), await journal.find_run("stream")
+        assert run is not None
+        assert stream is not None
+        assert [structs.astuple(version) for version in await journal.versions(run)] == [
+            (1, "v1", 0, "sha256:v1"),
+            (2, "v2", 1, "sha256:v2"),
+        ]
+        assert not (await journal.progress(stream)).sealed
+        assert [task.id for task in await journal.tasks(stream)] == ["a", "a@2"]
+        await journal.close()
+
+    asyncio.run(body())

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from support.namespaces import (
     needs_namespaces,
     needs_time_namespaces,
 )
+from support.paths import GOLDEN
 from support.records import make_tasks, me, someone_else, spec, values
 
 LEASE = 30.0
@@ -205,21 +207,14 @@ def test_the_worker_of_an_older_version_is_judged_by_its_lease_on_the_wall_clock
     """Also if it ran here: where its pid means something is not recorded."""
     path, now = tmp_path / "journal.db", SetClock()
 
-    async def create() -> None:
-        journal = SqliteJournal(path)
-        await journal.create_run(spec(), make_tasks("a"))
-        await journal.close()
-
     def as_version_2(until: float) -> None:
+        shutil.copy(GOLDEN / "journal-v2.db", path)
         connection = sqlite3.connect(path)
-        for column in ("namespace", "clock", "clock_until", "lease_seconds"):
-            connection.execute(f"ALTER TABLE workers DROP COLUMN {column}")
         connection.execute("DELETE FROM workers")
         connection.execute(
             "INSERT INTO workers(run, host, pid, born, lease_until) VALUES (1, ?, ?, '', ?)",
             (me().host, 2**22 - 1, until),
         )
-        connection.execute("PRAGMA user_version=2")
         connection.commit()
         connection.close()
 
@@ -232,11 +227,10 @@ def test_the_worker_of_an_older_version_is_judged_by_its_lease_on_the_wall_clock
             await journal.close()
 
     async def join(journal: SqliteJournal, clock: SetClock) -> None:
-        run = await journal.find_run("run")
+        run = await journal.find_run("golden")
         assert run is not None
         await journal.join(run, me(), lease_seconds=LEASE, share=False)
 
-    asyncio.run(create())
     as_version_2(until=YEAR * 100)
     assert len(asyncio.run(listed())) == 1
     with pytest.raises(RunHeld):

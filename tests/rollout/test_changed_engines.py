@@ -137,8 +137,8 @@ class Blind(ByteRenderer):
 
 async def performed(play: Play, renderer: ByteRenderer) -> None:
     session = await play.session()
-    session.voice = msgspec.structs.replace(session.voice, renderer=renderer)
-    await session.restart_if_interrupted()
+    session.speaker = msgspec.structs.replace(session.speaker, renderer=renderer)
+    await session.log.restart_if_interrupted()
     await offering(Rollout(session))
 
 
@@ -187,7 +187,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         await check(self)
 
     monkeypatch.setattr(EnginePolicy, "check", checked)
-    monkeypatch.setattr(row_clients, "CHECK_AGAIN", 0.02)
+    monkeypatch.setattr(row_clients, "CHECK_AGAIN_SECONDS", 0.02)
     return seen
 
 

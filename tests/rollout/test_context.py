@@ -8,7 +8,7 @@ import holdfast
 from holdfast.records.errors import Diverged, UsageError
 from holdfast.records.message import Role, ToolCall
 from holdfast.rollout.episodes.environment import Environment, Observation
-from holdfast.rollout.replay.session import OnDivergence
+from holdfast.rollout.replay.run_context import OnDivergence
 from support.rollout.kills import check_every_kill, ended
 from support.rollout.stage import Oracle, Play, call, text_of
 

@@ -11,7 +11,7 @@ from holdfast.rollout.processors.agent import AgentRolloutProcessor, Environment
 from holdfast.rollout.processors.dialogue import DialogueRolloutProcessor
 from holdfast.rollout.processors.processor import RolloutConfig, as_processor
 from holdfast.rollout.replay.budget import Limits
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from support.rollout.stage import Oracle, Play, call
 from support.rollout.worlds import Counter
 
@@ -176,7 +176,7 @@ def test_a_conversation_of_a_chat_model_begins_with_a_message():
             return getattr(ByteRenderer(), name)
 
     async def solve(t):
-        t.session.voice = Voice(t.voice.policy, Templated())
+        t.session.speaker = Speaker(t.speaker.policy, Templated())
         with pytest.raises(UsageError, match="add a message first"):
             await t.generate()
         t.add("go")
@@ -252,12 +252,14 @@ def performed(rollout) -> object:
     async def row():
         play = Play(Oracle(lambda request: "hi"))
         session = await play.session()
-        config = RolloutConfig("oracle", session.sampling, lambda task: Rollout(session))
+        config = RolloutConfig(
+            "oracle", session.context.spec.sampling, lambda task: Rollout(session)
+        )
         (job,) = as_processor(rollout)([play.task], config)
         try:
             return await job
         finally:
-            await session.close_episodes()
+            await session.episodes.close()
 
     return asyncio.run(row())
 

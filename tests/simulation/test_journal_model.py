@@ -13,10 +13,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
 
 from holdfast.journal.damage.check import check
-from holdfast.journal.journal import Batch, Claim, Journal, Lease, TrajectoryRow, Worker
+from holdfast.journal.journal import Batch, Claim, Consumer, Journal, Lease, TrajectoryRow, Worker
 from holdfast.journal.memory import MemoryJournal
+from holdfast.journal.process import this_process
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.errors import HoldfastError
 from holdfast.records.group import GroupPolicy, Shortfall
@@ -46,6 +48,8 @@ def plain(result: object) -> object:
             # Where a lease that takes no more appends would have gone on is of no consequence.
             place = None if result.broken else result.next_seq
             return (result.key, result.id, result.epoch, result.status, place)
+        case Consumer():
+            return (result.name, result.epoch, result.identity, result.committed)
         case Worker():
             return (result.id, result.identity, result.run)
         case Batch() | TrajectoryRow():
@@ -73,10 +77,13 @@ class BothJournals(RuleBasedStateMachine):
         self.counter = 0
         self.workers: list[tuple[Worker, Worker]] = []
         self.leases: list[Pair] = []
+        self.consumers: list[tuple[Consumer, Consumer]] = []
         self.step = 0
         policy = GroupPolicy(shortfall=Shortfall.PARTIAL, at_least=2)
         self.spec = spec(samples=2, group=policy)
-        self.run = self.both(lambda one: one.create_run(self.spec, make_tasks(*TASKS[:4])))
+        self.run = self.both(
+            lambda one: one.create_run(self.spec, make_tasks(*TASKS[:4]), sealed=False)
+        )
 
     def teardown(self) -> None:
         self.loop.run_until_complete(self.sqlite.close())
@@ -215,28 +222,103 @@ class BothJournals(RuleBasedStateMachine):
             lambda one: one.amend_run(self.run[1], changed, tasks, differences=["d"]),
         )
 
+    # --- streams and versions
+
+    @rule(names=st.lists(st.sampled_from(TASKS), max_size=3), other=st.booleans())
+    def admit(self, names: list[str], other: bool) -> None:
+        tasks = make_tasks(*names)
+        if other and tasks:
+            tasks[-1] = structs.replace(tasks[-1], ground_truth="another")
+        self.each(
+            lambda one: one.admit(self.run[0], tasks), lambda one: one.admit(self.run[1], tasks)
+        )
+
+    @rule()
+    def seal(self) -> None:
+        self.each(lambda one: one.seal(self.run[0]), lambda one: one.seal(self.run[1]))
+
+    @rule(name=st.sampled_from(("v1", "v2", "v3")), digest=st.sampled_from("ab"))
+    def publish(self, name: str, digest: str) -> None:
+        self.each(
+            lambda one: one.publish_version(self.run[0], name, step=1, digest=digest),
+            lambda one: one.publish_version(self.run[1], name, step=1, digest=digest),
+        )
+
     # --- delivery
 
-    @rule(ahead=st.integers(-1, 2), groups=st.integers(1, 3), consumer=st.sampled_from("xy"))
-    def next_batch(self, ahead: int, groups: int, consumer: str) -> None:
+    @rule(name=st.sampled_from("xy"), gone=st.booleans())
+    def subscribe(self, name: str, gone: bool) -> None:
+        # The lease of one whose process is gone may be taken over; it may still try anything.
+        who = structs.replace(this_process(), pid=2**22 + 1) if gone else someone_else()
+        consumer = self.each(
+            lambda one: one.subscribe(self.run[0], name, who, lease_seconds=1e6),
+            lambda one: one.subscribe(self.run[1], name, who, lease_seconds=1e6),
+        )
+        if isinstance(consumer[0], Consumer):
+            self.consumers.append(consumer)
+
+    def consumer(self, which: int) -> tuple[Consumer, Consumer]:
+        """Any that ever was, the current ones more often."""
+        return self.consumers[-1 - which % len(self.consumers)]
+
+    @precondition(lambda self: self.consumers)
+    @rule(which=st.integers(0, 3), renew=st.booleans())
+    def renew_or_unsubscribe(self, which: int, renew: bool) -> None:
+        mine, model = self.consumer(which)
+        if renew:
+            self.each(lambda one: one.renew(mine), lambda one: one.renew(model))
+        else:
+            self.each(lambda one: one.unsubscribe(mine), lambda one: one.unsubscribe(model))
+
+    @precondition(lambda self: self.consumers)
+    @rule(which=st.integers(0, 3), ahead=st.integers(-1, 2), groups=st.integers(1, 3))
+    def next_batch(self, which: int, ahead: int, groups: int) -> None:
+        mine, model = self.consumer(which)
         self.step = max(0, self.step + ahead)
         self.each(
-            lambda one: one.next_batch(self.run[0], consumer, self.step, groups=groups),
-            lambda one: one.next_batch(self.run[1], consumer, self.step, groups=groups),
+            lambda one: one.next_batch(mine, self.step, groups=groups),
+            lambda one: one.next_batch(model, self.step, groups=groups),
         )
 
-    @rule(back=st.integers(0, 2), consumer=st.sampled_from("xy"))
-    def commit(self, back: int, consumer: str) -> None:
+    @precondition(lambda self: self.consumers)
+    @rule(which=st.integers(0, 3), groups=st.integers(1, 2))
+    def take(self, which: int, groups: int) -> None:
+        mine, model = self.consumer(which)
         self.each(
-            lambda one: one.commit(self.run[0], consumer, self.step - back),
-            lambda one: one.commit(self.run[1], consumer, self.step - back),
+            lambda one: one.take(mine, groups=groups), lambda one: one.take(model, groups=groups)
         )
 
-    @rule(back=st.integers(0, 3), consumer=st.sampled_from("xy"))
-    def rewind(self, back: int, consumer: str) -> None:
+    @precondition(lambda self: self.consumers)
+    @rule(which=st.integers(0, 3), names=st.sets(st.sampled_from(TASKS), max_size=2))
+    def dismiss(self, which: int, names: set[str]) -> None:
+        mine, model = self.consumer(which)
+        groups = sorted(names)
         self.each(
-            lambda one: one.rewind(self.run[0], consumer, self.step - back),
-            lambda one: one.rewind(self.run[1], consumer, self.step - back),
+            lambda one: one.dismiss(mine, groups, reason="too old"),
+            lambda one: one.dismiss(model, groups, reason="too old"),
+        )
+
+    @precondition(lambda self: self.consumers)
+    @rule(
+        which=st.integers(0, 3),
+        back=st.integers(-1, 2),
+        names=st.none() | st.sets(st.sampled_from(TASKS), max_size=2),
+    )
+    def commit(self, which: int, back: int, names: set[str] | None) -> None:
+        mine, model = self.consumer(which)
+        groups = None if names is None else sorted(names)
+        self.each(
+            lambda one: one.commit(mine, self.step - back, groups=groups),
+            lambda one: one.commit(model, self.step - back, groups=groups),
+        )
+
+    @precondition(lambda self: self.consumers)
+    @rule(which=st.integers(0, 3), back=st.integers(0, 3))
+    def rewind(self, which: int, back: int) -> None:
+        mine, model = self.consumer(which)
+        self.each(
+            lambda one: one.rewind(mine, self.step - back),
+            lambda one: one.rewind(model, self.step - back),
         )
 
     # --- blobs and the file
@@ -261,7 +343,9 @@ class BothJournals(RuleBasedStateMachine):
                 async for row, records in journal.histories(run)
             ]
             (listed,) = await journal.runs()
-            return read, await journal.tasks(run), listed.by_status, listed.settled
+            ledgers = [await journal.ledger(run, name) for name in await journal.consumers(run)]
+            known = (await journal.progress(run), await journal.versions(run), ledgers)
+            return read, await journal.tasks(run), listed.by_status, listed.settled, known
 
         self.each(lambda one: contents(one, self.run[0]), lambda one: contents(one, self.run[1]))
 

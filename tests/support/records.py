@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.journal.journal import Claim, Journal, Lease, Worker, WorkerIdentity
+from holdfast.journal.journal import Claim, Consumer, Journal, Lease, Worker, WorkerIdentity
 from holdfast.journal.process import this_process
 from holdfast.journal.sqlite.journal import plain_connect
 from holdfast.records.group import GroupPolicy
@@ -108,6 +108,12 @@ async def joined(
     journal: Journal, run: Run, *, share: bool = True, lease_seconds: float = 600.0
 ) -> Worker:
     return await journal.join(run, me(), lease_seconds=lease_seconds, share=share)
+
+
+async def consuming(
+    journal: Journal, run: Run, name: str = "trainer", *, lease_seconds: float = 600.0
+) -> Consumer:
+    return await journal.subscribe(run, name, me(), lease_seconds=lease_seconds)
 
 
 async def ready(

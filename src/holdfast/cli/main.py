@@ -15,6 +15,7 @@ from holdfast.cli.options.parser import Parser
 from holdfast.cli.options.results import add_compare, add_report
 from holdfast.cli.terminal import text
 from holdfast.cli.terminal.exit_codes import Exit
+from holdfast.engine.options import API_KEY
 from holdfast.records import redaction
 
 PR_SET_DUMPABLE = 4
@@ -39,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         return Exit.USAGE
     from holdfast.cli.setup.errors import guarded
 
-    redaction.hide(os.environ.get(getattr(args, "api_key_env", options.API_KEY)))
-    journal = args.file if args.command == "journal" else getattr(args, "journal", "")
+    redaction.hide(os.environ.get(getattr(args, "api_key_env", API_KEY)))
+    journal = getattr(args, "file", "") or getattr(args, "journal", "")
     return guarded(lambda: _dispatch(args), journal=journal)
 
 
@@ -59,9 +60,9 @@ def _dispatch(args: argparse.Namespace) -> int:
 
         return export(args)
     if args.command == "journal":
-        from holdfast.cli.commands.journal import check
+        from holdfast.cli.commands.journal import check, ledger
 
-        return check(args)
+        return check(args) if args.action == "check" else ledger(args)
     if args.command == "serve":
         from holdfast.cli.commands.serve import serve
 

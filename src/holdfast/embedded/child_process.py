@@ -105,6 +105,24 @@ class EmbeddedEngine:
             _ = starting.cancelled() or starting.exception()
             raise
 
+    async def wait_ended(self) -> None:
+        """Returns when the child has ended, however it did: its end of the pipe is closed then."""
+        if self._child is None or not self.running:
+            return
+        assert self._child.stdout is not None, "it is read from"
+        pipe, loop, ended = self._child.stdout.fileno(), asyncio.get_running_loop(), asyncio.Event()
+
+        def read() -> None:
+            if not os.read(pipe, 4096):
+                loop.remove_reader(pipe)
+                ended.set()
+
+        loop.add_reader(pipe, read)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(pipe)
+
     def kill(self) -> None:
         """SIGKILL, as an accident would."""
         assert self._child is not None, "not started"

@@ -12,11 +12,9 @@ from msgspec import Struct
 
 from holdfast import crashpoint
 from holdfast.clock import Clock, SystemClock
-from holdfast.engine.attempt import FATAL, Workbench, drive, load
+from holdfast.engine.attempt import FATAL, TrajectoryRunner
 from holdfast.engine.guards.crash_suspects import Slot, Slots, Suspects
-from holdfast.engine.guards.gc import fewer_collections
-from holdfast.engine.guards.loop_block import Standstill, sleep_through, standstills_watched
-from holdfast.engine.guards.orphan_tasks import belongs_to
+from holdfast.engine.guards.loop_block import LoopBlock, sleep_real_time, watch_loop
 from holdfast.engine.guards.processor_setup import clean_up, set_up
 from holdfast.engine.progress import Progress
 from holdfast.engine.scoring.scorer import Scorer
@@ -30,13 +28,16 @@ from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import HoldfastError, JournalError, RunStopped
 from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.trajectory import TrajectoryKey
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import RolloutProcessor
+from holdfast.rollout.replay.current_code import enter_trajectory
+from holdfast.rollout.replay.run_context import RunContext
+from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.threads.contain import as_exception
 
 CLAIM_AHEAD = 64
-STAND_BY = 1.0
+STAND_BY_SECONDS = 1.0
 
 
 class Ending(Struct, frozen=True):
@@ -46,8 +47,13 @@ class Ending(Struct, frozen=True):
     """Why it stopped early; "" when it worked through everything that it could claim."""
     cuts: tuple[Cut, ...]
     fatal: BaseException | None
-    standstills: tuple[Standstill, ...] = ()
-    """What kept the event loop from turning."""
+    loop_blocks: tuple[LoopBlock, ...] = ()
+    """The lines that blocked the event loop."""
+
+    @property
+    def standstills(self) -> tuple[LoopBlock, ...]:
+        """The earlier name of `loop_blocks`."""
+        return self.loop_blocks
 
 
 class TrajectoryCancelled(HoldfastError):
@@ -97,29 +103,31 @@ class Engine:
         self._on_settled = on_settled
         self.stop = stop or Stop()
         self._cuts: list[Cut] = []
-        self._standstills: tuple[Standstill, ...] = ()
+        self._loop_blocks: tuple[LoopBlock, ...] = ()
         self._slots = Slots(self._settings.concurrency)
         # Finished trajectories wait for their scores outside the slots, but not without bound.
         self._unsettled = asyncio.Semaphore(2 * self._settings.concurrency + CLAIM_AHEAD)
-        self._suspects = Suspects(lambda: self.stop.requested)
+        self._suspects = Suspects(self.stop)
         self._buffer: deque[tuple[_Group, Lease]] = deque()
         self._cancels = False
+        self._sealed = True
         self._scoring = (
             Scoring(scorer, self._settings.scoring, journal, self._clock) if scorer else None
         )
-        self._bench = Workbench(
+        context = RunContext(
             spec=run.spec,
-            settings=self._settings,
             journal=journal,
-            policy=policy,
-            renderer=renderer,
-            processor=processor,
+            speaker=Speaker(processor.wrap_policy(policy), renderer),
             clock=self._clock,
             worker=str(this_process()),
-            stopping=lambda: self.stop.requested,
+            on_divergence=self._settings.on_divergence,
+            partial_tokens=self._settings.partial_tokens,
+            stop=self.stop.event,
             on_record=self._progress.record,
-            on_cut=self._cut,
-            settles=scorer is None and settles,
+            on_cut=self._cuts.append,
+        )
+        self._runner = TrajectoryRunner(
+            context, processor, settings=self._settings, settles=scorer is None and settles
         )
         self._settles = settles
 
@@ -136,20 +144,19 @@ class Engine:
                 await self._journal.reopen(self._run, reason="new budgets, by the user's wish")
             # A processor is not set up for nothing: it may start a browser.
             if await self._has_work():
-                with fewer_collections():
-                    await self._work(worker)
+                await self._work(worker)
         finally:
             await self._leave(worker)
-        return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal, self._standstills)
+        return Ending(self.stop.reason, tuple(self._cuts), self.stop.fatal, self._loop_blocks)
 
     async def _has_work(self) -> bool:
-        """Whether anything of the run is not settled, here or at another worker's."""
-        rows = [row for row in await self._journal.trajectories(self._run) if not row.resting]
-        self._progress.total = len(rows)
-        self._progress.done_before = sum(row.settled for row in rows) - self._progress.done
-        failed = sum(row.settled and row.status is Status.FAILED for row in rows)
-        self._progress.failed_before = failed - self._progress.failed
-        return any(not row.settled for row in rows)
+        """Whether anything of the run is open, here or at another worker's, or may be admitted."""
+        now = await self._journal.progress(self._run)
+        self._progress.total = now.planned
+        self._progress.done_before = now.settled - self._progress.done
+        self._progress.failed_before = now.failed - self._progress.failed
+        self._sealed = now.sealed
+        return not now.is_over
 
     async def _work(self, worker: Worker) -> None:
         helpers = [
@@ -158,11 +165,11 @@ class Engine:
         ]
         try:
             await set_up(self._processor, self.stop)
-            with standstills_watched() as watch:
+            with watch_loop() as watch:
                 try:
                     await self._trajectories(worker)
                 finally:
-                    self._standstills = watch.found
+                    self._loop_blocks = watch.found
         finally:
             for helper in helpers:
                 helper.cancel()
@@ -180,33 +187,29 @@ class Engine:
 
     async def _trajectories(self, worker: Worker) -> None:
         running: set[asyncio.Task[None]] = set()
-        stopped = asyncio.create_task(self.stop.event.wait(), name="stop")
         admission = asyncio.create_task(self._admit(worker, running), name="admission")
         try:
-            await asyncio.wait({admission, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await self.stop.wait_or(admission)
             if not self.stop.requested:
                 await admission
-                await self._until_done(running, stopped)
+                await self._until_done(running)
         except BaseException as error:
             self.stop.fail(error)
             raise
         finally:
-            stopped.cancel()
             admission.cancel()
-            await asyncio.wait({admission, stopped})
+            await asyncio.wait({admission})
             await self._wind_down(running)
         if not admission.cancelled() and admission.exception() is not None:
             await admission
 
-    async def _until_done(
-        self, running: "set[asyncio.Task[None]]", stopped: "asyncio.Task[bool]"
-    ) -> None:
-        """Returns when all trajectories are done, or the run is asked to stop."""
+    async def _until_done(self, running: "set[asyncio.Task[None]]") -> None:
+        """Returns when all trajectories are done, or a stop is requested."""
         if not running:
             return
         done = asyncio.create_task(_all_of(running), name="all trajectories")
         try:
-            await asyncio.wait({done, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await self.stop.wait_or(done)
         finally:
             done.cancel()
             await asyncio.wait({done})
@@ -256,29 +259,39 @@ class Engine:
         return self._slots.free + 1 if settings.join else settings.concurrency
 
     async def _from_others(self, worker: Worker) -> tuple[_Group, Lease] | None:
-        """For a worker that shares the run: what another one gives back, or dies holding.
+        """What is admitted later; for a worker that shares the run, also what another one gives
+        back, or dies holding.
 
-        None when every trajectory is settled; until then this worker stands by.
+        None when every trajectory is settled and the run is sealed; until then this worker stands
+        by. Without sharing, a sealed run has nothing more for it.
         """
-        while self._settings.join and not self.stop.requested and await self._has_work():
-            await asyncio.sleep(min(STAND_BY, worker.lease_seconds / 3))
-            if (found := await self._next(worker)) is not None:
-                return found
+        clock = asyncio.get_running_loop().time
+        poll = min(STAND_BY_SECONDS, worker.lease_seconds / 3)
+        due = clock() + poll
+        while not self.stop.requested and (self._settings.join or not self._sealed):
+            seen, planned = self._journal.changes.count, self._progress.total
+            if not await self._has_work():
+                return None
+            if self._progress.total > planned or clock() >= due:
+                if (found := await self._next(worker)) is not None:
+                    return found
+                due = clock() + poll
+            await self._journal.changes.wait(seen, timeout=max(0.0, due - clock()))
         return None
 
     # --- one trajectory
 
     async def _trajectory(self, group: _Group, lease: Lease) -> None:
         """Everything about one trajectory. Nothing that happens in here reaches another."""
-        belongs_to(lease.key)
+        enter_trajectory(lease.key)
         self._progress.started()
         slot = Slot(self._slots)
         try:
-            history = await load(self._bench, lease)
+            history = await self._runner.load(lease)
             failures = 0
             if history.finished is None:
                 async with self._suspects.turn(history.deaths, slot):
-                    history = await drive(self._bench, lease, group.claim.task, history)
+                    history = await self._runner.run(lease, group.claim.task, history)
             elif history.scoring_failures:
                 failures = tries_spent(await self._journal.history(lease.id))
             slot.give_up()
@@ -328,7 +341,7 @@ class Engine:
         """They are done, durably."""
         self._progress.settled([member.history for member in members])
         progress, most = self._progress, self._settings.max_failures
-        has_more = progress.done_before + progress.done < progress.total
+        has_more = not self._sealed or progress.done_before + progress.done < progress.total
         if most is not None and progress.failed >= most and has_more:
             self.stop.request(
                 f"{progress.failed} failed for good: max_failures ({most}) is reached"
@@ -345,14 +358,11 @@ class Engine:
             if row.status.is_outcome
         ]
 
-    def _cut(self, cut: Cut) -> None:
-        self._cuts.append(cut)
-
     # --- in the background
 
     async def _beat(self, worker: Worker) -> None:
         while True:
-            await sleep_through(worker.lease_seconds / 3)
+            await sleep_real_time(worker.lease_seconds / 3)
             try:
                 await self._journal.heartbeat(worker)
             except JournalError as error:
@@ -361,7 +371,7 @@ class Engine:
     async def _watch_deadline(self) -> None:
         if self._settings.run_deadline is None:
             return
-        await sleep_through(self._settings.run_deadline)
+        await sleep_real_time(self._settings.run_deadline)
         self.stop.request(f"the run's deadline of {self._settings.run_deadline:g} s is over")
 
 

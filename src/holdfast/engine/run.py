@@ -2,26 +2,21 @@
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import structs
-
-from holdfast.engine.engine import Ending, Engine
+from holdfast.engine.connect import connect_policy
+from holdfast.engine.engine import Ending
 from holdfast.engine.open_run import open_run
 from holdfast.engine.report import RunReport, build
+from holdfast.engine.run_plan import NO_CODE, plan_run
 from holdfast.engine.scoring.scorer import GroupScorer, PointScorer, Scorer
 from holdfast.engine.settings import Settings
 from holdfast.journal.journal import Journal
-from holdfast.policy.client.caveats import caveats
-from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
-from holdfast.policy.rendering.select import renderer_of
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
-from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
-from holdfast.records.task import Task, as_tasks, tasks_digest
+from holdfast.records.task import Task, as_tasks
 from holdfast.rollout.processors.processor import as_processor, fingerprinted
-from holdfast.rollout.processors.training import samples_for
 
 
 async def run(
@@ -45,59 +40,36 @@ async def run(
     `samples` per task: when not given, the `n` of a `TrainingRolloutProcessor`, else 1.
     `renderer`: when not given, that of the tokenizer which the engine says its model has.
     """
-    _check_given(policy, journal, scorer=scorer, settings=settings)
+    _check_arguments(policy, journal, scorer=scorer, settings=settings)
     rows = as_tasks(tasks)
     if not rows:
         raise UsageError(f"run {name!r} has no tasks; give one or more")
-    processor = as_processor(rollout)
-    # All that can be wrong with it is said before the endpoint is asked anything.
-    code, rollout_code = fingerprinted(rollout)
-    judge, scorer_code = ("", None) if scorer is None else fingerprinted(scorer)
-    spec = RunSpec(
-        name=name,
-        samples=samples_for(processor, samples),
-        model=policy.model,
-        sampling=Sampling() if sampling is None else sampling,
-        seed=seed,
-        rollout=code,
-        scorer=judge,
-        renderer="",
-        tasks=tasks_digest(rows),
-        group=GroupPolicy() if group is None else group,
-        rollout_code=rollout_code,
-        scorer_code=scorer_code,
-    )
-    spec.check(tasks=len(rows))
-    await policy.check()
-    _tell_caveats(policy, spec, settings)
-    renderer = renderer or renderer_of(policy)
-    spec = structs.replace(spec, model=policy.model, renderer=renderer.name)
-    opened = await open_run(journal, spec, rows, accept_changes=accept_changes)
-    engine = Engine(
-        run=opened,
-        journal=journal,
-        policy=policy,
-        renderer=renderer,
-        processor=processor,
+    # Every mistake in it is reported before the endpoint is asked anything.
+    plan = plan_run(
+        name,
+        tasks=rows,
+        processor=as_processor(rollout),
+        rollout=fingerprinted(rollout),
         scorer=None if scorer is None else Scorer(scorer),
+        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer),
+        samples=samples,
+        sampling=sampling,
+        seed=seed,
+        group=group,
         settings=settings,
     )
-    ending = await engine.work()
+    connection = await connect_policy(policy, renderer)
+    plan = plan.bind(connection)
+    plan.report_caveats(connection)
+    opened = await open_run(journal, plan.spec, rows, accept_changes=accept_changes)
+    ending = await plan.engine(opened, journal, connection).work()
     if ending.fatal is not None:
         raise ending.fatal
     return ending, await build(journal, opened)
 
 
-def _tell_caveats(policy: Policy, spec: RunSpec, settings: Settings | None) -> None:
-    """What the engine cannot keep of what is promised, before anything is sampled."""
-    if isinstance(policy, EnginePolicy):
-        in_parts = settings is not None and settings.partial_tokens > 0
-        for line in caveats(policy, spec.sampling, seed=spec.seed, in_parts=in_parts):
-            policy.tell(line)
-
-
-def _check_given(policy: object, journal: object, *, scorer: object, settings: object) -> None:
-    """The mistakes that are near: an address where what is found at it is wanted."""
+def _check_arguments(policy: object, journal: object, *, scorer: object, settings: object) -> None:
+    """Names the easy mistakes: an address instead of the policy or the journal at it."""
     if not _has(policy, "check", "sample"):
         raise UsageError(
             f"policy is of type {type(policy).__name__}, and no policy; for the engine at an "
@@ -115,4 +87,4 @@ def _check_given(policy: object, journal: object, *, scorer: object, settings: o
 
 
 def _has(value: object, *methods: str) -> bool:
-    return all(callable(getattr(value, one, None)) for one in methods)
+    return all(callable(getattr(value, method, None)) for method in methods)

@@ -1,12 +1,13 @@
-"""Stop: one place that knows whether the run is ending, and why."""
+"""Stop: whether a run is to end, and why."""
 
 import asyncio
+from typing import Any
 
 from holdfast.records.errors import HoldfastError
 
 
 class Stop:
-    """Asked for once; the first reason stands."""
+    """The first request gives the reason."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -20,7 +21,7 @@ class Stop:
             self.event.set()
 
     def fail(self, error: BaseException) -> None:
-        """Something that no trajectory can go on without is gone."""
+        """Stops the run for an error that no trajectory can go on after."""
         if self.fatal is None:
             self.fatal = error
         self.request(str(error) if isinstance(error, HoldfastError) else repr(error))
@@ -28,3 +29,12 @@ class Stop:
     @property
     def requested(self) -> bool:
         return self.event.is_set()
+
+    async def wait_or(self, *tasks: "asyncio.Task[Any]") -> None:
+        """Returns when a stop is requested, or one of the tasks is done, whichever comes first."""
+        stopped = asyncio.create_task(self.event.wait(), name="stop")
+        try:
+            await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            await asyncio.wait({stopped})

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from holdfast.engine import options
 from holdfast.evaluation.data.dataset import Adapter, Preprocess
 from holdfast.evaluation.definition import validate
 from holdfast.evaluation.definition.definition import Definition, check_function
@@ -44,9 +45,9 @@ def evaluation_test(
     filtered_row_ids: Sequence[str] | None = None,
     max_dataset_rows: int | None = None,
     mcp_config_path: str | None = None,
-    max_concurrent_rollouts: int = 64,
-    max_concurrent_evaluations: int = 32,
-    scorer_timeout: float = 300.0,
+    max_concurrent_rollouts: int = options.CONCURRENCY.default,
+    max_concurrent_evaluations: int = options.SCORER_CONCURRENCY.default,
+    scorer_timeout: float = options.SCORER_TIMEOUT.default,
     scorer_tries: int = 1,
     server_script_path: str | None = None,
     steps: int | None = None,
@@ -65,6 +66,16 @@ def evaluation_test(
     """
     parameters = parameters_of(locals())
     validate.check_names(evaluation_test, bare, unknown)
+    validate.check_numbers(
+        num_runs=num_runs,
+        samples=samples,
+        seed=seed,
+        max_dataset_rows=max_dataset_rows,
+        max_concurrent_rollouts=max_concurrent_rollouts,
+        max_concurrent_evaluations=max_concurrent_evaluations,
+        scorer_timeout=scorer_timeout,
+        scorer_tries=scorer_tries,
+    )
     judged = validate.mode(mode)
     settings = validate.listed(completion_params)
     validate.check_settings(settings, samples)
@@ -93,7 +104,7 @@ def evaluation_test(
                 dataset_adapter=dataset_adapter,
                 preprocess_fn=preprocess_fn,
                 filtered_row_ids=validate.names("filtered_row_ids", filtered_row_ids),
-                max_dataset_rows=validate.whole("max_dataset_rows", max_dataset_rows, least=0),
+                max_dataset_rows=max_dataset_rows,
                 combine_datasets=combine_datasets,
             ),
             completion_params=settings,
@@ -103,19 +114,13 @@ def evaluation_test(
             rollout_code=rollout_code,
             aggregation=validate.aggregation(aggregation_method),
             threshold=validate.threshold(passed_threshold),
-            num_runs=validate.whole("num_runs", num_runs) or 1,
-            samples=validate.whole("samples", samples),
-            seed=validate.whole("seed", seed, least=0),
-            max_concurrent_rollouts=validate.whole(
-                "max_concurrent_rollouts", max_concurrent_rollouts
-            )
-            or 1,
-            max_concurrent_evaluations=validate.whole(
-                "max_concurrent_evaluations", max_concurrent_evaluations
-            )
-            or 1,
-            scorer_timeout=validate.seconds("scorer_timeout", scorer_timeout),
-            scorer_tries=validate.whole("scorer_tries", scorer_tries) or 1,
+            num_runs=num_runs,
+            samples=samples,
+            seed=seed,
+            max_concurrent_rollouts=max_concurrent_rollouts,
+            max_concurrent_evaluations=max_concurrent_evaluations,
+            scorer_timeout=float(scorer_timeout),
+            scorer_tries=scorer_tries,
             retrying=retrying_of(exception_handler_config),
             policy=validate.addresses(policy),
             logger=validate.logger(logger),

@@ -108,6 +108,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
 
 
 def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
+    from holdfast.engine.guards.event_loop import fewer_collections
     from holdfast.evaluation.running.experiment import Experiment, perform
     from holdfast.evaluation.running.resume import run_name
 
@@ -127,7 +128,8 @@ def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
         parameters=parameters if instance is None else {**parameters, "self": instance},
         policy=definition.policy,
     )
-    return perform(experiment)
+    with fewer_collections():  # The process is pytest's, for the time of its session.
+        return perform(experiment)
 
 
 def _function(item: pytest.Function) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from holdfast.gateway import address
 from holdfast.gateway.address import LOOPBACK, Address
@@ -43,7 +43,7 @@ from holdfast.gateway.http.request import Visit
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.gateway.protocol.messages import RequestRejected, Wire
-from holdfast.gateway.weight_hold import HOLD_SECONDS, CallGate, HeldPolicy, Hold
+from holdfast.gateway.weight_hold import HOLD_SECONDS, CallHolds, Hold
 from holdfast.gateway.wires.anthropic import messages
 from holdfast.gateway.wires.openai import models
 from holdfast.gateway.workers.peers import WorkerStats
@@ -105,10 +105,12 @@ class Gateway:
         keys: Keys | None = None,
         stranger: UnboundKeyHandler | None = None,
         inner: Inner = SINGLE_WORKER,
+        holds: CallHolds | None = None,
     ):
         """`model`: the name in `/v1/models`; by default that of the trajectory's policy.
         `endpoints`: more POST routes, which the token opens. `ignore`: fields to remove from every
-        request (see `strip_fields`). `stranger`: handles keys that are not bound here."""
+        request (see `strip_fields`). `stranger`: handles keys that are not bound here.
+        `holds`: those that the policies of its trajectories wait for (see `HoldablePolicy`)."""
         address.check_usable(at.token, at.host)
         self._wires = dict(wires)
         self._at = at
@@ -122,7 +124,7 @@ class Gateway:
         self._bound: dict[str, Bound] = {}
         """By key."""
         self._bindings = 0
-        self._gate = CallGate()
+        self.holds = holds or CallHolds()
         self._metrics = Metrics()
         self._listener = Listener(self._handle, self._limits)
         self._internal_requests = 0
@@ -145,6 +147,7 @@ class Gateway:
         self.url = ""
 
     async def __aenter__(self) -> "Gateway":
+        self.holds.start()
         at = self._at
         port = await self._listener.start(
             at.host, at.port, tls=at.tls, sock=at.sock, inside=self._links.socket
@@ -160,7 +163,7 @@ class Gateway:
     async def aclose(self) -> None:
         """Accepts no more, lets calls in flight end within `limits.drain_seconds`, and closes. The
         answers of the others are recorded all the same, and sent when they are requested again."""
-        self._gate.open()
+        self.holds.close()
         await self._listener.aclose()
 
     def bind(self, trajectory: AgentTrajectory, *, ends: bool = False) -> Binding:
@@ -173,9 +176,7 @@ class Gateway:
         bearer = Bearer(trajectory.name, session.lease.epoch, attempt, self._bindings)
         key = self._keys.make(bearer)
         known = {called.answer for called in session.history.calls.values()}
-        self._bound[key] = Bound(trajectory, session.voice, known, [key], ends)
-        policy = HeldPolicy(session.voice.policy, self._gate)
-        session.voice = structs.replace(session.voice, policy=policy)
+        self._bound[key] = Bound(trajectory, known, [key], ends)
         return Binding(self.url, key, f"{self.url}/t/{key}")
 
     def release(self, binding: Binding) -> None:
@@ -183,7 +184,6 @@ class Gateway:
         if bound is not None:
             for key in bound.keys:
                 del self._bound[key]
-            bound.trajectory.session.voice = bound.voice
 
     def adopt(self, binding: Binding, key: str) -> None:
         """From now on, `key`, which was made before, is bound like that of `binding`."""
@@ -194,7 +194,7 @@ class Gateway:
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
         """From now on, calls that would sample wait, until `end()` of the returned hold, or for so
         many seconds: then they go on. Streams are kept alive meanwhile."""
-        return self._gate.hold(seconds)
+        return self.holds.hold(seconds)
 
     @asynccontextmanager
     async def held(self, seconds: float = HOLD_SECONDS) -> AsyncIterator[None]:
@@ -310,7 +310,7 @@ class Gateway:
 
     async def _models(self, context: Visit) -> web.StreamResponse:
         bound = self._find_bound(context)
-        model = self._model or bound.voice.policy.model
+        model = self._model or bound.trajectory.session.speaker.policy.model
         name = context.path.removeprefix(_MODELS).removeprefix("/")
         body = models.every([model], created=self._created)
         if name:
@@ -387,7 +387,7 @@ class Gateway:
             "trajectories": bound,
             # Other workers wait here for events, each with a request that is no call.
             "in_flight": self._listener.in_flight - self._internal_requests,
-            **self._gate.gauges,
+            **self.holds.gauges,
         }
         return WorkerStats(bound, tuple(self._metrics.families(gauges)))
 

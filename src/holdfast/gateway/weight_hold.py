@@ -1,8 +1,8 @@
-"""Holding: while an engine's weights change, nothing new is sampled through the gateway.
+"""CallHolds: while an engine's weights change, nothing new is sampled through the gateway.
 
-A call that is recorded is answered all the same: it asks no engine. One that was begun before goes
-on, as the engine lets it. A hold that is not ended lapses at its deadline, and the calls go on:
-what waits is the agents' work, and refusing it would cost attempts that the engine may well serve.
+A recorded call is answered all the same: it needs no engine. One that was begun before goes on, as
+the engine lets it. A hold that is not ended lapses at its deadline, and the calls go on: they are
+the agents' work, and refusing them would cost attempts that the engine may well serve.
 """
 
 import asyncio
@@ -19,91 +19,99 @@ _log = logging.getLogger("holdfast.gateway")
 class Hold:
     """One reason to wait; there may be several at once."""
 
-    def __init__(self, gate: "CallGate", seconds: float):
-        self._gate = gate
+    def __init__(self, holds: "CallHolds", seconds: float):
+        self._holds = holds
         self._timer = asyncio.get_running_loop().call_later(seconds, self._lapse)
 
     def end(self) -> None:
         """Ending it again changes nothing."""
         self._timer.cancel()
-        self._gate.without(self)
+        self._holds.remove(self)
 
     def _lapse(self) -> None:
         _log.warning("a hold came to its deadline; the calls that waited go on")
         self.end()
 
 
-class CallGate:
-    """What every call goes through before it is sampled. Open while nothing holds it."""
+class CallHolds:
+    """The holds that are in effect. Each call waits until there are none."""
 
     def __init__(self) -> None:
         self._holds: set[Hold] = set()
-        self._opened = asyncio.Event()
-        self._opened.set()
         self.waiting = 0
+        """Calls that wait."""
         self._held_before = 0.0
-        self._closed_at = 0.0
-        self._is_over = False
+        self._held_since = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """Holds take effect from now on, also after `close`."""
+        self._is_closed = False
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+
+    def close(self) -> None:
+        """Ends all holds, and each later one at once: calls that are in flight when a gateway
+        closes can end."""
+        self._is_closed = True
+        for hold in tuple(self._holds):
+            hold.end()
 
     @property
     def seconds_held(self) -> float:
-        """For how long it was closed, all in all."""
-        now = 0.0 if self._opened.is_set() else time.monotonic() - self._closed_at
+        """For how long calls were held, all in all."""
+        now = 0.0 if self._is_free.is_set() else time.monotonic() - self._held_since
         return self._held_before + now
 
     @property
     def gauges(self) -> dict[str, float]:
         return {
             "held": self.waiting,
-            "holding": float(not self._opened.is_set()),
+            "holding": float(not self._is_free.is_set()),
             "hold_seconds_total": self.seconds_held,
         }
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
+        """Begins a hold, which lapses after so many seconds."""
         if not 0 < seconds < float("inf"):
             raise UsageError(f"a hold has a deadline: give seconds above 0, not {seconds!r}")
         hold = Hold(self, seconds)
-        if self._is_over:
+        if self._is_closed:
             hold.end()
             return hold
         if not self._holds:
-            self._closed_at = time.monotonic()
+            self._held_since = time.monotonic()
         self._holds.add(hold)
-        self._opened.clear()
+        self._is_free.clear()
         return hold
 
-    def without(self, hold: Hold) -> None:
+    def remove(self, hold: Hold) -> None:
+        """One that is not in effect changes nothing."""
         self._holds.discard(hold)
-        if not self._holds and not self._opened.is_set():
+        if not self._holds and not self._is_free.is_set():
             self._held_before = self.seconds_held
-            self._opened.set()
+            self._is_free.set()
 
-    def open(self) -> None:
-        """For good: a hold that is begun later is over at once, so that what is in flight when a
-        gateway closes can end."""
-        self._is_over = True
-        for hold in tuple(self._holds):
-            hold.end()
-
-    async def passed(self) -> None:
+    async def wait(self) -> None:
+        """Returns when nothing is held."""
         self.waiting += 1
         try:
             # A new hold may begin before those that the last one held have run.
-            while not self._opened.is_set():
-                await self._opened.wait()
+            while not self._is_free.is_set():
+                await self._is_free.wait()
         finally:
             self.waiting -= 1
 
 
-class HeldPolicy:
-    """A policy behind a gate. To an attempt, the time of a hold is time in which the engine was
-    down: it counts against no deadline."""
+class HoldablePolicy:
+    """A policy whose calls wait while they are held. To an attempt, the time of a hold is time in
+    which the engine was down: it counts against no deadline."""
 
-    def __init__(self, policy: Policy, gate: CallGate):
+    def __init__(self, policy: Policy, holds: CallHolds):
         self.model = policy.model
         self._policy = policy
-        self._gate = gate
-        self._held_before = gate.seconds_held
+        self._holds = holds
+        self._held_before = holds.seconds_held
 
     async def check(self) -> None:
         await self._policy.check()
@@ -113,10 +121,10 @@ class HeldPolicy:
 
     @property
     def seconds_down(self) -> float:
-        return self._policy.seconds_down + self._gate.seconds_held - self._held_before
+        return self._policy.seconds_down + self._holds.seconds_held - self._held_before
 
     async def sample(self, request: Request) -> Completion:
-        await self._gate.passed()
+        await self._holds.wait()
         return await self._policy.sample(request)
 
     async def aclose(self) -> None:

@@ -7,18 +7,24 @@
 - **At most once.** A record exists once per (trajectory, seq). An append whose outcome is unknown
   is looked up before anything is decided.
 - **Cancellation** of the coroutine that awaits an append does not cancel the append.
+- **One end for each group (I6).** For each consumer, an admitted group is trained in one step,
+  dismissed with a reason, or still open. A consumer holds a lease with an epoch; after losing it,
+  it changes nothing.
 """
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from enum import StrEnum
 from typing import Protocol
 
 from msgspec import Struct
 
+from holdfast.journal.changes import Changes
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.version import WeightVersion
 
 
 class WorkerIdentity(Struct, frozen=True):
@@ -111,12 +117,66 @@ class Cut(Struct, frozen=True):
     """Where the trajectory stands by what is left of its log."""
 
 
+class RunProgress(Struct, frozen=True):
+    """How far a run is. It costs the same however many trajectories the run has."""
+
+    planned: int
+    """Trajectories of the run's current tasks."""
+    settled: int
+    failed: int
+    """Settled ones whose status is FAILED."""
+    sealed: bool
+    """No more tasks are admitted."""
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing of the run is open, and nothing more will be."""
+        return self.sealed and self.settled >= self.planned
+
+
+class Consumer(Struct, frozen=True):
+    """The right to take a run's groups under a name, until another process takes it over."""
+
+    run: Run
+    name: str
+    epoch: int
+    identity: WorkerIdentity
+    lease_seconds: float
+    committed: int | None
+    """The last step that a checkpoint held when this lease began."""
+
+
 class Batch(Struct, frozen=True):
     """Whole groups, reserved for one step of one consumer."""
 
     consumer: str
-    step: int
+    step: int | None
+    """None for groups that were taken before their step was known."""
     groups: tuple[tuple[TrajectoryRow, ...], ...]
+    ended: bool = False
+    """After this batch there is nothing left: the run is sealed, everything is settled, and every
+    group was taken or dismissed."""
+
+
+class GroupEnd(StrEnum):
+    """What became of a group. Each has exactly one, for each consumer."""
+
+    TRAINED = "trained"
+    """In a step that a checkpoint holds."""
+    DISMISSED = "dismissed"
+    OPEN = "open"
+
+
+class LedgerEntry(Struct, frozen=True):
+    """One group in a consumer's ledger."""
+
+    task: str
+    ordinal: int
+    end: GroupEnd
+    step: int | None
+    """The step that it is trained or dismissed in; None before that is known."""
+    reason: str
+    """Why it was dismissed, or how far it is: "rolling out", "ready", "taken"."""
 
 
 def digest_of(body: bytes) -> bytes:
@@ -127,8 +187,14 @@ def digest_of(body: bytes) -> bytes:
 class Journal(Protocol):
     """Everything durable. All methods are safe to call concurrently from one event loop."""
 
+    changes: Changes
+    """Says when this process admits, seals, settles or gives back something."""
+
     # --- runs
-    async def create_run(self, spec: RunSpec, tasks: Sequence[Task]) -> Run: ...
+    async def create_run(self, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
+        """Plans every sample of every task. With `sealed=False`, more tasks may be admitted."""
+        ...
+
     async def find_run(self, name: str) -> Run | None: ...
     async def amend_run(
         self, run: Run, spec: RunSpec, tasks: Sequence[Task], *, differences: Sequence[str]
@@ -140,8 +206,25 @@ class Journal(Protocol):
         """
         ...
 
+    async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
+        """Adds tasks to a run that is not sealed, while workers work on it; how many were new.
+
+        A task that the run has already is no error, so that this can be repeated after a kill; the
+        same id with other content is a `UsageError`, and so is a new task for a sealed run. All
+        of them are added, or none.
+        """
+        ...
+
+    async def seal(self, run: Run) -> None:
+        """Ends the admission of tasks. A sealed run may be sealed again."""
+        ...
+
+    async def progress(self, run: Run) -> RunProgress: ...
     async def runs(self) -> list[RunRow]: ...
-    async def tasks(self, run: Run) -> list[Task]: ...
+    async def tasks(self, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
+        """The run's tasks in their order, or those with these ordinals, as they are listed."""
+        ...
+
     async def trajectories(self, run: Run) -> list[TrajectoryRow]: ...
 
     # --- workers and leases
@@ -206,17 +289,84 @@ class Journal(Protocol):
 
     async def get_blob(self, digest: bytes) -> bytes: ...
 
+    # --- weight versions
+    async def publish_version(
+        self,
+        run: Run,
+        name: str,
+        *,
+        step: int,
+        digest: str,
+        consumer: Consumer | None = None,
+    ) -> int:
+        """Makes a version durable before any engine gets it; its ordinal.
+
+        The same name and digest again give the same ordinal. The same name with another digest is
+        a `UsageError`: a name never stands for other bytes. With a `consumer`, `LeaseLost` if it
+        has lost its lease.
+        """
+        ...
+
+    async def versions(self, run: Run) -> list[WeightVersion]:
+        """In their order."""
+        ...
+
     # --- delivery
-    async def next_batch(self, run: Run, consumer: str, step: int, *, groups: int) -> Batch:
-        """Reserves up to `groups` settled groups for `step`; asked again, the same batch."""
+    async def subscribe(
+        self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
+    ) -> Consumer:
+        """Takes the consumer's lease. While a live process holds it, `ConsumerHeld`."""
         ...
 
-    async def commit(self, run: Run, consumer: str, step: int) -> None:
-        """A checkpoint that holds everything up to `step` is safe."""
+    async def renew(self, consumer: Consumer) -> None:
+        """Extends the lease, as every operation with it does; `LeaseLost` when it is another's."""
         ...
 
-    async def rewind(self, run: Run, consumer: str, step: int) -> int:
-        """After a restore to `step`: gives back what came later; how many groups."""
+    async def unsubscribe(self, consumer: Consumer) -> None:
+        """Gives the lease back at once. What was taken stays taken."""
+        ...
+
+    async def next_batch(
+        self, consumer: Consumer, step: int, *, groups: int, wait: float = 0.0
+    ) -> Batch:
+        """Reserves `groups` settled groups for `step`, in the order in which they were settled.
+
+        The whole batch or nothing; only of a stream that ends, what is left. Asked again, the same
+        batch; groups that were dismissed from it are replaced. Waits up to `wait` seconds for a
+        batch or the end of the stream; an empty batch that has not `ended` came too early.
+        """
+        ...
+
+    async def take(self, consumer: Consumer, *, groups: int, wait: float = 0.0) -> Batch:
+        """The same for a consumer that says later, in `commit`, which step its groups are in.
+
+        Each call takes others; `rewind` gives back what no commit has named.
+        """
+        ...
+
+    async def dismiss(self, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
+        """Groups (by task) that were taken will not be trained. Repeating it changes nothing."""
+        ...
+
+    async def commit(
+        self, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
+    ) -> None:
+        """A checkpoint that holds everything up to `step` is safe.
+
+        `groups` (by task) are those of `take` that were trained in `step`.
+        """
+        ...
+
+    async def rewind(self, consumer: Consumer, step: int) -> int:
+        """After a restore to the checkpoint of `step`: gives back what came later; how many groups.
+
+        Also what was taken or dismissed since the last commit and belongs to no step.
+        """
+        ...
+
+    async def consumers(self, run: Run) -> list[str]: ...
+    async def ledger(self, run: Run, consumer: str) -> list[LedgerEntry]:
+        """What became of each admitted group, in the order of tasks."""
         ...
 
     async def close(self) -> None: ...

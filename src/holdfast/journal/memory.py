@@ -9,18 +9,34 @@ from collections.abc import AsyncIterator, Sequence
 
 from msgspec import Struct
 
+from holdfast.journal.changes import POLL_SECONDS, Changes, look_until
 from holdfast.journal.journal import (
     Batch,
     Claim,
+    Consumer,
     Cut,
     Lease,
+    LedgerEntry,
+    RunProgress,
     RunRow,
     TrajectoryRow,
     Worker,
     WorkerIdentity,
     digest_of,
 )
+from holdfast.journal.memory_ledger import ConsumerLedger, ReadyGroup
 from holdfast.journal.process import is_gone
+from holdfast.journal.rules import (
+    check_batch,
+    check_consumer,
+    check_reason,
+    check_size,
+    check_version,
+    distinct,
+    known_version,
+    lease_lost,
+    run_sealed,
+)
 from holdfast.records.codec import decode, encode
 from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost, RunHeld, UsageError
 from holdfast.records.group import valid_members
@@ -28,6 +44,7 @@ from holdfast.records.run import Run, RunChange, RunSpec
 from holdfast.records.step import Record, Reopened
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.version import WeightVersion
 
 
 class _Trajectory(Struct):
@@ -53,22 +70,61 @@ class MemoryJournal:
         self._by_task: dict[tuple[int, int], list[_Trajectory]] = {}
         self._workers: dict[int, tuple[Worker, float]] = {}
         self._blobs: dict[bytes, bytes] = {}
-        self._deliveries: dict[tuple[int, str], dict[int, list[int]]] = {}
-        self._committed: dict[tuple[int, str], int] = {}
+        self._streams: set[int] = set()
+        self._versions: dict[int, list[WeightVersion]] = {}
+        self._ledgers: dict[tuple[int, str], ConsumerLedger] = {}
+        self.changes = Changes()
         self._cursors: dict[int, int] = {}
         self._settled = 0
         self._worker_ids = 0
 
     # --- runs
 
-    async def create_run(self, spec: RunSpec, tasks: Sequence[Task]) -> Run:
+    async def create_run(self, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
         if await self.find_run(spec.name) is not None:
             raise UsageError(f"run {spec.name!r} exists already")
         run = Run(id=len(self._runs) + 1, spec=spec, changes=(), created=time.time())
         self._runs[run.id] = run
         self._tasks[run.id] = []
+        self._current[run.id] = set()
         self._plan(run, tasks)
+        if not sealed:
+            self._streams.add(run.id)
         return run
+
+    async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
+        known = {task.id: task for task in self._tasks[run.id]}
+        distinct(run, [known[task.id] for task in tasks if task.id in known] + list(tasks))
+        fresh = distinct(run, [task for task in tasks if task.id not in known])
+        if fresh and run.id not in self._streams:
+            raise run_sealed(run, fresh[0].id)
+        check_size(run, planned=self._progress(run).planned, more=len(fresh))
+        self._plan(run, fresh)
+        self.changes.notify()
+        return len(fresh)
+
+    async def seal(self, run: Run) -> None:
+        self._streams.discard(run.id)
+        self.changes.notify()
+
+    async def progress(self, run: Run) -> RunProgress:
+        return self._progress(run)
+
+    def _progress(self, run: Run) -> RunProgress:
+        mine = self._current_members(run.id)
+        settled = [one for one in mine if one.settled is not None]
+        return RunProgress(
+            planned=len(mine),
+            settled=len(settled),
+            failed=sum(one.status is Status.FAILED for one in settled),
+            sealed=run.id not in self._streams,
+        )
+
+    def _current_members(self, run: int) -> list[_Trajectory]:
+        current = self._current[run]
+        return [
+            one for one in self._trajectories.values() if one.run == run and one.key.task in current
+        ]
 
     async def find_run(self, name: str) -> Run | None:
         return next((run for run in self._runs.values() if run.spec.name == name), None)
@@ -79,9 +135,13 @@ class MemoryJournal:
         changes = (*run.changes, RunChange(tuple(differences), time.time()))
         amended = Run(id=run.id, spec=spec, changes=changes, created=run.created)
         self._runs[run.id] = amended
+        self._current[run.id] = set()
         self._plan(amended, tasks)
         if spec.scorer and spec.scorer != run.spec.scorer:
             self._unsettle_outcomes(run.id)
+        for (owner, _), ledger in self._ledgers.items():
+            if owner == run.id:
+                ledger.look_anew()
         return amended
 
     def _unsettle_outcomes(self, run: int) -> None:
@@ -93,10 +153,17 @@ class MemoryJournal:
                 and not self._is_delivered(run, one.ordinal)
             ):
                 one.settled, one.epoch = None, one.epoch + 1
+                self._forget(one)
+
+    def _forget(self, one: _Trajectory) -> None:
+        """Its group is open again."""
+        for (run, _), ledger in self._ledgers.items():
+            if run == one.run:
+                ledger.forget(one.ordinal)
 
     def _plan(self, run: Run, tasks: Sequence[Task]) -> None:
         known = {task.id: ordinal for ordinal, task in enumerate(self._tasks[run.id])}
-        self._current[run.id] = {task.id for task in tasks}
+        self._current[run.id] |= {task.id for task in tasks}
         for task in sorted(tasks, key=lambda task: task.id not in known):
             ordinal = known.get(task.id, len(self._tasks[run.id]))
             if task.id in known:
@@ -116,19 +183,14 @@ class MemoryJournal:
         return [self._run_row(run) for run in self._runs.values()]
 
     def _run_row(self, run: Run) -> RunRow:
-        current = self._current[run.id]
-        mine = [
-            one
-            for one in self._trajectories.values()
-            if one.run == run.id and one.key.task in current
-        ]
+        mine = self._current_members(run.id)
         by_status: dict[str, int] = {}
         for one in sorted(mine, key=lambda one: one.status):
             by_status[one.status.name] = by_status.get(one.status.name, 0) + 1
         return RunRow(
             name=run.spec.name,
             created=run.created,
-            tasks=len(current),
+            tasks=len(self._current[run.id]),
             samples=run.spec.samples,
             by_status=by_status,
             settled=sum(one.settled is not None for one in mine),
@@ -141,8 +203,14 @@ class MemoryJournal:
             ),
         )
 
-    async def tasks(self, run: Run) -> list[Task]:
-        return list(self._tasks[run.id])
+    async def tasks(self, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
+        tasks = self._tasks[run.id]
+        if ordinals is None:
+            return list(tasks)
+        for ordinal in ordinals:
+            if not 0 <= ordinal < len(tasks):
+                raise UsageError(f"run {run.spec.name!r} has no task number {ordinal}")
+        return [tasks[ordinal] for ordinal in ordinals]
 
     async def trajectories(self, run: Run) -> list[TrajectoryRow]:
         return [
@@ -201,6 +269,7 @@ class MemoryJournal:
             if one.owner == worker.id:
                 one.owner, one.epoch = None, one.epoch + 1
         self._workers.pop(worker.id, None)
+        self.changes.notify()
 
     async def claim(self, worker: Worker, *, groups: int) -> list[Claim]:
         await self.heartbeat(worker)
@@ -284,6 +353,8 @@ class MemoryJournal:
             if settled:
                 self._settled += 1
                 one.settled, one.owner, lease.settled = self._settled, None, True
+        if settled:
+            self.changes.notify()
 
     def _check(self, lease: Lease) -> None:
         one = self._trajectories[lease.id]
@@ -316,6 +387,7 @@ class MemoryJournal:
         for one in failed:
             one.records.append(encode(Reopened(reason, time.time())))
             one.settled, one.status, one.epoch = None, Status.RUNNING, one.epoch + 1
+            self._forget(one)
         return len(failed)
 
     # --- blobs
@@ -330,66 +402,152 @@ class MemoryJournal:
             raise JournalCorrupt(f"there is no blob {digest.hex()[:12]}")
         return self._blobs[digest]
 
+    # --- weight versions
+
+    async def publish_version(
+        self,
+        run: Run,
+        name: str,
+        *,
+        step: int,
+        digest: str,
+        consumer: Consumer | None = None,
+    ) -> int:
+        check_version(name, step, digest)
+        if consumer is not None:
+            self._ledger(consumer)
+        published = self._versions.setdefault(run.id, [])
+        for version in published:
+            if version.name == name:
+                return known_version(run, name, digest, known=(version.ordinal, version.digest))
+        published.append(WeightVersion(len(published) + 1, name, step, digest))
+        return len(published)
+
+    async def versions(self, run: Run) -> list[WeightVersion]:
+        return list(self._versions.get(run.id, []))
+
     # --- delivery
 
-    async def next_batch(self, run: Run, consumer: str, step: int, *, groups: int) -> Batch:
-        taken = self._deliveries.setdefault((run.id, consumer), {})
-        if step not in taken:
-            committed = self._committed.get((run.id, consumer))
-            last = max([*taken, *([] if committed is None else [committed])], default=None)
-            if last is not None and step <= last:
-                raise UsageError(
-                    f"consumer {consumer!r} is at step {last}; step {step} got an empty batch or "
-                    "is in the past. Ask for a later step, or rewind first"
-                )
-            ready = self._ready(run, taken)[:groups]
-            if ready:
-                taken[step] = ready
-        return Batch(
-            consumer,
-            step,
-            tuple(
-                tuple(self._row(one) for one in self._by_task[run.id, ordinal])
-                for ordinal in taken.get(step, [])
-            ),
+    async def subscribe(
+        self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
+    ) -> Consumer:
+        check_consumer(name, lease_seconds)
+        ledger = self._ledgers.setdefault((run.id, name), ConsumerLedger())
+        return ledger.subscribe(run, name, identity, lease_seconds=lease_seconds)
+
+    async def renew(self, consumer: Consumer) -> None:
+        self._ledger(consumer)
+
+    def _ledger(self, consumer: Consumer) -> ConsumerLedger:
+        """Of a consumer that has not lost its lease."""
+        ledger = self._ledgers.get((consumer.run.id, consumer.name))
+        if ledger is None:
+            raise lease_lost(consumer)
+        ledger.renew(consumer)
+        return ledger
+
+    async def unsubscribe(self, consumer: Consumer) -> None:
+        self._ledgers[consumer.run.id, consumer.name].unsubscribe(consumer)
+
+    async def next_batch(
+        self, consumer: Consumer, step: int, *, groups: int, wait: float = 0.0
+    ) -> Batch:
+        check_batch(groups, step)
+        return await self._deliver(consumer, step, groups, wait=wait)
+
+    async def take(self, consumer: Consumer, *, groups: int, wait: float = 0.0) -> Batch:
+        check_batch(groups)
+        return await self._deliver(consumer, None, groups, wait=wait)
+
+    async def _deliver(
+        self, consumer: Consumer, step: int | None, groups: int, *, wait: float
+    ) -> Batch:
+        async def look() -> Batch:
+            return self._batch(consumer, step, groups)
+
+        return await look_until(
+            look,
+            lambda batch: bool(batch.groups) or batch.ended,
+            changes=self.changes,
+            wait=wait,
+            poll=min(POLL_SECONDS, consumer.lease_seconds / 3),
         )
 
-    def _ready(self, run: Run, taken: dict[int, list[int]]) -> list[int]:
-        gone = {ordinal for ordinals in taken.values() for ordinal in ordinals}
-        ready: list[tuple[int, int]] = []
-        for ordinal in range(len(self._tasks[run.id])):
-            members = self._by_task[run.id, ordinal]
-            places = [one.settled for one in members if one.settled is not None]
-            valid = valid_members([one.status for one in members])
-            if (
-                ordinal not in gone
-                and self._tasks[run.id][ordinal].id in self._current[run.id]
-                and len(places) == len(members)
-                and valid
-                and run.spec.group.keeps(valid, of=len(members))
-            ):
-                ready.append((max(places), ordinal))
-        return [ordinal for _, ordinal in sorted(ready)]
+    def _batch(self, consumer: Consumer, step: int | None, groups: int) -> Batch:
+        ledger, run = self._ledger(consumer), consumer.run
+        is_over = self._progress(run).is_over
+
+        def unseen() -> list[ReadyGroup]:
+            return self._unseen(run, ledger)
+
+        if step is None:
+            taken = ledger.take(groups, None, unseen=unseen, is_over=is_over)
+        else:
+            taken = ledger.step(consumer.name, step, groups, unseen=unseen, is_over=is_over)
+        if taken is None:
+            return Batch(consumer.name, step, ())
+        members = tuple(
+            tuple(self._row(one) for one in self._by_task[run.id, ordinal]) for ordinal in taken
+        )
+        ended = is_over and not ledger.ready(1, unseen)
+        return Batch(consumer.name, step, members, ended)
+
+    def _unseen(self, run: Run, ledger: ConsumerLedger) -> list[ReadyGroup]:
+        """Groups that became ready and that the consumer has not looked at, in their order."""
+        policy = self._runs[run.id].spec.group
+        found: list[ReadyGroup] = []
+        for ordinal, task in enumerate(self._tasks[run.id]):
+            place = self._place(run.id, ordinal)
+            is_new = place is not None and place > ledger.seen and ordinal not in ledger.entries
+            if place is not None and is_new and task.id in self._current[run.id]:
+                members = self._by_task[run.id, ordinal]
+                valid = valid_members([one.status for one in members])
+                kept = valid > 0 and policy.keeps(valid, of=len(members))
+                found.append(ReadyGroup(ordinal, place, kept))
+        return sorted(found, key=lambda group: group.settled)
+
+    def _place(self, run: int, ordinal: int) -> int | None:
+        """Of a group in the order of settling; None while a member is open."""
+        places = [one.settled for one in self._by_task[run, ordinal]]
+        known = [place for place in places if place is not None]
+        return max(known) if known and len(known) == len(places) else None
 
     def _is_delivered(self, run: int, ordinal: int) -> bool:
         return any(
-            ordinal in ordinals
-            for (owner, _), taken in self._deliveries.items()
-            if owner == run
-            for ordinals in taken.values()
+            owner == run and ordinal in ledger.entries and ledger.entries[ordinal].is_had
+            for (owner, _), ledger in self._ledgers.items()
         )
 
-    async def commit(self, run: Run, consumer: str, step: int) -> None:
-        known = self._committed.get((run.id, consumer), step)
-        self._committed[run.id, consumer] = max(known, step)
+    def _named(self, run: Run, names: Sequence[str]) -> list[tuple[str, int]]:
+        ordinals = {task.id: ordinal for ordinal, task in enumerate(self._tasks[run.id])}
+        return [(name, ordinals.get(name, -1)) for name in names]
 
-    async def rewind(self, run: Run, consumer: str, step: int) -> int:
-        if (run.id, consumer) in self._committed:
-            known = self._committed[run.id, consumer]
-            self._committed[run.id, consumer] = min(known, step)
-        taken = self._deliveries.get((run.id, consumer), {})
-        later = [one for one in taken if one > step]
-        return sum(len(taken.pop(one)) for one in later)
+    async def dismiss(self, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
+        check_reason(reason)
+        self._ledger(consumer).dismiss(consumer, self._named(consumer.run, groups), reason)
+
+    async def commit(
+        self, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
+    ) -> None:
+        named = self._named(consumer.run, groups or ())
+        self._ledger(consumer).commit(consumer, step, named)
+
+    async def rewind(self, consumer: Consumer, step: int) -> int:
+        return self._ledger(consumer).rewind(step)
+
+    async def consumers(self, run: Run) -> list[str]:
+        return sorted(name for owner, name in self._ledgers if owner == run.id)
+
+    async def ledger(self, run: Run, consumer: str) -> list[LedgerEntry]:
+        known = self._ledgers.get((run.id, consumer), ConsumerLedger())
+        found: list[LedgerEntry] = []
+        for ordinal, task in enumerate(self._tasks[run.id]):
+            is_had = ordinal in known.entries and known.entries[ordinal].is_had
+            if task.id in self._current[run.id] or is_had:
+                settled = self._place(run.id, ordinal) is not None
+                end = known.end_of(ordinal, settled=settled)
+                found.append(LedgerEntry(task.id, ordinal, *end))
+        return found
 
     async def close(self) -> None:
         """Nothing to do: there is no file."""

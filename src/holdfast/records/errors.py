@@ -79,8 +79,12 @@ class RunHeld(JournalError):
     """A live worker holds the run."""
 
 
+class ConsumerHeld(RunHeld):
+    """A live process consumes the run under this name."""
+
+
 class LeaseLost(JournalError):
-    """Another worker has claimed the trajectory; what this one writes is refused (I7)."""
+    """Another process has taken the lease over; what this one writes is refused (I7)."""
 
 
 # --- policies ----------------------------------------------------------------------------------

@@ -46,5 +46,16 @@ class GroupPolicy(Struct, frozen=True):
         return valid >= min(self.at_least, of)
 
 
+class Dismissal(StrEnum):
+    """Why a consumer does not train on a group. A consumer may give reasons of its own."""
+
+    UNINFORMATIVE = "uninformative"
+    """All rewards are equal: every advantage would be zero."""
+    TOO_OLD = "too old"
+    """Sampled by weights that are too many versions behind."""
+    TOO_FEW_VALID = "too few valid members"
+    """The run's group policy does not keep it."""
+
+
 def valid_members(statuses: Sequence[Status]) -> int:
     return sum(status.is_outcome for status in statuses)

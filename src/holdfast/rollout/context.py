@@ -23,20 +23,21 @@ from holdfast.rollout import validate
 from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.episodes.episode import BoundTool, Episode
 from holdfast.rollout.replay import divergence, generate_step
+from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.budget import Budget, Limits, Spent
 from holdfast.rollout.replay.generate_step import GenerateStep
 from holdfast.rollout.replay.nested_steps import (
-    Inside,
-    around,
-    check_no_world,
-    check_outside,
-    check_own,
+    StepScope,
+    check_not_in_environment,
+    check_not_in_step,
+    check_own_attempt,
+    enclosing_step,
 )
 from holdfast.rollout.replay.prompt import Prompt, Stream, fingerprint
 from holdfast.rollout.replay.reply import Reply, ToolReply
-from holdfast.rollout.replay.session import Session, is_accident
-from holdfast.rollout.replay.speaker import Voice
-from holdfast.rollout.replay.unawaited import awaited
+from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.speaker import Speaker
+from holdfast.rollout.replay.unawaited import must_be_awaited
 from holdfast.rollout.threads.contain import contained
 from holdfast.rollout.tool_step import run_calls
 from holdfast.rollout.tools.tool import Function, Tool, as_tool, schemas_of
@@ -66,29 +67,32 @@ class Rollout:
         self.last: Reply | None = None
         self.budget = Budget()
         self._sampling = False
-        self._shown: tuple[dict[str, object], ...] = ()
+        self._schemas: tuple[dict[str, object], ...] = ()
 
     @property
     def session(self) -> Session:
-        """The attempt, for processors whose steps are not this context's own."""
+        """The attempt, for processors that take steps of their own."""
         return self._session
 
     @property
-    def voice(self) -> Voice:
+    def speaker(self) -> Speaker:
         """The run's own policy and renderer."""
-        return self._session.voice
+        return self._session.speaker
+
+    voice = speaker
+    """The same under its older name."""
 
     # --- the conversation
 
     def add(self, *messages: Message | str | Observation) -> None:
         """Adds messages to the conversation; a string, or an observation, is what the user says."""
         self._check_own()
-        check_outside(self._session, self._scope, "t.add")
-        for one in messages:
-            if isinstance(one, Observation):
-                self._see(one)
+        check_not_in_step(self._session, self._scope, "t.add")
+        for message in messages:
+            if isinstance(message, Observation):
+                self._observe(message)
             else:
-                self.messages.append(validate.message_of(one))
+                self.messages.append(validate.message_of(message))
 
     def truncate(self, reason: str) -> NoReturn:
         """Ends the trajectory at a limit: an outcome, kept and scored."""
@@ -107,7 +111,7 @@ class Rollout:
         Counted are recorded steps: a resumed rollout has spent what it had before, no more.
         """
         self._check_own()
-        check_outside(self._session, self._scope, "t.limit")
+        check_not_in_step(self._session, self._scope, "t.limit")
         self.budget.limits = Limits(turns, tokens, seconds)
 
     @property
@@ -117,7 +121,7 @@ class Rollout:
 
     # --- steps
 
-    @awaited("t.generate")
+    @must_be_awaited("t.generate")
     async def generate(
         self,
         *,
@@ -128,27 +132,29 @@ class Rollout:
         stop: tuple[str, ...] | list[str] | str | None = None,
         json: bool | Mapping[str, object] | str | None = None,
         reasoning_effort: str | None = None,
-        voice: Voice | None = None,
+        speaker: Speaker | None = None,
+        voice: Speaker | None = None,
     ) -> Reply:
         """Samples the assistant's next message and adds it to the conversation.
 
         `json`: True for any JSON object, or the JSON schema that the reply has to fit.
-        Another `voice` than the run's own speaks through another policy.
+        Another `speaker` than the run's own samples from another policy (`voice` is the older name
+        of this parameter).
         """
         self._check_own()
         session = self._session
-        check_outside(session, self._scope, "t.generate")
+        check_not_in_step(session, self._scope, "t.generate")
         if self._sampling:
             raise UsageError(
                 "two generations at once would be two ends of one conversation; use t.branch"
             )
-        voice = voice or session.voice
-        schemas = self._shown = schemas_of(tools)
+        speaker = speaker or voice or session.speaker
+        schemas = self._schemas = schemas_of(tools)
         messages = list(self.messages)  # What is added meanwhile is no part of what is asked.
         validate.check_messages(messages[len(self._stream.messages) :])
-        validate.check_conversation(messages, schemas, voice.renderer)
-        asked = validate.sampling_of(
-            session.sampling,
+        validate.check_conversation(messages, schemas, speaker.renderer)
+        requested = validate.sampling_of(
+            session.context.spec.sampling,
             max_tokens=max_tokens,
             temperature=temperature,
             top_p=top_p,
@@ -156,16 +162,16 @@ class Rollout:
             json=json,
             reasoning_effort=reasoning_effort,
         )
-        voice = voice.speaking(asked)
-        # What is not trained is the world's: it costs the policy nothing.
-        budget = self.budget if voice.trained else Budget()
+        speaker = speaker.at_sampling(requested)
+        # An untrained speaker costs the policy nothing.
+        budget = self.budget if speaker.trained else Budget()
         budget.check()
-        sampling = budget.fitted(asked)
+        sampling = budget.fit(requested)
         path = self._next_path()
         self._sampling = True
         try:
             prompt = await self._stream.prepare(
-                messages, schemas, renderer=voice.renderer, sampling=sampling
+                messages, schemas, renderer=speaker.renderer, sampling=sampling
             )
             step = await session.match(
                 path,
@@ -175,29 +181,29 @@ class Rollout:
                     recorded,
                     prompt,
                     sampling=sampling,
-                    renderer=voice.renderer,
+                    renderer=speaker.renderer,
                     added=self._stream.added(messages, anew=prompt.prefix_break != ""),
                     added_then=lambda step: added_messages(session.history, self.task, step),
                 ),
             )
             if step is None:
-                await session.keep_worlds()
+                await session.keep_episodes()
                 ids, added = self._stream.prompt_ids(prompt), self._added(prompt, messages)
                 turn = GenerateStep(path, prompt, ids, sampling, schemas, tuple(messages), added)
-                step = await self._live(voice, turn, seconds=budget.seconds_left)
+                step = await self._live(speaker, turn, seconds=budget.seconds_left)
         finally:
             self._sampling = False
         self._stream.advance(step, messages, schemas)
         self._remember(step.message, f"reply:{path}", at=len(messages))
         self.last = Reply(step)
         budget.take(step)
-        budget.check_after(step, asked=asked)
+        budget.check_after(step, requested=requested)
         if step.finish_reason == DEADLINE:
             late = Truncation.TIME_BUDGET if budget.is_out_of_time else None
             self.truncate(late or Truncation.GENERATION_DEADLINE)
         return self.last
 
-    @awaited("t.tool")
+    @must_be_awaited("t.tool")
     async def tool(self, call: ToolCall, *tools: "Tool | Function") -> ToolReply:
         """Runs the tool that `call` names, and adds its result to the conversation if the model
         made the call: one of the rollout's own (`search.call(…)`) is answered to the rollout alone.
@@ -207,27 +213,27 @@ class Rollout:
         (reply,) = await self.tools((call,), *tools)
         return reply
 
-    @awaited("t.tools")
+    @must_be_awaited("t.tools")
     async def tools(self, calls: Sequence[ToolCall], *tools: "Tool | Function") -> list[ToolReply]:
         """Runs all calls of a turn side by side, and adds their results in the order of the calls.
 
         Those of one environment run one by one. If one breaks, the others are let finish first.
         """
-        known = [as_tool(one) for one in tools]
-        self._check_own(*(one.episode for one in known if isinstance(one, BoundTool)))
-        validate.check_calls(calls, known, self._shown)
+        known = [as_tool(tool) for tool in tools]
+        self._check_own(*(tool.episode for tool in known if isinstance(tool, BoundTool)))
+        validate.check_calls(calls, known, self._schemas)
         if any(call.id for call in calls):
-            check_outside(self._session, self._scope, "t.tool with a call of the model's")
+            check_not_in_step(self._session, self._scope, "t.tool with a call of the model's")
         paths = [self._next_path() for _ in calls]
         results, taken = await run_calls(self._session, paths, calls, known)
         self._spend(taken, *paths)
         for path, call in zip(paths, calls, strict=True):
             if call.id:
                 message = tool_message(self._session.history, path)
-                self._remember(message, f"tool:{path}", at=self._place_of(path))
+                self._remember(message, f"tool:{path}", at=self._index_of(path))
         return [ToolReply(result.content, result.error) for result in results]
 
-    @awaited("t.env")
+    @must_be_awaited("t.env")
     async def env(self, environment: Environment, *, seed: int | None = None) -> Episode:
         """Opens an environment: an episode begins, with its first observation.
 
@@ -239,7 +245,7 @@ class Rollout:
         self._spend(episode.seconds, episode.path)
         return episode
 
-    @awaited("episode.step")
+    @must_be_awaited("episode.step")
     async def act(self, episode: Episode, action: str) -> Observation:
         """What `episode.step` does, from another branch than the one that opened the episode."""
         self._check_own(episode)
@@ -248,7 +254,7 @@ class Rollout:
         self._spend(episode.seconds, path)
         return seen
 
-    @awaited("t.value")
+    @must_be_awaited("t.value")
     async def value(
         self, function: "Callable[[], Awaitable[Value] | Value]", *, name: str | None = None
     ) -> Value:
@@ -262,13 +268,13 @@ class Rollout:
             lambda recorded: divergence.of_value(recorded, label),
         )
         if step is None:
-            async with Inside(self._session, path):
+            async with StepScope(self._session, path):
                 found = function()
                 if asyncio.iscoroutine(found) or isinstance(found, Awaitable):
                     found = await found
-            packed = validate.packed(found, label)
+            packed = validate.pack_value(found, label)
             step = ValueRecorded(path, fingerprint(label.encode()), label, packed)
-            await self._session.append(step)
+            await self._session.log.append(step)
         self._spend(0.0, path)
         # Decoded in both cases, so that a live value and a replayed one are the same.
         decoded: Value = msgspec.msgpack.decode(step.value)
@@ -276,16 +282,16 @@ class Rollout:
 
     # --- inside a trajectory: concurrency and sub-rollouts
 
-    @awaited("t.branch")
+    @must_be_awaited("t.branch")
     async def branch(self, *rollouts: "Callable[[Rollout], Awaitable[Value]]") -> list[Value]:
         """Runs branches side by side, each from here and with a key space of its own.
 
         If one raises, the others are cancelled and awaited, and its error is raised.
         """
         validate.check_rollouts(rollouts, "t.branch")
-        check_no_world(self._session, self._scope)
+        check_not_in_environment(self._session, self._scope)
         path = self._next_path()
-        self._session.open_scope(path, f"{len(rollouts)} branches")
+        self._session.log.open_scope(path, f"{len(rollouts)} branches")
         children = [self._child(f"{path}.{index}.") for index in range(len(rollouts))]
         try:
             async with asyncio.TaskGroup() as group:
@@ -295,14 +301,14 @@ class Rollout:
                 ]
         except BaseExceptionGroup as errors:
             first = errors.exceptions[0]
-            self._session.cut_short(f"{path}.")
+            self._session.log.keep_cancelled(f"{path}.")
         else:
             self._join([child.budget for child in children])
             return [task.result() for task in tasks]
         # Outside the `except`: the error keeps its own cause, and does not get the group's.
         raise first
 
-    @awaited("t.sub")
+    @must_be_awaited("t.sub")
     async def sub(self, rollout: "Callable[[Rollout], Awaitable[Value]]") -> Value:
         """Runs a sub-rollout: a conversation of its own, in a key space of its own."""
         validate.check_rollouts((rollout,), "t.sub")
@@ -318,14 +324,14 @@ class Rollout:
         """A second conversation with a key space and a budget of its own, which goes on beside this
         one: the other side of a dialogue, a judge that is asked again and again."""
         path = self._next_path()
-        self._session.open_scope(path, "a conversation of its own")
+        self._session.log.open_scope(path, "a conversation of its own")
         return Rollout(self._session, scope=f"{path}.0.")
 
     def _child(self, scope: str) -> "Rollout":
         child = Rollout(self._session, scope=scope, stream=self._stream.copy())
         child.messages = list(self.messages)
         child._sources = dict(self._sources)
-        child._shown = self._shown
+        child._schemas = self._schemas
         child.budget = self._budget_below()
         return child
 
@@ -333,13 +339,13 @@ class Rollout:
 
     def _check_own(self, *episodes: Episode) -> None:
         """Whatever is used here belongs to the trajectory that is worked on."""
-        check_own(self._session)
+        check_own_attempt(self._session)
         for episode in episodes:
             episode.check_of(self._session)
 
     def _next_path(self) -> str:
-        check_own(self._session)
-        if (inside := around(self._session, self._scope)) is not None:
+        check_own_attempt(self._session)
+        if (inside := enclosing_step(self._session, self._scope)) is not None:
             return inside.next_path()
         self.step = f"{self._scope}{self._ordinal}"
         self._ordinal += 1
@@ -347,38 +353,40 @@ class Rollout:
 
     def _spend(self, seconds: float, *paths: str) -> None:
         """Counts what steps took, and what was sampled inside them."""
-        if around(self._session, self._scope) is None:
+        if enclosing_step(self._session, self._scope) is None:
             self.budget.take_seconds(seconds)
             for path in paths:
-                self.budget.take_inside(self._session.sampled_below(path))
+                self.budget.take_inside(self._session.log.sampled_below(path))
 
     def _budget_below(self) -> Budget:
-        inside = around(self._session, self._scope)
+        inside = enclosing_step(self._session, self._scope)
         if inside is None:
             return self.budget.copy()
-        return Budget() if inside.is_world else self.budget.after(inside.budget)
+        return Budget() if inside.in_environment else self.budget.after(inside.budget)
 
     def _join(self, branches: Sequence[Budget]) -> None:
-        inside = around(self._session, self._scope)
+        inside = enclosing_step(self._session, self._scope)
         (self if inside is None else inside).budget.join(branches)
 
-    async def _live(self, voice: Voice, turn: GenerateStep, *, seconds: float | None) -> Generated:
+    async def _live(
+        self, speaker: Speaker, turn: GenerateStep, *, seconds: float | None
+    ) -> Generated:
         session = self._session
         try:
-            completion = await generate_step.heard(session, voice, turn, seconds)
+            completion = await generate_step.sample_turn(session, speaker, turn, seconds)
         except Exception as error:
             if is_accident(error):
-                session.failed(error, turn.path)
+                session.state.fail(error, turn.path)
             raise
-        step = await generate_step.generated(session, voice, turn, completion)
-        await session.append(generate_step.without_drafted(session, step))
+        step = await generate_step.build_step(session, speaker, turn, completion)
+        await session.log.append(generate_step.without_drafted(session, step))
         return step
 
     def _added(self, prompt: Prompt, messages: list[Message]) -> tuple[Message | str, ...]:
         added = self._stream.added(messages, anew=prompt.prefix_break != "")
-        return tuple(self._reference(one) for one in added)
+        return tuple(self._reference(message) for message in added)
 
-    def _see(self, observation: Observation) -> None:
+    def _observe(self, observation: Observation) -> None:
         message = user(observation.text)
         # A reference stands as long as what it refers to: a fork there has to be one here, too.
         if observation.path and is_cut_by(f"{self._scope}{self._ordinal}", observation.path):
@@ -390,7 +398,7 @@ class Rollout:
         self.messages.insert(at, message)
         self._sources[id(message)] = (message, reference)
 
-    def _place_of(self, path: str) -> int:
+    def _index_of(self, path: str) -> int:
         """Where the result of a tool call goes: before those of calls that were begun after it and
         ended first, since on replay all end in the order in which they were begun."""
         place, (scope, ordinal) = len(self.messages), scope_of(path)
@@ -405,7 +413,7 @@ class Rollout:
     def _reference(self, message: Message) -> Message | str:
         """A message that is recorded elsewhere is recorded here by its place."""
         known = self._sources.get(id(message))
-        return validate.recordable(message) if known is None else known[1]
+        return validate.as_recorded(message) if known is None else known[1]
 
 
 async def _run(
@@ -415,5 +423,5 @@ async def _run(
         return await contained(rollout(child))
     except Exception as error:
         # Siblings go on meanwhile: only the branch knows at which of its steps it failed.
-        session.blame(error, child.step)
+        session.state.blame(error, child.step)
         raise

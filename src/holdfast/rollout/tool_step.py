@@ -5,7 +5,7 @@ an intent has begun, or is about to. A call that waits for a thread or a process
 
 What the policy did wrong (unknown tool, invalid arguments, a tool that says no) is a result that
 the model is shown. What broke in the tool is no result at all: the attempt fails, and the next one
-finds the intent. A bug in the tool is a bug: nobody is told that the call was interrupted.
+finds the intent. A bug in the tool is a bug: the call is not reported as interrupted.
 """
 
 import asyncio
@@ -29,12 +29,13 @@ from holdfast.rollout.episodes.environment import Observation, checked
 from holdfast.rollout.episodes.episode import BoundTool
 from holdfast.rollout.episodes.restore import EPISODE_OVER
 from holdfast.rollout.replay import divergence
+from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.crash_count import check_alive
-from holdfast.rollout.replay.nested_steps import Inside
+from holdfast.rollout.replay.nested_steps import StepScope
 from holdfast.rollout.replay.prompt import fingerprint
-from holdfast.rollout.replay.session import Session, is_accident
+from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception, end_all
-from holdfast.rollout.threads.gate import Begin
+from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.result import is_bug
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Function, Tool, as_tool
 
@@ -56,10 +57,10 @@ async def run_calls(
     Calls run side by side, but those that act in one environment one after the other. If one
     breaks, the others are let finish first: what they did is recorded.
     """
-    known = [as_tool(one) for one in tools]
+    known = [as_tool(tool) for tool in tools]
     queues: dict[str, list[int]] = {}
     for index, call in enumerate(calls):
-        tool = next((one for one in known if one.name == call.name), None)
+        tool = next((candidate for candidate in known if candidate.name == call.name), None)
         alone = f"call {index}"
         queue = tool.episode.path if isinstance(tool, BoundTool) else alone
         queues.setdefault(queue, []).append(index)
@@ -68,20 +69,20 @@ async def run_calls(
     async def work(queue: list[int]) -> float:
         for index in queue:
             results[index] = await run_call(session, paths[index], calls[index], known)
-            _tell_episode(known, calls[index], results[index])
+            _update_episode(known, calls[index], results[index])
         return sum(results[index].seconds for index in queue)
 
-    taken = await _all([work(queue) for queue in queues.values()])
+    taken = await _wait_all([work(queue) for queue in queues.values()])
     return [results[index] for index in range(len(calls))], max(taken, default=0.0)
 
 
-def _tell_episode(tools: Sequence[Tool], call: ToolCall, result: ToolResult) -> None:
-    tool = next((one for one in tools if one.name == call.name), None)
+def _update_episode(tools: Sequence[Tool], call: ToolCall, result: ToolResult) -> None:
+    tool = next((candidate for candidate in tools if candidate.name == call.name), None)
     if isinstance(tool, BoundTool):
-        tool.episode.heard(result)
+        tool.episode.add_result(result)
 
 
-async def _all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
+async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list[float]:
     """Waits for every one of them; then raises the first error, in the order given."""
     if len(works) == 1:
         return [await works[0]]
@@ -98,7 +99,7 @@ async def run_call(
     session: Session, path: str, call: ToolCall, tools: Sequence[Tool]
 ) -> ToolResult:
     """The recorded result, or a live one; durable when it is returned."""
-    tool = next((one for one in tools if one.name == call.name), None)
+    tool = next((candidate for candidate in tools if candidate.name == call.name), None)
     intent = await session.match(
         path,
         ToolIntent,
@@ -118,7 +119,7 @@ async def _first_call(
     tool: Tool | None,
     tools: Sequence[Tool],
 ) -> ToolResult:
-    refused = _refusal(call, tool, tools)
+    rejection = _rejection(call, tool, tools)
     if tool is not None:
         check_alive(session, path, f"tool {tool.name}")
     intent = ToolIntent(
@@ -129,27 +130,27 @@ async def _first_call(
         call_id=call.id,
         contract=tool.contract if tool else Contract.IDEMPOTENT,
         idempotency_key=_key(session, path, call),
-        # What is refused reaches no environment.
-        environment=tool.episode.path if isinstance(tool, BoundTool) and not refused else "",
+        # What is rejection reaches no environment.
+        environment=tool.episode.path if isinstance(tool, BoundTool) and not rejection else "",
     )
-    if refused is not None:
-        words = str(refused) if tool is None else tool.shown(str(refused))
-        result = ToolResult(path, words, error=type(refused).__name__)
-        await session.append(intent, result)
+    if rejection is not None:
+        text = str(rejection) if tool is None else tool.render_result(str(rejection))
+        result = ToolResult(path, text, error=type(rejection).__name__)
+        await session.log.append(intent, result)
         return result
-    assert tool is not None, "an unknown tool is refused above"
+    assert tool is not None, "an unknown tool is rejection above"
     return await _run(session, intent, tool, intent)
 
 
 async def _interrupted_call(session: Session, intent: ToolIntent, tool: Tool | None) -> ToolResult:
     """An intent without a result: the tool's contract decides."""
-    session.check_running()
+    session.state.check_running()
     if intent.contract is Contract.IDEMPOTENT and tool is not None:
         check_alive(session, intent.path, f"tool {tool.name}")
         await session.go_live()
         return await _run(session, intent, tool)
     result = ToolResult(intent.path, INTERRUPTED, error=INTERRUPTED_CALL)
-    await session.append(result)
+    await session.log.append(result)
     return result
 
 
@@ -163,7 +164,7 @@ async def _run(session: Session, intent: ToolIntent, tool: Tool, *first: ToolInt
     except ToolSaysNo as no:
         # It waited for its turn, and the call before it ended the episode.
         result = ToolResult(intent.path, str(no), error=type(no).__name__)
-        await session.append(*first, result)
+        await session.log.append(*first, result)
         return result
 
 
@@ -173,12 +174,12 @@ async def _run_once(
     try:
         arguments = tool.bind(intent.arguments)
     except ToolSaysNo as no:  # The tool is another than when the call was interrupted.
-        result = ToolResult(intent.path, tool.shown(str(no)), error=type(no).__name__)
+        result = ToolResult(intent.path, tool.render_result(str(no)), error=type(no).__name__)
     else:
         if tool.wants_key:
             arguments[KEY_PARAMETER] = intent.idempotency_key
         result = await _run_in_slot(session, intent, tool, arguments, *first)
-    await session.append(result)
+    await session.log.append(result)
     return result
 
 
@@ -190,28 +191,28 @@ async def _run_in_slot(
     *first: ToolIntent,
 ) -> ToolResult:
     async with AsyncExitStack() as slot:
-        with _accidents(session, intent, tool):
+        with _fail_on_accident(session, intent, tool):
             begin = await slot.enter_async_context(tool.slot(arguments))
-        session.check_usable()  # It may have waited for long.
+        session.state.check_usable()  # It may have waited for long.
         # Also without an intent: should the call kill this process again, that is counted.
-        await session.append(*first)
-        return await _begun(session, intent, tool, begin)
+        await session.log.append(*first)
+        return await _call(session, intent, tool, begin)
 
 
-async def _begun(
+async def _call(
     session: Session, intent: ToolIntent, tool: Tool, begin: "Begin[object]"
 ) -> ToolResult:
     started, seen = session.clock.elapsed(), None
     deadline = asyncio.timeout(tool.caller_timeout)
-    inside = Inside(session, intent.path, is_world=isinstance(tool, BoundTool))
+    inside = StepScope(session, intent.path, in_environment=isinstance(tool, BoundTool))
     try:
-        with _accidents(session, intent, tool, deadline):
+        with _fail_on_accident(session, intent, tool, deadline):
             async with deadline, inside:
                 found = await begin()
             seen = checked(found) if isinstance(found, Observation) else None
-            content, error = tool.shown(found if seen is None else seen.text), ""
+            content, error = tool.render_result(found if seen is None else seen.text), ""
     except ToolSaysNo as refusal:
-        content, error = tool.shown(str(refusal)), type(refusal).__name__
+        content, error = tool.render_result(str(refusal)), type(refusal).__name__
     result = ToolResult(intent.path, content, error, session.clock.elapsed() - started)
     if seen is None:
         return result
@@ -219,7 +220,7 @@ async def _begun(
 
 
 @contextmanager
-def _accidents(
+def _fail_on_accident(
     session: Session, intent: ToolIntent, tool: Tool, deadline: asyncio.Timeout | None = None
 ) -> Iterator[None]:
     """What breaks a call, or keeps it from being made, fails the attempt."""
@@ -228,12 +229,12 @@ def _accidents(
     except ToolSaysNo:
         raise
     except ThreadsHang as hang:  # It was not called at all.
-        raise session.failed(hang, intent.path) from None
+        raise session.state.fail(hang, intent.path) from None
     except Exception as broken:
         if not is_accident(broken):
             raise  # A limit that the policy met inside it.
         late = isinstance(broken, TimeoutError) and deadline is not None and deadline.expired()
-        raise session.failed(_broken(tool, broken, late=late), intent.path) from broken
+        raise session.state.fail(_tool_error(tool, broken, late=late), intent.path) from broken
 
 
 def _fingerprint(call: ToolCall) -> bytes:
@@ -248,26 +249,26 @@ def _key(session: Session, path: str, call: ToolCall) -> str:
     return hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
-def _broken(tool: Tool, error: Exception, *, late: bool) -> HoldfastError:
+def _tool_error(tool: Tool, error: Exception, *, late: bool) -> HoldfastError:
     if late:
         return EnvironmentBroken(f"tool {tool.name} did not end within {tool.timeout:g} s")
     root = as_exception(error)
-    said = str(root) if isinstance(root, EnvironmentBroken) else f"{type(root).__name__}: {root}"
-    words = f"tool {tool.name} broke: {said}"
+    reason = str(root) if isinstance(root, EnvironmentBroken) else f"{type(root).__name__}: {root}"
+    message = f"tool {tool.name} broke: {reason}"
     # What acts in an environment is put back with it, and called again.
     if isinstance(tool, BoundTool) or not is_bug(root):
-        return EnvironmentBroken(words)
-    return (UnrepeatableToolBug if tool.contract is Contract.AT_MOST_ONCE else ToolBug)(words)
+        return EnvironmentBroken(message)
+    return (UnrepeatableToolBug if tool.contract is Contract.AT_MOST_ONCE else ToolBug)(message)
 
 
-def _refusal(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSaysNo | None:
+def _rejection(call: ToolCall, tool: Tool | None, tools: Sequence[Tool]) -> ToolSaysNo | None:
     if tool is None:
-        names = ", ".join(sorted(one.name for one in tools)) or "none"
+        names = ", ".join(sorted(known.name for known in tools)) or "none"
         return UnknownTool(f"there is no tool {call.name!r}; the tools are: {names}")
     if isinstance(tool, BoundTool) and tool.episode.over:
         return ToolSaysNo(EPISODE_OVER)
     try:
         tool.bind(call.arguments)
-    except ToolSaysNo as refused:
-        return refused
+    except ToolSaysNo as rejection:
+        return rejection
     return None

@@ -16,30 +16,30 @@ from holdfast.records.sampling import Sampling, schema_text
 from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.tools.tool import MAX_RESULT, Tool, name_in
 
-Given = TypeVar("Given", Message, ToolCall)
+Recordable = TypeVar("Recordable", Message, ToolCall)
 
 
-def message_of(given: object) -> Message:
+def message_of(value: object) -> Message:
     """A message, or what the user says."""
-    if isinstance(given, Message):
-        return given
-    if isinstance(given, str):
-        return user(given)
-    raise UsageError(f"t.add takes Messages or strings, not {_named(given)}{_meant(given)}")
+    if isinstance(value, Message):
+        return value
+    if isinstance(value, str):
+        return user(value)
+    raise UsageError(f"t.add takes Messages or strings, not {_describe(value)}{_hint(value)}")
 
 
-def _named(given: object) -> str:
-    return "None" if given is None else f"{type(given).__name__} {given!r:.100}"
+def _describe(value: object) -> str:
+    return "None" if value is None else f"{type(value).__name__} {value!r:.100}"
 
 
-def _meant(given: object) -> str:
-    if isinstance(given, list | tuple):
+def _hint(value: object) -> str:
+    if isinstance(value, list | tuple):
         return "; did you mean *messages?"
-    if isinstance(given, dict):
+    if isinstance(value, dict):
         return '; did you mean holdfast.Message("user", …), or *messages?'
-    if isinstance(given, Reply):
+    if isinstance(value, Reply):
         return "; t.generate added the reply already"
-    return "; did you forget to await it?" if inspect.isawaitable(given) else ""
+    return "; did you forget to await it?" if inspect.isawaitable(value) else ""
 
 
 def check_conversation(
@@ -59,23 +59,23 @@ def check_conversation(
 
 
 def check_messages(messages: Sequence[object]) -> None:
-    for one in messages:
-        if not isinstance(one, Message):
-            raise UsageError(f"t.messages holds Messages, not {_named(one)}{_meant(one)}")
+    for message in messages:
+        if not isinstance(message, Message):
+            raise UsageError(f"t.messages holds Messages, not {_describe(message)}{_hint(message)}")
 
 
 def check_calls(
-    calls: Sequence[ToolCall], tools: Sequence[Tool], shown: Sequence[dict[str, object]]
+    calls: Sequence[ToolCall], tools: Sequence[Tool], schemas: Sequence[dict[str, object]]
 ) -> None:
-    """A tool that the model was shown has to be there when the model calls it: were the model told
-    that there is no such tool, it would pay for the rollout's mistake."""
-    names = [one.name for one in tools]
+    """A tool that was offered to the model has to be there when the model calls it: "there is no
+    such tool" would punish the model for the rollout's mistake."""
+    names = [tool.name for tool in tools]
     for call in calls:
         if not isinstance(call, ToolCall):
             meant = "; did you mean t.tools?" if isinstance(call, list | tuple) else ""
-            raise UsageError(f"a call is one of reply.tool_calls, not {_named(call)}{meant}")
-        recordable(call)
-        if call.name not in names and any(name_in(schema) == call.name for schema in shown):
+            raise UsageError(f"a call is one of reply.tool_calls, not {_describe(call)}{meant}")
+        as_recorded(call)
+        if call.name not in names and any(name_in(schema) == call.name for schema in schemas):
             raise UsageError(
                 f"the model was shown the tool {call.name!r}, but t.tool was not given it: "
                 f"t.tool(call, {call.name}), or t.tools(calls, *tools)"
@@ -83,34 +83,34 @@ def check_calls(
 
 
 def check_rollouts(rollouts: Sequence[object], where: str) -> None:
-    for one in rollouts:
-        if inspect.iscoroutine(one):
-            one.close()
-            raise UsageError(f"{where} calls the function itself: {where}({one.__name__})")
-        if not callable(one):
-            meant = "; did you mean *rollouts?" if isinstance(one, list | tuple) else ""
+    for rollout in rollouts:
+        if inspect.iscoroutine(rollout):
+            rollout.close()
+            raise UsageError(f"{where} calls the function itself: {where}({rollout.__name__})")
+        if not callable(rollout):
+            meant = "; did you mean *rollouts?" if isinstance(rollout, list | tuple) else ""
             raise UsageError(
-                f"{where} takes async functions of a Rollout, not {_named(one)}{meant}"
+                f"{where} takes async functions of a Rollout, not {_describe(rollout)}{meant}"
             )
 
 
 def label_of(function: object, name: object) -> str:
     """What a value is matched by."""
     if not callable(function):
-        raise UsageError(f"t.value takes a function that is called once, not {_named(function)}")
+        raise UsageError(f"t.value takes a function that is called once, not {_describe(function)}")
     label = name or getattr(function, "__qualname__", type(function).__name__)
     return str(label).encode(errors="backslashreplace").decode()
 
 
-def recordable(given: Given) -> Given:
+def as_recorded(value: Recordable) -> Recordable:
     """Refuses, before anything is done, what cannot be recorded or never read again."""
     try:
-        found = msgspec.msgpack.encode(given)
+        found = msgspec.msgpack.encode(value)
         _check_size(len(found))
-        return msgspec.msgpack.decode(found, type=type(given))
+        return msgspec.msgpack.decode(found, type=type(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        kind = {Message: "message", ToolCall: "call"}[type(given)]
-        raise UsageError(f"{given!r:.1000} is no {kind} that can be recorded: {error}") from error
+        kind = {Message: "message", ToolCall: "call"}[type(value)]
+        raise UsageError(f"{value!r:.1000} is no {kind} that can be recorded: {error}") from error
 
 
 def _check_size(size: int) -> None:
@@ -121,15 +121,15 @@ def _check_size(size: int) -> None:
 
 def sampling_of(run: Sampling, **changes: object) -> Sampling:
     """The run's sampling, but for what is given."""
-    given = {name: value for name, value in changes.items() if value is not None}
-    if not given:
+    named = {name: value for name, value in changes.items() if value is not None}
+    if not named:
         return run
-    if isinstance(given.get("stop"), str):
-        given["stop"] = (given["stop"],)
-    if isinstance(schema := given.get("json"), Mapping):
-        given["json"] = schema_text(schema)
+    if isinstance(named.get("stop"), str):
+        named["stop"] = (named["stop"],)
+    if isinstance(schema := named.get("json"), Mapping):
+        named["json"] = schema_text(schema)
     try:
-        found = msgspec.convert({**msgspec.structs.asdict(run), **given}, Sampling)
+        found = msgspec.convert({**msgspec.structs.asdict(run), **named}, Sampling)
     except msgspec.ValidationError as error:
         raise UsageError(f"sampling: {error}") from error
     if "" in found.stop:
@@ -137,7 +137,7 @@ def sampling_of(run: Sampling, **changes: object) -> Sampling:
     return found
 
 
-def packed(value: object, label: str) -> bytes:
+def pack_value(value: object, label: str) -> bytes:
     """A value as it is recorded."""
     try:
         found = msgspec.msgpack.encode(value)

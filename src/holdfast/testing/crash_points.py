@@ -22,6 +22,7 @@ POINTS = {
     "after": "journal.after_commit",
     "witnessed": "journal.witnessed",
     "creating": "journal.creating",
+    "migrating": "journal.migrating",
     "engine.admitted": "engine.admitted",
     "engine.finished": "engine.finished",
     "export.row": "export.row",

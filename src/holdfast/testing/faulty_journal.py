@@ -11,12 +11,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from holdfast.journal.changes import Changes
 from holdfast.journal.journal import (
     Batch,
     Claim,
+    Consumer,
     Cut,
     Journal,
     Lease,
+    LedgerEntry,
+    RunProgress,
     RunRow,
     TrajectoryRow,
     Worker,
@@ -28,6 +32,7 @@ from holdfast.records.run import Run, RunSpec
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
+from holdfast.records.version import WeightVersion
 
 IO_ERROR = "disk I/O error"
 DISK_FULL = "database or disk is full"
@@ -135,8 +140,23 @@ class FaultyJournal:
             raise self._error()
         return result
 
-    async def create_run(self, spec: RunSpec, tasks: Sequence[Task]) -> Run:
-        return await self._do("create_run", lambda: self.journal.create_run(spec, tasks))
+    @property
+    def changes(self) -> Changes:
+        return self.journal.changes
+
+    async def create_run(self, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
+        return await self._do(
+            "create_run", lambda: self.journal.create_run(spec, tasks, sealed=sealed)
+        )
+
+    async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
+        return await self._do("admit", lambda: self.journal.admit(run, tasks))
+
+    async def seal(self, run: Run) -> None:
+        await self._do("seal", lambda: self.journal.seal(run))
+
+    async def progress(self, run: Run) -> RunProgress:
+        return await self._do("progress", lambda: self.journal.progress(run))
 
     async def find_run(self, name: str) -> Run | None:
         return await self._do("find_run", lambda: self.journal.find_run(name))
@@ -151,8 +171,8 @@ class FaultyJournal:
     async def runs(self) -> list[RunRow]:
         return await self._do("runs", self.journal.runs)
 
-    async def tasks(self, run: Run) -> list[Task]:
-        return await self._do("tasks", lambda: self.journal.tasks(run))
+    async def tasks(self, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
+        return await self._do("tasks", lambda: self.journal.tasks(run, ordinals=ordinals))
 
     async def trajectories(self, run: Run) -> list[TrajectoryRow]:
         return await self._do("trajectories", lambda: self.journal.trajectories(run))
@@ -222,16 +242,66 @@ class FaultyJournal:
     async def get_blob(self, digest: bytes) -> bytes:
         return await self._do("get_blob", lambda: self.journal.get_blob(digest))
 
-    async def next_batch(self, run: Run, consumer: str, step: int, *, groups: int) -> Batch:
+    async def publish_version(
+        self,
+        run: Run,
+        name: str,
+        *,
+        step: int,
+        digest: str,
+        consumer: Consumer | None = None,
+    ) -> int:
         return await self._do(
-            "next_batch", lambda: self.journal.next_batch(run, consumer, step, groups=groups)
+            "publish_version",
+            lambda: self.journal.publish_version(
+                run, name, step=step, digest=digest, consumer=consumer
+            ),
         )
 
-    async def commit(self, run: Run, consumer: str, step: int) -> None:
-        await self._do("commit", lambda: self.journal.commit(run, consumer, step))
+    async def versions(self, run: Run) -> list[WeightVersion]:
+        return await self._do("versions", lambda: self.journal.versions(run))
 
-    async def rewind(self, run: Run, consumer: str, step: int) -> int:
-        return await self._do("rewind", lambda: self.journal.rewind(run, consumer, step))
+    async def subscribe(
+        self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
+    ) -> Consumer:
+        return await self._do(
+            "subscribe",
+            lambda: self.journal.subscribe(run, name, identity, lease_seconds=lease_seconds),
+        )
+
+    async def renew(self, consumer: Consumer) -> None:
+        await self._do("renew", lambda: self.journal.renew(consumer))
+
+    async def unsubscribe(self, consumer: Consumer) -> None:
+        await self._do("unsubscribe", lambda: self.journal.unsubscribe(consumer))
+
+    async def next_batch(
+        self, consumer: Consumer, step: int, *, groups: int, wait: float = 0.0
+    ) -> Batch:
+        return await self._do(
+            "next_batch",
+            lambda: self.journal.next_batch(consumer, step, groups=groups, wait=wait),
+        )
+
+    async def take(self, consumer: Consumer, *, groups: int, wait: float = 0.0) -> Batch:
+        return await self._do("take", lambda: self.journal.take(consumer, groups=groups, wait=wait))
+
+    async def dismiss(self, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
+        await self._do("dismiss", lambda: self.journal.dismiss(consumer, groups, reason=reason))
+
+    async def commit(
+        self, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
+    ) -> None:
+        await self._do("commit", lambda: self.journal.commit(consumer, step, groups=groups))
+
+    async def rewind(self, consumer: Consumer, step: int) -> int:
+        return await self._do("rewind", lambda: self.journal.rewind(consumer, step))
+
+    async def consumers(self, run: Run) -> list[str]:
+        return await self._do("consumers", lambda: self.journal.consumers(run))
+
+    async def ledger(self, run: Run, consumer: str) -> list[LedgerEntry]:
+        return await self._do("ledger", lambda: self.journal.ledger(run, consumer))
 
     async def close(self) -> None:
         """Never fails on purpose: a test has to be able to clean up."""

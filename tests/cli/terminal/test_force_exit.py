@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from holdfast.engine.guards.event_loop import OBJECTS_BETWEEN_COLLECTIONS
 from support.cli.shell import end, start
 
 SWALLOWS = """
@@ -85,3 +86,11 @@ def test_a_line_that_stops_the_event_loop_is_named(lab):
     assert sum(told in line for line in done.err.splitlines()) == 2, "at once, and at the end"
     (found,) = json.loads(done.out)["standstills"]
     assert found["times"] == 1
+
+
+def test_in_a_process_of_ours_python_looks_for_cycles_less_often(lab):
+    lab.write("agent.py", "import gc\n\nasync def solve(t):\n    return gc.get_threshold()[0]\n")
+    lab.finished_run()
+    assert {json.loads(line)["reward"] for line in lab.export("trajectories").splitlines()} == {
+        OBJECTS_BETWEEN_COLLECTIONS
+    }

@@ -2,8 +2,18 @@
 
 import asyncio
 
+import pytest
+
 import holdfast
-from holdfast.engine.guards.crash_suspects import MOST, Slot, Slots, Suspects, at_once
+from holdfast.engine.guards.crash_suspects import (
+    MAX_AT_ONCE,
+    Slot,
+    Slots,
+    Suspects,
+    allowed_at_once,
+)
+from holdfast.engine.stop import Stop
+from holdfast.records.errors import RunStopped
 from holdfast.records.group import GroupPolicy
 from holdfast.rollout.replay.crash_count import GIVEN_UP_AFTER, SUSPECTED_AFTER
 from support.engine.yard import Yard
@@ -13,8 +23,8 @@ NO_REFILL = GroupPolicy(0)
 
 
 def test_the_more_deaths_the_fewer_run_at_once():
-    allowed = [at_once(deaths) for deaths in range(SUSPECTED_AFTER, GIVEN_UP_AFTER)]
-    assert allowed[0] == MOST
+    allowed = [allowed_at_once(deaths) for deaths in range(SUSPECTED_AFTER, GIVEN_UP_AFTER)]
+    assert allowed[0] == MAX_AT_ONCE
     assert allowed == sorted(allowed, reverse=True)
     assert allowed[-10:] == [1] * 10
 
@@ -22,7 +32,7 @@ def test_the_more_deaths_the_fewer_run_at_once():
 def test_a_suspect_waits_outside_its_slot_and_others_run():
     async def main():
         slots = Slots(0)  # All of the two are taken.
-        suspects, first, second = Suspects(lambda: False), Slot(slots), Slot(slots)
+        suspects, first, second = Suspects(Stop()), Slot(slots), Slot(slots)
         alone = GIVEN_UP_AFTER - 1
         told = []
 
@@ -39,6 +49,27 @@ def test_a_suspect_waits_outside_its_slot_and_others_run():
             slots.release()
         await waiting
         assert told == ["no suspect", "second"]
+
+    asyncio.run(main())
+
+
+def test_a_suspect_that_waits_ends_with_the_stop_of_the_run():
+    async def main():
+        stop, alone = Stop(), GIVEN_UP_AFTER - 1
+        slots = Slots(0)
+        suspects = Suspects(stop)
+
+        async def wait():
+            async with suspects.turn(alone, Slot(slots)):
+                raise AssertionError("it has no room")
+
+        async with suspects.turn(alone, Slot(slots)):
+            waiting = asyncio.create_task(wait())
+            await slots.acquire()  # It has given its slot up, and waits.
+            stop.request("enough")
+            with pytest.raises(RunStopped):
+                await waiting
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())
 

@@ -1,13 +1,19 @@
 """The event loop of a command goes on, whatever user code raises in it."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
 
 import pytest
 
-from holdfast.engine.guards.event_loop import MainCancelled, run_to_its_end
+from holdfast.engine.guards.event_loop import (
+    OBJECTS_BETWEEN_COLLECTIONS,
+    MainCancelled,
+    fewer_collections,
+    run_in_own_loop,
+)
 from support.engine.yard import Yard, turn
 
 
@@ -47,7 +53,7 @@ def test_a_task_of_a_rollout_that_exits_fails_its_own_trajectory(helper, handled
         return 1.0
 
     yard = Yard(*"abc")
-    ending = run_to_its_end(yard.work(rollout))
+    ending = run_in_own_loop(yard.work(rollout))
     yard.assert_nothing_left()
     assert (ending.stopped, ending.fatal) == ("", None)
     assert {name: status for name, (status, _) in yard.statuses().items()} == {
@@ -67,7 +73,7 @@ def test_a_task_of_a_scorer_that_exits_fails_its_own_trajectory(handled_signals)
         return 1.0
 
     yard = Yard(*"ab")
-    run_to_its_end(yard.work(one_turn, scorer))
+    run_in_own_loop(yard.work(one_turn, scorer))
     assert yard.statuses() == {"a/0": ("COMPLETED", True), "b/0": ("FAILED", True)}
 
 
@@ -81,7 +87,7 @@ def test_a_rollout_that_stops_the_loop_or_exits_in_a_callback_stops_nobody(caplo
         await turn(t)
 
     yard = Yard(*"abc")
-    run_to_its_end(yard.work(rollout))
+    run_in_own_loop(yard.work(rollout))
     assert set(yard.statuses().values()) == {("COMPLETED", True)}
     assert "stopped the event loop; the run goes on" in caplog.text
     assert "SystemExit(3) was raised" in caplog.text
@@ -94,10 +100,10 @@ def test_what_the_command_itself_raises_or_returns_is_its_end():
     async def returns():
         return 5
 
-    assert run_to_its_end(returns()) == 5
+    assert run_in_own_loop(returns()) == 5
     for error in (RuntimeError("stopped"), SystemExit(2), KeyError("a")):
         with pytest.raises(type(error)) as raised:
-            run_to_its_end(raises(error))
+            run_in_own_loop(raises(error))
         assert raised.value is error
 
 
@@ -108,7 +114,7 @@ def test_a_command_that_is_cancelled_from_inside_says_so():
         await turn(t)
 
     with pytest.raises(MainCancelled):
-        run_to_its_end(Yard().work(rollout))
+        run_in_own_loop(Yard().work(rollout))
 
 
 def test_a_key_that_is_pressed_before_signals_are_handled_ends_it(plain_signals):
@@ -123,5 +129,29 @@ def test_a_key_that_is_pressed_before_signals_are_handled_ends_it(plain_signals)
             ended.append(True)
 
     with pytest.raises(KeyboardInterrupt):
-        run_to_its_end(main())
+        run_in_own_loop(main())
     assert ended == [True]
+
+
+# --- the collector of a process that is Holdfast's
+
+
+def test_who_overlap_put_back_what_the_first_found():
+    before = gc.get_threshold()
+    first, second = fewer_collections(), fewer_collections()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold()[0] == OBJECTS_BETWEEN_COLLECTIONS
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == before
+
+
+def test_collections_that_are_off_stay_off():
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(0)
+        with fewer_collections():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.guards import loop_block
-from holdfast.engine.guards.loop_block import sleep_through, standstills_watched
+from holdfast.engine.guards.event_loop import run_in_own_loop
+from holdfast.engine.guards.loop_block import sleep_real_time, watch_loop
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay import prompt
 from holdfast.rollout.tools.tool import Tool
@@ -23,9 +24,9 @@ from support.rollout.stage import call
 @pytest.fixture
 def quickly(monkeypatch):
     """Less patience than usual."""
-    monkeypatch.setattr(loop_block, "BEAT", 0.05)
-    monkeypatch.setattr(loop_block, "LATE", 0.3)
-    monkeypatch.setattr(loop_block, "TOLD_AFTER", 1.0)
+    monkeypatch.setattr(loop_block, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(loop_block, "BLOCKED_SECONDS", 0.3)
+    monkeypatch.setattr(loop_block, "WARN_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_a_rollout_that_blocks_the_loop_lets_nobody_elses_tool_time_out(quickly)
             timed_out.append(result.error)
 
     yard = Yard("blocks", "looks")
-    asyncio.run(yard.work(solve))
+    run_in_own_loop(yard.work(solve))
     assert timed_out == [""]
 
 
@@ -81,7 +82,7 @@ def test_an_attempts_deadline_does_not_run_out_while_another_blocks_the_loop(qui
                 await asyncio.sleep(0.1)
 
     yard = Yard("blocks", "waits")
-    asyncio.run(yard.work(solve, attempt_deadline=1.5))
+    run_in_own_loop(yard.work(solve, attempt_deadline=1.5))
     assert len(begun) == 1
     (run,) = asyncio.run(yard.journal.runs())
     assert run.by_status == {Status.COMPLETED.name: 2}
@@ -106,7 +107,7 @@ def test_a_limit_in_seconds_counts_no_standstill_of_another(quickly):
 
     look = Tool(wait, name="look")
     yard = Yard("blocks", "limited")
-    asyncio.run(yard.work(solve))
+    run_in_own_loop(yard.work(solve))
     (run,) = asyncio.run(yard.journal.runs())
     assert run.by_status == {Status.COMPLETED.name: 2}
 
@@ -116,7 +117,7 @@ def test_a_key_in_the_line_that_blocks_is_not_told(quickly, told, caplog):
         assert told.wait(60), "api_key=sk-1234567890abcdefghij"
 
     ending = asyncio.run(Yard("a").work(solve))
-    said = caplog.text + str(ending.standstills)
+    said = caplog.text + str(ending.loop_blocks)
     assert "told.wait(60)" in said
     assert "sk-1234567890" not in said
 
@@ -129,8 +130,8 @@ def test_the_line_that_blocks_is_told_while_it_lasts_and_at_the_end(quickly, tol
             await asyncio.sleep(0)
 
     ending = asyncio.run(Yard("a", "b").work(solve))
-    (found,) = ending.standstills
-    assert found.where.startswith("test_standstill.py:")
+    (found,) = ending.loop_blocks
+    assert found.where.startswith("test_loop_block.py:")
     assert "in solve (assert told.wait(60)" in found.where
     assert found.times == 1
     assert found.seconds >= found.longest >= 1.0
@@ -146,7 +147,7 @@ def test_short_ones_of_one_line_are_added_up(quickly, told):
             await asyncio.sleep(0.1)
 
     ending = asyncio.run(Yard("a").work(solve))
-    (found,) = ending.standstills
+    (found,) = ending.loop_blocks
     assert found.times > 1
 
 
@@ -155,7 +156,7 @@ def test_a_loop_with_much_to_do_stands_not_still(quickly):
         time.sleep(0.01)
 
     async def main():
-        with standstills_watched() as watch:
+        with watch_loop() as watch:
             await asyncio.gather(*(work() for _ in range(200)))
             return watch.found
 
@@ -170,30 +171,30 @@ def test_what_others_wait_for_is_not_put_off_by_a_standstill(quickly):
         order.append(name)
 
     async def main():
-        with standstills_watched():
+        with watch_loop():
             jobs = [
                 asyncio.create_task(note("in the loop's time", asyncio.sleep(1))),
-                asyncio.create_task(note("in real time", sleep_through(1))),
+                asyncio.create_task(note("in real time", sleep_real_time(1))),
             ]
             await asyncio.sleep(0)
             time.sleep(1.5)
             await asyncio.gather(*jobs)
 
-    asyncio.run(main())
+    run_in_own_loop(main())
     assert order == ["in real time", "in the loop's time"]
 
 
 def test_the_loops_clock_never_goes_back_or_jumps_when_nobody_watches(quickly):
     async def main():
         loop = asyncio.get_running_loop()
-        with standstills_watched(), standstills_watched():
+        with watch_loop(), watch_loop():
             time.sleep(1)
             inside = loop.time()
         before = loop.time()
         time.sleep(0.6)
         return inside, before, loop.time(), time.monotonic()
 
-    inside, before, after, real = asyncio.run(main())
+    inside, before, after, real = run_in_own_loop(main())
     assert inside <= before
     assert after - before >= 0.6
     assert real - after >= 0.6, "all but the first 0.3 s"
@@ -202,7 +203,7 @@ def test_the_loops_clock_never_goes_back_or_jumps_when_nobody_watches(quickly):
 def test_timers_of_a_loop_that_is_always_late_still_fire(quickly):
     async def main():
         turns = 0
-        with standstills_watched():
+        with watch_loop():
             timer = asyncio.create_task(asyncio.sleep(0.5))
             while not timer.done():
                 time.sleep(0.4)
@@ -210,16 +211,16 @@ def test_timers_of_a_loop_that_is_always_late_still_fire(quickly):
                 turns += 1
         return turns
 
-    assert asyncio.run(main()) < 10
+    assert run_in_own_loop(main()) < 10
 
 
 STOPPED = """
 import asyncio, sys
-from holdfast.engine.guards import loop_block as standstill
-standstill.BEAT, standstill.LATE, standstill.TOLD_AFTER = 0.02, 0.2, 0.2
+from holdfast.engine.guards import loop_block
+loop_block.BEAT_SECONDS, loop_block.BLOCKED_SECONDS, loop_block.WARN_SECONDS = 0.02, 0.2, 0.2
 
 async def main():
-    with standstill.standstills_watched() as watch:
+    with loop_block.watch_loop() as watch:
         print("watching", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         print(len(watch.found), flush=True)
@@ -245,7 +246,7 @@ def test_a_process_that_was_stopped_blames_nobody(tmp_path: Path):
 def test_who_sleeps_for_next_to_nothing_lets_others_have_their_turn():
     async def restless():
         while True:
-            await sleep_through(1e-9)
+            await sleep_real_time(1e-9)
 
     async def scenario():
         task = asyncio.create_task(restless())

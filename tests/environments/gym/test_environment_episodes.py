@@ -9,7 +9,7 @@ from holdfast.environments.gym.environment import GymEnvironment
 from holdfast.records.errors import Rewound
 from holdfast.records.history import CAME_BACK_DIFFERENT
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from holdfast.rollout.replay.session import OnDivergence
+from holdfast.rollout.replay.run_context import OnDivergence
 from support.engine.yard import Yard
 from support.environments.gym_games import (
     Dropped,

@@ -78,7 +78,7 @@ def test_ten_megabytes_arrive(toolbox):
     tool = toolbox.tool("flood")
     found = toolbox.runner.run(tool.invoke({"size": 10_000_000}))
     assert found == "x" * 10_000_000
-    assert len(tool.shown(found)) < 1_000_000
+    assert len(tool.render_result(found)) < 1_000_000
 
 
 def test_an_error_of_the_tool_is_a_no(toolbox):

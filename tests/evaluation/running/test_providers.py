@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.engine.connect import EngineAddress
 from holdfast.evaluation.definition.completion_params import ids_of, setting_of
-from holdfast.evaluation.running.providers import ProviderAddress, address_of, names_of
+from holdfast.evaluation.running.providers import find_address, names_of
 from holdfast.records.errors import UsageError
 from holdfast.testing import FakeEngine
 from support.evaluation.course import Course
@@ -21,13 +22,13 @@ def found(
     base_url: str | None = None,
     api_key: str | None = None,
     **environment: str,
-) -> ProviderAddress | None:
-    return address_of(
-        model=model, given=given, base_url=base_url, api_key=api_key, environment=environment
+) -> EngineAddress | None:
+    return find_address(
+        model=model, named=given, base_url=base_url, api_key=api_key, environment=environment
     )
 
 
-def where(address: ProviderAddress | None) -> tuple[tuple[str, ...], str | None]:
+def where(address: EngineAddress | None) -> tuple[tuple[str, ...], str | None]:
     assert address is not None
     return address.urls, address.api_key
 
@@ -147,9 +148,9 @@ def test_a_session_without_evaluations_imports_nothing_heavy(tmp_path: Path) -> 
     assert "heavy []" in bare
     assert "heavy []" in out
     assert (
-        "ours ['holdfast', 'holdfast.evaluation', 'holdfast.evaluation.definition', "
-        "'holdfast.evaluation.definition.flags', "
-        "'holdfast.evaluation.plugin']"
+        "ours ['holdfast', 'holdfast.engine', 'holdfast.engine.options', 'holdfast.evaluation', "
+        "'holdfast.evaluation.definition', 'holdfast.evaluation.definition.flags', "
+        "'holdfast.evaluation.plugin', 'holdfast.records', 'holdfast.records.errors']"
     ) in out
 
 

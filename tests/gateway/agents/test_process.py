@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from holdfast.gateway.agents.process import TAIL, AgentProcess
+from holdfast.gateway.agents.process import TAIL_CHARACTERS, AgentProcess
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.records.redaction import hide
 from support.engine.yard import Yard
@@ -26,10 +26,10 @@ def test_the_last_words_of_an_agent_cost_no_more_than_they_are(tmp_path):
     with (tmp_path / "stdout").open("wb") as file:
         file.truncate(200_000_000)
         file.seek(0, 2)
-        file.write(b"x" * TAIL)
+        file.write(b"x" * TAIL_CHARACTERS)
     tracemalloc.start()
     try:
-        assert process.last_words == "x" * TAIL
+        assert process.last_output == "x" * TAIL_CHARACTERS
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
@@ -39,9 +39,9 @@ def test_half_a_secret_is_not_kept_where_the_last_words_begin(tmp_path):
     hide("canaryQ7x9Zp42mNw")
     process = AgentProcess(["true"], folder=tmp_path, env={}, cwd=tmp_path)
     (tmp_path / "stdout").touch()
-    (tmp_path / "stderr").write_text("canaryQ7x9Zp42mNw" + "y" * (TAIL - 8))
-    assert "42mNw" not in process.last_words
-    assert process.last_words.endswith("y" * (TAIL - 10))
+    (tmp_path / "stderr").write_text("canaryQ7x9Zp42mNw" + "y" * (TAIL_CHARACTERS - 8))
+    assert "42mNw" not in process.last_output
+    assert process.last_output.endswith("y" * (TAIL_CHARACTERS - 10))
 
 
 async def content(t, episodes):

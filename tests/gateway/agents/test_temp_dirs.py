@@ -182,7 +182,7 @@ while True:
 
 
 async def folder_of(key: TrajectoryKey) -> Path:
-    async with temp_dirs.scratch_of(key) as folder:
+    async with temp_dirs.trajectory_folder(key) as folder:
         assert list(folder.iterdir()) == []
         (folder / WORKING).mkdir()
         (folder / WORKING / "left").write_text("x")

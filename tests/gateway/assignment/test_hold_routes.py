@@ -14,7 +14,7 @@ from holdfast.gateway.address import Address
 from holdfast.gateway.assignment.hold_routes import OutsideHold
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.server import Gateway
-from holdfast.gateway.weight_hold import CallGate
+from holdfast.gateway.weight_hold import CallHolds
 from holdfast.gateway.wires.all import WIRES
 from holdfast.gateway.workers.peers import Peers, WorkerPlace
 from holdfast.testing import FakeEngine
@@ -158,7 +158,7 @@ def test_only_the_token_holds_and_releases():
 
 
 def is_held(worker) -> bool:
-    return bool(worker._gateway._gate.gauges["holding"])
+    return bool(worker._gateway.holds.gauges["holding"])
 
 
 def test_whichever_worker_is_asked_all_of_them_hold_and_release(tmp_path):
@@ -250,7 +250,7 @@ NO_TEXT = b'{"\xff": 1}'
 )
 def test_a_body_that_is_no_text_is_refused(path, sent):
     async def body():
-        outside = OutsideHold(lambda seconds: CallGate().hold(seconds), peers=None)
+        outside = OutsideHold(lambda seconds: CallHolds().hold(seconds), peers=None)
         async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
             reply = await exchange(counter.port, raw_post(path, sent, binding))
             assert reply.status == 400, reply.body
@@ -323,14 +323,14 @@ def kill_all_at_once(outpost: Outpost) -> None:
 
 def test_an_order_that_cannot_be_kept_is_obeyed_and_it_is_said(tmp_path, caplog):
     async def body():
-        gate = CallGate()
+        holds = CallHolds()
         peers = Peers(WorkerPlace(str(tmp_path / "gone"), 0, 1), GatewayLimits())
-        outside = OutsideHold(gate.hold, peers=peers)
+        outside = OutsideHold(holds.hold, peers=peers)
         async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
             reply = await exchange(counter.port, raw_post("/hold", {"seconds": 60}, binding))
             assert (reply.status, reply.json["workers"]) == (200, 1)
-            assert gate.gauges["holding"]
-        gate.open()
+            assert holds.gauges["holding"]
+        holds.close()
 
     asyncio.run(body())
     assert "a hold is not kept" in caplog.text

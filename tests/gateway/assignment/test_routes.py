@@ -159,7 +159,7 @@ async def key_of_a_gateway_that_died(play: Play) -> str:
     async with Gateway(WIRES, keys=KEYS) as gateway:
         trajectory = AgentTrajectory(await play.session())
         key = gateway.bind(trajectory).key
-        await trajectory.session.begin()  # As before a key is sent.
+        await trajectory.session.log.start_attempt()  # As before a key is sent.
         return key
 
 

@@ -28,7 +28,7 @@ FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 class OrderedPlay(Play):
     async def session(self, **options):
         session = await super().session(**options)
-        session.voice = type(session.voice)(session.voice.policy, AsSent())
+        session.speaker = type(session.speaker)(session.speaker.policy, AsSent())
         return session
 
 

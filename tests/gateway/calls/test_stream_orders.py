@@ -28,9 +28,9 @@ def test_a_reply_that_was_cut_is_told_whole_to_whoever_asks_in_another_order(
         asked = {"model": "m", **SHOWN[CHAT], "stream": True}
         async with streaming(engine, held(50)) as (counter, trajectory, binding):
             if as_sent:
-                voice = trajectory.session.voice
+                voice = trajectory.session.speaker
                 counter.play.renderer = AsSent()
-                trajectory.session.voice = type(voice)(voice.policy, AsSent())
+                trajectory.session.speaker = type(voice)(voice.policy, AsSent())
             async with Connection(counter.port, post(CHAT, asked, binding)) as connection:
                 await connection.said()
             counter.gateway.release(binding)

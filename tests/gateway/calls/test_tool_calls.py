@@ -283,7 +283,7 @@ def test_a_tool_that_breaks_ends_the_attempt_and_an_idempotent_one_is_run_again(
         told = await call(counter, binding, "look_up", {"word": "fire"})
         assert (told.status, told.json["error"]["code"]) == (503, "environment")
         assert trajectory.broken.is_set()
-        assert isinstance(trajectory.session.broken, EnvironmentBroken)
+        assert isinstance(trajectory.session.state.broken, EnvironmentBroken)
         async with again(counter, shop) as (_, binding):
             await call(counter, binding, "look_up", {"word": "fire"})
         assert shop.did == ["look_up fire"] * 2
@@ -362,7 +362,7 @@ def test_an_agent_that_goes_on_from_a_later_state_makes_other_calls_than_those_b
         async with counter.attempt() as (later, binding):
             later.offer(_checked(shop), standing=standing)
             for path in standing:
-                later.session.visit(path)
+                later.session.log.keep(path)
             found = [
                 (await call(counter, binding, "pay", {"amount": 1}, **headers)).json["content"]
                 for headers in ({}, named, {})

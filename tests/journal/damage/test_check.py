@@ -25,6 +25,7 @@ from holdfast.records.step import (
 )
 from holdfast.records.trajectory import Status
 from support.records import (
+    consuming,
     finished,
     generated,
     joined,
@@ -77,8 +78,9 @@ def test_a_whole_journal_is_clean_and_counted(tmp_path: Path) -> None:
         await settle(journal, claims[0])
         await journal.append(claims[1].open[0], values(1, 2, 3), status=Status.RUNNING)
         await journal.put_blob(b"one")
-        await journal.next_batch(run, "trainer", 1, groups=1)
-        await journal.commit(run, "trainer", 1)
+        trainer = await consuming(journal, run)
+        await journal.next_batch(trainer, 1, groups=1)
+        await journal.commit(trainer, 1)
         await journal.create_run(spec("other"), make_tasks("c"))
         await journal.close()
 
@@ -195,12 +197,21 @@ DAMAGES = {
     "trajectory 1: 2 records of a trajectory that is not there": "DELETE FROM trajectories",
     "?/0/0: belongs to no run": "UPDATE trajectories SET run = 7",
     "consumer trainer, step 1: task 0 of run run was delivered before": (
-        "INSERT INTO deliveries VALUES (1, 'trainer', 0, 1, 0)"
+        "INSERT INTO deliveries VALUES (1, 0, 'trainer', 1, 1, 1, 0, '')"
     ),
     "consumer trainer, step 1: the 1 groups of its batch": (
-        "INSERT INTO deliveries VALUES (1, 'trainer', 0, 1, 3)"
+        "INSERT INTO deliveries VALUES (1, 0, 'trainer', 1, 1, 1, 3, '')"
     ),
-    "consumer trainer: its commit in run 7": "INSERT INTO consumers VALUES (7, 'trainer', 1)",
+    "consumer trainer: its entry for task 0 of run 1 makes no sense": (
+        "INSERT INTO deliveries VALUES (1, 0, 'trainer', 9, 1, 1, 0, '')"
+    ),
+    "consumer trainer: its commit in run 7": (
+        "INSERT INTO consumers VALUES (7, 'trainer', 1, 0, 0, '', 0, '', '', 0, '', 0, 0)"
+    ),
+    "run 1: its 1 weight versions": "INSERT INTO versions VALUES (1, 2, 'v', 1, 'digest')",
+    "run 7: takes tasks, and is not there": "INSERT INTO streams VALUES (7)",
+    "file, task_groups: does not count what is there, in run 1": "DELETE FROM task_groups",
+    "file, totals: does not count what is there, in run 1": "UPDATE totals SET settled = 1",
 }
 
 
@@ -228,7 +239,12 @@ def test_a_delivery_of_an_index_that_lost_its_row_is_found(tmp_path: Path) -> No
     """Without its unique index nothing stops a second delivery; the check looks at the rows."""
     path = tmp_path / "journal.db"
     log(path, [started(), finished()], status=Status.COMPLETED, settled=True)
-    sql(path, "CREATE TABLE twice AS SELECT 1 run, 'x' consumer, 0 task, 1 step, 0 place")
+    sql(
+        path,
+        "CREATE TABLE twice AS SELECT 1 run, 'x' consumer, 0 task, 1 step, 0 place, 1 state, "
+        "1 settled, '' reason",
+    )
+    sql(path, "DROP TRIGGER trajectories_reopened")  # It names the table that is renamed.
     sql(path, "DROP TABLE deliveries")
     sql(path, "ALTER TABLE twice RENAME TO deliveries")
     sql(path, "INSERT INTO deliveries SELECT * FROM deliveries")

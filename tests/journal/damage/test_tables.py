@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.damage.check import check, repair
+from holdfast.journal.journal import Batch
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.sqlite.schema import PAGE_SIZE, JournalDamaged
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
-from support.records import joined, ready, settle, sql, started, values
+from support.records import consuming, joined, ready, settle, sql, started, values
 
 NO_TEXT = "CAST(x'ff41' AS TEXT)"
 NAMES = [f"task{number}" for number in range(8)]
@@ -34,7 +35,9 @@ def path(tmp_path: Path) -> Path:
         for claim in claims[1::2]:
             for lease in claim.open:
                 await journal.append(lease, [started(), *values(1, 2)], status=Status.RUNNING)
-        await journal.next_batch(run, "trainer", 1, groups=1)
+        trainer = await consuming(journal, run)
+        await journal.next_batch(trainer, 1, groups=1)
+        await journal.unsubscribe(trainer)
         await journal.leave(worker)
         await journal.close()
 
@@ -221,12 +224,16 @@ def test_a_task_under_another_name_is_found_and_gets_its_own_back(
     assert everything(path) == good
 
 
+async def _next_batch(journal: SqliteJournal, run: Run) -> Batch:
+    return await journal.next_batch(await consuming(journal, run), 1, groups=1)
+
+
 READS: dict[str, Read] = {
     "find_run": lambda journal, run: journal.find_run(run.spec.name),
     "runs": lambda journal, run: journal.runs(),
     "tasks": lambda journal, run: journal.tasks(run),
     "trajectories": lambda journal, run: journal.trajectories(run),
-    "next_batch": lambda journal, run: journal.next_batch(run, "trainer", 1, groups=1),
+    "next_batch": lambda journal, run: _next_batch(journal, run),
 }
 UNDECODABLE = [
     ("UPDATE runs SET spec = CAST(replace(spec, 'model', x'6d6f6465ff') AS BLOB)", "find_run"),

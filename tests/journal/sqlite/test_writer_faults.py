@@ -12,7 +12,7 @@ from holdfast.records.errors import JournalError, JournalFull, LeaseLost
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status
 from holdfast.testing.faulty_journal import DISK_FULL, FaultyConnections, When
-from support.records import files_open, joined, make_tasks, ready, spec, value, values
+from support.records import consuming, files_open, joined, make_tasks, ready, spec, value, values
 
 WHENS = (When.BEFORE, When.AFTER)
 
@@ -73,7 +73,9 @@ async def _work(journal: SqliteJournal, ledger: Ledger) -> None:
     for lease in leases[:2]:
         await journal.append(lease, [], status=Status.RUNNING, settled=False)
     await journal.heartbeat(worker)
-    await journal.next_batch(run, "trainer", 1, groups=1)
+    trainer = await consuming(journal, run)
+    await journal.next_batch(trainer, 1, groups=1)
+    await journal.unsubscribe(trainer)
     await journal.leave(worker)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.rollout.code import files as code_files
-from holdfast.rollout.code.source import canonical, parsed
+from holdfast.rollout.code.source import canonical, parse
 from holdfast.rollout.processors.agent import AgentRolloutProcessor
 from holdfast.rollout.processors.processor import fingerprint_of, fingerprinted
 from holdfast.rollout.tools.tool import Tool
@@ -241,8 +241,8 @@ def test_the_digests_that_are_recorded_stay_the_same() -> None:
         "async def f(a, /, *b, c=b'x', **d):\n    global g, h\n"
         "    return f'{a!r:>{b}}' if c else ...\n"
     )
-    assert hashlib.sha256(canonical(parsed(text.encode()))).hexdigest()[:12] == "d0286ec08a34"
-    assert hashlib.sha256(canonical(parsed(b"a = \n"))).hexdigest()[:12] == "1c8e5a28eb46"
+    assert hashlib.sha256(canonical(parse(text.encode()))).hexdigest()[:12] == "d0286ec08a34"
+    assert hashlib.sha256(canonical(parse(b"a = \n"))).hexdigest()[:12] == "1c8e5a28eb46"
 
 
 def test_a_module_without_a_file_leaves_the_others_in(
@@ -371,7 +371,7 @@ def test_a_large_file_counts_by_its_bytes_and_is_not_parsed(
     large = f"A = '{'x' * 1_000_000}'\n"
     read: list[bytes] = []
     monkeypatch.setattr(
-        code_files, "parsed", lambda text, *, keep: read.append(text) or parsed(text, keep=keep)
+        code_files, "parsed", lambda text, *, keep: read.append(text) or parse(text, keep=keep)
     )
     assert project.changed(solve, helper=large)
     assert project.changed(solve, helper=large.replace("x'", "y'"))

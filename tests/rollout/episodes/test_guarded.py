@@ -35,7 +35,7 @@ def test_an_environment_that_cannot_be_closed_is_recorded_and_harms_nothing():
     async def rollout(t):
         episode = await play_three(t, lambda: Broken("close"))
         await episode.close()
-        return episode.total_reward, t._session.afterwards
+        return episode.total_reward, t._session.state.closing_records
 
     reward, (failed,) = perform(play, rollout)
     assert reward == 6.0

@@ -104,7 +104,7 @@ def test_a_check_of_the_journal_names_a_snapshot_that_is_missing(tmp_path):
 
 
 def test_a_snapshot_that_is_too_large_fails_its_own_trajectory_only(monkeypatch):
-    monkeypatch.setattr(guarded, "MAX_SNAPSHOT", 1000)
+    monkeypatch.setattr(guarded, "MAX_SNAPSHOT_BYTES", 1000)
 
     class Large(Counter):
         def snapshot(self):

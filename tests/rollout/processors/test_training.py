@@ -119,7 +119,7 @@ def test_params_that_make_no_sense_are_refused_at_construction(params, why):
 )
 def test_a_row_whose_params_make_no_sense_fails_before_anything_is_sampled(params, why):
     with pytest.raises(ValueError, match=why):
-        answered(task=with_params(**params), completion_params={"model": "oracle", "n": 1})
+        answered(task=with_params(**params))
 
 
 def test_params_of_a_row_that_are_no_object_are_refused():
@@ -129,8 +129,8 @@ def test_params_of_a_row_that_are_no_object_are_refused():
 
 
 def test_a_run_that_names_no_model_is_refused():
-    with pytest.raises(ValueError, match="no completion params name a model"):
-        answered(completion_params={})
+    with pytest.raises(ValueError, match="the model's name is empty"):
+        answered(model="")
 
 
 def test_one_bad_row_of_a_call_is_one_failed_task():
@@ -138,7 +138,13 @@ def test_one_bad_row_of_a_call_is_one_failed_task():
 
     async def main():
         session = await play.session()
-        config = RolloutConfig("oracle", Sampling(), lambda task: Rollout(session))
+
+        def opened(task):
+            t = Rollout(session)
+            t.task = task
+            return t
+
+        config = RolloutConfig("oracle", Sampling(), opened)
         bad, good = TrainingRolloutProcessor()([with_params(n=0), play.task], config)
         return await asyncio.gather(bad, good, return_exceptions=True)
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.rollout.replay import divergence
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from support.rollout.kills import ended
 from support.rollout.stage import call
 
@@ -98,7 +98,7 @@ def test_a_huge_call_is_told_by_its_ends():
 def test_messages_are_told_where_no_tokens_stand_for_them():
     async def asking(t, words):
         t.add("the same", words)
-        await t.generate(voice=Voice(t.voice.policy, MessagesOnly()))
+        await t.generate(speaker=Speaker(t.speaker.policy, MessagesOnly()))
 
     async def check():
         before = await ended(lambda t: asking(t, "red"))

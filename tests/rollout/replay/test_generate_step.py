@@ -11,7 +11,7 @@ from holdfast.records.sampling import Sampling, schema_text
 from holdfast.rollout.processors.processor import completion_params_of
 from holdfast.rollout.processors.training import TrainingRolloutProcessor, read_params
 from holdfast.rollout.replay.prompt import Stream
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from support.rollout.renderers import Thinking
 from support.rollout.stage import Oracle, Play
 from support.rollout.training import answered, with_params
@@ -92,13 +92,13 @@ def test_an_effort_that_the_renderer_cannot_write_is_refused_before_anything_is_
 
 def test_an_effort_is_in_the_prompt_and_another_one_breaks_the_stream_visibly():
     async def rollout(t):
-        voice = Voice(t.voice.policy, Thinking())
+        speaker = Speaker(t.speaker.policy, Thinking())
         t.add("go")
-        await t.generate(voice=voice, reasoning_effort="low")
+        await t.generate(speaker=speaker, reasoning_effort="low")
         t.add("on")
-        await t.generate(voice=voice, reasoning_effort="low")
+        await t.generate(speaker=speaker, reasoning_effort="low")
         t.add("on")
-        await t.generate(voice=voice, reasoning_effort="high")
+        await t.generate(speaker=speaker, reasoning_effort="high")
 
     play = played(rollout)
     history = asyncio.run(play.history())
@@ -114,14 +114,14 @@ def test_an_effort_is_in_the_prompt_and_another_one_breaks_the_stream_visibly():
 def test_a_stream_that_is_read_from_the_record_knows_its_effort():
     async def rollout(t):
         t.add("go")
-        await t.generate(voice=Voice(t.voice.policy, Thinking()), reasoning_effort="low")
+        await t.generate(speaker=Speaker(t.speaker.policy, Thinking()), reasoning_effort="low")
 
     play = played(rollout)
     history = asyncio.run(play.history())
     (step,) = history.generations
     said = [*play.task.messages, step.message]
     for effort, why in (("low", ""), ("high", "the reasoning effort was changed")):
-        stream = Stream.standing(stream_of(history, step.path), step, said, ())
+        stream = Stream.after(stream_of(history, step.path), step, said, ())
         sampling = Sampling(reasoning_effort=effort)
         prompt = stream.next_prompt(said, (), renderer=Thinking(effort), sampling=sampling)
         assert prompt.prefix_break == why

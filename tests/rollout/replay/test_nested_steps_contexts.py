@@ -6,7 +6,7 @@ import gc
 import weakref
 
 import holdfast
-from holdfast.rollout.replay.nested_steps import Inside, is_inside
+from holdfast.rollout.replay.nested_steps import StepScope, is_in_step
 from support.engine.yard import Yard, turn
 from support.rollout.stage import call
 
@@ -31,27 +31,31 @@ def test_a_context_that_outlives_its_attempt_keeps_nothing_of_it():
     assert [session() for session in sessions] == [None, None]
 
 
-class Session:
-    def runs(self, path):
+class Log:
+    def mark_running(self, path):
         pass
 
     async def cut_below(self, path):
         pass
 
 
+class Session:
+    log = Log()
+
+
 def test_a_coroutine_that_is_closed_elsewhere_changes_nothing_there():
     mine, other = Session(), Session()
 
     async def unfinished():
-        async with Inside(other, "0"):
+        async with StepScope(other, "0"):
             await asyncio.sleep(60)
 
     async def main():
         job = contextvars.Context().run(asyncio.create_task, unfinished())
         await asyncio.sleep(0)
-        async with Inside(mine, "3"):
+        async with StepScope(mine, "3"):
             job.get_coro().close()
-            return is_inside(mine), job
+            return is_in_step(mine), job
 
     async def ended():
         inside, job = await main()

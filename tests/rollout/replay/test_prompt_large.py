@@ -49,7 +49,7 @@ class Watched(ByteRenderer):
 
 async def session_with(renderer: ByteRenderer, name: str = "t") -> Session:
     session = await Play(task=Task(id=name, messages=())).session()
-    session.voice = structs.replace(session.voice, renderer=renderer)
+    session.speaker = structs.replace(session.speaker, renderer=renderer)
     return session
 
 

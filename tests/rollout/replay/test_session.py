@@ -7,7 +7,7 @@ import pytest
 from holdfast.journal import open_journal
 from holdfast.records.errors import Diverged, RunStopped
 from holdfast.records.sampling import Sampling
-from holdfast.rollout.replay.session import OnDivergence
+from holdfast.rollout.replay.run_context import OnDivergence
 from support.rollout.stage import Oracle, Play, call
 
 
@@ -146,7 +146,7 @@ def test_a_rollout_that_ends_before_its_recorded_steps_forks_there():
         t = Rollout(session)
         t.add("go")
         await t.generate()
-        await session.cut_unvisited()
+        await session.log.cut_untaken()
         return await play.history()
 
     history = asyncio.run(shorter())
@@ -231,7 +231,7 @@ def test_a_failing_branch_ends_its_siblings_and_keeps_its_error_and_cause():
         try:
             await Rollout(session).branch(slow, bad)
         except KeyError as error:
-            return error, session.step_of(error), len(asyncio.all_tasks())
+            return error, session.state.step_of(error), len(asyncio.all_tasks())
 
     error, step, tasks = asyncio.run(main())
     assert isinstance(error.__cause__, ValueError)

@@ -62,7 +62,9 @@ def test_a_call_that_takes_too_long_is_told_and_left_behind():
 
 
 def test_a_call_that_was_given_up_before_it_began_is_never_made(monkeypatch):
-    monkeypatch.setattr("holdfast.rollout.threads.pool.PATIENCE", 600.0)  # There is but one thread.
+    monkeypatch.setattr(
+        "holdfast.rollout.threads.pool.PATIENCE_SECONDS", 600.0
+    )  # There is but one thread.
     pool, release, made = DaemonThreads("given up"), threading.Event(), []
 
     async def main():

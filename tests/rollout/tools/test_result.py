@@ -11,7 +11,7 @@ from support.rollout.stage import Play, call
 
 
 def shown(value: object, **options) -> str:
-    return Tool(lambda: value, name="gives", **options).shown(value)
+    return Tool(lambda: value, name="gives", **options).render_result(value)
 
 
 def cyclic_list() -> list:

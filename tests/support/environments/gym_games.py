@@ -53,7 +53,7 @@ async def attempt(play: Play, rollout, **options) -> object:
     try:
         return await rollout(Rollout(session))
     finally:
-        await session.close_episodes()
+        await session.episodes.close()
 
 
 def player(make, *, dropped_after: int = -1, seen=None):

@@ -5,9 +5,11 @@ import socket
 from contextlib import asynccontextmanager
 
 import msgspec
+from msgspec import structs
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.server import Binding, Gateway
+from holdfast.gateway.weight_hold import HoldablePolicy
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.message import user
 from holdfast.records.task import Task
@@ -36,11 +38,13 @@ class Counter:
     async def attempt(self):
         """Bound, as each attempt is."""
         session = await self.play.session(sample=self.sample)
+        policy = HoldablePolicy(session.speaker.policy, self.gateway.holds)
+        session.speaker = structs.replace(session.speaker, policy=policy)
         trajectory = AgentTrajectory(session)
         binding = self.gateway.bind(trajectory)
         try:
             yield trajectory, binding
-            await session.cut_unvisited()
+            await session.log.cut_untaken()
         finally:
             self.gateway.release(binding)
             await trajectory.aclose()

@@ -31,7 +31,7 @@ async def engine_behind(dialect="vllm", **options):
                 counter = Counter(gateway, play)
                 async with counter.attempt() as (trajectory, binding):
                     if not policy.has_tokens:
-                        trajectory.session.voice = Voice(policy, MessagesOnly())
+                        trajectory.session.speaker = Voice(policy, MessagesOnly())
                     yield engine, counter, binding
         finally:
             await policy.aclose()

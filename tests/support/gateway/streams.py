@@ -39,7 +39,7 @@ class StreamPlay(Play):
 
     async def session(self, **options):
         session = await super().session(partial_tokens=self.partial_tokens, **options)
-        session.voice = type(session.voice)(session.voice.policy, self.renderer)
+        session.speaker = type(session.speaker)(session.speaker.policy, self.renderer)
         return session
 
 

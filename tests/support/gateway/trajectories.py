@@ -21,7 +21,7 @@ async def attempt(play: Play):
     trajectory = AgentTrajectory(session)
     try:
         yield trajectory
-        await session.cut_unvisited()
+        await session.log.cut_untaken()
     finally:
         await trajectory.aclose()
 

@@ -28,13 +28,13 @@ async def ended(rollout, records: list[Record] | None = None, **options) -> Ende
     if records:
         await play.journal.append(lease, records)
     session = await play.session(**options)
-    await session.restart_if_interrupted()
+    await session.log.restart_if_interrupted()
     try:
         found = await rollout(Rollout(session))
-        await session.cut_unvisited()
-        await session.append()
+        await session.log.cut_untaken()
+        await session.log.append()
     finally:
-        await session.close_episodes()
+        await session.episodes.close()
     return Ended(play, found, list(await play.journal.history(lease.id)))
 
 

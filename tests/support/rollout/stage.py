@@ -1,5 +1,6 @@
 """A stage for rollouts: a policy that answers from a script, and one trajectory to perform on."""
 
+import asyncio
 import inspect
 from array import array
 from collections.abc import Callable
@@ -13,12 +14,16 @@ from holdfast.records.history import History
 from holdfast.records.message import FunctionCall, ToolCall, user
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import AttemptStarted, VersionSpan
+from holdfast.records.step import VersionSpan
 from holdfast.records.task import Task
 from holdfast.records.tokens import pack_ids, pack_logprobs
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.replay.session import OnDivergence, Session
+from holdfast.rollout.replay.run_context import OnDivergence, RunContext
+from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.speaker import Speaker
 from support.records import joined
+
+DEFAULT_SAMPLING = Sampling()
 
 
 class Oracle:
@@ -64,6 +69,17 @@ def text_of(prompt: "array[int]") -> str:
     return bytes(token for token in prompt if token < 256).decode()
 
 
+class StopWhen(asyncio.Event):
+    """Set as soon as `condition` says so."""
+
+    def __init__(self, condition: Callable[[], bool]):
+        super().__init__()
+        self._condition = condition
+
+    def is_set(self) -> bool:
+        return self._condition()
+
+
 class Play:
     """One trajectory, performed as often as a test likes: each time as a resumed process would."""
 
@@ -75,20 +91,24 @@ class Play:
         task: Task | None = None,
         samples: int = 1,
         seed: int | None = 1,
+        model: str = "oracle",
     ):
         self.oracle = oracle or Oracle()
         self.journal = journal or MemoryJournal()
         self.task = task or Task(id="t", messages=(user("do it"),))
         self.samples = samples
         self.seed = seed
+        self.model = model
         self.leases: list[Lease] = []
+
+    def spec(self, sampling: Sampling = DEFAULT_SAMPLING) -> RunSpec:
+        return RunSpec(
+            "run", self.samples, self.model, sampling, self.seed, "solve", "", "bytes", "tasks"
+        )
 
     async def lease(self, sample: int = 0) -> Lease:
         if not self.leases:
-            spec = RunSpec(
-                "run", self.samples, "oracle", Sampling(), self.seed, "solve", "", "bytes", "tasks"
-            )
-            run = await self.journal.create_run(spec, [self.task])
+            run = await self.journal.create_run(self.spec(), [self.task])
             (claim,) = await self.journal.claim(await joined(self.journal, run), groups=1)
             self.leases = claim.open
         return self.leases[sample]
@@ -106,30 +126,26 @@ class Play:
         partial_tokens: int = 0,
         clock: Clock | None = None,
     ) -> Session:
-        history, clock = await self.history(sample), clock or SystemClock()
-        return Session(
-            task=self.task,
-            lease=await self.lease(sample),
-            history=history,
+        context = RunContext(
+            spec=self.spec(sampling or DEFAULT_SAMPLING),
             journal=self.journal,
-            policy=self.oracle,
-            renderer=ByteRenderer(),
-            sampling=sampling or Sampling(),
-            seed=self.seed,
-            clock=clock,
+            speaker=Speaker(self.oracle, ByteRenderer()),
+            clock=clock or SystemClock(),
+            worker="worker",
             on_divergence=on_divergence,
-            stopping=stopping,
+            stop=StopWhen(stopping),
             partial_tokens=partial_tokens,
-            prelude=(AttemptStarted(len(history.attempts) + 1, "worker", clock.now()),),
         )
+        history = await self.history(sample)
+        return Session(context, await self.lease(sample), self.task, history)
 
     async def perform(self, rollout, **options) -> object:
         session = await self.session(**options)
-        await session.restart_if_interrupted()
+        await session.log.restart_if_interrupted()
         try:
             return await rollout(Rollout(session))
         finally:
-            await session.close_episodes()
+            await session.episodes.close()
 
 
 def call(name: str, arguments: str = "{}", *, call_id: str = "call_1") -> ToolCall:

@@ -5,8 +5,7 @@ import asyncio
 from holdfast.records.message import user
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
-from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.processor import RolloutConfig
+from holdfast.rollout.processors.rows_adapter import start_rollout
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from support.rollout.stage import Oracle, Play
 
@@ -16,21 +15,17 @@ def answered(
     task: Task | None = None,
     *,
     sampling: Sampling | None = None,
-    **config: object,
+    model: str = "oracle",
 ) -> Oracle:
     """One row through the processor, as the engine drives it."""
-    play = Play(task=task)
+    play = Play(task=task, model=model)
 
     async def main() -> None:
         session = await play.session(sampling=sampling)
-        given = RolloutConfig(
-            "oracle", sampling or Sampling(), lambda task: Rollout(session), **config
-        )
         made = processor or TrainingRolloutProcessor()
         await made.setup()
         try:
-            (job,) = made([play.task], given)
-            await job
+            await (await start_rollout(made, session))
         finally:
             await made.acleanup()
 

@@ -8,13 +8,14 @@ bound, and everything else that can be wrong is checked, before the run is opene
 import argparse
 import os
 import ssl
-import sys
 from pathlib import Path
 
 from holdfast.cli.commands import gateway_workers
 from holdfast.cli.commands import run as running
 from holdfast.cli.setup.user_code import load_module, scorer_in, split
 from holdfast.cli.terminal.gateway_log import log_to
+from holdfast.cli.terminal.text import notify
+from holdfast.engine.run_plan import NO_CODE
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.gateway import address
 from holdfast.gateway.address import Address
@@ -38,7 +39,7 @@ class _TellingProcessor(ExternalRolloutProcessor):
 
     async def setup(self) -> None:
         await super().setup()
-        gateway_workers.tell(gateway_workers.found_at(self.url))
+        notify(gateway_workers.found_at(self.url))
 
 
 class _WorkerProcessor(ExternalRolloutProcessor):
@@ -65,32 +66,32 @@ def gateway(args: argparse.Namespace) -> int:
             on_refused=args.on_refused,
             place=None if role is None else role.place,
         )
-        work = _work(args, processor)
-        work.quiet = role is not None
+        work = _work(args, processor, quiet=role is not None)
         log_to(args.log, worker=None if role is None else role.place.index)
         if args.workers > 1:
             return gateway_workers.go(args, work, at)
         return running.go(args, work)
 
 
-def _work(args: argparse.Namespace, processor: ExternalRolloutProcessor) -> running.Work:
+def _work(
+    args: argparse.Namespace, processor: ExternalRolloutProcessor, *, quiet: bool
+) -> running.Work:
     tasks = running.tasks_of(args)
     scorer = None
     if args.scorer is not None:
         file, name = split(args.scorer)
         scorer = scorer_in(load_module(file), file, name)
-    work = running.work_of(
+    plan = running.plan_of(
         args,
         tasks=tasks,
         processor=processor,
         rollout=(_rollout(args), None),
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
-        scorer_name=("", None)
-        if scorer is None
-        else fingerprinted(scorer, module=load_module(file)),
+        scorer_code=NO_CODE if scorer is None else fingerprinted(scorer, module=load_module(file)),
     )
-    work.on_open = lambda journal, run: processor.attach(journal, run, secret=_secret(args))
-    return work
+    return running.Work(
+        plan, lambda journal, run: processor.attach(journal, run, secret=_secret(args)), quiet
+    )
 
 
 def _rollout(args: argparse.Namespace) -> str:
@@ -126,8 +127,7 @@ def _ignored(args: argparse.Namespace) -> tuple[str, ...]:
 def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
     if args.tls_cert is None and args.tls_key is None:
         if not address.is_loopback(args.host) and args.as_worker is None:
-            words = "without --tls-cert, the token and all keys cross the network readable to all"
-            print(f"holdfast: {words}", file=sys.stderr)
+            notify("without --tls-cert, the token and all keys cross the network readable to all")
         return None
     if args.tls_cert is None or args.tls_key is None:
         given, missing = "--tls-cert", "--tls-key"

@@ -15,18 +15,19 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from holdfast.cli.commands import run as running
-from holdfast.cli.setup.connect import connected
-from holdfast.cli.setup.journals import opened
+from holdfast.cli.setup.connect import connect_command
+from holdfast.cli.setup.journals import open_command_run
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import last_word
-from holdfast.cli.terminal.text import one_line
+from holdfast.cli.terminal.text import notify
 from holdfast.engine.engine import Ending
 from holdfast.engine.progress import WatchedProgress
 from holdfast.engine.report import build
+from holdfast.engine.run_plan import RunPlan
 from holdfast.gateway.address import Address, advertised
 from holdfast.gateway.agents.temp_dirs import scratch
 from holdfast.gateway.workers.peers import WorkerPlace
@@ -34,6 +35,7 @@ from holdfast.gateway.workers.supervisor import Supervisor
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
 from holdfast.journal.process import this_process
+from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.records.errors import HoldfastError, JournalError
 from holdfast.records.redaction import redact
 from holdfast.records.run import Run
@@ -60,10 +62,6 @@ class WorkerRole(Struct, frozen=True):
 
     place: WorkerPlace
     sock: socket.socket
-
-
-def tell(line: str) -> None:
-    print(f"holdfast: {one_line(redact(line))}", file=sys.stderr, flush=True)
 
 
 def found_at(url: str) -> str:
@@ -100,23 +98,23 @@ class _Supervision:
         for number in _CODES:
             loop.add_signal_handler(number, self._handle, number)
         args = self._args
-        async with connected(args) as connection:
-            policy = connection.policy
-            name = connection.renderer.name
-            self._work.spec = structs.replace(self._work.spec, model=policy.model, renderer=name)
-            running.tell_caveats(policy, self._work)
-            run = await self._opened()
+        async with connect_command(args) as connection:
+            plan = self._work.plan.bind(connection)
+            plan.report_caveats(connection)
+            run = await self._open(plan)
             self._resume = f"\nto go on: {redact(running.resume_command(run))}"
+            policy = connection.policy
+            assert isinstance(policy, EnginePolicy), "it is at an address"
             urls = args.policy or [endpoint.url for endpoint in policy.endpoints]
             fatal = await self._supervise(run, {"policy": urls, "model": policy.model})
         return await self._reported(run, fatal)
 
-    async def _opened(self) -> Run:
-        """What may be done once only, however many workers there are."""
-        args, work = self._args, self._work
+    async def _open(self, plan: RunPlan) -> Run:
+        """Does what may be done once only, however many workers there are."""
+        args = self._args
         journal = open_journal(args.journal)
         try:
-            run = await opened(args, journal, work.spec, work.tasks)
+            run = await open_command_run(args, journal, plan)
             worker = await journal.join(
                 run, this_process(), lease_seconds=args.lease, share=args.join
             )
@@ -143,10 +141,10 @@ class _Supervision:
                 lambda index: self._command(run, str(folder), index, changed),
                 count=args.workers,
                 inherited=[sock.fileno()],
-                tell=tell,
+                tell=notify,
                 grace=args.grace + args.drain + LAST_SECONDS,
             )
-            tell(f"{found_at(url)} ({args.workers} workers)")
+            notify(f"{found_at(url)} ({args.workers} workers)")
             async with self._in_time(), self._displayed(run):
                 try:
                     ended = await self._supervisor.work()
@@ -164,7 +162,7 @@ class _Supervision:
         assert sock is not None, "it listens already"
         # Of few trajectories, the first worker is not to take all; of many, none is open beyond the
         # concurrency of all together.
-        at_once = min(args.concurrency, len(self._work.tasks) * run.spec.samples)
+        at_once = min(args.concurrency, len(self._work.plan.tasks) * run.spec.samples)
         share = max(1, at_once // args.workers + (index < at_once % args.workers))
         options = {**vars(args), **_DONE_ONCE, **changed, "run": run.spec.name}
         told = {
@@ -219,7 +217,7 @@ class _Supervision:
             last_word(f"holdfast: stopped at once{self._resume}")
             os._exit(_CODES[number])
         self._received = _CODES[number]
-        tell(f"{number.name}: finishing what is in flight; again to stop at once")
+        notify(f"{number.name}: finishing what is in flight; again to stop at once")
         self._stop(f"received {number.name}")
 
     async def _reported(self, run: Run, fatal: HoldfastError | None) -> int:
@@ -229,7 +227,7 @@ class _Supervision:
         finally:
             await journal.close()
         ending = Ending(self._stopped, (), fatal)
-        running.tell(self._args, run, report, ending)
+        running.print_report(self._args, run, report, ending)
         return running.exit_code(self._args, report, ending, self._received)
 
 

@@ -1,16 +1,25 @@
-"""`holdfast journal check`."""
+"""`holdfast journal check` and `holdfast journal ledger`."""
 
 import argparse
+import asyncio
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
+from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.exit_codes import Exit
-from holdfast.cli.terminal.text import name, print_json
+from holdfast.cli.terminal.text import print_json, visible_name
 from holdfast.engine.report import many
 from holdfast.journal.damage.check import Report, accept_loss, repair
 from holdfast.journal.damage.check import check as check_file
+from holdfast.journal.damage.finding import run_named
+from holdfast.journal.journal import GroupEnd, LedgerEntry
 from holdfast.records.errors import UsageError
+from holdfast.records.version import WeightVersion
+
+MAX_NAMED = 16
+"""Groups that are named in one line; `--json` has all."""
 
 
 def check(args: argparse.Namespace) -> int:
@@ -31,8 +40,8 @@ def check(args: argparse.Namespace) -> int:
             print(f"gave up: the journal {given_up}")
         for cut in cuts:
             print(
-                f"cut {name(cut.trajectory)} at record {cut.seq} (position {cut.position}): "
-                f"{cut.reason}; {many(cut.lost, 'record')} set aside"
+                f"cut {visible_name(cut.trajectory)} at record {cut.seq} (position "
+                f"{cut.position}): {cut.reason}; {many(cut.lost, 'record')} set aside"
             )
         print(_text(path, report))
     return Exit.CORRUPT if report.findings else Exit.OK
@@ -46,7 +55,7 @@ def _text(path: Path, report: Report) -> str:
     }
     told = ", ".join(many(value, _one(field)) for field, value in counts.items())
     lines = [f"{path}: {told}"]
-    lines += [f"  {name(str(one))}" for one in report.findings]
+    lines += [f"  {visible_name(str(one))}" for one in report.findings]
     lines.append(
         "every checksum and invariant holds"
         if report.is_clean
@@ -59,3 +68,67 @@ def _text(path: Path, report: Report) -> str:
 def _one(field: str) -> str:
     """The singular."""
     return f"{field.removesuffix('ies')}y" if field.endswith("ies") else field.removesuffix("s")
+
+
+# --- the ledger
+
+
+def ledger(args: argparse.Namespace) -> int:
+    ledgers, versions = asyncio.run(_read_ledgers(args))
+    if args.json:
+        print_json({"run": args.run, "consumers": ledgers, "versions": versions})
+        return Exit.OK
+    if not ledgers:
+        print(f"nobody has consumed run {visible_name(args.run)} yet")
+    for consumer, entries in ledgers.items():
+        print(f"{visible_name(consumer)}: {_summary(entries)}")
+        for line in _table(entries):
+            print(f"  {line}")
+    if versions:
+        newest = versions[-1]
+        print(
+            f"{many(len(versions), 'weight version')}, the newest {visible_name(newest.name)} "
+            f"(step {newest.step})"
+        )
+    return Exit.OK
+
+
+async def _read_ledgers(
+    args: argparse.Namespace,
+) -> tuple[dict[str, list[LedgerEntry]], list[WeightVersion]]:
+    journal = to_read(args.journal)
+    try:
+        run = await run_named(journal, args.run)
+        consumers = await journal.consumers(run)
+        if args.consumer and args.consumer not in consumers:
+            known = ", ".join(consumers) or "none"
+            raise UsageError(f"run {args.run!r} has no consumer {args.consumer!r}; it has: {known}")
+        wanted = [args.consumer] if args.consumer else consumers
+        ledgers = {consumer: await journal.ledger(run, consumer) for consumer in wanted}
+        return ledgers, await journal.versions(run)
+    finally:
+        await journal.close()
+
+
+def _summary(entries: list[LedgerEntry]) -> str:
+    ends = Counter(entry.end for entry in entries)
+    counts = ", ".join(f"{ends[end]} {end}" for end in GroupEnd)
+    return f"{many(len(entries), 'group')}: {counts}"
+
+
+def _table(entries: list[LedgerEntry]) -> list[str]:
+    """One line for each step, and one for each reason to be dismissed or open."""
+    trained: dict[int, list[str]] = {}
+    others: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.end is GroupEnd.TRAINED:
+            trained.setdefault(entry.step or 0, []).append(entry.task)
+        else:
+            others.setdefault(f"{entry.end}, {entry.reason}", []).append(entry.task)
+    lines = [f"trained in step {step}: {_names(trained[step])}" for step in sorted(trained)]
+    return lines + [f"{what}: {_names(tasks)}" for what, tasks in sorted(others.items())]
+
+
+def _names(tasks: list[str]) -> str:
+    shown = ", ".join(visible_name(task) for task in tasks[:MAX_NAMED])
+    return shown if len(tasks) <= MAX_NAMED else f"{shown}, … ({len(tasks)})"

@@ -5,9 +5,10 @@ import asyncio
 
 import msgspec
 
-from holdfast.cli.setup.connect import api_key, check_dialect
+from holdfast.cli.setup.connect import api_key
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import one_line, print_json, visible
+from holdfast.engine.connect import check_engine
 from holdfast.policy.client.capability_check import Inspection, inspect
 from holdfast.policy.client.replicas import EnginePolicy, only_model
 from holdfast.policy.retry import RetryPolicy
@@ -36,8 +37,7 @@ async def _inspected(args: argparse.Namespace) -> Inspection:
         args.url, model, dialect=args.dialect, api_key=key, retry=ONE_TRY, patience=0.0
     )
     try:
-        await policy.check()
-        await check_dialect(args, policy)
+        await check_engine(policy, dialect=args.dialect)
         return await inspect(policy)
     finally:
         await policy.aclose()

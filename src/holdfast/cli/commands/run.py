@@ -7,14 +7,13 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import structs
 
-from holdfast.cli.setup.connect import PolicyConnection, connected
+from holdfast.cli.setup.connect import connect_command
 from holdfast.cli.setup.errors import advice, code_of, say
-from holdfast.cli.setup.journals import opened
+from holdfast.cli.setup.journals import open_command_run
 from holdfast.cli.setup.user_code import (
     load_module,
     processor_of,
@@ -27,45 +26,35 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.force_exit import Leaving
 from holdfast.cli.terminal.progress import displayed
 from holdfast.cli.terminal.signals import Signals
-from holdfast.cli.terminal.text import name as shown
-from holdfast.cli.terminal.text import one_line, print_json, visible
-from holdfast.engine.engine import Ending, Engine
-from holdfast.engine.guards.event_loop import run_to_its_end
+from holdfast.cli.terminal.text import notify, print_json, visible, visible_name
+from holdfast.engine.connect import Connection
+from holdfast.engine.engine import Ending
+from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
 from holdfast.engine.guards.orphan_tasks import ended
 from holdfast.engine.progress import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
+from holdfast.engine.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
 from holdfast.engine.scoring.scorer import Scorer
-from holdfast.engine.settings import ScoringPolicy, Settings
+from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
 from holdfast.journal import check_address, open_journal
 from holdfast.journal.journal import Journal
 from holdfast.policy.client import circuit_breaker
-from holdfast.policy.rendering.reasoning_effort import at_effort
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.redaction import redact
-from holdfast.records.run import Code, Run, RunSpec
+from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling
-from holdfast.records.task import Task, read_tasks, tasks_digest
+from holdfast.records.task import Task, read_tasks
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
-from holdfast.rollout.processors.training import samples_for
-from holdfast.rollout.replay.session import OnDivergence
-
-if TYPE_CHECKING:
-    from holdfast.policy.client.replicas import EnginePolicy
 
 
-class Work(msgspec.Struct):
+class Work(msgspec.Struct, frozen=True):
     """The command, read and checked."""
 
-    spec: RunSpec
-    """Its model and renderer are known when the policy is."""
-    settings: Settings
-    tasks: list[Task]
-    processor: RolloutProcessor
-    scorer: Scorer | None
+    plan: RunPlan
     on_open: Callable[[Journal, Run], None] | None = None
-    """Told of the run when it is opened."""
+    """Called with the run when it is opened."""
     quiet: bool = False
     """One of several processes: another one reports."""
 
@@ -78,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
 def go(args: argparse.Namespace, work: Work) -> int:
     """Works until the run is over or stopped; the exit code."""
-    return run_to_its_end(_run(args, work))
+    with fewer_collections():
+        return run_in_own_loop(_run(args, work))
 
 
 def _prints_aside(args: argparse.Namespace) -> contextlib.AbstractContextManager[object]:
@@ -93,40 +83,45 @@ def _read(args: argparse.Namespace) -> Work:
     rollout = rollout_in(module, path, name)
     scorer = scorer_in(module, path, args.scorer)
     processor = processor_of(rollout, path)
-    return work_of(
+    plan = plan_of(
         args,
         tasks=tasks,
         processor=processor,
         rollout=fingerprinted(rollout, module=module),
         scorer=None if scorer is None else Scorer(scorer),  # type: ignore[arg-type]
-        scorer_name=("", None)
+        scorer_code=NO_CODE
         if scorer is None
         else fingerprinted(scorer, module=scorer_module(path, args.scorer)),
     )
+    return Work(plan)
 
 
 def tasks_of(args: argparse.Namespace) -> list[Task]:
-    """The whole file is read: a bad line is told before a longer run comes to it."""
+    """The whole file is read: a bad line is reported before a longer run comes to it."""
     return read_tasks(Path(args.tasks))[: args.limit]
 
 
-def work_of(
+def plan_of(
     args: argparse.Namespace,
     *,
     tasks: list[Task],
     processor: RolloutProcessor,
-    rollout: tuple[str, Code | None],
+    rollout: Fingerprint,
     scorer: Scorer | None,
-    scorer_name: tuple[str, Code | None],
-) -> Work:
-    """What the options of a run say, with what it is about; code by its fingerprint."""
+    scorer_code: Fingerprint,
+) -> RunPlan:
+    """The plan that the options describe, for the tasks and code that they name."""
     check_address(args.journal)
     if Path(args.journal).is_dir():
         raise UsageError(f"journal {args.journal} is a folder; name a file")
-    spec = RunSpec(
-        name=args.run,
-        samples=samples_for(processor, args.samples),
-        model=args.model or "",
+    return plan_run(
+        args.run,
+        tasks=tasks,
+        processor=processor,
+        rollout=rollout,
+        scorer=scorer,
+        scorer_code=scorer_code,
+        samples=args.samples,
         sampling=Sampling(
             args.max_tokens,
             args.temperature,
@@ -135,37 +130,8 @@ def work_of(
             reasoning_effort=args.reasoning_effort,
         ),
         seed=args.seed,
-        rollout=rollout[0],
-        scorer=scorer_name[0],
-        renderer="",
-        tasks=tasks_digest(tasks),
         group=GroupPolicy(args.group_refill, Shortfall(args.group_shortfall), args.group_at_least),
-        rollout_code=rollout[1],
-        scorer_code=scorer_name[1],
-    )
-    spec.check(tasks=len(tasks))
-    return Work(
-        spec=spec,
-        settings=_settings(args),
-        tasks=tasks,
-        processor=processor,
-        scorer=scorer,
-    )
-
-
-def _settings(args: argparse.Namespace) -> Settings:
-    return Settings(
-        concurrency=args.concurrency,
-        max_retry=args.max_retry,
-        max_failures=args.max_failures,
-        attempt_deadline=args.attempt_deadline,
-        run_deadline=args.run_deadline,
-        lease_seconds=args.lease,
-        grace=args.grace,
-        on_divergence=OnDivergence(args.on_divergence),
-        partial_tokens=args.partial_tokens,
-        scoring=ScoringPolicy(tries=args.scorer_tries, timeout=args.scorer_timeout),
-        join=args.join,
+        settings=settings_of(vars(args)),
     )
 
 
@@ -177,111 +143,82 @@ async def _run(args: argparse.Namespace, work: Work) -> int:
 
 
 async def _work(args: argparse.Namespace, work: Work) -> int:
-    async with connected(args) as connection:
-        # Said before the journal knows of the run, and not by each of its trajectories.
-        at_effort(connection.renderer, work.spec.sampling.reasoning_effort)
-        model = connection.policy.model
-        work.spec = structs.replace(work.spec, model=model, renderer=connection.renderer.name)
+    async with connect_command(args) as connection:
+        plan = work.plan.bind(connection)
         if not work.quiet:
-            tell_caveats(connection.policy, work)
+            plan.report_caveats(connection)
         journal = open_journal(args.journal)
         try:
-            return await _in_journal(args, work, connection, journal)
+            return await _in_journal(args, structs.replace(work, plan=plan), connection, journal)
         finally:
             await journal.close()
 
 
-def tell_caveats(policy: "EnginePolicy", work: Work) -> None:
-    """What the engine cannot keep of what is promised, before anything is sampled."""
-    from holdfast.gateway.agents.gateway_processor import GatewayRolloutProcessor
-    from holdfast.policy.client.caveats import caveats  # Bad input is told without them.
-
-    streams = isinstance(work.processor, GatewayRolloutProcessor)
-    lines = caveats(
-        policy,
-        work.spec.sampling,
-        seed=work.spec.seed,
-        in_parts=streams or bool(work.settings.partial_tokens),
-    )
-    for line in lines:
-        print(f"holdfast: {one_line(redact(line))}", file=sys.stderr, flush=True)
-
-
 async def _in_journal(
-    args: argparse.Namespace, work: Work, connection: PolicyConnection, journal: Journal
+    args: argparse.Namespace, work: Work, connection: Connection, journal: Journal
 ) -> int:
-    run = await opened(args, journal, work.spec, work.tasks)
+    run = await open_command_run(args, journal, work.plan)
     if work.on_open is not None:
         work.on_open(journal, run)
     stop, progress = Stop(), Progress()
     signals = Signals(stop, resume=redact(resume_command(run)), quiet=work.quiet)
     signals.watch()
-    engine = Engine(
-        run=run,
-        journal=journal,
-        policy=connection.policy,
-        renderer=connection.renderer,
-        processor=work.processor,
-        scorer=work.scorer,
-        settings=work.settings,
-        progress=progress,
-        stop=stop,
-        reopen_failed=args.retry_failed,
+    engine = work.plan.engine(
+        run, journal, connection, progress=progress, stop=stop, reopen_failed=args.retry_failed
     )
-    ours = asyncio.all_tasks()
+    own = asyncio.all_tasks()
     with _prints_aside(args):
         async with displayed(progress, quiet=args.quiet or args.json):
             ending = await engine.work()
-        await _no_orphans(ours)
+        await _end_orphans(own)
     if work.quiet:
         return _ended_quietly(ending, signals.received)
     report = await build(journal, run)
-    tell(args, run, report, ending)
+    print_report(args, run, report, ending)
     return exit_code(args, report, ending, signals.received)
 
 
-async def _no_orphans(ours: "set[asyncio.Task[object]]") -> None:
+async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
     """Ends tasks that user code started and forgot, and says so."""
     left = [
         task
-        for task in asyncio.all_tasks() - ours
+        for task in asyncio.all_tasks() - own
         if not task.get_name().startswith(circuit_breaker.PROBE)
     ]
-    if told := await ended(left):
-        names = ", ".join([*map(shown, told[:5]), *(["…"] if len(told) > 5 else [])])
-        print(f"holdfast: ended {many(len(told), 'task')} left behind: {names}", file=sys.stderr)
+    if found := await ended(left):
+        names = ", ".join([*map(visible_name, found[:5]), *(["…"] if len(found) > 5 else [])])
+        notify(f"ended {many(len(found), 'task')} left behind: {names}")
 
 
 def _ended_quietly(ending: Ending, received: Exit | None) -> int:
-    """For one of several processes: what only it knows is told."""
-    _tell_troubles(ending)
+    """For one of several processes: reports what no other process knows."""
+    _report_troubles(ending)
     if ending.stopped and received is None:
-        print(f"holdfast: a worker stopped: {one_line(redact(ending.stopped))}", file=sys.stderr)
+        notify(f"a worker stopped: {ending.stopped}")
     early = early_code(ending, received)
     return Exit.OK if early is None else early
 
 
-def _tell_troubles(ending: Ending) -> None:
+def _report_troubles(ending: Ending) -> None:
     for cut in ending.cuts:
-        print(
-            f"holdfast: {shown(cut.trajectory)}: record {cut.seq} at position {cut.position} "
+        notify(
+            f"{visible_name(cut.trajectory)}: record {cut.seq} at position {cut.position} "
             f"{cut.reason}; it and {cut.lost - 1} after it were set aside, and the trajectory "
-            "went on from the last good one",
-            file=sys.stderr,
+            "went on from the last good one"
         )
-    for standstill in ending.standstills:
-        print(f"holdfast: {one_line(redact(str(standstill)))}", file=sys.stderr)
+    for block in ending.loop_blocks:
+        notify(str(block))
 
 
-def tell(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending) -> None:
-    _tell_troubles(ending)
+def print_report(args: argparse.Namespace, run: Run, report: RunReport, ending: Ending) -> None:
+    _report_troubles(ending)
     if args.json:
-        known = {"stopped": ending.stopped, "standstills": ending.standstills}
+        known = {"stopped": ending.stopped, "standstills": ending.loop_blocks}
         print_json(msgspec.to_builtins(report) | msgspec.to_builtins(known))
     else:
         print(visible(redact(as_text(report))), flush=True)
     if ending.stopped:
-        print(f"holdfast: stopped: {one_line(redact(ending.stopped))}", file=sys.stderr)
+        notify(f"stopped: {ending.stopped}")
         print(f"to go on: {redact(resume_command(run))}", file=sys.stderr)
     if isinstance(ending.fatal, HoldfastError) and str(ending.fatal) != ending.stopped:
         say(str(ending.fatal), Exit.STOPPED)

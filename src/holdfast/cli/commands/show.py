@@ -12,7 +12,7 @@ from holdfast.cli.commands import show_table
 from holdfast.cli.setup.errors import advice, say
 from holdfast.cli.setup.journals import to_read
 from holdfast.cli.terminal.exit_codes import Exit
-from holdfast.cli.terminal.text import name, print_json, visible
+from holdfast.cli.terminal.text import print_json, visible, visible_name
 from holdfast.engine.export.export import failure_rows, history_of, trajectory_row
 from holdfast.engine.report import as_text, build, many
 from holdfast.journal.damage.finding import run_named
@@ -152,7 +152,12 @@ def find(rows: list[TrajectoryRow], wanted: str, run: str) -> TrajectoryRow:
     """The trajectory of that name. Ids may hold anything, slashes included: the whole name goes
     before a task alone, and what was typed before what it may be short for."""
     short = wanted.removeprefix(f"{run}/")
-    for names in (show_table.short, _raw, lambda row: name(row.key.task), lambda row: row.key.task):
+    for names in (
+        show_table.short,
+        _raw,
+        lambda row: visible_name(row.key.task),
+        lambda row: row.key.task,
+    ):
         for asked in (wanted, short):
             for row in rows:
                 if names(row) == asked:
@@ -195,7 +200,7 @@ def _lines(view: TrajectoryView) -> list[str]:
     reward = "none" if history.reward is None else f"{history.reward:g}"
     lines = [
         (
-            f"{name(str(view.key))}: {view.status.name}"
+            f"{visible_name(str(view.key))}: {view.status.name}"
             f"{f' ({reason})' if reason else ''}, reward {reward}, "
             f"{many(len(history.attempts), 'attempt')}, {many(len(view.turns), 'turn')}, "
             f"{many(history.sampled_tokens, 'sampled token')}, {many(history.life, 'refill')}, "

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from holdfast.cli.terminal.text import name
+from holdfast.cli.terminal.text import visible_name
 from holdfast.engine.export.row_status import last_failure
 from holdfast.engine.report import many
 from holdfast.journal.journal import Journal, TrajectoryRow
@@ -102,7 +102,7 @@ def _remark(one: Listed, live: Sequence[str]) -> str:
     is_left = row.status is Status.RUNNING and not owner and not row.resting
     words = [
         "resting" if row.resting else "",
-        name(shortened(one.reason, REASON)),
+        visible_name(shortened(one.reason, REASON)),
         owner,
         NOBODY if is_left else "",
     ]
@@ -111,4 +111,4 @@ def _remark(one: Listed, live: Sequence[str]) -> str:
 
 def short(row: TrajectoryRow) -> str:
     """As it is listed: on one line."""
-    return f"{name(row.key.task)}/{row.key.sample}"
+    return f"{visible_name(row.key.task)}/{row.key.sample}"

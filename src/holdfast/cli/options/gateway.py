@@ -1,9 +1,9 @@
-"""The words of `holdfast gateway`, with what they mean."""
+"""The options of `holdfast gateway`."""
 
 import argparse
 
 from holdfast.cli.options.run import Commands, whole_run
-from holdfast.cli.options.types import number, whole
+from holdfast.engine.options import SECONDS_OR_NONE, Whole
 
 
 def add_gateway(commands: Commands) -> None:
@@ -18,7 +18,7 @@ def add_gateway(commands: Commands) -> None:
     )
     gateway.add_argument("--host", default="127.0.0.1", metavar="HOST", help="%(default)s")
     gateway.add_argument(
-        "--port", type=whole(0, 65535), default=0, metavar="N", help="any that is free"
+        "--port", type=Whole(0, 65535), default=0, metavar="N", help="any that is free"
     )
     gateway.add_argument(
         "--token-env",
@@ -41,7 +41,7 @@ def _tls(gateway: argparse.ArgumentParser) -> None:
     )
     gateway.add_argument(
         "--workers",
-        type=whole(1),
+        type=Whole(1),
         default=1,
         metavar="N",
         help="processes that serve the address together (%(default)s)",
@@ -51,14 +51,14 @@ def _tls(gateway: argparse.ArgumentParser) -> None:
 
 
 def _agents(gateway: argparse.ArgumentParser) -> None:
-    for name, least, default, meaning in (
-        ("--silence", 0.0, 1800.0, "after which an agent that asks nothing is given up"),
-        ("--rejoin", 0.0, 30.0, "in which an agent that outlived the gateway may go on"),
-        ("--drain", 0.0, 10.0, "in which answers under way are told when the gateway closes"),
+    for name, default, meaning in (
+        ("--silence", 1800.0, "after which an agent that asks nothing is given up"),
+        ("--rejoin", 30.0, "in which an agent that outlived the gateway may go on"),
+        ("--drain", 10.0, "in which answers under way are told when the gateway closes"),
     ):
         gateway.add_argument(
             name,
-            type=number(least),
+            type=SECONDS_OR_NONE,
             default=default,
             metavar="SECONDS",
             help=f"{meaning} ({default:g})",
@@ -79,7 +79,7 @@ def _agents(gateway: argparse.ArgumentParser) -> None:
     )
     gateway.add_argument(
         "--max-body",
-        type=whole(1),
+        type=Whole(1),
         default=64,
         metavar="MIB",
         help="the largest request that is read (%(default)s)",

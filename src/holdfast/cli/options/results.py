@@ -1,8 +1,8 @@
-"""The words of the commands that look at the results of runs."""
+"""The options of the commands that compare and report results."""
 
 from typing import Any
 
-from holdfast.cli.options.types import whole
+from holdfast.engine.options import JOURNAL, Whole
 
 Commands = Any  # argparse's subparsers action has no public name
 MEGABYTES = 64
@@ -19,7 +19,7 @@ def add_compare(commands: Commands) -> None:
     )
     compare.add_argument("run_a", metavar="RUN_A", help="the one to compare with")
     compare.add_argument("run_b", metavar="RUN_B", help="the one that is compared")
-    _journal(compare)
+    JOURNAL.add_to(compare)
     compare.add_argument("--journal-b", metavar="PATH", help="where RUN_B is, if elsewhere")
     compare.add_argument("--metric", metavar="NAME", help="compare a metric instead of the score")
     compare.add_argument("--json", action="store_true", help="print JSON, for scripts")
@@ -35,7 +35,7 @@ def add_report(commands: Commands) -> None:
     )
     report.add_argument("run", metavar="RUN", help="its name, as `holdfast runs` lists it")
     report.add_argument("--out", required=True, metavar="FILE.html", help="where to")
-    _journal(report)
+    JOURNAL.add_to(report)
     report.add_argument(
         "--tokenizer",
         metavar="DIR",
@@ -43,16 +43,10 @@ def add_report(commands: Commands) -> None:
     )
     report.add_argument(
         "--max-megabytes",
-        type=whole(1),
+        type=Whole(1),
         default=MEGABYTES,
         metavar="N",
         help="how large the conversations may be together; beyond, they are shortened "
         "(%(default)s)",
     )
     report.add_argument("--json", action="store_true", help="say what was written as JSON")
-
-
-def _journal(parser: Any) -> None:
-    parser.add_argument(
-        "--journal", default="holdfast.db", metavar="PATH", help="the file (%(default)s)"
-    )

@@ -1,19 +1,18 @@
-"""Opening the run that a command names."""
+"""Opening the journal, and the run, that a command names."""
 
 import argparse
 import shlex
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from holdfast.cli.terminal.text import notify
 from holdfast.engine.open_run import free_name, open_run
+from holdfast.engine.run_plan import RunPlan
 from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.run import Run, RunSpec
-from holdfast.records.task import Task
 
 
 def to_read(where: str) -> Journal:
@@ -24,20 +23,17 @@ def to_read(where: str) -> Journal:
     return open_journal(where, read_only=True)
 
 
-async def opened(
-    args: argparse.Namespace, journal: Journal, spec: RunSpec, tasks: Sequence[Task]
-) -> Run:
-    if args.new:
-        spec = await _renamed(journal, spec)
-    return await open_run(journal, spec, tasks, accept_changes=args.accept_changes)
+async def open_command_run(args: argparse.Namespace, journal: Journal, plan: RunPlan) -> Run:
+    """The run of the plan; with `--new`, another one."""
+    spec = await _rename(journal, plan.spec) if args.new else plan.spec
+    return await open_run(journal, spec, plan.tasks, accept_changes=args.accept_changes)
 
 
-async def _renamed(journal: Journal, spec: RunSpec) -> RunSpec:
+async def _rename(journal: Journal, spec: RunSpec) -> RunSpec:
     name = await free_name(journal, spec.name)
     if name != spec.name:
-        print(
-            f"holdfast: there is a run {spec.name!r} already; this one is {name!r}: go on with it "
-            f"by --run {shlex.quote(name)}, without --new",
-            file=sys.stderr,
+        notify(
+            f"there is a run {spec.name!r} already; this one is {name!r}: go on with it by --run "
+            f"{shlex.quote(name)}, without --new"
         )
     return msgspec.structs.replace(spec, name=name)

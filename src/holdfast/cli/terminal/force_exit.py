@@ -1,4 +1,4 @@
-"""Leaving although user code does not want to.
+"""Ends the process although user code does not end.
 
 A task that swallows its cancellation, or a call that hangs in a thread, would keep the process
 alive for ever after the run is over. By then the report is printed, the journal is closed and
@@ -38,8 +38,7 @@ def _tasks_left() -> bool:
 
 def _threads_left() -> bool:
     deadline = time.monotonic() + WAIT_SECONDS
-    while any(thread.name.startswith(PREFIX) for thread in threading.enumerate()):
-        if time.monotonic() > deadline:
-            return True
-        time.sleep(0.01)
-    return False
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(PREFIX)]
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return any(thread.is_alive() for thread in threads)

@@ -8,6 +8,8 @@ import io
 import os
 import sys
 
+from holdfast.records.redaction import redact
+
 MAX_LINE = 2_000
 
 
@@ -29,9 +31,14 @@ def visible(text: str) -> str:
     return "".join(one if one in "\n\t" or _is_shown(one) else _escape(one) for one in text)
 
 
-def name(text: str) -> str:
+def visible_name(text: str) -> str:
     """An id on one line."""
     return "".join(one if _is_shown(one) else _escape(one) for one in text)
+
+
+def notify(message: str) -> None:
+    """A line for people, on standard error."""
+    print(f"holdfast: {one_line(redact(message))}", file=sys.stderr, flush=True)
 
 
 def print_json(value: object) -> None:

@@ -6,7 +6,7 @@ disk. A kill leaves the old file, or none. A journal is never written over.
 
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,12 +53,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 def _part(target: Path) -> Path:
     """A new file beside the target, that nobody could have put there before."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".holdfast-", suffix=".part")
-    mask = os.umask(0)
-    os.umask(mask)
-    os.fchmod(handle, 0o666 & ~mask)
-    os.close(handle)
-    return Path(name)
+    part = target.parent / f".holdfast-{secrets.token_hex(8)}.part"
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+    return part
 
 
 def _make_durable(part: Path, target: Path) -> None:

@@ -1,33 +1,31 @@
-"""Suspects: trajectories in whose calls the process died again and again.
+"""Suspects: trajectories in whose calls the process crashed again and again.
 
-They run with ever fewer of their like at once, the fewer the more deaths there were, and in the end
-one by one. Then a death tells something: those that were only nearby have got on by then, and the
-one that kills the process is the only suspect left.
+The more crashes, the fewer suspects run at once; in the end they run one by one. By then those that
+only ran beside the culprit have gone on, and the one that kills the process is the only one left.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from holdfast.engine.stop import Stop
 from holdfast.records.errors import RunStopped
 from holdfast.rollout.replay.crash_count import SUSPECTED_AFTER
 
-LOOK = 0.1
-MOST = 1024
+MAX_AT_ONCE = 1024
 
 
-def at_once(deaths: int) -> int:
-    """How many suspects may run beside each other, one of them with so many deaths."""
-    return max(1, MOST >> 2 * (deaths - SUSPECTED_AFTER))
+def allowed_at_once(crashes: int) -> int:
+    """How many suspects may run beside each other, one of them with this crash count."""
+    return max(1, MAX_AT_ONCE >> 2 * (crashes - SUSPECTED_AFTER))
 
 
 class Slots:
-    """They bound how many trajectories run at once."""
+    """The bound on how many trajectories run at once."""
 
     def __init__(self, count: int):
         self._semaphore = asyncio.Semaphore(count)
         self.free = count
-        """How many nobody has."""
 
     async def acquire(self) -> None:
         await self._semaphore.acquire()
@@ -39,10 +37,10 @@ class Slots:
 
 
 class Slot:
-    """One of the slots. It is given up once only."""
+    """One acquired slot, which is given up once only."""
 
     def __init__(self, slots: Slots):
-        """`slots` has been acquired."""
+        """`slots` was acquired by the caller."""
         self._slots = slots
         self._is_held = True
 
@@ -57,35 +55,43 @@ class Slot:
 
 
 class Suspects:
-    """Those that one process runs."""
+    """The suspects that one process runs."""
 
-    def __init__(self, stopping: Callable[[], bool]):
-        self._stopping = stopping
+    def __init__(self, stop: Stop):
+        self._stop = stop
         self._running: list[int] = []
-        """The deaths of each."""
+        """The crash count of each."""
+        self._left = asyncio.Event()
 
     @asynccontextmanager
-    async def turn(self, deaths: int, slot: Slot) -> AsyncIterator[None]:
-        """Held while a trajectory with so many deaths runs. It waits outside its slot, which
+    async def turn(self, crashes: int, slot: Slot) -> AsyncIterator[None]:
+        """Held while a trajectory with this crash count runs. It waits outside its slot, which
         others can use."""
-        if deaths < SUSPECTED_AFTER:
+        if crashes < SUSPECTED_AFTER:
             yield
             return
-        while not self._has_room(deaths):
+        while not self._has_room(crashes):
             slot.give_up()
-            await self._room(deaths)
+            await self._wait_for_room(crashes)
             await slot.take()
-        self._running.append(deaths)
+        self._running.append(crashes)
         try:
             yield
         finally:
-            self._running.remove(deaths)
+            self._running.remove(crashes)
+            self._left.set()
 
-    def _has_room(self, deaths: int) -> bool:
-        return len(self._running) < min(map(at_once, (deaths, *self._running)))
+    def _has_room(self, crashes: int) -> bool:
+        return len(self._running) < min(map(allowed_at_once, (crashes, *self._running)))
 
-    async def _room(self, deaths: int) -> None:
-        while not self._has_room(deaths):
-            if self._stopping():
+    async def _wait_for_room(self, crashes: int) -> None:
+        while not self._has_room(crashes):
+            self._left.clear()
+            left = asyncio.create_task(self._left.wait(), name="room for a suspect")
+            try:
+                await self._stop.wait_or(left)
+            finally:
+                left.cancel()
+                await asyncio.wait({left})
+            if self._stop.requested:
                 raise RunStopped("the run is stopping; this trajectory goes on when it is resumed")
-            await asyncio.sleep(LOOK)

@@ -1,9 +1,11 @@
-"""Standstills: times in which one piece of code kept the event loop from turning.
+"""A blocked loop: one piece of code keeps the event loop from turning.
 
 A blocking call in an `async def` (`requests.get`, `subprocess.run`, `time.sleep`) stops everything
-in the process. Nobody else is to suffer for it (I4), and its author wants to know. So the loop's
-clock stands still as long as the loop does: timeouts of others do not run out because of it. And
-the lines that do it are looked for by a thread, told while it lasts, and counted for the end.
+in the process. `watch_loop` finds the line from a thread of its own, warns while it blocks, and
+adds up its times for the end of the run. It changes nothing about the loop.
+
+A loop that belongs to Holdfast (`event_loop.run_in_own_loop`) gets a `PatientClock` as well, which
+stands still while the loop is blocked: no timeout of another trajectory runs out because of it.
 """
 
 import asyncio
@@ -21,26 +23,26 @@ from msgspec import Struct
 from holdfast.records.failure import is_theirs, shortened
 from holdfast.records.redaction import redact
 
-BEAT = 0.25
-LATE = 1.0
-"""A loop that does not turn for so long stands still; it is due at every beat."""
-TOLD_AFTER = 5.0
-"""Less than this in all is nobody's worry: a module that is imported late, for instance."""
-_SHARE = 0.2
+BEAT_SECONDS = 0.25
+BLOCKED_SECONDS = 1.0
+"""A loop that does not turn for so long is blocked; it is due at every beat."""
+WARN_SECONDS = 5.0
+"""Less than this in all is not worth a warning: a module that is imported late, for instance."""
+_CPU_SHARE = 0.2
 _OURS = Path(__file__).parents[2]
 _log = logging.getLogger("holdfast.engine")
 
 
-class Standstill(Struct):
-    """What one line of code did to the loop."""
+class LoopBlock(Struct):
+    """How often and for how long one line of code blocked the loop."""
 
     where: str
-    """The file, the line, the function, and what stands there."""
+    """The file, the line number, the function, and the source line."""
     times: int = 0
     seconds: float = 0.0
     longest: float = 0.0
     present: float = 0.0
-    """Of them, those of the last time."""
+    """The seconds of the last time."""
 
     def __str__(self) -> str:
         often = f"for {self.seconds:.0f} s"
@@ -52,15 +54,15 @@ class Standstill(Struct):
         )
 
 
-class PatientTime:
-    """What stands in for the `time` of a loop, once and for the loop's life.
+class PatientClock:
+    """The `time` of a loop, without the seconds in which the loop was blocked.
 
-    Without the time that was lost in standstills, but for their beginning: the clock of a loop that
-    is always late goes slowly, but it goes. It never jumps, or timers would fire early.
+    The first `BLOCKED_SECONDS` of each block count: the clock of a loop that is always late goes
+    slowly, but it goes. It never jumps, or timers would fire early.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
-        self.watchers = 0
+        self.watches = 0
         """While there are any, the loop turns at every beat; else it may sleep as it likes."""
         self._real = loop.time
         self._seen = self._real()
@@ -68,154 +70,152 @@ class PatientTime:
 
     def __call__(self) -> float:
         now = self._real()
-        if self.watchers and now - self._seen > LATE:
-            self._lost += now - self._seen - LATE
+        if self.watches and now - self._seen > BLOCKED_SECONDS:
+            self._lost += now - self._seen - BLOCKED_SECONDS
         self._seen = now
         return now - self._lost
 
 
-class Watch:
-    """Looks, from a thread of its own, what a loop does that does not turn."""
+def install_patient_clock(loop: asyncio.AbstractEventLoop) -> None:
+    """For the owner of a loop, before it runs. A loop with a clock of its own in C, such as
+    uvloop's, keeps that."""
+    if isinstance(loop, asyncio.BaseEventLoop):
+        loop.time = PatientClock(loop)  # type: ignore[method-assign]
+
+
+class LoopWatch:
+    """Looks from a thread of its own for what blocks a loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop
-        self._seen: dict[str, Standstill] = {}
-        self._told: list[Standstill] = []
+        self._blocks: dict[str, LoopBlock] = {}
+        self._warned: list[LoopBlock] = []
         self._turns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._over = threading.Event()
-        self._looker = threading.Thread(
-            target=self._look, args=(threading.get_ident(),), name="standstills", daemon=True
+        self._thread = threading.Thread(
+            target=self._watch, args=(threading.get_ident(),), name="loop watch", daemon=True
         )
 
     @property
-    def found(self) -> tuple[Standstill, ...]:
-        """Those that are worth telling, the worst first."""
-        return tuple(sorted(self._told, key=lambda one: -one.seconds))
+    def found(self) -> tuple[LoopBlock, ...]:
+        """The blocks that were warned of, the longest first."""
+        return tuple(sorted(self._warned, key=lambda block: -block.seconds))
 
     def start(self) -> None:
         self._turn()
-        with suppress(RuntimeError):  # No thread can be had: nobody looks, and the run goes on.
-            self._looker.start()
+        with suppress(RuntimeError):  # There are no threads left: the run goes on without a watch.
+            self._thread.start()
 
     def end(self) -> None:
         """From the loop's thread."""
         if self._timer is not None:
             self._timer.cancel()
         self._over.set()
-        if self._looker.ident is not None:
-            self._looker.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _turn(self) -> None:
         self._turns += 1
-        self._timer = self._loop.call_later(BEAT, self._turn)
+        self._timer = self._loop.call_later(BEAT_SECONDS, self._turn)
 
     # --- in the thread
 
-    def _look(self, thread: int) -> None:
-        """Counts its own beats: one that was stopped together with the loop blames nobody."""
-        turn, doing, beats = self._turns, asyncio.current_task(self._loop), 0
-        standstill: Standstill | None = None
+    def _watch(self, thread: int) -> None:
+        """Counts its own beats: a thread that was stopped together with the loop blames nobody."""
+        turn, task, beats = self._turns, asyncio.current_task(self._loop), 0
+        block: LoopBlock | None = None
         own = _Beats()
-        while not self._over.wait(BEAT):
-            if (kept := own.kept_waiting()) > LATE and self._turns <= turn + 1:
-                self._lasts(self._begun(thread), kept)
+        while not self._over.wait(BEAT_SECONDS):
+            if (kept := own.seconds_without_lock()) > BLOCKED_SECONDS and self._turns <= turn + 1:
+                self._extend(self._begin(thread), kept)
             # A loop with very much to do turns slowly, too, but not because of a single task.
-            before = turn, doing
-            turn, doing = self._turns, asyncio.current_task(self._loop)
-            if (turn, doing) != before:
-                beats, standstill = 0, None
+            before = turn, task
+            turn, task = self._turns, asyncio.current_task(self._loop)
+            if (turn, task) != before:
+                beats, block = 0, None
                 continue
             beats += 1
-            if beats * BEAT < LATE:
+            if beats * BEAT_SECONDS < BLOCKED_SECONDS:
                 continue
-            if standstill is None:
-                standstill = self._begun(thread)
-            self._lasts(standstill, beats * BEAT)
+            if block is None:
+                block = self._begin(thread)
+            self._extend(block, beats * BEAT_SECONDS)
 
-    def _begun(self, thread: int) -> Standstill:
+    def _begin(self, thread: int) -> LoopBlock:
         where = _where(thread)
-        standstill = self._seen.setdefault(where, Standstill(where))
-        standstill.times += 1
-        standstill.present = 0.0
-        return standstill
+        block = self._blocks.setdefault(where, LoopBlock(where))
+        block.times += 1
+        block.present = 0.0
+        return block
 
-    def _lasts(self, standstill: Standstill, seconds: float) -> None:
-        standstill.seconds += seconds - standstill.present
-        standstill.present = seconds
-        standstill.longest = max(standstill.longest, seconds)
-        if standstill.seconds >= TOLD_AFTER and standstill not in self._told:
-            self._told.append(standstill)
-            _log.warning("%s", standstill)
+    def _extend(self, block: LoopBlock, seconds: float) -> None:
+        block.seconds += seconds - block.present
+        block.present = seconds
+        block.longest = max(block.longest, seconds)
+        if block.seconds >= WARN_SECONDS and block not in self._warned:
+            self._warned.append(block)
+            _log.warning("%s", block)
 
 
 class _Beats:
-    """The beats of the thread that looks. What keeps the interpreter's lock, as a library written
-    in C may, stops that thread as well as the loop; but then this process computes meanwhile, which
-    one that is frozen does not."""
+    """The beats of the watching thread. Code that keeps the interpreter's lock, as a library
+    written in C may, stops that thread as well as the loop; but this process then computes, which a
+    frozen one does not."""
 
     def __init__(self) -> None:
         self._last, self._cpu = time.monotonic(), time.process_time()
 
-    def kept_waiting(self) -> float:
+    def seconds_without_lock(self) -> float:
         """Seconds since the last beat in which the lock was kept from this thread."""
         last, cpu = self._last, self._cpu
         self._last, self._cpu = time.monotonic(), time.process_time()
-        late = self._last - last - BEAT
+        late = self._last - last - BEAT_SECONDS
         # A busy machine gives this process a part of its time.
-        return late if self._cpu - cpu > late * _SHARE else 0.0
+        return late if self._cpu - cpu > late * _CPU_SHARE else 0.0
 
 
 @contextmanager
-def standstills_watched() -> Iterator[Watch]:
-    """Around work on the running loop. Others may watch the same one."""
+def watch_loop() -> Iterator[LoopWatch]:
+    """Watches the running loop while the body runs. There may be several watches of one loop."""
     loop = asyncio.get_running_loop()
-    clock = _patient(loop)
-    watch = Watch(loop)
+    clock = loop.time if isinstance(loop.time, PatientClock) else None
+    watch = LoopWatch(loop)
     try:
         if clock is not None:
-            clock.watchers += 1
+            clock.watches += 1
         watch.start()
         yield watch
     finally:
         watch.end()
         if clock is not None:
-            clock.watchers -= 1
+            clock.watches -= 1
 
 
-async def sleep_through(seconds: float) -> None:
-    """For what others wait for outside of this process: standstills count."""
+async def sleep_real_time(seconds: float) -> None:
+    """For what others outside of this process wait for: the time of a blocked loop counts."""
     left, end = seconds, time.monotonic() + seconds
-    while True:  # Once at least: who sleeps for next to nothing lets others have their turn, too.
-        await asyncio.sleep(min(left, LATE))
+    while True:  # At least once: a sleep of next to nothing lets others have their turn, too.
+        await asyncio.sleep(min(left, BLOCKED_SECONDS))
         if (left := end - time.monotonic()) <= 0:
             return
 
 
-def _patient(loop: asyncio.AbstractEventLoop) -> PatientTime | None:
-    """The loop's clock; None for a loop that keeps its own, such as uvloop's."""
-    if not isinstance(loop, asyncio.BaseEventLoop):
-        return None
-    if not isinstance(loop.time, PatientTime):
-        loop.time = PatientTime(loop)  # type: ignore[method-assign]
-    return loop.time
-
-
 def _where(thread: int) -> str:
-    """The innermost line of the user's, if there is one in what the thread does now."""
+    """The innermost line of user code on the thread's stack; else the innermost line."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - the documented way, despite its name
     frames = list(traceback.extract_stack(frame))
-    # What started the loop is on every stack, and may be the user's, too.
+    # The caller of the loop is on every stack, and may be user code, too.
     while any(map(_is_the_loop, frames)):
         frames.pop(0)
     if not frames:
         return "the event loop itself"
-    # Below a step of ours, the user's line only waits: what runs there is ours.
-    theirs = [frame for frame in frames if is_theirs(frame.filename) or _is_ours(frame)]
-    found = (theirs or frames)[-1]
+    # Below a step of Holdfast, the user's line only waits for it.
+    known = [frame for frame in frames if is_theirs(frame.filename) or _is_ours(frame)]
+    found = (known or frames)[-1]
     line = f" ({redact(shortened(found.line))})" if found.line else ""
-    whose = "holdfast's own " if _is_ours(found) else ""
-    return f"{whose}{Path(found.filename).name}:{found.lineno} in {found.name}{line}"
+    owner = "holdfast's own " if _is_ours(found) else ""
+    return f"{owner}{Path(found.filename).name}:{found.lineno} in {found.name}{line}"
 
 
 def _is_ours(frame: traceback.FrameSummary) -> bool:

@@ -7,17 +7,11 @@ the trajectory that it came from, long after that is over.
 import asyncio
 import gc
 from collections.abc import Iterable
-from contextvars import Context, ContextVar
+from contextvars import Context
 
-from holdfast.records.trajectory import TrajectoryKey
+from holdfast.rollout.replay.current_code import code_in
 
 SECONDS = 5.0
-_trajectory: ContextVar[str] = ContextVar("trajectory", default="")
-
-
-def belongs_to(key: TrajectoryKey) -> None:
-    """What this asyncio task starts from here on is the trajectory's."""
-    _trajectory.set(str(key))
 
 
 async def ended(tasks: "Iterable[asyncio.Task[object]]") -> list[str]:
@@ -34,7 +28,7 @@ async def ended(tasks: "Iterable[asyncio.Task[object]]") -> list[str]:
 def _told(task: "asyncio.Task[object]") -> str:
     coroutine = task.get_coro()
     name = getattr(coroutine, "__qualname__", "") or task.get_name()
-    owner = _context(task).get(_trajectory, "")
+    owner = code_in(_context(task)).trajectory
     return f"{name} of {owner}" if owner else str(name)
 
 

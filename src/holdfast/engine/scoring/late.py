@@ -15,7 +15,7 @@ from functools import partial
 from msgspec import Struct
 
 from holdfast.clock import SystemClock
-from holdfast.engine.guards.loop_block import standstills_watched
+from holdfast.engine.guards.loop_block import watch_loop
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.scoring.settle import Member, Scoring
 from holdfast.engine.settings import Settings
@@ -70,7 +70,7 @@ async def score_late(
             SystemClock(),
             place=partial(_place, {run.spec.name: index for index, run in enumerate(runs)}, places),
         )
-        with standstills_watched():
+        with watch_loop():
             await _until_stopped(_score_all(journal, scoring, lots, settings), stop)
 
 
@@ -172,13 +172,11 @@ async def _score_some(journal: Journal, scoring: Scoring, waiting: Iterator[_Lot
 
 async def _until_stopped(work: Coroutine[object, object, None], stop: Stop) -> None:
     scoring = asyncio.create_task(work, name="late scoring")
-    stopped = asyncio.create_task(stop.event.wait(), name="stop")
     try:
-        await asyncio.wait({scoring, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await stop.wait_or(scoring)
     finally:
-        stopped.cancel()
         scoring.cancel()
-        await asyncio.wait({scoring, stopped})
+        await asyncio.wait({scoring})
     try:
         if not scoring.cancelled():
             scoring.result()

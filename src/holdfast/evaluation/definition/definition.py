@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from holdfast.engine import options as run_options
 from holdfast.evaluation.data.dataset import Dataset
 from holdfast.evaluation.dataset_logger import DatasetLogger
 from holdfast.evaluation.definition.completion_params import Setting, ids_of, setting_of
@@ -53,9 +54,9 @@ class Definition(Struct, frozen=True):
     num_runs: int = 1
     samples: int | None = None
     seed: int | None = None
-    max_concurrent_rollouts: int = 64
-    max_concurrent_evaluations: int = 32
-    scorer_timeout: float = 300.0
+    max_concurrent_rollouts: int = run_options.CONCURRENCY.default
+    max_concurrent_evaluations: int = run_options.SCORER_CONCURRENCY.default
+    scorer_timeout: float = run_options.SCORER_TIMEOUT.default
     scorer_tries: int = 1
     retrying: Retrying = Retrying()
     policy: tuple[str, ...] | None = None

@@ -1,24 +1,39 @@
-"""The words that pytest's command line gains.
+"""The flags of the pytest plugin.
 
 Each is there as `--holdfast-…`, and as `--ep-…` where eval-protocol has it, unless its own plugin
-is installed, too. Values that make no sense are refused here, by the name of their flag. Imports
-nothing but what pytest has imported anyway: sessions without evaluations pay for this module.
+is installed, too. Values that make no sense are refused by the name of their flag. Imports nothing
+that takes time: sessions without evaluations pay for this module.
 """
 
 import json
-import math
 import os
 from argparse import ArgumentTypeError
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.engine import options
+from holdfast.engine.options import FINITE, POSITIVE, Option, Whole, switch
 
 if TYPE_CHECKING:
     import pytest
 
 PREFIX = "holdfast_"
 """Of the names under which pytest keeps the values."""
+FAILS = options.FAIL_ON_PERMANENT_FAILURE._replace(default=None)
+_OURS = {
+    "policy",
+    "resume",
+    "new",
+    "retry-failed",
+    FAILS.name,
+    "clustered-se-threshold",
+    "journal",
+    "report",
+}
+"""Flags that eval-protocol does not have."""
+_THEIRS = {"max-concurrency": "max-concurrent-rollouts", "summary": "summary-json"}
+"""Flags that have another name there."""
 
 
 def register(parser: "pytest.Parser", *, with_theirs: bool | None = None) -> None:
@@ -26,265 +41,138 @@ def register(parser: "pytest.Parser", *, with_theirs: bool | None = None) -> Non
     if with_theirs is None:
         with_theirs = find_spec("eval_protocol") is None
     group = parser.getgroup("holdfast", "evaluations (holdfast)")
-    for names, options in _flags():
-        spelled = [name for name in names if with_theirs or not name.startswith("--ep-")]
-        if spelled:
-            group.addoption(*spelled, **options)
+    for option in _flags():
+        names = [f"--holdfast-{option.name}"]
+        if with_theirs and option.name not in _OURS:
+            names.append(f"--ep-{_THEIRS.get(option.name, option.name)}")
+        group.addoption(*names, **{"dest": PREFIX + option.dest, **option.keywords()})
+    group.addoption(
+        f"--holdfast-no-{FAILS.name}",
+        dest=PREFIX + FAILS.dest,
+        action="store_false",
+        help="a row that failed for good is counted and shown, and fails nothing",
+    )
+    if with_theirs:
+        group.addoption(
+            f"--ep-{FAILS.name}",
+            "--ep-fail-on-max-retry",
+            dest=PREFIX + FAILS.dest,
+            type=_truth,
+            metavar="true|false",
+            help="whether a row that failed for good fails its test",
+        )
+        group.addoption(
+            "--ep-no-upload",
+            dest=PREFIX + "no_upload",
+            action="store_true",
+            help="accepted: nothing is ever uploaded",
+        )
 
 
-def _flags() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
-    return [*_which(), *_how(), *_judging(), *_where()]
-
-
-def _flag(
-    name: str,
-    *theirs: str,
-    help: str,  # noqa: A002 - as pytest calls it
-    **options: Any,
-) -> tuple[tuple[str, ...], dict[str, Any]]:
-    options.setdefault("dest", PREFIX + name.replace("-", "_"))
-    options.setdefault("default", None)
-    spelled = (f"--holdfast-{name}", *(f"--ep-{one}" for one in theirs))
-    return spelled, {**options, "help": help}
-
-
-def _which() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+def _flags() -> list[Option]:
+    """Where an option of a run has a default, an evaluation has its own, and the flag has none."""
     return [
-        _flag(
-            "max-rows",
-            "max-rows",
-            type=_rows,
-            metavar="N|all",
-            help="evaluate only the first N rows of each data set",
-        ),
-        _flag(
-            "num-runs",
-            "num-runs",
-            type=_at_least(1),
-            metavar="N",
-            help="run each evaluation N times",
-        ),
-        _flag(
+        # Which rows, in which settings.
+        Option("max-rows", "evaluate only the first N rows of each data set", _rows, None, "N|all"),
+        Option("num-runs", "run each evaluation N times", Whole(1), None, "N"),
+        Option(
             "jsonl-path",
-            "jsonl-path",
-            type=_file,
-            metavar="FILE",
-            help="take the rows from this file instead of each evaluation's own",
+            "take the rows from this file instead of each evaluation's own",
+            _file,
+            None,
+            "FILE",
         ),
-        _flag(
+        Option(
             "completion-params",
-            "completion-params",
+            "use these completion params instead of each evaluation's own; again for more",
+            _object,
+            None,
+            "JSON",
             action="append",
-            type=_object,
-            metavar="JSON",
-            help="use these completion params instead of each evaluation's own; again for more",
         ),
-        _flag(
+        Option(
             "input-param",
-            "input-param",
-            action="append",
-            type=_params,
-            metavar="KEY=VALUE|@FILE",
-            help="set one completion param in every setting; or, written with an = and without a "
+            "set one completion param in every setting; or, written with an = and without a "
             "space (pytest itself reads words that begin with @), those of a JSON file: "
             "--holdfast-input-param=@FILE",
-        ),
-        _flag(
-            "reasoning-effort",
-            "reasoning-effort",
-            metavar="EFFORT",
-            type=_word,
-            help="how much the model is to think: low, medium, high, none",
-        ),
-        _flag(
-            "no-op-rollout-processor",
-            "no-op-rollout-processor",
-            action="store_true",
-            default=False,
-            help="generate nothing: judge the rows as they are",
-        ),
-    ]
-
-
-def _how() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
-    return [
-        _flag(
-            "policy",
+            _params,
+            None,
+            "KEY=VALUE|@FILE",
             action="append",
-            metavar="URL",
-            help="the inference engine; several times for several replicas",
         ),
-        _flag(
-            "max-concurrency",
-            "max-concurrent-rollouts",
-            type=_at_least(1),
-            metavar="N",
-            help="how many rollouts run at once",
+        options.REASONING_EFFORT._replace(kind=_word),
+        switch("no-op-rollout-processor", "generate nothing: judge the rows as they are"),
+        # How they are worked on.
+        options.POLICY,
+        options.CONCURRENCY._replace(
+            name="max-concurrency", help="how many rollouts run at once", default=None
         ),
-        _flag(
-            "max-concurrent-evaluations",
-            "max-concurrent-evaluations",
-            type=_at_least(1),
-            metavar="N",
-            help="how many rows are judged at once",
-        ),
-        _flag(
-            "max-retry",
-            "max-retry",
-            type=_at_least(0),
-            metavar="N",
+        options.SCORER_CONCURRENCY._replace(help="how many rows are judged at once", default=None),
+        options.MAX_RETRY._replace(
             help="how often a failed rollout is tried again, from its journal; 0: never",
+            default=None,
         ),
-        _flag(
+        switch(
             "resume",
-            action="store_true",
-            default=False,
-            help="go on with what is recorded, and fail where that is another run than asked for",
+            "go on with what is recorded, and fail where that is another run than asked for",
         ),
-        _flag(
-            "new",
-            action="store_true",
-            default=False,
-            help="begin each evaluation anew, whatever is recorded",
-        ),
-        _flag(
+        switch("new", "begin each evaluation anew, whatever is recorded"),
+        switch(
             "retry-failed",
-            action="store_true",
-            default=False,
-            help="give rows that failed for good new budgets; what is recorded is replayed",
+            "give rows that failed for good new budgets; what is recorded is replayed",
         ),
-    ]
-
-
-def _judging() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
-    permanent = PREFIX + "fail_on_permanent_failure"
-    return [
-        _flag(
-            "fail-on-permanent-failure",
-            dest=permanent,
-            action="store_true",
-            help="a row that failed for good fails its test (the default)",
+        # How they are judged.
+        FAILS._replace(
+            help="a row that failed for good fails its test (the default)", action="store_true"
         ),
-        _flag(
-            "no-fail-on-permanent-failure",
-            dest=permanent,
-            action="store_false",
-            help="a row that failed for good is counted and shown, and fails nothing",
+        Option(
+            "success-threshold", "the score that each evaluation has to reach", FINITE, None, "X"
         ),
-        (
-            ("--ep-fail-on-permanent-failure", "--ep-fail-on-max-retry"),
-            {
-                "dest": permanent,
-                "type": _truth,
-                "default": None,
-                "metavar": "true|false",
-                "help": "whether a row that failed for good fails its test",
-            },
-        ),
-        _flag(
-            "success-threshold",
-            "success-threshold",
-            type=_number,
-            metavar="X",
-            help="the score that each evaluation has to reach",
-        ),
-        _flag(
+        Option(
             "se-threshold",
-            "se-threshold",
-            type=_positive,
-            metavar="X",
-            help="the standard error, as eval-protocol has it, that a score may have at most",
+            "the standard error, as eval-protocol has it, that a score may have at most",
+            POSITIVE,
+            None,
+            "X",
         ),
-        _flag(
+        Option(
             "clustered-se-threshold",
-            type=_positive,
-            metavar="X",
-            help="the standard error, clustered by task, that a score may have at most",
+            "the standard error, clustered by task, that a score may have at most",
+            POSITIVE,
+            None,
+            "X",
         ),
-    ]
-
-
-def _where() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
-    return [
-        _flag(
-            "journal",
-            metavar="FILE",
+        # Where it is written.
+        options.JOURNAL._replace(
             help="where everything is kept (.holdfast/evaluations.db under pytest's rootdir)",
-        ),
-        _flag(
-            "summary",
-            "summary-json",
-            type=_target,
+            default=None,
             metavar="FILE",
-            help="write the whole session's scores as JSON to FILE (or into a folder)",
         ),
-        _flag(
+        Option(
+            "summary",
+            "write the whole session's scores as JSON to FILE (or into a folder)",
+            _target,
+            None,
+            "FILE",
+        ),
+        Option(
             "output-dir",
-            "output-dir",
-            type=_folder,
-            metavar="DIR",
-            help="write the finished rows of each run as DIR/RUN.jsonl",
+            "write the finished rows of each run as DIR/RUN.jsonl",
+            _folder,
+            None,
+            "DIR",
         ),
-        _flag(
-            "report",
-            type=_folder,
-            metavar="DIR",
-            help="write each run as one HTML file into DIR",
-        ),
-        _flag(
-            "print-summary",
-            "print-summary",
-            action="store_true",
-            default=False,
-            help="tell each evaluation's score as soon as it is known",
-        ),
-        (
-            ("--ep-no-upload",),
-            {
-                "action": "store_true",
-                "dest": PREFIX + "no_upload",
-                "default": False,
-                "help": "accepted: nothing is ever uploaded",
-            },
-        ),
+        Option("report", "write each run as one HTML file into DIR", _folder, None, "DIR"),
+        switch("print-summary", "print each evaluation's score as soon as it is known"),
     ]
 
 
 # --- values
 
 
-def _at_least(least: int) -> Callable[[str], int]:
-    def whole(text: str) -> int:
-        try:
-            found = int(text)
-        except ValueError:
-            found = least - 1
-        if found < least:
-            raise ArgumentTypeError(f"wants a whole number of {least} or more, not {text!r}")
-        return found
-
-    return whole
-
-
 def _rows(text: str) -> int:
     """-1 stands for all."""
-    return -1 if text.strip().lower() == "all" else _at_least(0)(text)
-
-
-def _number(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
-        raise ArgumentTypeError(f"wants a number, not {text!r}")
-    return found
-
-
-def _positive(text: str) -> float:
-    if (found := _number(text)) < 0:
-        raise ArgumentTypeError(f"wants a number of 0 or more, not {text!r}")
-    return found
+    return -1 if text.strip().lower() == "all" else Whole(0)(text)
 
 
 def _truth(text: str) -> bool:

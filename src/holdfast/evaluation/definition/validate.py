@@ -2,11 +2,12 @@
 
 import difflib
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.engine import options
+from holdfast.engine.options import Whole
 from holdfast.evaluation.data.dataset import Dataset, datasets_of
 from holdfast.evaluation.dataset_logger import DatasetLogger, JournalDatasetLogger
 from holdfast.evaluation.definition.completion_params import setting_of
@@ -36,6 +37,16 @@ def aggregation(method: object) -> Aggregation:
         raise UsageError(f"aggregation_method={method!r} is none of {known}") from None
 
 
+_NUMBERS = {
+    "num_runs": Whole(1),
+    "samples": options.SAMPLES.kind,
+    "seed": Whole(0),
+    "max_dataset_rows": Whole(0),
+    "max_concurrent_rollouts": options.CONCURRENCY.kind,
+    "max_concurrent_evaluations": options.SCORER_CONCURRENCY.kind,
+    "scorer_tries": options.SCORER_TRIES.kind,
+    "scorer_timeout": options.SCORER_TIMEOUT.kind,
+}
 _BOUNDS = ("standard_error", "clustered_standard_error")
 
 
@@ -181,15 +192,8 @@ def keywords(given: Any, function: Callable[..., Any], mode: Mode) -> tuple[Para
     return tuple(one or {} for one in given)
 
 
-def whole(name: str, value: Any, *, least: int = 1) -> int | None:
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UsageError(f"{name} wants a whole number of {least} or more, not {value!r}")
-    return value
-
-
-def seconds(name: str, value: Any) -> float:
-    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise UsageError(f"{name} wants seconds, more than 0, not {value!r}")
-    return float(value)
+def check_numbers(**values: object) -> None:
+    """Each by the bounds of the option that has its name; None was not given."""
+    for name, value in values.items():
+        if value is not None:
+            _NUMBERS[name].check(name, value)

@@ -82,7 +82,7 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
     def make_gateway(self) -> Gateway:
         if not self._is_theirs:
             return super().make_gateway()
-        return self._gateway_with(endpoints=dict.fromkeys(("/logs", "/v1/logs"), self._log))
+        return self._make_gateway(endpoints=dict.fromkeys(("/logs", "/v1/logs"), self._log))
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
@@ -168,7 +168,7 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
 def _init_request(t: Rollout, binding: Binding) -> InitRequest:
     row = row_from(t.task)
     session = t.session
-    params = completion_params_of(session.voice.policy.model, session.sampling)
+    params = completion_params_of(session.speaker.policy.model, session.context.spec.sampling)
     # Of this attempt alone: what an earlier one logs late is nobody's.
     name = f"{t.key.run}.{t.key.task}.{t.key.sample}.{attempt_of(t)}".replace("/", "_")
     return InitRequest(

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from msgspec import Struct, field, structs
 
+from holdfast.engine.connect import Connection
 from holdfast.engine.engine import Ending, Engine
-from holdfast.engine.guards.event_loop import run_to_its_end
-from holdfast.engine.guards.gc import fewer_collections
+from holdfast.engine.guards.event_loop import run_in_own_loop
 from holdfast.engine.progress import Progress
+from holdfast.engine.run_plan import RunPlan, plan_run
 from holdfast.engine.scoring.late import Together, score_late
 from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import ScoringPolicy, Settings
@@ -28,7 +29,7 @@ from holdfast.evaluation.processors.basic import NoOpRolloutProcessor, NoPolicy
 from holdfast.evaluation.processors.row_processor import RowsRolloutProcessor
 from holdfast.evaluation.rows.convert import task_of
 from holdfast.evaluation.rows.eval_protocol import import_theirs
-from holdfast.evaluation.running.connect import EvaluationConnection, addresses, connected
+from holdfast.evaluation.running.connect import addresses, connect_setting
 from holdfast.evaluation.running.output_files import Decode, write_page, write_rows
 from holdfast.evaluation.running.providers import POLICY, names_of
 from holdfast.evaluation.running.resume import (
@@ -49,7 +50,6 @@ from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.messages_only import MessagesOnly
-from holdfast.policy.rendering.reasoning_effort import at_effort
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.errors import RunHeld
 from holdfast.records.group import GroupPolicy
@@ -58,7 +58,7 @@ from holdfast.records.task import Task, tasks_digest
 from holdfast.rollout.processors.processor import RolloutProcessor, fingerprinted
 from holdfast.rollout.processors.training import samples_for
 
-TELL_SECONDS = 30.0
+PROGRESS_SECONDS = 30.0
 RETRIES_ONLY = GroupPolicy(refill=0)
 """A row is tried again from its journal, and never begun anew behind the user's back."""
 
@@ -86,7 +86,7 @@ class _Work(Struct):
     processor: RolloutProcessor
     settings: Settings
     stop: Stop
-    told: list[str] = []
+    notes: list[str] = []
     settled: Settled = field(default_factory=Settled)
     decode: Decode | None = None
     """The text of tokens, as the engine's tokenizer has it; None where no engine was asked."""
@@ -94,7 +94,7 @@ class _Work(Struct):
 
 def perform(experiment: Experiment) -> Outcome:
     """In an event loop of its own; signals stop it with care (`Interrupted`)."""
-    return run_to_its_end(_watched(experiment))
+    return run_in_own_loop(_watched(experiment))
 
 
 async def _watched(experiment: Experiment) -> Outcome:
@@ -116,23 +116,22 @@ async def _watched(experiment: Experiment) -> Outcome:
 async def perform_async(experiment: Experiment, stop: Stop | None = None) -> Outcome | None:
     """None where it was asked to stop before it had an outcome."""
     stop = stop or Stop()
-    with fewer_collections():
-        place = experiment.session.journal()
-        tasks = [task_of(row) for row in await experiment.variant.dataset.rows()]
-        journal = open_journal(place)
-        try:
-            work = _Work(
-                experiment=experiment,
-                journal=journal,
-                tasks=tasks,
-                processor=_processor(experiment),
-                settings=_settings(experiment),
-                stop=stop,
-            )
-            runs = await _runs(work)
-            return None if stop.requested else await _outcome(work, runs, place)
-        finally:
-            await journal.close()
+    place = experiment.session.journal()
+    tasks = [task_of(row) for row in await experiment.variant.dataset.rows()]
+    journal = open_journal(place)
+    try:
+        work = _Work(
+            experiment=experiment,
+            journal=journal,
+            tasks=tasks,
+            processor=_processor(experiment),
+            settings=_settings(experiment),
+            stop=stop,
+        )
+        runs = await _runs(work)
+        return None if stop.requested else await _outcome(work, runs, place)
+    finally:
+        await journal.close()
 
 
 async def _runs(work: _Work) -> list[Run]:
@@ -140,7 +139,7 @@ async def _runs(work: _Work) -> list[Run]:
     settings = work.experiment.variant.settings
     runs: list[Run] = []
     for setting, name in zip(settings, ids_of(settings), strict=True):
-        runs.append(await _rolled_out(work, setting, name if len(settings) > 1 else ""))
+        runs.append(await _roll_out(work, setting, name if len(settings) > 1 else ""))
         if work.stop.requested:
             return runs
     if _is_late(work.experiment):
@@ -168,19 +167,17 @@ def _is_late(experiment: Experiment) -> bool:
 # --- one setting
 
 
-async def _rolled_out(work: _Work, setting: Setting, name: str) -> Run:
+async def _roll_out(work: _Work, setting: Setting, name: str) -> Run:
     """The setting's run, worked on until everything is settled (or ready for late scoring)."""
     experiment = work.experiment
-    spec = _spec(work, setting, name)
-    spec.check(tasks=len(work.tasks))
+    plan = _plan(work, setting, name)
     if isinstance(work.processor, NoOpRolloutProcessor):
-        own = EvaluationConnection(NoPolicy(), MessagesOnly())
-        return await _driven(work, structs.replace(spec, renderer=own.renderer.name), own, setting)
-    finished = await _finished_already(work, setting, spec)
+        return await _drive(work, plan, Connection(NoPolicy(), MessagesOnly()), setting)
+    finished = await _finished_already(work, setting, plan.spec)
     if finished is not None:
-        work.told.append(_told_finished(finished))
+        work.notes.append(_finished_note(finished))
         return finished
-    async with connected(
+    async with connect_setting(
         setting,
         experiment.session,
         policy=experiment.policy,
@@ -188,42 +185,35 @@ async def _rolled_out(work: _Work, setting: Setting, name: str) -> Run:
         needed=not isinstance(work.processor, RowsRolloutProcessor),
     ) as connection:
         renderer = connection.renderer
-        # Refused here, and not by each row.
-        at_effort(renderer, setting.sampling.reasoning_effort)
         work.decode = None if isinstance(renderer, MessagesOnly) else renderer.decode
-        spec = structs.replace(spec, model=connection.policy.model, renderer=renderer.name)
-        return await _driven(work, spec, connection, setting)
+        return await _drive(work, plan, connection, setting)
 
 
-def _spec(work: _Work, setting: Setting, name: str) -> RunSpec:
+def _plan(work: _Work, setting: Setting, name: str) -> RunPlan:
     definition, options = work.experiment.definition, work.experiment.session.options
     num_runs = options.num_runs or definition.num_runs
-    base, tasks = work.experiment.name, tasks_digest(work.tasks)
-    code, rollout_code = definition.rollout, definition.rollout_code
-    if isinstance(work.processor, NoOpRolloutProcessor):
-        code, rollout_code = fingerprinted(work.processor)
-    judge, scorer_code = scorer_fingerprint(
-        definition, work.experiment.variant, work.experiment.parameters, tasks=tasks
-    )
-    return RunSpec(
-        name=limited(f"{base}[{name}]" if name else base),
-        samples=num_runs * (definition.samples or setting.samples or _drawn(work.processor)),
-        model="",
+    per_run = definition.samples or setting.samples or samples_for(work.processor, None)
+    base = work.experiment.name
+    is_no_op = isinstance(work.processor, NoOpRolloutProcessor)
+    return plan_run(
+        limited(f"{base}[{name}]" if name else base),
+        tasks=work.tasks,
+        processor=_with_params(work.processor, setting),
+        rollout=fingerprinted(work.processor)
+        if is_no_op
+        else (definition.rollout, definition.rollout_code),
+        scorer_code=scorer_fingerprint(
+            definition,
+            work.experiment.variant,
+            work.experiment.parameters,
+            tasks=tasks_digest(work.tasks),
+        ),
+        samples=num_runs * per_run,
         sampling=setting.sampling,
         seed=definition.seed,
-        rollout=code,
-        scorer=judge,
-        renderer="",
-        tasks=tasks,
         group=RETRIES_ONLY,
-        rollout_code=rollout_code,
-        scorer_code=scorer_code,
+        settings=work.settings,
     )
-
-
-def _drawn(processor: RolloutProcessor) -> int:
-    """Per row and run, where neither the evaluation nor the setting says so."""
-    return samples_for(processor, None)
 
 
 async def _finished_already(work: _Work, setting: Setting, spec: RunSpec) -> Run | None:
@@ -242,34 +232,31 @@ async def _finished_already(work: _Work, setting: Setting, spec: RunSpec) -> Run
     )
 
 
-async def _driven(
-    work: _Work, spec: RunSpec, connection: EvaluationConnection, setting: Setting
-) -> Run:
+async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Setting) -> Run:
     options = work.experiment.session.options
+    plan = plan.bind(connection)
     opened = await open_recorded(
-        work.journal, spec, work.tasks, new=options.new, resume=options.resume
+        work.journal, plan.spec, work.tasks, new=options.new, resume=options.resume
     )
-    work.told += await _told(work.journal, opened, retry=options.retry_failed)
+    run = opened.run
+    work.notes += await _resume_notes(work.journal, opened, retry=options.retry_failed)
     late, progress = _is_late(work.experiment), Progress()
-    engine = Engine(
-        run=opened.run,
-        journal=work.journal,
-        policy=connection.policy,
-        renderer=connection.renderer,
-        processor=_under(work.processor, setting),
-        scorer=None if late else _scorer(work, [opened.run]),
+    plan = structs.replace(plan, scorer=None if late else _scorer(work, [run]))
+    engine = plan.engine(
+        run,
+        work.journal,
+        connection,
         settles=not late,
-        settings=work.settings,
         progress=progress,
         stop=work.stop,
         # Under another scorer, what failed to be scored is scored; the rest gets another chance.
         reopen_failed=options.retry_failed or opened.rescored,
         on_settled=work.settled.note,
     )
-    async with _told_on_the_way(work, opened.run, progress):
+    async with _report_progress(work, run, progress):
         ending = await _worked(engine)
     _note(work, ending)
-    return opened.run
+    return run
 
 
 async def _worked(engine: Engine) -> Ending:
@@ -283,45 +270,45 @@ async def _worked(engine: Engine) -> Ending:
 
 
 @asynccontextmanager
-async def _told_on_the_way(work: _Work, run: Run, progress: Progress) -> AsyncIterator[None]:
-    """Who waits for long is told now and then how far it is."""
+async def _report_progress(work: _Work, run: Run, progress: Progress) -> AsyncIterator[None]:
+    """A line now and then for people who wait."""
 
-    async def tell() -> None:
+    async def report() -> None:
         while True:
-            await asyncio.sleep(TELL_SECONDS)
+            await asyncio.sleep(PROGRESS_SECONDS)
             work.experiment.session.tell(f"{run.spec.name}: {progress.line()}")
 
-    telling = asyncio.create_task(tell(), name="progress")
+    reporting = asyncio.create_task(report(), name="progress")
     try:
         yield
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
 
 
 def _note(work: _Work, ending: Ending) -> None:
     if ending.fatal is not None:
         raise ending.fatal
-    work.told += [
+    work.notes += [
         f"{cut.trajectory}: record {cut.seq} {cut.reason}; {cut.lost} records were set aside, and "
         "the row went on from the last good one"
         for cut in ending.cuts
     ]
 
 
-async def _told(journal: Journal, opened: Opened, *, retry: bool) -> list[str]:
+async def _resume_notes(journal: Journal, opened: Opened, *, retry: bool) -> list[str]:
     listed = [row for row in await journal.trajectories(opened.run) if not row.resting]
     settled = sum(row.settled for row in listed)
     begun = sum(bool(row.records) for row in listed) - settled
     if opened.told or not (settled or begun):
         return [opened.told] if opened.told else []
     if settled == len(listed) and not retry:
-        return [_told_finished(opened.run)]
+        return [_finished_note(opened.run)]
     name = opened.run.spec.name
     return [f"{name} goes on: {settled} of {len(listed)} rows were done, {begun} begun"]
 
 
-def _told_finished(run: Run) -> str:
+def _finished_note(run: Run) -> str:
     return (
         f"{run.spec.name} was finished already: this is its verdict from the journal "
         "(--holdfast-new begins another run)"
@@ -337,8 +324,8 @@ def _processor(experiment: Experiment) -> RolloutProcessor:
     return experiment.definition.processor
 
 
-def _under(processor: RolloutProcessor, setting: Setting) -> RolloutProcessor:
-    """One that takes rows is told the completion params that they are rolled out with."""
+def _with_params(processor: RolloutProcessor, setting: Setting) -> RolloutProcessor:
+    """A processor of rows gets the completion params that they are rolled out with."""
     if isinstance(processor, RowsRolloutProcessor):
         return processor.under(setting.params)
     return processor
@@ -415,7 +402,7 @@ async def _outcome(work: _Work, runs: Sequence[Run], place: str) -> Outcome:
                 source=place,
                 decode=work.decode,
             )
-    return Outcome(experiment.name, place, tuple(parts), tuple(work.told), fails)
+    return Outcome(experiment.name, place, tuple(parts), tuple(work.notes), fails)
 
 
 def _threshold(experiment: Experiment) -> Threshold | None:

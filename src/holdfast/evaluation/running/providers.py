@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from holdfast.engine.connect import EngineAddress
 from holdfast.records.errors import UsageError
 
 KEY = "HOLDFAST_API_KEY"
@@ -26,33 +27,22 @@ PROVIDERS: Mapping[str, Provider] = {
 }
 
 
-class ProviderAddress(Struct, frozen=True):
-    """Where a setting's model is served."""
-
-    urls: tuple[str, ...]
-    api_key: str | None
-    source: str
-    """Who says so, for people."""
-
-    def __repr__(self) -> str:
-        return f"Address({self.urls!r}, {self.source!r})"
-
-
-def address_of(
+def find_address(
     *,
     model: str | None,
-    given: tuple[str, ...],
+    named: tuple[str, ...],
     base_url: str | None,
     api_key: str | None,
     environment: Mapping[str, str],
-) -> ProviderAddress | None:
-    """`given` goes first, then the setting's own address, the provider that its model's name
-    begins with, and HOLDFAST_POLICY. None: nobody names one, and the embedded engine serves."""
+) -> EngineAddress | None:
+    """`named` addresses go first, then the setting's own, the provider that the model's name begins
+    with, and HOLDFAST_POLICY. None where there is no address: the embedded engine serves."""
     key = api_key or environment.get(KEY)
-    if given:
-        return ProviderAddress(given, key, "--holdfast-policy")
+    if named:
+        return EngineAddress(urls=named, api_key=key, source="--holdfast-policy")
     if base_url is not None:
-        return ProviderAddress((base_url,), key, "the completion params' base_url")
+        source = "the completion params' base_url"
+        return EngineAddress(urls=(base_url,), api_key=key, source=source)
     if (name := provider_of(model)) is not None:
         provider = PROVIDERS[name]
         key = api_key or environment.get(provider.key)
@@ -61,9 +51,10 @@ def address_of(
                 f"model {model!r} is served by {provider.url}, which wants a key: set "
                 f"{provider.key}, or name another engine with --holdfast-policy URL"
             )
-        return ProviderAddress((provider.url,), key, f"the model's prefix {name}/")
-    if named := environment.get(POLICY, "").split():
-        return ProviderAddress(tuple(named), key, POLICY)
+        source = f"the model's prefix {name}/"
+        return EngineAddress(urls=(provider.url,), api_key=key, source=source)
+    if urls := environment.get(POLICY, "").split():
+        return EngineAddress(urls=tuple(urls), api_key=key, source=POLICY)
     return None
 
 
@@ -72,7 +63,9 @@ def provider_of(model: str | None) -> str | None:
     return prefix if slash and rest and prefix in PROVIDERS else None
 
 
-def names_of(model: str) -> tuple[str, ...]:
-    """What an engine may call the model: as it is written, or without the first word."""
+def names_of(model: str | None) -> tuple[str, ...]:
+    """The names that an engine may have for the model: as it is written, or without its prefix."""
+    if not model:
+        return ()
     prefix, slash, rest = model.partition("/")
     return (model, rest) if slash and prefix and rest else (model,)

@@ -1,26 +1,20 @@
-"""Session: what the evaluations of one process share.
+"""Session: the path of the journal, the options and the embedded engines of one process.
 
-The journal's place, the options, and the embedded engine, which is started when it is first needed
-and once only. Policies and the open journal belong to one evaluation and its event loop.
+Policies and the open journal belong to one evaluation and its event loop.
 """
 
-import asyncio
 import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from holdfast.engine.connect import EmbeddedEngines
 from holdfast.evaluation.definition.options import Options
 from holdfast.journal import MEMORY, check_address
-from holdfast.records.errors import HoldfastError, UsageError
-
-if TYPE_CHECKING:
-    from holdfast.embedded.child_process import EmbeddedEngine
+from holdfast.records.errors import UsageError
 
 FOLDER, FILE = ".holdfast", "evaluations.db"
-WATCH_SECONDS = 0.5
 
 
 def _to_stderr(line: str) -> None:
@@ -40,7 +34,7 @@ class EvaluationSession:
         self.options = options or Options()
         self.tell = tell
         self._root = root or Path.cwd()
-        self._engines: dict[str | None, EmbeddedEngine] = {}
+        self.engines = EmbeddedEngines(tell)
 
     def journal(self) -> str:
         """Where everything is kept; its folder exists when this returns."""
@@ -59,39 +53,9 @@ class EvaluationSession:
             _ignored_by_git(folder)
         return str(folder / FILE)
 
-    @asynccontextmanager
-    async def embedded(self, folder: str | None) -> "AsyncIterator[EmbeddedEngine]":
-        """The embedded engine, kept alive while it is used and left running for the next one."""
-        from holdfast.embedded.child_process import EmbeddedEngine
-
-        if folder not in self._engines:
-            self.tell("no policy is named: starting the embedded engine")
-            engine = EmbeddedEngine(None if folder is None else Path(folder), report=self.tell)
-            await engine.start_in_thread()
-            self._engines[folder] = engine
-        engine = self._engines[folder]
-        keeper = asyncio.create_task(self._keep_alive(engine), name="keep the engine alive")
-        try:
-            yield engine
-        finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
-
-    async def _keep_alive(self, engine: "EmbeddedEngine") -> None:
-        """A dead engine is an outage like any other: calls wait until it is back, and go on."""
-        while True:
-            if not engine.running:
-                try:
-                    await engine.start_in_thread()
-                except HoldfastError as error:
-                    self.tell(f"the embedded engine died, and cannot be started again yet: {error}")
-            await asyncio.sleep(WATCH_SECONDS)
-
     def close(self) -> None:
-        """Ends what was started. Does nothing a second time."""
-        engines, self._engines = list(self._engines.values()), {}
-        for engine in engines:
-            engine.stop()
+        """Ends the embedded engines. Does nothing a second time."""
+        self.engines.close()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Scene: the world and the environments of one attempt of an agent, and what follows its end.
+"""AttemptSetup: the workspace and the environments of one attempt of an agent, and its end.
 
 Once the agent is done, that is recorded, with its folder: should the judging be interrupted, the
 agent is not started again. Whatever is done in environments then lies in a scope of its own.
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from holdfast.gateway.agents.workspace import AgentFolder
+from holdfast.gateway.agents.workspace import AgentWorkspace
 from holdfast.gateway.agents.workspace_policy import Restore, WorkspaceWorld, World
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.records.errors import Truncated, UsageError
@@ -21,7 +21,7 @@ from holdfast.rollout.processors.agent import MakeEnvironment
 from holdfast.rollout.processors.processor import Returned, Reward
 from holdfast.rollout.tools.tool import Tool
 
-THE_END = "the agent's end"
+AGENT_END = "the agent's end"
 
 
 class End(Struct, frozen=True):
@@ -35,17 +35,17 @@ class End(Struct, frozen=True):
     def returned(self) -> Returned:
         return self.reward if self.turns is None else (self.turns, self.reward)
 
-    def judged(self, found: Returned) -> "End":
+    def with_judgement(self, found: Returned) -> "End":
         """With what was returned about it; what that leaves open stays."""
         turns, reward = found if isinstance(found, tuple) else (self.turns, found)
         return End(self.reward if reward is None else reward, turns, self.limit)
 
 
-class Scene:
+class AttemptSetup:
     """Opened before the agent is started."""
 
     def __init__(self, t: Rollout):
-        self.folder: AgentFolder | None = None
+        self.folder: AgentWorkspace | None = None
         self.episodes: list[Episode] = []
         self._t = t
         self._after: Rollout | None = None
@@ -56,7 +56,7 @@ class Scene:
             workspace = world.workspace(self._t.task)
             # Once the agent is done, it is judged by what it left.
             restore = Restore.LATEST if self.is_over else Restore(world.restore)
-            self.folder = AgentFolder(session, workspace, restore=restore, act=self._act)
+            self.folder = AgentWorkspace(session, workspace, restore=restore, act=self._act)
             self.episodes.append(self.folder)
         for make in environments:
             path = str(len(self.episodes))
@@ -64,17 +64,17 @@ class Scene:
         for episode in self.episodes:
             await episode.open(None)
         if self.folder is not None and self.is_over and not self.folder.is_resumed:
-            raise await session.rewind([self._recorded()], "what the agent left is damaged", "")
+            raise await session.log.rewind([self._end_path()], "what the agent left is damaged", "")
 
     @property
     def tools(self) -> list[Tool]:
         """Of the environments; those of the agent's own folder are its hands."""
-        others = (one for one in self.episodes if one is not self.folder)
-        return [tool for episode in others for tool in episode.tools]
+        environments = (episode for episode in self.episodes if episode is not self.folder)
+        return [tool for episode in environments for tool in episode.tools]
 
     @property
-    def standing(self) -> frozenset[str]:
-        return frozenset() if self.folder is None else self.folder.standing
+    def steps_before(self) -> frozenset[str]:
+        return frozenset() if self.folder is None else self.folder.steps_before
 
     async def _act(self, episode: Episode, action: str) -> Observation:
         if self._after is None:
@@ -86,14 +86,14 @@ class Scene:
     @property
     def is_over(self) -> bool:
         """Whether the record says that the agent is done."""
-        return bool(self._recorded())
+        return bool(self._end_path())
 
-    def _recorded(self) -> str:
+    def _end_path(self) -> str:
         steps = self._t.session.history.steps.items()
         found = (
             path
-            for path, one in steps
-            if isinstance(one, ValueRecorded) and one.name == THE_END and "." in path
+            for path, step in steps
+            if isinstance(step, ValueRecorded) and step.name == AGENT_END and "." in path
         )
         return next(found, "")
 
@@ -102,19 +102,19 @@ class Scene:
         with the rollout that is returned."""
         session = self._t.session
         if end is None:
-            scope = self._recorded().removesuffix("0")
+            scope = self._end_path().removesuffix("0")
             for path in session.history.steps:
-                session.visit(path)
+                session.log.keep(path)
         else:
-            end = await self._kept(end)
+            end = await self._keep_workspace(end)
             # Here, and not only at the end of the attempt: a later one starts no agent.
-            await session.cut_unvisited()
+            await session.log.cut_untaken()
             scope = f"{trajectory.take_number()}.0."
         self._after = Rollout(session, scope=scope)
-        told: object = await self._after.value(lambda: msgspec.to_builtins(end), name=THE_END)
-        return self._after, msgspec.convert(told, End)
+        recorded: object = await self._after.value(lambda: msgspec.to_builtins(end), name=AGENT_END)
+        return self._after, msgspec.convert(recorded, End)
 
-    async def _kept(self, end: End) -> End:
+    async def _keep_workspace(self, end: End) -> End:
         if self.folder is None:
             return end
         try:

@@ -4,7 +4,7 @@
     POST /trajectories {"task": "…", "sample": 0}      a certain one; again: its next attempt
 
 answers with the task, the addresses and the key; the agent ends with `POST …/complete`. An attempt
-is durable before its key is told, and its end before that is confirmed: whatever process dies, the
+is durable before its key is sent, and its end before that is confirmed: whatever process dies, the
 next one knows which agent is at work.
 """
 
@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Sequence
 
 from holdfast.gateway.address import LOOPBACK, Address
-from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor
+from holdfast.gateway.agents.gateway_processor import SILENCE_SECONDS, GatewayRolloutProcessor
 from holdfast.gateway.assignment.hold_routes import OutsideHold
 from holdfast.gateway.assignment.queue import REJOIN, Offers, PendingTrajectory
 from holdfast.gateway.assignment.routes import Counter
@@ -38,20 +38,21 @@ from holdfast.rollout.tools.tool import Function, Tool
 RUN_OVER = RequestRejected(410, "every trajectory of the run is done", code="run_over")
 STOPPING = RequestRejected(503, "the gateway is closing", code="stopping")
 REPLACED = "another agent has taken the trajectory"
-LOOK = 0.2
+IDLE_POLL_SECONDS = 0.2
+"""How often a run that stops looks whether an agent's calls have ended."""
 
 
 class ExternalRolloutProcessor(GatewayRolloutProcessor):
     """As many trajectories are open at once as the run's concurrency says."""
 
-    ends_when_told = True
-    where_told = "the answer of POST /trajectories"
+    ends_on_complete = True
+    address_source = "the answer of POST /trajectories"
 
     def __init__(
         self,
         address: Address = LOOPBACK,
         *,
-        silence: float = SILENCE,
+        silence: float = SILENCE_SECONDS,
         rejoin: float = REJOIN,
         limits: GatewayLimits | None = None,
         ignore: Sequence[str] = (),
@@ -75,7 +76,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
             on_refused=on_refused,
         )
         self._keys = Keys()
-        self._offers = Offers(rejoin)
+        self._queue = Offers(rejoin)
         self._by_key: dict[str, PendingTrajectory] = {}
         self._peers = None if place is None else Peers(place, self._limits)
         self._outside = OutsideHold(self.hold, peers=self._peers)
@@ -92,12 +93,12 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
 
     def make_gateway(self) -> Gateway:
         peers, outside = self._peers, self._outside
-        counter = Counter(self._offers, self._by_key, peers=peers, unheard=self._unheard)
-        return self._gateway_with(
+        counter = Counter(self._queue, self._by_key, peers=peers, unheard=self._unheard)
+        return self._make_gateway(
             endpoints={"/trajectories": counter.open, **outside.endpoints()},
             keys=self._keys,
             stranger=Strangers(
-                self._offers,
+                self._queue,
                 self._adopt,
                 register=self._register,
                 peers=peers,
@@ -112,10 +113,10 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
 
     @property
     def _is_stopping(self) -> bool:
-        return self._session is not None and self._session.is_stopping
+        return self._session is not None and self._session.state.is_stopping
 
-    def _adopt(self, offer: PendingTrajectory, key: str) -> None:
-        self._running.adopt(offer.binding, key)
+    def _adopt(self, pending: PendingTrajectory, key: str) -> None:
+        self._running.adopt(pending.binding, key)
 
     def _unheard(self, ticket: str) -> None:
         self._running.unheard(ticket)
@@ -128,7 +129,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         self.url = self._running.url
 
     async def acleanup(self) -> None:
-        await self._offers.close(STOPPING if self._is_stopping else RUN_OVER)
+        await self._queue.close(STOPPING if self._is_stopping else RUN_OVER)
         await super().acleanup()
         if self._peers is not None:
             await self._peers.aclose()
@@ -139,37 +140,41 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         """Waits for an agent, and then for its end; its reward is the trajectory's."""
         self._session = t.session
         attempt = len(t.session.history.attempts) + 1
-        offer = PendingTrajectory(t.key, attempt, t.task, binding, trajectory, asyncio.Event())
-        self._by_key[binding.key] = offer
-        await self._offers.put(offer)
+        pending = PendingTrajectory(t.key, attempt, t.task, binding, trajectory, asyncio.Event())
+        self._by_key[binding.key] = pending
+        await self._queue.put(pending)
         try:
-            await self._until_over(t, offer)
+            await self._until_over(t, pending)
             return None
         finally:
-            await self._offers.withdraw(offer)
+            await self._queue.withdraw(pending)
             del self._by_key[binding.key]
 
-    async def _until_over(self, t: Rollout, offer: PendingTrajectory) -> None:
-        trajectory = offer.trajectory
+    async def _until_over(self, t: Rollout, pending: PendingTrajectory) -> None:
+        trajectory, stop = pending.trajectory, t.session.context.stop
         done = asyncio.create_task(trajectory.completed.wait())
-        replaced = asyncio.create_task(offer.replaced.wait())
+        replaced = asyncio.create_task(pending.replaced.wait())
+        stopped = asyncio.create_task(stop.wait())
+        waiting = {done, replaced, stopped}
         try:
             while not (done.done() or replaced.done()):
-                if trajectory.is_idle:
+                if stopped.done() and trajectory.is_idle:
                     # An agent that asks nothing would hold up the end of the run.
-                    t.session.check_running()
+                    t.session.state.check_running()
                 await asyncio.wait(
-                    {done, replaced}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED
+                    {task for task in waiting if not task.done()},
+                    timeout=IDLE_POLL_SECONDS if stopped.done() else None,
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
             if not done.done():
                 # No failure: what is recorded is replayed for the agent that comes now.
-                raise t.session.failed(Rewound(REPLACED))
+                raise t.session.state.fail(Rewound(REPLACED))
         finally:
-            for task in (done, replaced):
+            for task in waiting:
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({done, replaced})
+                await asyncio.wait(waiting)
 
     def expects_calls(self, binding: Binding) -> bool:
-        offer = self._by_key.get(binding.key)
-        return offer is not None and offer.is_taken
+        pending = self._by_key.get(binding.key)
+        return pending is not None and pending.is_taken

@@ -1,4 +1,4 @@
-"""What all processors have in common whose agents speak to a gateway.
+"""What processors have in common that run agents behind a gateway.
 
 The processor owns one gateway for all rows. For each attempt it binds a trajectory, lets the agent
 run, and watches: an engine that failed, a limit that the policy met and an agent that fell silent
@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from holdfast.gateway.address import LOOPBACK, Address
-from holdfast.gateway.agents.attempt import End, Scene
+from holdfast.gateway.agents.attempt import AttemptSetup, End
 from holdfast.gateway.agents.workspace_policy import FRESH, WorkspaceWorld, World
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.strip_fields import Ignoring
@@ -19,21 +19,22 @@ from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed, AgentSilent
 from holdfast.gateway.server import Binding, Gateway
-from holdfast.gateway.weight_hold import HOLD_SECONDS, Hold
+from holdfast.gateway.weight_hold import HOLD_SECONDS, CallHolds, Hold, HoldablePolicy
+from holdfast.policy.policy import Policy
 from holdfast.records.errors import HoldfastError, Rewound, Truncated, UsageError
 from holdfast.records.redaction import hide
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.agent import Finish, MakeEnvironment, makers
+from holdfast.rollout.processors.agent import Finish, MakeEnvironment, check_environments
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.threads.contain import end as ended
 from holdfast.rollout.tools.tool import Function, Tool, tools_of
 
-SILENCE = 1800.0
-NEVER_ASKED = (
+SILENCE_SECONDS = 1800.0
+NO_CALLS = (
     "the agent ended without having asked the gateway for anything that could be answered: it is "
-    "to take its address and its key from {}; one that needs no model tells its reward"
+    "to take its address and its key from {}; one that needs no model sends its reward"
 )
-LOOK = 1.0
+SILENCE_POLL_SECONDS = 1.0
 TAKEOVER_SECONDS = 10.0
 """For what an agent was waiting for to become durable, where another one waits for its trajectory.
 """
@@ -42,15 +43,18 @@ TAKEOVER_SECONDS = 10.0
 class GatewayRolloutProcessor(RolloutProcessor):
     """Override `run_agent`."""
 
-    ends_when_told = False
+    streams_replies = True
+    ends_on_complete = False
     """Whether an attempt ends when its agent says that it is done, and not by itself."""
-    where_told = "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"
+    address_source = (
+        "OPENAI_BASE_URL, ANTHROPIC_BASE_URL or HOLDFAST_URL and the variables beside them"
+    )
     """Where its agents find the gateway's address and their key."""
 
     def __init__(
         self,
         *,
-        silence: float = SILENCE,
+        silence: float = SILENCE_SECONDS,
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
         world: World = FRESH,
@@ -64,8 +68,8 @@ class GatewayRolloutProcessor(RolloutProcessor):
         given up. `tools`, and those of `environments`, can be called through the gateway. `finish`
         is awaited when the agent is done, also when a limit ended it; what it returns is the
         reward. `limits`, `ignore`, `address`: the gateway's (see `ignoring`); by default it is at a
-        free port of this machine. `on_refused`: what becomes of a trajectory whose agent ended as
-        if it was done although a call was refused and not asked again ("fail" or "accept")."""
+        free port of this machine. `on_refused`: what becomes of a trajectory if its agent ended
+        as if it was done although a call was refused and not repeated ("fail" or "accept")."""
         if not silence > 0:
             raise UsageError(f"silence must be more than 0 seconds, not {silence!r}")
         if on_refused not in list(OnRefused):
@@ -73,7 +77,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self._on_refused = OnRefused(on_refused)
         self._silence = silence
         self.tools = tools_of(tools, where="tools")
-        self.environments = makers(environments)
+        self.environments = check_environments(environments)
         self.world = world
         self.finish = finish
         self._limits = limits or GatewayLimits()
@@ -81,6 +85,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self._address = address
         hide(self._address.token)
         self._gateway: Gateway | None = None
+        self._holds = CallHolds()
+
+    def wrap_policy(self, policy: Policy) -> Policy:
+        """It waits while the gateway is held."""
+        return HoldablePolicy(policy, self._holds)
 
     @property
     def identity(self) -> str:
@@ -90,11 +99,11 @@ class GatewayRolloutProcessor(RolloutProcessor):
     def surroundings(self) -> str:
         """For the `identity`: what makes another run besides the agent itself."""
         world = self.world
-        given = [*self.tools, *self.environments]
-        given += [world.workspace] if isinstance(world, WorkspaceWorld) else []
-        given += [] if self.finish is None else [self.finish]
-        names = [one.name for one in self.tools]
-        around = f" {names} {world.identity} {code_of(*given)}" if given else ""
+        parts = [*self.tools, *self.environments]
+        parts += [world.workspace] if isinstance(world, WorkspaceWorld) else []
+        parts += [] if self.finish is None else [self.finish]
+        names = [tool.name for tool in self.tools]
+        around = f" {names} {world.identity} {code_of(*parts)}" if parts else ""
         around += f" ignoring {sorted(self._ignore)}" if self._ignore else ""
         return around + (" accepting refused calls" if self._accepts_refusals else "")
 
@@ -113,13 +122,20 @@ class GatewayRolloutProcessor(RolloutProcessor):
         return True
 
     def make_gateway(self) -> Gateway:
-        return self._gateway_with()
+        return self._make_gateway()
 
-    def _gateway_with(self, **more: Any) -> Gateway:
+    def _make_gateway(self, **more: Any) -> Gateway:
         """At its address, and with more of a gateway's parameters."""
         from holdfast.gateway.wires.all import WIRES
 
-        return Gateway(WIRES, at=self._address, limits=self._limits, ignore=self._ignore, **more)
+        return Gateway(
+            WIRES,
+            at=self._address,
+            limits=self._limits,
+            ignore=self._ignore,
+            holds=self._holds,
+            **more,
+        )
 
     @property
     def _running(self) -> Gateway:
@@ -147,31 +163,31 @@ class GatewayRolloutProcessor(RolloutProcessor):
             self._gateway = None
 
     async def rollout(self, t: Rollout) -> Returned:
-        scene = Scene(t)
-        await scene.open(self.world, self.environments)
+        setup = AttemptSetup(t)
+        await setup.open(self.world, self.environments)
         trajectory = AgentTrajectory(t.session)
-        trajectory.offer((*self.tools, *scene.tools), standing=scene.standing)
-        is_over = scene.is_over
-        end = None if is_over else await self._ended(t, trajectory)
-        if is_over or self.finish is not None or scene.folder is not None:
-            after, end = await scene.end(trajectory, end)
+        trajectory.offer((*self.tools, *setup.tools), standing=setup.steps_before)
+        is_over = setup.is_over
+        end = None if is_over else await self._run_to_end(t, trajectory)
+        if is_over or self.finish is not None or setup.folder is not None:
+            after, end = await setup.end(trajectory, end)
             if self.finish is not None:
-                judged = await self.finish(after, scene.episodes)
-                end = end if judged is None else end.judged(judged)
+                judged = await self.finish(after, setup.episodes)
+                end = end if judged is None else end.with_judgement(judged)
         assert end is not None, "an agent that is not over has ended"
         if end.limit:
             raise Truncated(end.limit, returned=end.returned)
         return end.returned
 
-    async def _ended(self, t: Rollout, trajectory: AgentTrajectory) -> End:
+    async def _run_to_end(self, t: Rollout, trajectory: AgentTrajectory) -> End:
         """How the agent ended; raises what is no outcome."""
         assert self._gateway is not None, "a processor is set up first"
-        binding = self._gateway.bind(trajectory, ends=self.ends_when_told)
+        binding = self._gateway.bind(trajectory, ends=self.ends_on_complete)
         found: Returned = None
         try:
-            found = await self._watched(t, trajectory, binding)
+            found = await self._watch(t, trajectory, binding)
         except (AgentFailed, AgentSilent, Rewound) as gone:
-            # If it was told of a limit, it fell over that.
+            # After the response about a limit, its failure follows from that.
             if trajectory.limit is None or not isinstance(gone, AgentFailed):
                 self._gateway.release(binding)
                 await self._let_finish(trajectory, gone)
@@ -179,38 +195,38 @@ class GatewayRolloutProcessor(RolloutProcessor):
         finally:
             self._gateway.release(binding)
             await trajectory.aclose()
-        if t.session.broken is not None:
-            raise t.session.broken
+        if t.session.state.broken is not None:
+            raise t.session.state.broken
         if not self._accepts_refusals and (refused := trajectory.refusals.failure()) is not None:
-            raise t.session.failed(refused)
+            raise t.session.state.fail(refused)
         limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
-        end = End(trajectory.reward, limit=limit).judged(found)
+        end = End(trajectory.reward, limit=limit).with_judgement(found)
         if self.is_mute(trajectory, end.returned):
-            raise t.session.failed(self.never_answered(trajectory))
+            raise t.session.state.fail(self.never_answered(trajectory))
         return end
 
     async def _let_finish(self, trajectory: AgentTrajectory, gone: HoldfastError) -> None:
         if isinstance(gone, Rewound):
-            # Whoever took it over waits for the next attempt.
+            # The new holder waits for the next attempt.
             await trajectory.let_finish(unheard=True, seconds=TAKEOVER_SECONDS)
         else:
             await trajectory.let_finish()
 
-    def is_mute(self, trajectory: AgentTrajectory, told: Returned) -> bool:
+    def is_mute(self, trajectory: AgentTrajectory, returned: Returned) -> bool:
         """Of an agent that has ended: whether it found its model elsewhere, or failed and did not
         say so. That is no outcome of the policy."""
         if not self._accepts_refusals and trajectory.refusals.open:
             return False  # It says more that it was refused.
-        return told is None and self.finish is None and not trajectory.was_asked
+        return returned is None and self.finish is None and not trajectory.was_asked
 
     def never_answered(self, trajectory: AgentTrajectory, wrote: str = "") -> AgentFailed:
         """Why a mute agent has failed: it asked nothing, or all that it asked was refused."""
         if (refused := trajectory.refusals.failure()) is not None:
             return refused
-        words = NEVER_ASKED.format(self.where_told)
-        return AgentFailed(f"{words}\nIt wrote:\n{wrote}" if wrote else words)
+        message = NO_CALLS.format(self.address_source)
+        return AgentFailed(f"{message}\nIt wrote:\n{wrote}" if wrote else message)
 
-    async def _watched(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
+    async def _watch(self, t: Rollout, trajectory: AgentTrajectory, binding: Binding) -> Returned:
         """The agent's result. Whatever else happens first ends the agent."""
         running = self.run_agent(t, binding, trajectory)
         agent = asyncio.create_task(running, name=f"agent of {trajectory.name}")
@@ -218,24 +234,26 @@ class GatewayRolloutProcessor(RolloutProcessor):
         try:
             while not agent.done():
                 await asyncio.wait(
-                    {agent, broken}, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED
+                    {agent, broken},
+                    timeout=SILENCE_POLL_SECONDS,
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
-                if broken.done() and t.session.broken is not None:
-                    raise t.session.broken
+                if broken.done() and t.session.state.broken is not None:
+                    raise t.session.state.broken
                 if self.expects_calls(binding) and trajectory.is_silent(self._silence):
-                    words = f"the agent asked nothing for {self._silence:g} s"
-                    if self.ends_when_told:
-                        words += "; one that is done says so: POST /complete"
-                    raise t.session.failed(AgentSilent(words))
+                    message = f"the agent asked nothing for {self._silence:g} s"
+                    if self.ends_on_complete:
+                        message += "; one that is done says so: POST /complete"
+                    raise t.session.state.fail(AgentSilent(message))
             return agent.result()
         finally:
             broken.cancel()
-            await _over(agent)
+            await _end_agent(agent)
 
 
-async def _over(agent: "asyncio.Task[Returned]") -> None:
-    """Ends the agent. A run that stops meanwhile waits for that: whoever is asked to end once more
-    is interrupted in ending what it started."""
+async def _end_agent(agent: "asyncio.Task[Returned]") -> None:
+    """Ends the agent. A run that stops meanwhile waits for that: a second cancellation
+    would interrupt the agent in ending what it started."""
     ending = asyncio.create_task(ended(agent), name=f"end of {agent.get_name()}")
     try:
         await asyncio.shield(ending)
@@ -247,4 +265,4 @@ async def _over(agent: "asyncio.Task[Returned]") -> None:
 def attempt_of(t: Rollout) -> int:
     """The number of the present attempt."""
     session = t.session
-    return max(1, len(session.history.attempts) + session.has_prelude)
+    return max(1, len(session.history.attempts) + session.log.is_unstarted)

@@ -18,11 +18,11 @@ from holdfast.records.errors import UsageError
 from holdfast.records.redaction import redact
 from holdfast.records.task import Task
 
-GRACE = 5.0
+GRACE_SECONDS = 5.0
 MARK = "HOLDFAST_URL"
-ROUNDS = 5
+MAX_ROUNDS = 5
 """How often it is looked for what an agent has left: it may start more meanwhile."""
-TAIL = 2_000
+TAIL_CHARACTERS = 2_000
 _BEFORE = 8_000
 """Bytes that are read before the tail: half a secret would not be known for one."""
 TASK_FILE = "task.json"
@@ -80,7 +80,7 @@ class AgentProcess:
         with out.open("wb") as stdout, err.open("wb") as stderr:
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    *self._words(),
+                    *self._full_command(),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=stdout,
                     stderr=stderr,
@@ -92,17 +92,17 @@ class AgentProcess:
             except OSError as error:
                 raise UsageError(f"the agent cannot be started: {error}") from error
 
-    def _words(self) -> list[str]:
+    def _full_command(self) -> list[str]:
         """The command, tied to this process where the system can: an agent whose driver was killed
         would go on, and nobody would know of it."""
         name, tie = self._command[0], shutil.which("setpriv")
         found = shutil.which(name, path=self._env.get("PATH")) or (self._cwd / name).exists()
         if not found:
-            # A command that is not there has to be told from one that fails.
+            # A missing command must look different from one that fails.
             return self._command
-        words = confinement().words if self._confined else ()
+        prefix = confinement().words if self._confined else ()
         # The tie comes last: who changes its credentials may lose it.
-        return [*words, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self._command]
+        return [*prefix, *((tie, "--pdeathsig", "KILL", "--") if tie else ()), *self._command]
 
     async def wait(self) -> int:
         assert self._process is not None, "it was started"
@@ -115,16 +115,16 @@ class AgentProcess:
             return
         _signal(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), GRACE)
+            await asyncio.wait_for(process.wait(), GRACE_SECONDS)
         # Also after it ended by itself: its children may have stayed.
         _signal(process.pid, signal.SIGKILL)
         await process.wait()
-        # Whoever starts it may have set another address, which others have, too.
+        # The environment may hold another address already.
         if f"/t/{PREFIX}" in (address := self._env.get(MARK, "")):
             await asyncio.to_thread(_end_strays, f"{MARK}={address}".encode())
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of what it wrote to stderr, or else to stdout."""
         return end_of(self._folder / "stderr") or end_of(self._folder / "stdout")
 
@@ -132,15 +132,15 @@ class AgentProcess:
 def end_of(path: Path) -> str:
     """What stands at the end of a file, which may be larger than the memory; without secrets."""
     with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL - _BEFORE))
-        said = file.read(TAIL + _BEFORE).decode("utf-8", "replace")
-    return redact(said.strip())[-TAIL:].strip()
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_CHARACTERS - _BEFORE))
+        text = file.read(TAIL_CHARACTERS + _BEFORE).decode("utf-8", "replace")
+    return redact(text.strip())[-TAIL_CHARACTERS:].strip()
 
 
 def _end_strays(mark: bytes) -> None:
     """Ends what left the agent's group, where the system shows it: no other process has the address
     with the attempt's key among its variables."""
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if not sum(_end_stray(pid, mark) for pid in _pids()):
             return
 

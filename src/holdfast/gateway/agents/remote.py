@@ -1,6 +1,6 @@
 """RemoteRolloutProcessor: an agent that runs as a service somewhere else.
 
-The service is asked to start, is polled until it is done, and is told to stop when the attempt ends
+The service is asked to start, is polled until it is done, and is stopped when the attempt ends
 otherwise. It speaks to the gateway like any agent. What it reports is joined by trajectory and
 attempt: a word about another attempt is never taken for one about this.
 
@@ -22,7 +22,11 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.gateway.address import LOOPBACK, Address
-from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor, attempt_of
+from holdfast.gateway.agents.gateway_processor import (
+    SILENCE_SECONDS,
+    GatewayRolloutProcessor,
+    attempt_of,
+)
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
@@ -39,7 +43,7 @@ _log = logging.getLogger("holdfast.gateway")
 T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 CALL_SECONDS = 30.0
-FAREWELL_SECONDS = 10.0
+STOP_SECONDS = 10.0
 
 
 class _Started(Struct):
@@ -55,7 +59,7 @@ class _Report(Struct):
     error: str = ""
 
 
-_WANTED: dict[type, str] = {
+_EXPECTED_BODIES: dict[type, str] = {
     _Started: '{"id": "…"}',
     _Report: '{"status": "running", "completed", "failed" or "cancelled", "trajectory": "…", '
     '"attempt": 1}',
@@ -66,7 +70,7 @@ _WANTED: dict[type, str] = {
 class RemoteRolloutProcessor(GatewayRolloutProcessor):
     """One run of the service for each attempt."""
 
-    where_told = "`url` and `key` of POST /runs"
+    address_source = "`url` and `key` of POST /runs"
 
     def __init__(
         self,
@@ -74,7 +78,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
         *,
         headers: Mapping[str, str] | None = None,
         patience: float = 60.0,
-        silence: float = SILENCE,
+        silence: float = SILENCE_SECONDS,
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
         finish: Finish | None = None,
@@ -122,22 +126,22 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
-        asked = {
+        body = {
             "trajectory": str(t.key),
             "attempt": attempt_of(t),
             "task": msgspec.to_builtins(t.task),
-            "model": t.voice.policy.model,
+            "model": t.speaker.policy.model,
             "url": binding.bound_url,
             "key": binding.key,
         }
-        started = await self._call("POST", "/runs", asked, _Started)
+        started = await self._call("POST", "/runs", body, _Started)
         try:
-            return await self._followed(f"/runs/{started.id}", t)
+            return await self._follow(f"/runs/{started.id}", t)
         except BaseException:
             await self._stop(f"/runs/{started.id}")
             raise
 
-    async def _followed(self, run: str, t: Rollout) -> Returned:
+    async def _follow(self, run: str, t: Rollout) -> Returned:
         pause = FIRST_PAUSE
         while True:
             report = await self._call("GET", run, None, _Report)
@@ -163,36 +167,36 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
                 return await self._once(method, path, body, kind)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if asyncio.get_running_loop().time() + pause > deadline:
-                    words = f"{self._url} was out of reach for {self._patience:g} s: {error}"
-                    raise EnvironmentBroken(redact(words)) from error
+                    message = f"{self._url} was out of reach for {self._patience:g} s: {error}"
+                    raise EnvironmentBroken(redact(message)) from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     async def _once(self, method: str, path: str, body: object, kind: type[T]) -> T:
         assert self._http is not None, "a processor is set up first"
         # Without the run's own id, so that like failures are counted together.
-        asked = f"{method} /runs" if path == "/runs" else f"{method} /runs/ID"
+        request = f"{method} /runs" if path == "/runs" else f"{method} /runs/ID"
         async with self._http.request(method, f"{self._url}{path}", json=body) as response:
             raw = await response.read()
             if response.status >= 500 or response.status == 429:
-                raise aiohttp.ClientError(f"{asked} was answered with {response.status}")
+                raise aiohttp.ClientError(f"{request} was answered with {response.status}")
             if response.status >= 400:
-                said = redact(raw.decode("utf-8", "replace"))[:300]
+                text = redact(raw.decode("utf-8", "replace"))[:300]
                 raise EnvironmentBroken(
-                    redact(f"{self._url}: {asked} was refused ({response.status}): {said}")
+                    redact(f"{self._url}: {request} was refused ({response.status}): {text}")
                 )
         try:
             return msgspec.json.decode(raw, type=kind)
         except ValueError as error:
             raise EnvironmentBroken(
-                f"{self._url}: the answer to {asked} is to be {_WANTED[kind]}, not this: {error}"
+                f"{self._url}: the answer to {request} has to be {_EXPECTED_BODIES[kind]}: {error}"
             ) from error
 
     async def _stop(self, run: str) -> None:
         """The attempt ended otherwise; that the service hears of it is worth a few seconds."""
         assert self._http is not None, "a processor is set up first"
         try:
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(STOP_SECONDS):
                 async with self._http.delete(f"{self._url}{run}") as response:
                     await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:

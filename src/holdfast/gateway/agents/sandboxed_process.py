@@ -1,7 +1,7 @@
 """FolderProcess: an agent's process in its workspace, within the workspace's sandbox.
 
-It is started and waited for in one thread, since it is told to die with the thread that started it.
-When `run` is over, nothing that it started is alive, as far as its sandbox can tell.
+It is started and waited for in one thread, since it dies with the thread that started it.
+When `run` is over, nothing that it started is alive, as far as its sandbox can see.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ from pathlib import Path
 from holdfast.environments.workspace.command import CommandEnded, CommandStop, Launch
 from holdfast.environments.workspace.output import Output
 from holdfast.environments.workspace.threads import in_thread
-from holdfast.gateway.agents.process import TAIL, end_of
+from holdfast.gateway.agents.process import TAIL_CHARACTERS, end_of
 from holdfast.records.errors import EnvironmentBroken
 
-SIGNALLED = 128
-"""A sandbox tells of a signal by a code above this."""
+SIGNAL_CODE_BASE = 128
+"""A sandbox reports a signal by an exit code above this."""
 
 
-class FolderProcess:
+class SandboxedProcess:
     """One attempt of an agent. What it writes, to stdout and stderr, is in one file."""
 
     def __init__(self, launch: Launch, output: Path):
@@ -46,16 +46,16 @@ class FolderProcess:
                 _kill(process)
                 code = process.wait()
                 self._launch.end()
-            said = Output(TAIL)
-            said.add(self.last_words.encode("utf-8", "replace"))
-            if not is_stopped and (trouble := self._launch.trouble(CommandEnded(code, said))):
+            output = Output(TAIL_CHARACTERS)
+            output.add(self.last_output.encode("utf-8", "replace"))
+            if not is_stopped and (trouble := self._launch.trouble(CommandEnded(code, output))):
                 raise EnvironmentBroken(trouble)
-            return SIGNALLED - code if code > SIGNALLED else code
+            return SIGNAL_CODE_BASE - code if code > SIGNAL_CODE_BASE else code
         finally:
             self._launch.close()
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return end_of(self._output)
 
 

@@ -1,8 +1,8 @@
 """BlackBoxRolloutProcessor: an agent that is a program, one process for each attempt.
 
-It is pointed at the gateway by environment variables and told nothing else. When it, the gateway or
+It gets the gateway's address by environment variables, and nothing else. When it, the gateway or
 the engine dies, it is started again, and its calls are answered from the record until it comes to
-where it was. What it finds around it then is its world's affair (see `worlds`).
+where it was. What it finds around it then: see `workspace_policy`.
 """
 
 import inspect
@@ -16,11 +16,15 @@ import msgspec
 
 from holdfast.environments.workspace.confinement import confinement
 from holdfast.environments.workspace.threads import in_thread
-from holdfast.gateway.agents.gateway_processor import SILENCE, GatewayRolloutProcessor, attempt_of
+from holdfast.gateway.agents.gateway_processor import (
+    SILENCE_SECONDS,
+    GatewayRolloutProcessor,
+    attempt_of,
+)
 from holdfast.gateway.agents.process import TASK_FILE, AgentProcess, environment, variables
-from holdfast.gateway.agents.sandboxed_process import FolderProcess
-from holdfast.gateway.agents.temp_dirs import WORKING, scratch, scratch_of
-from holdfast.gateway.agents.workspace import AgentFolder
+from holdfast.gateway.agents.sandboxed_process import SandboxedProcess
+from holdfast.gateway.agents.temp_dirs import WORKING, scratch, trajectory_folder
+from holdfast.gateway.agents.workspace import AgentWorkspace
 from holdfast.gateway.agents.workspace_policy import (
     FRESH,
     FreshWorld,
@@ -60,7 +64,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         logs: str | Path | None = None,
-        silence: float = SILENCE,
+        silence: float = SILENCE_SECONDS,
         tools: "Sequence[Tool | Function]" = (),
         environments: Sequence[MakeEnvironment] = (),
         world: World = FRESH,
@@ -87,13 +91,13 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
         _check_command(command)
         self._command = command
         if callable(command):
-            self.where_told = "`binding.url` and `binding.key`"
+            self.address_source = "`binding.url` and `binding.key`"
         self._resume = command if resume_command is None else resume_command
-        _check_world(world, command, cwd, resume_command)
+        _check_surroundings(world, command, cwd, resume_command)
         self._env = dict(env or {})
         hide_variables(self._env)
         self._cwd = None if cwd is None else Path(cwd)
-        # The agent is told of a file in there, and has another current folder.
+        # The agent gets the path of a file in there, and has another current folder.
         self._logs = Path(logs).absolute() if logs is not None else None
 
     @property
@@ -106,7 +110,7 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
     async def setup(self) -> None:
         # What would fail every trajectory is said before the first one.
         if not callable(self._command) and not isinstance(self.world, WorkspaceWorld):
-            _check_found(self._command[0], cwd=self._cwd, path=self._env.get("PATH"))
+            _check_program(self._command[0], cwd=self._cwd, path=self._env.get("PATH"))
         if not callable(self._command):
             async with scratch():
                 pass  # Where each of them will have its folder, there can be one.
@@ -120,54 +124,57 @@ class BlackBoxRolloutProcessor(GatewayRolloutProcessor):
             found: Any = self._command(binding, t.task)
             result: Returned = await found if inspect.isawaitable(found) else found
             return result
-        async with scratch_of(t.key) as folder:
+        async with trajectory_folder(t.key) as folder:
             logs = self._logs_of(t) or folder
-            home = next((one for one in t.session.episodes if isinstance(one, AgentFolder)), None)
-            process: AgentProcess | FolderProcess
+            home = next(
+                (episode for episode in t.session.episodes if isinstance(episode, AgentWorkspace)),
+                None,
+            )
+            process: AgentProcess | SandboxedProcess
             if home is None:
                 process = await self._run_process(self._command, t, binding, logs, folder)
             else:
                 process = await self._run_in_workspace(home, t, binding, logs, folder)
             if self.is_mute(trajectory, trajectory.reward):
-                raise self.never_answered(trajectory, process.last_words)
+                raise self.never_answered(trajectory, process.last_output)
         return None
 
     async def _run_process(
         self, command: Sequence[str], t: Rollout, binding: Binding, logs: Path, folder: Path
     ) -> AgentProcess:
-        model = t.voice.policy.model
+        model = t.speaker.policy.model
         env = environment(binding, t.task, model=model, folder=folder, more=self._env)
         fresh = folder / WORKING
         fresh.mkdir()
-        words = command if self._cwd is not None else _found_from_here(command)
+        arguments = command if self._cwd is not None else _absolute_paths(command)
         confined = isinstance(self.world, FreshWorld) and self.world.confined
         process = AgentProcess(
-            words, folder=logs, env=env, cwd=self._cwd or fresh, confined=confined
+            arguments, folder=logs, env=env, cwd=self._cwd or fresh, confined=confined
         )
         await process.start()
         try:
             code = await process.wait()
         finally:
             await process.end()
-        _check_ended(code, process.last_words)
+        _check_exit_code(code, process.last_output)
         return process
 
     async def _run_in_workspace(
-        self, home: AgentFolder, t: Rollout, binding: Binding, logs: Path, folder: Path
-    ) -> FolderProcess:
-        given = folder / "given"
-        given.mkdir()
-        model = t.voice.policy.model
-        env = variables(binding, t.task, model=model, folder=given, more=self._env)
-        # Whoever runs in the sandbox may be nobody.
-        given.chmod(0o755)
-        (given / TASK_FILE).chmod(0o644)
+        self, home: AgentWorkspace, t: Rollout, binding: Binding, logs: Path, folder: Path
+    ) -> SandboxedProcess:
+        inputs = folder / "given"
+        inputs.mkdir()
+        model = t.speaker.policy.model
+        env = variables(binding, t.task, model=model, folder=inputs, more=self._env)
+        # The sandbox may run as the user nobody.
+        inputs.chmod(0o755)
+        (inputs / TASK_FILE).chmod(0o644)
         command = self._resume if home.is_resumed else self._command
         assert not callable(command), "a workspace's world wants a command"
         env["HOLDFAST_RESUMED"] = "1" if home.is_resumed else ""
-        launch = home.workspace.launch(command, env=env, read_only=[str(given)])
-        process = FolderProcess(launch, logs / "stdout")
-        _check_ended(await process.run(), process.last_words)
+        launch = home.workspace.launch(command, env=env, read_only=[str(inputs)])
+        process = SandboxedProcess(launch, logs / "stdout")
+        _check_exit_code(await process.run(), process.last_output)
         return process
 
     def _logs_of(self, t: Rollout) -> Path | None:
@@ -193,7 +200,7 @@ def _check_command(command: object) -> None:
         )
 
 
-def _check_world(
+def _check_surroundings(
     world: World, command: object, cwd: object, resume_command: Sequence[str] | None
 ) -> None:
     if not isinstance(world, FreshWorld | WorkspaceWorld):
@@ -206,7 +213,7 @@ def _check_world(
         raise UsageError("in a workspace's world the agent is a command, and its cwd is that")
 
 
-def _check_found(program: str, *, cwd: Path | None, path: str | None) -> None:
+def _check_program(program: str, *, cwd: Path | None, path: str | None) -> None:
     if cwd is not None and not cwd.is_dir():
         raise UsageError(f"the agent's cwd {str(cwd)!r} is not a folder")
     is_path = "/" in program
@@ -218,20 +225,20 @@ def _check_found(program: str, *, cwd: Path | None, path: str | None) -> None:
         raise UsageError(f"the agent's program {program!r} is not found {where}, or not executable")
 
 
-def _found_from_here(command: Sequence[str]) -> list[str]:
+def _absolute_paths(command: Sequence[str]) -> list[str]:
     """A word that names a file here names it from any other folder, too."""
     return [os.path.abspath(word) if os.path.isfile(word) else word for word in command]
 
 
-def _check_ended(code: int, last_words: str) -> None:
+def _check_exit_code(code: int, last_output: str) -> None:
     if code < 0:
-        raise AgentKilled(f"signal {-code} ended the agent: {_headed(last_words)}")
+        raise AgentKilled(f"signal {-code} ended the agent: {_last_line_first(last_output)}")
     if code > 0:
-        raise AgentFailed(f"the agent ended with exit code {code}: {_headed(last_words)}")
+        raise AgentFailed(f"the agent ended with exit code {code}: {_last_line_first(last_output)}")
 
 
-def _headed(last_words: str) -> str:
+def _last_line_first(last_output: str) -> str:
     """The last line first, then all of it: a report shows a first line, and the first one of a
     traceback says nothing."""
-    last = last_words.rpartition("\n")[2].strip()
-    return last_words or "it wrote nothing" if last == last_words else f"{last}\n{last_words}"
+    last = last_output.rpartition("\n")[2].strip()
+    return last_output or "it wrote nothing" if last == last_output else f"{last}\n{last_output}"

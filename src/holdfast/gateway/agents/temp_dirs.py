@@ -25,18 +25,18 @@ _log = logging.getLogger("holdfast.gateway")
 
 
 _SHORT = "/tmp"  # noqa: S108 - the folder in it is checked to be the user's own
-_LONGEST = 103
+_MAX_SOCKET_PATH_BYTES = 103
 """Bytes of a socket's address: 103 on macOS, 107 on Linux."""
 _WITHIN = len("/0123456789ab/000001/999.sock")
 """What a socket adds to the root's."""
-_NAMES = 1000
+_MAX_NAMES = 1000
 """Of one trajectory's folder: as many runs of one name can be worked on beside each other."""
 
 
 def root(*, for_sockets: bool = False) -> str:
     name = f"holdfast-agents-{os.geteuid()}"
     found = os.path.join(tempfile.gettempdir(), name)
-    if for_sockets and len(os.fsencode(os.path.realpath(found))) + _WITHIN > _LONGEST:
+    if for_sockets and len(os.fsencode(os.path.realpath(found))) + _WITHIN > _MAX_SOCKET_PATH_BYTES:
         return os.path.join(_SHORT, name)
     return found
 
@@ -58,11 +58,11 @@ async def scratch(*, for_sockets: bool = False) -> AsyncIterator[Path]:
 
 
 @asynccontextmanager
-async def scratch_of(key: TrajectoryKey) -> AsyncIterator[Path]:
+async def trajectory_folder(key: TrajectoryKey) -> AsyncIterator[Path]:
     """A trajectory's folder: empty, and at the same path in each of its attempts, also by another
     process. Only where somebody else has it (a driver that was frozen, another run of the same
     name) it is another, which is logged."""
-    claim = folders.FolderClaim(root(), (_name_of(key, number) for number in range(_NAMES)))
+    claim = folders.FolderClaim(root(), (_name_of(key, number) for number in range(_MAX_NAMES)))
     try:
         place = await in_thread(claim.take)
         if claim.name != _name_of(key, 0):

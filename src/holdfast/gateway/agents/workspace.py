@@ -23,12 +23,12 @@ from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.session import Session
 
 PATH = "0"
-TRIES = 5
-"""How often a folder is looked at whose files vanish meanwhile."""
+MAX_TRIES = 5
+"""How often a folder is read while its files vanish."""
 _VANISHED = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-class AgentFolder(Episode):
+class AgentWorkspace(Episode):
     """Always the first episode of its trajectory."""
 
     def __init__(
@@ -43,7 +43,7 @@ class AgentFolder(Episode):
         self.workspace = workspace
         self.is_resumed = False
         """Whether it is as a later call found it, and not as in the beginning."""
-        self.standing: frozenset[str] = frozenset()
+        self.steps_before: frozenset[str] = frozenset()
         """The steps that were recorded when it was so."""
         self._restore = restore
 
@@ -53,7 +53,7 @@ class AgentFolder(Episode):
         if getattr(workspace, "blobs", None) is not None:
             raise UsageError("the workspace is in use already: make a new one for each attempt")
         workspace.blobs = session.blobs
-        session.episodes.append(self)
+        session.episodes.add(self)
         mark = fingerprint(workspace.name.encode(), identity_of(workspace).encode(), b"agent")
         step = await session.match(
             PATH,
@@ -62,22 +62,22 @@ class AgentFolder(Episode):
             lambda recorded: divergence.of_environment(recorded, "an agent's workspace"),
         )
         started = session.clock.elapsed()
-        is_told = await self._world.enter(PATH)
+        is_counted = await self._live.enter(PATH)
         if step is None:
-            seen = await self._world.guarded.reset(0)
+            seen = await self._live.guarded.reset(0)
             taken = session.clock.elapsed() - started
             step = step_of(
                 seen, path=PATH, fingerprint=mark, action="0", episode=PATH, seconds=taken
             )
-            await session.append(step)
-        elif not await self._restored():
-            await self._world.guarded.reset(0)
-        if is_told:
-            await session.append(Entered(PATH, left=True))
-        self._begun = True
+            await session.log.append(step)
+        elif not await self._restore_latest():
+            await self._live.guarded.reset(0)
+        if is_counted:
+            await session.log.append(Entered(PATH, left=True))
+        self._is_open = True
         self.observation = observation_of(step)
 
-    async def _restored(self) -> bool:
+    async def _restore_latest(self) -> bool:
         """A damaged snapshot is no loss: the agent starts over, and is given back its calls."""
         session = self._session
         world = session.history.worlds[PATH]
@@ -85,13 +85,13 @@ class AgentFolder(Episode):
             return False
         _, digest = world.snapshots[-1]
         try:
-            await self._world.guarded.restore(await session.blobs.get_blob(digest))
+            await self._live.guarded.restore(await session.blobs.get_blob(digest))
         except JournalCorrupt:
             return False
         self.is_resumed = True
-        self.standing = _until(session.history, world.last_step)
-        for path in self.standing:
-            session.visit(path)
+        self.steps_before = _steps_until(session.history, world.last_step)
+        for path in self.steps_before:
+            session.log.keep(path)
         return True
 
     async def keep(self) -> None:
@@ -106,11 +106,11 @@ class AgentFolder(Episode):
             digest = await session.blobs.put_blob(await self._state())
             world = session.history.worlds[PATH]
             if not world.snapshots or world.snapshots[-1][1] != digest:
-                await session.append(Snapshotted(PATH, len(world.actions), digest))
+                await session.log.append(Snapshotted(PATH, len(world.actions), digest))
 
     async def _state(self) -> bytes:
         """The agent may be at work in it."""
-        for _ in range(TRIES - 1):
+        for _ in range(MAX_TRIES - 1):
             self.workspace.touched()
             if not await self.workspace.check_room():
                 raise Truncated(Truncation.ENVIRONMENT_LIMIT)
@@ -119,18 +119,18 @@ class AgentFolder(Episode):
             except _VANISHED:
                 continue
         self.workspace.touched()
-        return await self._world.guarded.snapshot()
+        return await self._live.guarded.snapshot()
 
     async def revive(self) -> None:
         """It is there."""
 
-    async def _ready(self) -> None:
+    async def _bring_back(self) -> None:
         if self._closed:
             raise UsageError("the agent's workspace was closed")
         self.workspace.touched()
 
 
-def _until(history: History, last: str) -> frozenset[str]:
+def _steps_until(history: History, last: str) -> frozenset[str]:
     """The steps up to `last`, in the order in which they were recorded; all, if it is history."""
     found: list[str] = []
     for path in history.steps:

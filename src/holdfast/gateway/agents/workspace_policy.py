@@ -1,4 +1,4 @@
-"""Worlds: what an agent that is started again finds around it.
+"""What an agent finds around it when it is started again.
 
 Its calls are given back to it, whatever world it is in. What its own hands did outside of the
 gateway is not recorded: whether that is done again, or is there already, is what a world says.
@@ -13,7 +13,7 @@ from msgspec import Struct
 from holdfast.environments.workspace import Workspace
 from holdfast.records.errors import UsageError
 from holdfast.records.task import Task
-from holdfast.rollout.processors.agent import from_task
+from holdfast.rollout.processors.agent import task_function
 
 
 class Restore(StrEnum):
@@ -52,7 +52,7 @@ class WorkspaceWorld(Struct, frozen=True):
     restore: Restore | str = Restore.START
 
     def __post_init__(self) -> None:
-        from_task(self.workspace, what="workspace", makes="a Workspace")
+        task_function(self.workspace, what="workspace", makes="a Workspace")
         if self.restore not in list(Restore):
             known = " and ".join(Restore)
             raise UsageError(f"restore={self.restore!r}: there are {known}")

@@ -100,7 +100,7 @@ class Counter:
     async def _send(self, context: Visit, pending: PendingTrajectory) -> web.StreamResponse:
         context.telling.trajectory = str(pending.key)
         try:
-            await pending.trajectory.session.begin()
+            await pending.trajectory.session.log.start_attempt()
             return await context.telling.whole(msgspec.json.encode(_description(pending)))
         except BaseException:
             self._pending.give_back(pending)

@@ -52,7 +52,7 @@ def _choice(session: Session, step: Generated, request: Ask, *, bare: bool) -> A
         choice = structs.replace(choice, ids=tuple(ids), prompt_ids=prompt_ids)
     if not request.logprobs:
         return choice
-    decode = session.voice.renderer.decode
+    decode = session.speaker.renderer.decode
     return structs.replace(
         choice,
         tokens=tuple(decode([token]) for token in unpack_ids(step.ids)),

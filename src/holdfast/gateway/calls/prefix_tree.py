@@ -134,7 +134,7 @@ class PrefixTree:
         called = next(call for call in self._history.calls.values() if path in call.choices)
         # All that matters of them is whether they are the tools of this request.
         tools = request.tools if called.tools in request.equal else OTHER_TOOLS
-        stream = Stream.standing(stream_of(self._history, path), step, messages, tools)
+        stream = Stream.after(stream_of(self._history, path), step, messages, tools)
         if tools is request.tools:  # Another request may have them.
             self._keep(path, stream.copy())
         return stream

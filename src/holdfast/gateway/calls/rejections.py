@@ -73,7 +73,7 @@ class RejectedCalls:
             return
         # An attempt that is over meanwhile has its outcome without it.
         with contextlib.suppress(RunStopped):
-            await session.append(
+            await session.log.append(
                 CallRefused(
                     key,
                     attempt,
@@ -96,7 +96,7 @@ class RejectedCalls:
             structs.replace(call, answer=answer.id) for call in rejected if call.said in known
         ]
         if resolved:
-            await self._session.append(*resolved)
+            await self._session.log.append(*resolved)
 
     def failure(self) -> AgentFailed | None:
         """That of an agent which ended as if it had been answered; None where it was."""
@@ -111,7 +111,7 @@ class RejectedCalls:
 
     @property
     def _attempt(self) -> int:
-        return max(1, len(self._session.history.attempts) + self._session.has_prelude)
+        return max(1, len(self._session.history.attempts) + self._session.log.is_unstarted)
 
 
 def _conversation(body: bytes, *, before: int | None = None) -> list[bytes]:

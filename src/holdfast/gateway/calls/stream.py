@@ -17,7 +17,7 @@ from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
 from holdfast.records.history import History
 from holdfast.records.tokens import unpack_ids
 from holdfast.rollout.replay.generate_step import Audience, GenerateStep
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 
 
 class DraftedCall(Struct, frozen=True):
@@ -56,7 +56,7 @@ class LiveAnswer:
     def audiences(
         self,
         turns: Sequence[GenerateStep],
-        voice: Voice,
+        speaker: Speaker,
         *,
         opening: Opening,
         pace: Pace,
@@ -69,7 +69,7 @@ class LiveAnswer:
         self.opening = opening
         return [
             Audience(
-                _Choice(index, voice, turn, self._publish).receive,
+                _Choice(index, speaker, turn, self._publish).receive,
                 pace.tokens,
                 pace.seconds,
                 call,
@@ -106,13 +106,13 @@ class _Choice:
     def __init__(
         self,
         index: int,
-        voice: Voice,
+        speaker: Speaker,
         turn: GenerateStep,
         publish: Callable[[Sequence[AnswerDelta]], None],
     ):
         self._index = index
         self._message = LiveMessage(
-            voice.renderer,
+            speaker.renderer,
             prompt=turn.ids,
             tools=turn.tools,
             stop=turn.sampling.stop,

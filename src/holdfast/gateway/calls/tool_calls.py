@@ -24,7 +24,8 @@ from holdfast.records.errors import HoldfastError, RunStopped, ToolSaysNo
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.redaction import redact
 from holdfast.records.step import ToolIntent, ToolResult, path_order
-from holdfast.rollout.replay.session import Session, is_accident
+from holdfast.rollout.replay.attempt_state import is_accident
+from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tool_step import run_calls
 from holdfast.rollout.tools.tool import Tool
 
@@ -165,7 +166,7 @@ class AgentTools:
             results, _ = await run_calls(self._session, [path], [call], list(self.tools.values()))
         except Exception as error:
             if is_accident(error):
-                self._session.failed(error)
+                self._session.state.fail(error)
                 self._on_accident()
             raise
         return results[0]

@@ -33,9 +33,10 @@ from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
 from holdfast.rollout.replay import generate_step
+from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.generate_step import GenerateStep
-from holdfast.rollout.replay.session import Session, is_accident
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.session import Session
+from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.tools.tool import Tool
 
 T = TypeVar("T")
@@ -119,10 +120,10 @@ class AgentTrajectory:
                 409, "this attempt is over; a newer one goes on", code="attempt_over"
             )
         self.last_heard = self.session.clock.elapsed()
-        unsupported.check_supported(request, self.session.voice.renderer)
+        unsupported.check_supported(request, self.session.speaker.renderer)
         digests = self.cache.digests(request.messages)
         conversation = digests[-1] if digests else digest.START
-        sampling = _sampling(self.session.sampling, request)
+        sampling = _sampling(self.session.context.spec.sampling, request)
         tools = self._schemas.of(request.tools)
         key = digest.key_of(request, conversation, sampling, tools=tools.canonical)
         call = self._named.get(name) if name else None
@@ -192,7 +193,7 @@ class AgentTrajectory:
             if rejection is not None:
                 raise rejection from error
             if is_accident(error):
-                self.session.failed(error)
+                self.session.state.fail(error)
                 self.broken.set()
             raise
 
@@ -207,7 +208,7 @@ class AgentTrajectory:
     async def record_rejection(self, rejection: RequestRejected, *, wire: str, body: bytes) -> None:
         """Makes it durable, before it is sent. Not recorded are those that the end of the attempt
         brings with it, or a limit that the policy met."""
-        broken = self.session.broken
+        broken = self.session.state.broken
         is_over = self._closed or self.completed.is_set() or self.limit is not None
         if is_over or rejection.code in _NOT_RECORDED:
             return
@@ -218,21 +219,20 @@ class AgentTrajectory:
 
     async def _sample(self, pending: PendingCall) -> Called:
         session, request = self.session, pending.request
-        session.check_usable()
-        # With the hold on weights before it, which is gone with the attempt.
-        voice = session.voice.speaking(pending.sampling)
+        session.state.check_usable()
+        speaker = session.speaker.at_sampling(pending.sampling)
         drafted = self._drafted.pop(pending.id.find_in(self._drafted), None)
         number = self.take_number() if drafted is None else drafted.number
-        await session.keep_worlds()
+        await session.keep_episodes()
         await self._schemas.store(pending.tools, request.tools)
         position, turns = None, await self._raw_turns(pending, number)
         if not turns:
-            position, turns = await self._turns(pending, number, voice)
+            position, turns = await self._turns(pending, number, speaker)
         created = int(time.time()) if drafted is None else drafted.created
         opening = pending.opening(turns, trajectory=self.name, created=created)
-        steps = await self._steps(pending, turns, voice, opening)
+        steps = await self._steps(pending, turns, speaker, opening)
         called = pending.record(steps, opening)
-        await session.append(
+        await session.log.append(
             *(generate_step.without_drafted(session, step) for step in steps), called
         )
         for step in steps:
@@ -244,27 +244,31 @@ class AgentTrajectory:
         return called
 
     async def _steps(
-        self, pending: PendingCall, turns: Sequence[GenerateStep], voice: Voice, opening: Opening
+        self,
+        pending: PendingCall,
+        turns: Sequence[GenerateStep],
+        speaker: Speaker,
+        opening: Opening,
     ) -> list[Generated]:
         """The sampled generations, one for each turn, published as they become durable."""
         session = self.session
         is_streamed = pending.request.stream and self.pace.tokens
         audiences = pending.live.audiences(
             turns,
-            voice,
+            speaker,
             opening=opening,
-            pace=self.pace if is_streamed else Pace(session.partial_tokens),
+            pace=self.pace if is_streamed else Pace(session.context.partial_tokens),
             call=pending.id.key,
             occurrence=pending.id.occurrence,
         )
         completions = await gather_or_cancel(
             [
-                generate_step.sample(session, voice, turn, audience=audience)
+                generate_step.sample(session, speaker, turn, audience=audience)
                 for turn, audience in zip(turns, audiences, strict=True)
             ]
         )
         return [
-            await generate_step.generated(session, voice, turn, completion)
+            await generate_step.build_step(session, speaker, turn, completion)
             for turn, completion in zip(turns, completions, strict=True)
         ]
 
@@ -286,7 +290,7 @@ class AgentTrajectory:
     async def _raw_turns(self, pending: PendingCall, number: int) -> list[GenerateStep]:
         """One for each choice of each raw prompt; none where there is a conversation."""
         request, sampling = pending.request, pending.sampling
-        renderer = self.session.voice.renderer
+        renderer = self.session.speaker.renderer
         prompts = [
             await self._raw_prompts.prepare(raw, renderer=renderer, sampling=sampling)
             for raw in prompts_of(request)
@@ -308,7 +312,7 @@ class AgentTrajectory:
         ]
 
     async def _turns(
-        self, pending: PendingCall, number: int, voice: Voice
+        self, pending: PendingCall, number: int, speaker: Speaker
     ) -> tuple[TreePosition, list[GenerateStep]]:
         """One for each choice, and their position: the first one, unless a draft is durable. Then
         it is where that began, whatever was recorded since."""
@@ -319,7 +323,7 @@ class AgentTrajectory:
         first: tuple[TreePosition, list[GenerateStep]] | None = None
         conversation = self._conversation(request, pending.digests, pending.tools)
         for position in self._tree.positions(conversation):
-            turns = await _turns(pending, position, paths, voice, self.session)
+            turns = await _turns(pending, position, paths, speaker, self.session)
             if all(draft.fingerprint == turns[0].prompt.fingerprint for draft in drafts):
                 return position, turns
             first = first or (position, turns)
@@ -329,7 +333,7 @@ class AgentTrajectory:
     def go_on(self) -> None:
         """The agent of the last attempt lives, and continues it: it will not repeat the calls that
         were answered."""
-        self.session.go_on()
+        self.session.log.continue_attempt()
         self.tools.go_on()
         for path in steps_of_last_attempt(self.session.history):
             self._visit(path)
@@ -339,7 +343,7 @@ class AgentTrajectory:
         without it, the reply would have lost its beginning."""
         while path and path not in self._visited:
             self._visited.add(path)
-            self.session.visit(path)
+            self.session.log.keep(path)
             step = self.session.history.steps.get(path)
             path = step.base if isinstance(step, Generated) else ""
 
@@ -397,13 +401,13 @@ async def _turns(
     pending: PendingCall,
     position: TreePosition,
     paths: Sequence[str],
-    voice: Voice,
+    speaker: Speaker,
     session: Session,
 ) -> list[GenerateStep]:
     """One for each path, all from the same prompt."""
     tools, sampling = pending.request.tools, pending.sampling
     stream, messages = position.stream, position.messages
-    prompt = await stream.prepare(messages, tools, renderer=voice.renderer, sampling=sampling)
+    prompt = await stream.prepare(messages, tools, renderer=speaker.renderer, sampling=sampling)
     added = stream.added(messages, anew=bool(prompt.prefix_break))
     ids = stream.prompt_ids(prompt)
     return [

@@ -18,15 +18,12 @@ from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.reasoning_effort import at_effort
 from holdfast.records.errors import Unsupported
-from holdfast.rollout.replay.speaker import Voice
 
 
 class Bound(Struct):
     """A trajectory while a key belongs to it."""
 
     trajectory: AgentTrajectory
-    voice: Voice
-    """As it was before the hold on weights."""
     known: set[str]
     """The ids of answers that were sampled before they are requested."""
     keys: list[str]
@@ -102,9 +99,9 @@ async def prompt_tokens(trajectory: AgentTrajectory, request: Ask) -> int:
     """The length of the prompt that would be sent now: sampled tokens are counted as they were
     sampled, and only the rest is rendered. Nothing is sampled or recorded."""
     session = trajectory.session
-    effort = request.reasoning_effort or session.sampling.reasoning_effort
+    effort = request.reasoning_effort or session.context.spec.sampling.reasoning_effort
     try:
-        renderer = at_effort(session.voice.renderer, effort)
+        renderer = at_effort(session.speaker.renderer, effort)
     except Unsupported as error:
         raise RequestRejected(400, str(error), param="output_config.effort") from error
     if isinstance(renderer, MessagesOnly):
@@ -112,7 +109,7 @@ async def prompt_tokens(trajectory: AgentTrajectory, request: Ask) -> int:
             400, "the engine takes messages and tells no tokens: they cannot be counted"
         )
     position = trajectory.position(request)
-    sampling = structs.replace(session.sampling, reasoning_effort=effort)
+    sampling = structs.replace(session.context.spec.sampling, reasoning_effort=effort)
     prompt = await position.stream.prepare(
         position.messages, request.tools, renderer=renderer, sampling=sampling
     )

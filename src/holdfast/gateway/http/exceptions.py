@@ -87,14 +87,14 @@ async def until_durable(session: Session) -> None:
     trajectory."""
     try:
         async with asyncio.timeout(END_SECONDS):
-            await session.concluded.wait()
+            await session.state.concluded.wait()
     except TimeoutError:
         raise RequestRejected(
             503, "the end is not durable yet; say it again", code="busy"
         ) from None
     finished = session.history.finished
     if finished is None or finished.status is Status.FAILED:
-        raise attempt_over(session.broken)
+        raise attempt_over(session.state.broken)
 
 
 def completed(reward: float | None) -> bytes:

@@ -126,6 +126,7 @@ def _tasks(connection: sqlite3.Connection, report: Report) -> None:
 def _numbers(connection: sqlite3.Connection, report: Report) -> None:
     report.findings += tables.numbers(connection)
     report.findings += tables.stray_heads(connection)
+    report.findings += tables.counts(connection)
 
 
 # The cast: damage can make text that is no UTF-8, and could not even be read.
@@ -205,12 +206,15 @@ _DELIVERED = """SELECT CAST(coalesce(r.name, '?') AS BLOB), CAST(d.consumer AS B
         d.step, count(t.id), count(t.settled OR t.id IN (SELECT trajectory FROM cuts))
     FROM deliveries d LEFT JOIN runs r ON r.id = d.run
     LEFT JOIN trajectories t ON t.run = d.run AND t.task = d.task
-    GROUP BY d.rowid"""
+    WHERE d.state IN (1, 2) GROUP BY d.run, d.consumer, d.task, d.step"""
 _TWICE = """SELECT run, consumer, task, count(*) FROM deliveries NOT INDEXED
     GROUP BY run, consumer, task HAVING count(*) > 1"""
-_PLACES = """SELECT run, consumer, step, count(*) FROM deliveries
+_PLACES = """SELECT run, consumer, step, count(*) FROM deliveries WHERE place IS NOT NULL
     GROUP BY run, consumer, step
     HAVING max(place) + 1 != count(*) OR count(DISTINCT place) != count(*)"""
+_STATES = """SELECT run, consumer, task, state FROM deliveries
+    WHERE state NOT IN (0, 1, 2, 3) OR (state IN (0, 3) AND step IS NOT NULL)
+    OR (state IN (2, 3) AND reason = '') OR typeof(settled) != 'integer'"""
 
 
 def _deliveries(connection: sqlite3.Connection, report: Report) -> None:
@@ -228,14 +232,21 @@ def _deliveries(connection: sqlite3.Connection, report: Report) -> None:
     for run, consumer, step, number in connection.execute(_PLACES):
         what = f"the {number} groups of its batch in run {run} are not numbered 0, 1, 2, …"
         report.add(f"consumer {consumer}, step {step}", what, remedy)
+    for run, consumer, task, state in connection.execute(_STATES):
+        what = f"its entry for task {task} of run {run} makes no sense (state {state!r:.20})"
+        report.add(f"consumer {consumer}", what, remedy)
 
 
 def _consumers(connection: sqlite3.Connection, report: Report) -> None:
     for run, consumer in connection.execute(
         "SELECT c.run, c.consumer FROM consumers c LEFT JOIN runs r ON r.id = c.run "
-        "WHERE r.id IS NULL OR typeof(c.committed) != 'integer'"
+        "WHERE r.id IS NULL OR typeof(c.committed) NOT IN ('integer', 'null')"
     ):
         report.add(f"consumer {consumer}", f"its commit in run {run} makes no sense", _REPORT)
+
+
+def _versions(connection: sqlite3.Connection, report: Report) -> None:
+    report.findings += tables.versions(connection)
 
 
 _PARTS = (
@@ -252,6 +263,7 @@ _PARTS = (
     _cuts,
     _deliveries,
     _consumers,
+    _versions,
 )
 
 

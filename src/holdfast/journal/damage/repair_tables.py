@@ -30,6 +30,8 @@ class Damage(Struct, frozen=True):
     """The tables that they are of."""
     names: list[tuple[str, int]]
     """Of tasks, as their own texts have them, which a checksum covers; and their rows."""
+    counts: bool = False
+    """What is kept as a count of other rows."""
 
 
 def is_beyond_repair(connection: sqlite3.Connection) -> bool:
@@ -62,9 +64,10 @@ def damage_of(connection: sqlite3.Connection) -> Damage:
     broken = {finding.where.removeprefix(tables.FILE) for finding in found}
     heads = _readable_heads(connection) if "heads" in broken else None
     links = "links" in broken
+    counts = bool(broken & tables.COUNTED.keys()) or any(tables.counts(connection))
     if not _has_whole_rows(connection):  # Then an index may be all that knows better.
-        return Damage(links, heads, [], [])
-    return Damage(links, heads, sorted(broken & tables.INDEXED), _misnamed(connection))
+        return Damage(links, heads, [], [], counts)
+    return Damage(links, heads, sorted(broken & tables.INDEXED), _misnamed(connection), counts)
 
 
 def _has_whole_rows(connection: sqlite3.Connection) -> bool:
@@ -109,6 +112,8 @@ def mend_tables(connection: sqlite3.Connection, damage: Damage) -> None:
     for table in damage.indexes:
         _reindex(connection, table)
     connection.executemany("UPDATE tasks SET id = ? WHERE rowid = ?", damage.names)
+    if damage.counts:
+        _count_anew(connection)
 
 
 def _reindex(connection: sqlite3.Connection, table: str) -> None:
@@ -118,3 +123,9 @@ def _reindex(connection: sqlite3.Connection, table: str) -> None:
     except sqlite3.IntegrityError:  # Two rows are the same now: one of them is not what it was.
         connection.execute("ROLLBACK TO reindex")
     connection.execute("RELEASE reindex")
+
+
+def _count_anew(connection: sqlite3.Connection) -> None:
+    for table, select in tables.COUNTED.items():
+        connection.execute(f"DELETE FROM {table}")  # noqa: S608 - ours
+        connection.execute(f"INSERT INTO {table} {select}")

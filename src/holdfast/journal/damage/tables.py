@@ -10,7 +10,7 @@ from contextlib import closing
 
 from holdfast.journal.damage.logs import Finding
 from holdfast.journal.sqlite.runs import TASK, MisnamedTask, run_of, shown, task_of, text_of
-from holdfast.journal.sqlite.schema import SALVAGE, VERSION, prepare
+from holdfast.journal.sqlite.schema import GROUPS, SALVAGE, TOTALS, VERSION, prepare
 from holdfast.records.errors import JournalCorrupt
 
 FILE = "file, "
@@ -40,8 +40,10 @@ def schema(connection: sqlite3.Connection) -> Iterator[Finding]:
 INDEXED = frozenset({"batches", "blobs", "counters", "runs", "tasks", "trajectories"})
 """Tables whose indexes can be made anew: another check tells whether their rows are whole. Of a
 delivery, the index may know better than the row."""
-DERIVED = frozenset({"heads", "links"})
-"""Tables that say nothing that the records do not say."""
+DERIVED = frozenset({"heads", "links", "task_groups", "totals"})
+"""Tables that say nothing that records and trajectories do not say."""
+COUNTED = {"task_groups": GROUPS, "totals": TOTALS}
+"""Tables that are kept so that nothing has to be counted, and how it would be."""
 
 
 def indexes(connection: sqlite3.Connection) -> Iterator[Finding]:
@@ -50,8 +52,8 @@ def indexes(connection: sqlite3.Connection) -> Iterator[Finding]:
     The table of the records, the large one, has no index, and is not read here.
     """
     tables = connection.execute(
-        "SELECT DISTINCT tbl_name FROM sqlite_schema "
-        "WHERE type = 'index' OR tbl_name IN ('heads', 'links') ORDER BY 1"
+        "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'index' "
+        "OR tbl_name IN ('heads', 'links', 'task_groups', 'totals') ORDER BY 1"
     ).fetchall()
     for (table,) in tables:
         remedy = _ANEW if table in INDEXED | DERIVED else SALVAGE
@@ -131,3 +133,30 @@ def stray_heads(connection: sqlite3.Connection) -> Iterator[Finding]:
     for (trajectory,) in connection.execute(STRAY_HEADS):
         what = f"is the head of trajectory {trajectory}, which is not there"
         yield Finding(f"{FILE}heads", what, _HEADS)
+
+
+def counts(connection: sqlite3.Connection) -> Iterator[Finding]:
+    """Whether what is kept as a count is what counting gives."""
+    for table, select in COUNTED.items():
+        wrong = connection.execute(
+            f"SELECT run FROM (SELECT * FROM ({select}) EXCEPT SELECT * FROM {table}) "  # noqa: S608 - ours
+            f"UNION SELECT run FROM (SELECT * FROM {table} EXCEPT SELECT * FROM ({select})) "
+            "ORDER BY 1"
+        ).fetchall()
+        if wrong:
+            runs = ", ".join(str(run) for (run,) in wrong)
+            what = f"does not count what is there, in run {runs}"
+            yield Finding(f"{FILE}{table}", what, _ANEW)
+
+
+_VERSION_NUMBERS = """SELECT v.run, count(*) FROM versions v LEFT JOIN runs r ON r.id = v.run
+    GROUP BY v.run HAVING min(v.ordinal) != 1 OR max(v.ordinal) != count(*) OR r.id IS NULL
+    OR count(DISTINCT v.ordinal) != count(*) OR count(DISTINCT v.name) != count(*)"""
+
+
+def versions(connection: sqlite3.Connection) -> Iterator[Finding]:
+    for run, count in connection.execute(_VERSION_NUMBERS):
+        what = f"its {count} weight versions do not have numbers 1, 2, 3, … and a name each"
+        yield Finding(f"run {run}", what, _ROWS)
+    for (run,) in connection.execute("SELECT run FROM streams EXCEPT SELECT id FROM runs"):
+        yield Finding(f"run {run}", "takes tasks, and is not there", _ROWS)

@@ -325,15 +325,19 @@ def _size_for(rows: int) -> int:
 
 
 def _mark(connection: sqlite3.Connection, entry: AppendEntry) -> None:
-    if entry.status is not None:
-        connection.execute(
-            "UPDATE trajectories SET status = ? WHERE id = ?", (int(entry.status), entry.lease.id)
-        )
-    if entry.settled:
-        (place,) = connection.execute(
-            "UPDATE counters SET value = value + 1 WHERE name = 'settled' RETURNING value"
-        ).fetchone()
-        connection.execute(
-            "UPDATE trajectories SET settled = ?, owner = NULL WHERE id = ?",
-            (place, entry.lease.id),
-        )
+    if not entry.settled:
+        if entry.status is not None:
+            connection.execute(
+                "UPDATE trajectories SET status = ? WHERE id = ?",
+                (int(entry.status), entry.lease.id),
+            )
+        return
+    (place,) = connection.execute(
+        "UPDATE counters SET value = value + 1 WHERE name = 'settled' RETURNING value"
+    ).fetchone()
+    status = None if entry.status is None else int(entry.status)
+    connection.execute(
+        "UPDATE trajectories SET status = coalesce(?, status), settled = ?, owner = NULL "
+        "WHERE id = ?",
+        (status, place, entry.lease.id),
+    )

@@ -130,7 +130,8 @@ def reopen_failed(connection: sqlite3.Connection, run: Run, reason: str) -> int:
         "SELECT t.id, t.epoch + 1, coalesce(h.length, 0) FROM trajectories t "
         "LEFT JOIN heads h ON h.trajectory = t.id "
         "WHERE t.run = ? AND t.status = ? AND t.settled IS NOT NULL AND NOT EXISTS "
-        "(SELECT 1 FROM deliveries d WHERE d.run = t.run AND d.task = t.task)",
+        "(SELECT 1 FROM deliveries d WHERE d.run = t.run AND d.task = t.task "
+        "AND d.state IN (1, 2))",
         (run.id, int(Status.FAILED)),
     ).fetchall()
     _refuse_headless(connection, [trajectory for trajectory, _, length in failed if not length])

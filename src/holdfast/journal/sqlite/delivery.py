@@ -1,99 +1,437 @@
-"""Delivery to a consumer, as SQL: reserved, committed with a checkpoint, given back on a restore.
+"""The ledger of a run's groups, as SQL: reserved, committed with a checkpoint, given back.
 
-A group is delivered when all its members are settled. The primary key (run, consumer, task) makes
-a second delivery impossible; asking again for the same step returns the same groups (I6).
+A group becomes ready when its last member is settled, and has a place in that order. A consumer
+looks at each ready group once, in that order: `seen` is how far it came. What it has looked at is
+a row of `deliveries` with one state; the primary key (run, task, consumer) leaves no room for a
+second. So a group is trained at most once (I6), and a step costs what its groups cost.
+
+Every operation compares the epoch of the consumer's lease in its own transaction (I7).
 """
 
 import sqlite3
+from collections.abc import Sequence
+from enum import IntEnum
 
-from holdfast.journal.journal import Batch, TrajectoryRow
-from holdfast.journal.sqlite.runs import trajectory_rows
-from holdfast.records.errors import UsageError
-from holdfast.records.group import GroupPolicy, valid_members
+from msgspec import structs
+
+from holdfast.journal.journal import (
+    Batch,
+    Consumer,
+    GroupEnd,
+    LedgerEntry,
+    TrajectoryRow,
+    WorkerIdentity,
+)
+from holdfast.journal.lease_clock import IS_LEASED, Instant
+from holdfast.journal.process import is_gone
+from holdfast.journal.rules import consumer_held, lease_lost, not_taken, step_passed
+from holdfast.journal.sqlite.runs import policy_of, progress, text_of, trajectory_rows
+from holdfast.records.group import Dismissal, GroupPolicy
 from holdfast.records.run import Run
+from holdfast.records.trajectory import Status
 
-_READY = """SELECT t.task FROM trajectories t
-    JOIN tasks k ON k.run = t.run AND k.ordinal = t.task AND k.current
-    LEFT JOIN deliveries d ON d.run = t.run AND d.consumer = ? AND d.task = t.task
-    WHERE t.run = ? AND d.task IS NULL
-    GROUP BY t.task HAVING count(*) = count(t.settled) ORDER BY max(t.settled)"""
+
+class State(IntEnum):
+    """Of a group that a consumer has looked at. The numbers are the journal's."""
+
+    READY = 0
+    """Not taken yet, or given back."""
+    TAKEN = 1
+    """For its `step`; trained, when a checkpoint holds that step."""
+    DISMISSED = 2
+    """By the consumer."""
+    SHORT = 3
+    """By the run's group policy: it has too few valid members."""
+
+
+# --- the lease
+
+_LEASE = """lease_until = :wall + :lease, clock = :clock, clock_until = :ticks + :lease,
+    lease_seconds = :lease"""
+_SUBSCRIBE = f"""INSERT INTO consumers(run, consumer, committed, seen, epoch, host, pid, born,
+        namespace, lease_until, clock, clock_until, lease_seconds)
+    VALUES (:run, :name, NULL, 0, 1, :host, :pid, :born, :namespace, :wall + :lease, :clock,
+        :ticks + :lease, :lease)
+    ON CONFLICT(run, consumer) DO UPDATE SET epoch = epoch + 1, host = :host, pid = :pid,
+        born = :born, namespace = :namespace, {_LEASE}
+    RETURNING epoch, committed"""  # noqa: S608 - ours
+_HOLDER = f"""SELECT host, pid, born, namespace,
+        CASE WHEN clock <> '' AND clock = :clock THEN clock_until - :ticks
+        ELSE lease_until - :wall END
+    FROM consumers w WHERE run = :run AND consumer = :name AND {IS_LEASED}"""  # noqa: S608 - ours
+
+
+def subscribe(
+    connection: sqlite3.Connection,
+    run: Run,
+    name: str,
+    identity: WorkerIdentity,
+    *,
+    lease_seconds: float,
+    now: Instant,
+) -> Consumer:
+    who = now.parameters | {"run": run.id, "name": name, "lease": lease_seconds}
+    held = connection.execute(_HOLDER, who).fetchone()
+    if held is not None and not is_gone(holder := WorkerIdentity(*held[:4])):
+        raise consumer_held(run, name, holder=str(holder), seconds=held[4])
+    row = connection.execute(_SUBSCRIBE, who | structs.asdict(identity)).fetchone()
+    return Consumer(run, name, row[0], identity, lease_seconds, row[1])
+
+
+def renew(connection: sqlite3.Connection, consumer: Consumer, now: Instant) -> None:
+    """Who acts is alive; `LeaseLost` when the lease is another's."""
+    known = connection.execute(
+        f"UPDATE consumers SET {_LEASE} "  # noqa: S608 - ours
+        "WHERE run = :run AND consumer = :name AND epoch = :epoch",
+        now.parameters | _named(consumer) | {"lease": consumer.lease_seconds},
+    ).rowcount
+    if not known:
+        raise lease_lost(consumer)
+
+
+def unsubscribe(connection: sqlite3.Connection, consumer: Consumer) -> None:
+    connection.execute(
+        "UPDATE consumers SET epoch = epoch + 1, lease_until = 0, clock_until = 0 "
+        "WHERE run = :run AND consumer = :name AND epoch = :epoch",
+        _named(consumer),
+    )
+
+
+def _named(consumer: Consumer) -> dict[str, object]:
+    return {"run": consumer.run.id, "name": consumer.name, "epoch": consumer.epoch}
+
+
+# --- taking
+
+_COLUMNS = "run, task, consumer, state, settled, step, place, reason"
+_UNSEEN = """SELECT g.task, g.settled FROM task_groups g
+    JOIN tasks k ON k.run = g.run AND k.ordinal = g.task AND k.current
+    LEFT JOIN deliveries d ON d.run = g.run AND d.task = g.task AND d.consumer = :name
+    WHERE g.run = :run AND g.settled > :seen AND d.task IS NULL
+    ORDER BY g.settled LIMIT :limit"""
+_READY = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND state = 0
+    ORDER BY settled LIMIT :limit"""
+# The index wants its own condition word for word.
+_IN_STEP = """SELECT task FROM deliveries WHERE run = :run AND consumer = :name AND step = :step
+    AND state IN (1, 2) AND state = 1 ORDER BY place"""
 
 
 def next_batch(
-    connection: sqlite3.Connection, run: Run, consumer: str, step: int, *, groups: int
+    connection: sqlite3.Connection, consumer: Consumer, step: int, *, groups: int, now: Instant
 ) -> Batch:
-    reserved = _reserved(connection, run, consumer, step)
-    if not reserved:
-        last = last_step(connection, run, consumer)
+    renew(connection, consumer, now)
+    reserved = _tasks_in(connection, consumer, step)
+    is_later = _is_later(step, _committed(connection, consumer))
+    if not reserved and not (is_later and _has_step(connection, consumer, step)):
+        last = _last_step(connection, consumer)
         if last is not None and step <= last:
-            raise UsageError(
-                f"consumer {consumer!r} is at step {last}; step {step} got an empty batch or is "
-                "in the past. Ask for a later step, or rewind first"
-            )
-        reserved = _reserve(connection, run, consumer, step, groups)
-    return Batch(consumer, step, tuple(_members(connection, run, ordinal) for ordinal in reserved))
+            raise step_passed(consumer.name, step=step, last=last)
+    missing = groups - len(reserved)
+    if missing > 0 and is_later:  # What a checkpoint holds gets nothing new.
+        more, is_whole = _take(connection, consumer, missing, step)
+        if not is_whole:
+            return Batch(consumer.name, step, ())
+        reserved += more
+    return _batch(connection, consumer, step, reserved)
 
 
-def _reserved(connection: sqlite3.Connection, run: Run, consumer: str, step: int) -> list[int]:
-    rows = connection.execute(
-        "SELECT task FROM deliveries WHERE run = ? AND consumer = ? AND step = ? ORDER BY place",
-        (run.id, consumer, step),
-    )
-    return [ordinal for (ordinal,) in rows]
+def take(connection: sqlite3.Connection, consumer: Consumer, *, groups: int, now: Instant) -> Batch:
+    renew(connection, consumer, now)
+    taken, _ = _take(connection, consumer, groups, None)
+    return _batch(connection, consumer, None, taken)
 
 
-def _reserve(
-    connection: sqlite3.Connection, run: Run, consumer: str, step: int, groups: int
-) -> list[int]:
-    ready = connection.execute(_READY, (consumer, run.id)).fetchall()
-    wanted: list[int] = []
-    for (ordinal,) in ready:
-        if len(wanted) == groups:
-            break
-        if _kept(run.spec.group, _members(connection, run, ordinal)):
-            wanted.append(ordinal)
-    connection.executemany(
-        "INSERT INTO deliveries(run, consumer, task, step, place) VALUES (?, ?, ?, ?, ?)",
-        [(run.id, consumer, ordinal, step, place) for place, ordinal in enumerate(wanted)],
-    )
-    return wanted
+def _batch(
+    connection: sqlite3.Connection, consumer: Consumer, step: int | None, tasks: list[int]
+) -> Batch:
+    members = tuple(_members(connection, consumer.run, task) for task in tasks)
+    ended = progress(connection, consumer.run).is_over and not _ready(connection, consumer, 1)
+    return Batch(consumer.name, step, members, ended)
 
 
-def _kept(policy: GroupPolicy, members: tuple[TrajectoryRow, ...]) -> bool:
-    valid = valid_members([member.status for member in members])
-    return valid > 0 and policy.keeps(valid, of=len(members))
+def _take(
+    connection: sqlite3.Connection, consumer: Consumer, groups: int, step: int | None
+) -> tuple[list[int], bool]:
+    """As many groups as asked for, or what is left of a run that is over; else none, and False."""
+    ready = _ready(connection, consumer, groups)
+    if len(ready) < groups and not progress(connection, consumer.run).is_over:
+        return [], False
+    _put_in_step(connection, consumer, step, ready)
+    return ready, True
 
 
-def _members(connection: sqlite3.Connection, run: Run, ordinal: int) -> tuple[TrajectoryRow, ...]:
-    where = "WHERE t.run = ? AND t.task = ? ORDER BY t.sample"
-    return tuple(trajectory_rows(connection, run.spec.name, where, (run.id, ordinal)))
-
-
-def last_step(connection: sqlite3.Connection, run: Run, consumer: str) -> int | None:
-    """The last step that was delivered or that a checkpoint holds."""
-    (step,) = connection.execute(
-        "SELECT max(step) FROM (SELECT step FROM deliveries WHERE run = :run AND consumer = :name "
-        "UNION ALL SELECT committed FROM consumers WHERE run = :run AND consumer = :name)",
-        {"run": run.id, "name": consumer},
+def _put_in_step(
+    connection: sqlite3.Connection, consumer: Consumer, step: int | None, tasks: list[int]
+) -> None:
+    (first,) = connection.execute(
+        "SELECT coalesce(max(place) + 1, 0) FROM deliveries "
+        "WHERE run = :run AND consumer = :name AND step = :step AND state IN (1, 2)",
+        _named(consumer) | {"step": step},
     ).fetchone()
-    return None if step is None else int(step)
-
-
-def commit(connection: sqlite3.Connection, run: Run, consumer: str, step: int) -> None:
-    connection.execute(
-        "INSERT INTO consumers VALUES (?, ?, ?) ON CONFLICT DO UPDATE "
-        "SET committed = max(committed, excluded.committed)",
-        (run.id, consumer, step),
+    connection.executemany(
+        "UPDATE deliveries SET state = 1, step = ?, place = ? "
+        "WHERE run = ? AND task = ? AND consumer = ?",
+        [
+            (step, None if step is None else place, consumer.run.id, task, consumer.name)
+            for place, task in enumerate(tasks, first)
+        ],
     )
 
 
-def rewind(connection: sqlite3.Connection, run: Run, consumer: str, step: int) -> int:
+def _ready(connection: sqlite3.Connection, consumer: Consumer, limit: int) -> list[int]:
+    """The first groups that can be taken, after a look at new ones if there are too few."""
+    named = _named(consumer) | {"limit": limit}
+    while len(found := connection.execute(_READY, named).fetchall()) < limit:
+        if not _look(connection, consumer, limit - len(found)):
+            break
+    return [task for (task,) in found]
+
+
+def _look(connection: sqlite3.Connection, consumer: Consumer, limit: int) -> bool:
+    """Looks at up to `limit` groups that became ready; False when there are none."""
+    named = _named(consumer)
+    (seen,) = connection.execute(
+        "SELECT seen FROM consumers WHERE run = :run AND consumer = :name", named
+    ).fetchone()
+    new = connection.execute(_UNSEEN, named | {"seen": seen, "limit": limit}).fetchall()
+    if not new:
+        return False
+    policy = policy_of(connection, consumer.run)
+    connection.executemany(
+        f"INSERT INTO deliveries({_COLUMNS}) VALUES (?, ?, ?, ?, ?, NULL, NULL, ?)",  # noqa: S608 - ours
+        [_entry(connection, consumer, policy, task, place) for task, place in new],
+    )
+    connection.execute(
+        "UPDATE consumers SET seen = :seen WHERE run = :run AND consumer = :name",
+        named | {"seen": new[-1][1]},
+    )
+    return True
+
+
+def _entry(
+    connection: sqlite3.Connection, consumer: Consumer, policy: GroupPolicy, task: int, place: int
+) -> tuple[int, int, str, int, int, str]:
+    run = consumer.run
+    members, valid = connection.execute(
+        "SELECT count(*), sum(status IN (?, ?)) FROM trajectories WHERE run = ? AND task = ?",
+        (int(Status.COMPLETED), int(Status.TRUNCATED), run.id, task),
+    ).fetchone()
+    kept = valid > 0 and policy.keeps(valid, of=members)
+    state, reason = (State.READY, "") if kept else (State.SHORT, str(Dismissal.TOO_FEW_VALID))
+    return (run.id, task, consumer.name, int(state), place, reason)
+
+
+def may_take(
+    connection: sqlite3.Connection, consumer: Consumer, step: int | None, groups: int
+) -> bool:
+    """Whether asking for as many is worth a write. Reads no more than it asks for."""
+    if step is not None:
+        groups -= len(_tasks_in(connection, consumer, step))
+    named = _named(consumer) | {"limit": groups}
+    row = connection.execute(
+        "SELECT seen, epoch FROM consumers WHERE run = :run AND consumer = :name", named
+    ).fetchone()
+    if row is None or row[1] != consumer.epoch or progress(connection, consumer.run).is_over:
+        return True
+    ready = len(connection.execute(_READY, named).fetchall())
+    unseen = named | {"seen": row[0], "limit": groups - ready}
+    return ready + len(connection.execute(_UNSEEN, unseen).fetchall()) >= groups
+
+
+def _tasks_in(connection: sqlite3.Connection, consumer: Consumer, step: int) -> list[int]:
+    found = connection.execute(_IN_STEP, _named(consumer) | {"step": step})
+    return [task for (task,) in found.fetchall()]
+
+
+def _has_step(connection: sqlite3.Connection, consumer: Consumer, step: int) -> bool:
+    """Also when all its groups were dismissed."""
+    row = connection.execute(
+        "SELECT 1 FROM deliveries WHERE run = :run AND consumer = :name AND step = :step "
+        "AND state IN (1, 2)",
+        _named(consumer) | {"step": step},
+    ).fetchone()
+    return row is not None
+
+
+def _committed(connection: sqlite3.Connection, consumer: Consumer) -> int | None:
+    (committed,) = connection.execute(
+        "SELECT committed FROM consumers WHERE run = :run AND consumer = :name", _named(consumer)
+    ).fetchone()
+    return None if committed is None else int(committed)
+
+
+def _last_step(connection: sqlite3.Connection, consumer: Consumer) -> int | None:
+    """The last step that has groups or that a checkpoint holds."""
+    (last,) = connection.execute(
+        "SELECT max(step) FROM deliveries "
+        "WHERE run = :run AND consumer = :name AND state IN (1, 2)",
+        _named(consumer),
+    ).fetchone()
+    known = [step for step in (last, _committed(connection, consumer)) if step is not None]
+    return max(known, default=None)
+
+
+def _members(connection: sqlite3.Connection, run: Run, task: int) -> tuple[TrajectoryRow, ...]:
+    where = "WHERE t.run = ? AND t.task = ? ORDER BY t.sample"
+    return tuple(trajectory_rows(connection, run.spec.name, where, (run.id, task)))
+
+
+# --- what becomes of the groups
+
+
+def dismiss(
+    connection: sqlite3.Connection,
+    consumer: Consumer,
+    groups: Sequence[str],
+    *,
+    reason: str,
+    now: Instant,
+) -> None:
+    renew(connection, consumer, now)
+    committed = _committed(connection, consumer)
+    tasks: list[int] = []
+    wrong: list[str] = []
+    for name in groups:
+        task, state, step, known = _of(connection, consumer, name)
+        if state == State.DISMISSED and known == reason:
+            continue
+        if state != State.TAKEN or not _is_later(step, committed):
+            wrong.append(name)
+        tasks.append(task)
+    if wrong:
+        raise not_taken(consumer.name, wrong)
+    connection.executemany(
+        "UPDATE deliveries SET state = 2, reason = ? WHERE run = ? AND task = ? AND consumer = ?",
+        [(reason, consumer.run.id, task, consumer.name) for task in tasks],
+    )
+
+
+def _is_later(step: int | None, committed: int | None) -> bool:
+    return step is None or committed is None or step > committed
+
+
+def _of(
+    connection: sqlite3.Connection, consumer: Consumer, name: str
+) -> tuple[int, int | None, int | None, str]:
+    """Task number, state, step and reason; state None where the consumer has no such group."""
+    row = connection.execute(
+        "SELECT d.task, d.state, d.step, d.reason FROM tasks k JOIN deliveries d "
+        "ON d.run = k.run AND d.task = k.ordinal AND d.consumer = ? WHERE k.run = ? AND k.id = ?",
+        (consumer.name, consumer.run.id, name),
+    ).fetchone()
+    return (-1, None, None, "") if row is None else row
+
+
+def commit(
+    connection: sqlite3.Connection,
+    consumer: Consumer,
+    step: int,
+    *,
+    groups: Sequence[str] | None,
+    now: Instant,
+) -> None:
+    renew(connection, consumer, now)
+    if groups:
+        _name_step(connection, consumer, step, groups)
+    # What was dismissed since the last commit is part of this one.
+    connection.execute(
+        "UPDATE deliveries SET step = :step "
+        "WHERE run = :run AND consumer = :name AND step IS NULL AND state IN (1, 2) AND state = 2",
+        _named(consumer) | {"step": step},
+    )
+    connection.execute(
+        "UPDATE consumers SET committed = max(coalesce(committed, :step), :step) "
+        "WHERE run = :run AND consumer = :name",
+        _named(consumer) | {"step": step},
+    )
+
+
+def _name_step(
+    connection: sqlite3.Connection, consumer: Consumer, step: int, groups: Sequence[str]
+) -> None:
+    committed = _committed(connection, consumer)
+    fresh: list[int] = []
+    wrong: list[str] = []
+    for name in groups:
+        task, state, known, _ = _of(connection, consumer, name)
+        if state == State.TAKEN and known == step:
+            continue
+        if state != State.TAKEN or known is not None:
+            wrong.append(name)
+        fresh.append(task)
+    if wrong:
+        raise not_taken(consumer.name, wrong)
+    if fresh and not _is_later(step, committed):
+        raise step_passed(consumer.name, step=step, last=committed or 0)
+    _put_in_step(connection, consumer, step, fresh)
+
+
+def rewind(connection: sqlite3.Connection, consumer: Consumer, step: int, now: Instant) -> int:
+    renew(connection, consumer, now)
+    named = _named(consumer) | {"step": step}
+    # They are looked at again, as if nobody had, and with them what waits behind them: so the order
+    # stays, and a group that was opened again meanwhile is not given.
+    given_back = connection.execute(
+        "DELETE FROM deliveries WHERE run = :run AND consumer = :name "
+        "AND state IN (1, 2) AND (step > :step OR step IS NULL) RETURNING settled",
+        named,
+    ).fetchall()
+    waiting = connection.execute(
+        "DELETE FROM deliveries WHERE run = :run AND consumer = :name AND state = 0 "
+        "RETURNING settled",
+        named,
+    ).fetchall()
+    first = min((place for (place,) in given_back + waiting), default=None)
     # The restored checkpoint is the truth, also when a later one had been committed.
     connection.execute(
-        "UPDATE consumers SET committed = min(committed, ?) WHERE run = ? AND consumer = ?",
-        (step, run.id, consumer),
+        "UPDATE consumers SET committed = min(committed, :step), "
+        "seen = min(seen, coalesce(:first - 1, seen)) WHERE run = :run AND consumer = :name",
+        named | {"first": first},
     )
-    return connection.execute(
-        "DELETE FROM deliveries WHERE run = ? AND consumer = ? AND step > ?",
-        (run.id, consumer, step),
-    ).rowcount
+    return len(given_back)
+
+
+# --- the ledger
+
+_LEDGER = """SELECT CAST(k.id AS BLOB), k.ordinal, d.state, d.step, d.reason, g.settled
+    FROM tasks k LEFT JOIN task_groups g ON g.run = k.run AND g.task = k.ordinal
+    LEFT JOIN deliveries d ON d.run = k.run AND d.task = k.ordinal AND d.consumer = :name
+    WHERE k.run = :run AND (k.current OR d.state IN (1, 2)) ORDER BY k.ordinal"""
+
+
+def ledger(connection: sqlite3.Connection, run: Run, consumer: str) -> list[LedgerEntry]:
+    named = {"run": run.id, "name": consumer}
+    row = connection.execute(
+        "SELECT committed FROM consumers WHERE run = :run AND consumer = :name", named
+    ).fetchone()
+    committed = None if row is None else row[0]
+    return [
+        LedgerEntry(
+            text_of(name, of=f"the name of task {ordinal}"),
+            ordinal,
+            *end_of(state, step, reason, committed=committed, settled=settled is not None),
+        )
+        for name, ordinal, state, step, reason, settled in connection.execute(
+            _LEDGER, named
+        ).fetchall()
+    ]
+
+
+def end_of(
+    state: int | None, step: int | None, reason: str | None, *, committed: int | None, settled: bool
+) -> tuple[GroupEnd, int | None, str]:
+    """How a group ended: the end, its step, and the reason or how far it is."""
+    if state == State.TAKEN:
+        if step is not None and committed is not None and step <= committed:
+            return GroupEnd.TRAINED, step, ""
+        return GroupEnd.OPEN, step, "taken"
+    if state in (State.DISMISSED, State.SHORT):
+        return GroupEnd.DISMISSED, step, reason or ""
+    return GroupEnd.OPEN, None, "ready" if settled else "rolling out"
+
+
+def consumers(connection: sqlite3.Connection, run: Run) -> list[str]:
+    found = connection.execute(
+        "SELECT CAST(consumer AS BLOB) FROM consumers WHERE run = ? ORDER BY consumer", (run.id,)
+    )
+    return [text_of(name, of="the name of a consumer") for (name,) in found.fetchall()]

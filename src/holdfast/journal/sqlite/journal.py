@@ -12,11 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.journal.changes import POLL_SECONDS, Changes, look_until
 from holdfast.journal.journal import (
     Batch,
     Claim,
+    Consumer,
     Cut,
     Lease,
+    LedgerEntry,
+    RunProgress,
     RunRow,
     TrajectoryRow,
     Worker,
@@ -24,6 +28,7 @@ from holdfast.journal.journal import (
     digest_of,
 )
 from holdfast.journal.lease_clock import BootClock, JumpWatch, LeaseClock
+from holdfast.journal.rules import check_batch, check_consumer, check_reason, check_version
 from holdfast.journal.sqlite import delivery, leases, runs, writer
 from holdfast.journal.sqlite.appends import Appender, append_of, append_of_all
 from holdfast.journal.sqlite.checkpoint import Checkpointer
@@ -47,6 +52,7 @@ from holdfast.records.run import Run, RunSpec
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
+from holdfast.records.version import WeightVersion
 
 BUSY_SECONDS = writer.BUSY_SECONDS
 CACHE_KIB = 8192
@@ -93,6 +99,7 @@ class SqliteJournal:
         lease_clock: LeaseClock | None = None,
     ):
         self.path = path
+        self.changes = Changes()
         self._lease_clock = lease_clock or BootClock()
         self._jumps = JumpWatch()
         # Whoever changes the working directory later does not mean another journal.
@@ -189,8 +196,10 @@ class SqliteJournal:
 
     # --- runs
 
-    async def create_run(self, spec: RunSpec, tasks: Sequence[Task]) -> Run:
-        return await self._write(lambda connection: runs.create(connection, spec, tasks))
+    async def create_run(self, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool = True) -> Run:
+        return await self._write(
+            lambda connection: runs.create(connection, spec, tasks, sealed=sealed)
+        )
 
     async def find_run(self, name: str) -> Run | None:
         return await self._read(lambda connection: runs.find(connection, name))
@@ -202,11 +211,25 @@ class SqliteJournal:
             lambda connection: runs.amend(connection, run, spec, tasks, differences)
         )
 
+    async def admit(self, run: Run, tasks: Sequence[Task]) -> int:
+        admitted = await self._write(lambda connection: runs.admit(connection, run, tasks))
+        self.changes.notify()
+        return admitted
+
+    async def seal(self, run: Run) -> None:
+        await self._write(lambda connection: runs.seal(connection, run))
+        self.changes.notify()
+
+    async def progress(self, run: Run) -> RunProgress:
+        return await self._read(lambda connection: runs.progress(connection, run))
+
     async def runs(self) -> list[RunRow]:
         return await self._read(runs.listing)
 
-    async def tasks(self, run: Run) -> list[Task]:
-        return await self._read(lambda connection: runs.tasks(connection, run))
+    async def tasks(self, run: Run, *, ordinals: Sequence[int] | None = None) -> list[Task]:
+        if ordinals is None:
+            return await self._read(lambda connection: runs.tasks(connection, run))
+        return await self._read(lambda connection: runs.some_tasks(connection, run, ordinals))
 
     async def trajectories(self, run: Run) -> list[TrajectoryRow]:
         return await self._read(lambda connection: runs.trajectories(connection, run))
@@ -235,6 +258,7 @@ class SqliteJournal:
 
     async def leave(self, worker: Worker) -> None:
         await self._write(lambda connection: leases.leave(connection, worker))
+        self.changes.notify()
 
     async def claim(self, worker: Worker, *, groups: int) -> list[Claim]:
         # Claims go through the tasks in order; only when the end is reached is the beginning
@@ -275,6 +299,8 @@ class SqliteJournal:
             lease.broken = error
             raise
         _note(lease, status, settled)
+        if settled:
+            self.changes.notify()
 
     async def append_together(
         self,
@@ -293,6 +319,8 @@ class SqliteJournal:
             raise
         for lease, _, status in entries:
             _note(lease, status, settled)
+        if settled:
+            self.changes.notify()
 
     async def history(self, trajectory: int) -> list[Record]:
         await self._writer.drain()
@@ -350,20 +378,134 @@ class SqliteJournal:
             raise JournalCorrupt(f"blob {digest.hex()[:12]} does not match its digest")
         return body
 
+    # --- weight versions
+
+    async def publish_version(
+        self,
+        run: Run,
+        name: str,
+        *,
+        step: int,
+        digest: str,
+        consumer: Consumer | None = None,
+    ) -> int:
+        check_version(name, step, digest)
+
+        def publish(connection: sqlite3.Connection) -> int:
+            if consumer is not None:
+                delivery.renew(connection, consumer, self._lease_clock.read())
+            return runs.publish_version(connection, run, name, step=step, digest=digest)
+
+        return await self._write(publish)
+
+    async def versions(self, run: Run) -> list[WeightVersion]:
+        return await self._read(lambda connection: runs.versions(connection, run))
+
     # --- delivery
 
-    async def next_batch(self, run: Run, consumer: str, step: int, *, groups: int) -> Batch:
+    async def subscribe(
+        self, run: Run, name: str, identity: WorkerIdentity, *, lease_seconds: float
+    ) -> Consumer:
+        check_consumer(name, lease_seconds)
         return await self._write(
-            lambda connection: delivery.next_batch(connection, run, consumer, step, groups=groups)
+            lambda connection: delivery.subscribe(
+                connection,
+                run,
+                name,
+                identity,
+                lease_seconds=lease_seconds,
+                now=self._lease_clock.read(),
+            )
         )
 
-    async def commit(self, run: Run, consumer: str, step: int) -> None:
-        await self._write(lambda connection: delivery.commit(connection, run, consumer, step))
-
-    async def rewind(self, run: Run, consumer: str, step: int) -> int:
-        return await self._write(
-            lambda connection: delivery.rewind(connection, run, consumer, step)
+    async def renew(self, consumer: Consumer) -> None:
+        self._jumps.look(self._lease_clock.read())
+        await self._write(
+            lambda connection: delivery.renew(connection, consumer, self._lease_clock.read())
         )
+
+    async def unsubscribe(self, consumer: Consumer) -> None:
+        await self._write(lambda connection: delivery.unsubscribe(connection, consumer))
+
+    async def next_batch(
+        self, consumer: Consumer, step: int, *, groups: int, wait: float = 0.0
+    ) -> Batch:
+        check_batch(groups, step)
+        return await self._deliver(
+            consumer,
+            lambda connection: delivery.next_batch(
+                connection, consumer, step, groups=groups, now=self._lease_clock.read()
+            ),
+            lambda connection: delivery.may_take(connection, consumer, step, groups),
+            wait=wait,
+        )
+
+    async def take(self, consumer: Consumer, *, groups: int, wait: float = 0.0) -> Batch:
+        check_batch(groups)
+        return await self._deliver(
+            consumer,
+            lambda connection: delivery.take(
+                connection, consumer, groups=groups, now=self._lease_clock.read()
+            ),
+            lambda connection: delivery.may_take(connection, consumer, None, groups),
+            wait=wait,
+        )
+
+    async def _deliver(
+        self,
+        consumer: Consumer,
+        deliver: Callable[[sqlite3.Connection], Batch],
+        is_worth_it: Callable[[sqlite3.Connection], bool],
+        *,
+        wait: float,
+    ) -> Batch:
+        """Waiting only reads, but for the renewal of the lease."""
+        poll = min(POLL_SECONDS, consumer.lease_seconds / 3)
+        early, renewed = None, 0.0
+
+        async def look() -> Batch:
+            nonlocal early, renewed
+            now = asyncio.get_running_loop().time()
+            if early is not None and now < renewed + poll and not await self._read(is_worth_it):
+                return early
+            early, renewed = await self._write(deliver), now
+            return early
+
+        return await look_until(
+            look,
+            lambda batch: bool(batch.groups) or batch.ended,
+            changes=self.changes,
+            wait=wait,
+            poll=poll,
+        )
+
+    async def dismiss(self, consumer: Consumer, groups: Sequence[str], *, reason: str) -> None:
+        check_reason(reason)
+        await self._write(
+            lambda connection: delivery.dismiss(
+                connection, consumer, groups, reason=reason, now=self._lease_clock.read()
+            )
+        )
+
+    async def commit(
+        self, consumer: Consumer, step: int, *, groups: Sequence[str] | None = None
+    ) -> None:
+        await self._write(
+            lambda connection: delivery.commit(
+                connection, consumer, step, groups=groups, now=self._lease_clock.read()
+            )
+        )
+
+    async def rewind(self, consumer: Consumer, step: int) -> int:
+        return await self._write(
+            lambda connection: delivery.rewind(connection, consumer, step, self._lease_clock.read())
+        )
+
+    async def consumers(self, run: Run) -> list[str]:
+        return await self._read(lambda connection: delivery.consumers(connection, run))
+
+    async def ledger(self, run: Run, consumer: str) -> list[LedgerEntry]:
+        return await self._read(lambda connection: delivery.ledger(connection, run, consumer))
 
     async def close(self) -> None:
         """Finishes what is queued. The writer leaves last: it moves the log into the file."""

@@ -68,7 +68,10 @@ def _bury_the_dead(connection: sqlite3.Connection, run: int, now: Instant) -> li
 
 def _release(connection: sqlite3.Connection, worker: int) -> None:
     connection.execute(
-        "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 WHERE owner = ?", (worker,)
+        # Nobody owns what is settled: only what is open is looked at, by its index.
+        "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 WHERE owner = :worker "
+        "AND settled IS NULL AND run = (SELECT run FROM workers WHERE id = :worker)",
+        {"worker": worker},
     )
     connection.execute("DELETE FROM workers WHERE id = ?", (worker,))
 

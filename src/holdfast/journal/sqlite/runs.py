@@ -1,4 +1,4 @@
-"""Runs, tasks and the listing of trajectories, as SQL."""
+"""Runs, their tasks, trajectories and weight versions, as SQL."""
 
 import sqlite3
 import zlib
@@ -7,14 +7,17 @@ from contextlib import closing
 
 import msgspec
 
-from holdfast.journal.journal import RunRow, TrajectoryRow, WorkerIdentity
+from holdfast.journal.journal import RunProgress, RunRow, TrajectoryRow, WorkerIdentity
 from holdfast.journal.lease_clock import IS_LEASED, BootClock
 from holdfast.journal.process import is_gone
+from holdfast.journal.rules import check_size, distinct, known_version, other_task, run_sealed
 from holdfast.journal.sqlite import chain
 from holdfast.records.errors import JournalCorrupt, UsageError
+from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run, RunChange, RunSpec
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
+from holdfast.records.version import WeightVersion
 
 # The database's own clock, in seconds since the epoch.
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
@@ -22,7 +25,9 @@ NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 _encode = msgspec.msgpack.encode
 
 
-def create(connection: sqlite3.Connection, spec: RunSpec, tasks: Sequence[Task]) -> Run:
+def create(
+    connection: sqlite3.Connection, spec: RunSpec, tasks: Sequence[Task], *, sealed: bool
+) -> Run:
     if find(connection, spec.name) is not None:
         raise UsageError(f"run {spec.name!r} exists already")
     connection.execute(
@@ -32,6 +37,8 @@ def create(connection: sqlite3.Connection, spec: RunSpec, tasks: Sequence[Task])
     run = find(connection, spec.name)
     assert run is not None, "it was just inserted"
     _plan(connection, run.id, spec.samples, list(enumerate(tasks)))
+    if not sealed:
+        connection.execute("INSERT INTO streams VALUES (?)", (run.id,))
     return run
 
 
@@ -60,6 +67,14 @@ def run_of(name: str, row: tuple[int, bytes, bytes, float]) -> Run:
     return run
 
 
+def policy_of(connection: sqlite3.Connection, run: Run) -> GroupPolicy:
+    """As it is now: it may have been amended."""
+    row = connection.execute(
+        "SELECT id, spec, changes, created FROM runs WHERE id = ?", (run.id,)
+    ).fetchone()
+    return run_of(run.spec.name, row).spec.group
+
+
 def amend(
     connection: sqlite3.Connection,
     run: Run,
@@ -85,6 +100,9 @@ def amend(
     _plan(connection, run.id, spec.samples, planned)
     if spec.scorer and spec.scorer != run.spec.scorer:
         _unsettle_outcomes(connection, run.id)
+    # Another policy may keep groups that were dismissed, and groups may have grown.
+    connection.execute("DELETE FROM deliveries WHERE run = ? AND state IN (0, 3)", (run.id,))
+    connection.execute("UPDATE consumers SET seen = 0 WHERE run = ?", (run.id,))
     return Run(id=run.id, spec=spec, changes=changes, created=run.created)
 
 
@@ -93,7 +111,7 @@ def _unsettle_outcomes(connection: sqlite3.Connection, run: int) -> None:
     connection.execute(
         "UPDATE trajectories SET settled = NULL, epoch = epoch + 1 "
         "WHERE run = ? AND status IN (?, ?) AND settled IS NOT NULL AND task NOT IN "
-        "(SELECT task FROM deliveries WHERE run = ?)",
+        "(SELECT task FROM deliveries WHERE run = ? AND state IN (1, 2))",
         (run, int(Status.COMPLETED), int(Status.TRUNCATED), run),
     )
 
@@ -111,9 +129,70 @@ def _plan(
     # A group that a consumer has gets no more members: its batch stays what it was.
     connection.executemany(
         "INSERT OR IGNORE INTO trajectories(run, task, sample) SELECT ?1, ?2, ?3 WHERE NOT EXISTS "
-        "(SELECT 1 FROM deliveries WHERE run = ?1 AND task = ?2)",
+        "(SELECT 1 FROM deliveries WHERE run = ?1 AND task = ?2 AND state IN (1, 2))",
         [(run, ordinal, sample) for ordinal, _ in tasks for sample in range(samples)],
     )
+
+
+def admit(connection: sqlite3.Connection, run: Run, tasks: Sequence[Task]) -> int:
+    fresh = distinct(run, [task for task in tasks if not _has(connection, run, task)])
+    if not fresh:
+        return 0
+    now = progress(connection, run)
+    if now.sealed:
+        raise run_sealed(run, fresh[0].id)
+    check_size(run, planned=now.planned, more=len(fresh))
+    (last,) = connection.execute(
+        "SELECT coalesce(max(ordinal), -1) FROM tasks WHERE run = ?", (run.id,)
+    ).fetchone()
+    _plan(connection, run.id, run.spec.samples, list(enumerate(fresh, last + 1)))
+    return len(fresh)
+
+
+def _has(connection: sqlite3.Connection, run: Run, task: Task) -> bool:
+    row = connection.execute(
+        "SELECT CAST(body AS BLOB) FROM tasks WHERE run = ? AND id = ?", (run.id, task.id)
+    ).fetchone()
+    if row is not None and row[0] != _encode(task):
+        raise other_task(run, task.id)
+    return row is not None
+
+
+def seal(connection: sqlite3.Connection, run: Run) -> None:
+    connection.execute("DELETE FROM streams WHERE run = ?", (run.id,))
+
+
+def progress(connection: sqlite3.Connection, run: Run) -> RunProgress:
+    row = connection.execute(
+        "SELECT planned, settled, failed FROM totals WHERE run = ?", (run.id,)
+    ).fetchone()
+    is_open = connection.execute("SELECT 1 FROM streams WHERE run = ?", (run.id,)).fetchone()
+    planned, settled, failed = row or (0, 0, 0)
+    return RunProgress(planned, settled, failed, sealed=is_open is None)
+
+
+def publish_version(
+    connection: sqlite3.Connection, run: Run, name: str, *, step: int, digest: str
+) -> int:
+    row = connection.execute(
+        "SELECT ordinal, digest FROM versions WHERE run = ? AND name = ?", (run.id, name)
+    ).fetchone()
+    if row is not None:
+        return known_version(run, name, digest, known=row)
+    (ordinal,) = connection.execute(
+        "INSERT INTO versions SELECT :run, coalesce(max(ordinal), 0) + 1, :name, :step, :digest "
+        "FROM versions WHERE run = :run RETURNING ordinal",
+        {"run": run.id, "name": name, "step": step, "digest": digest},
+    ).fetchone()
+    return int(ordinal)
+
+
+def versions(connection: sqlite3.Connection, run: Run) -> list[WeightVersion]:
+    rows = connection.execute(
+        "SELECT ordinal, name, step, digest FROM versions WHERE run = ? ORDER BY ordinal",
+        (run.id,),
+    )
+    return [WeightVersion(*row) for row in rows.fetchall()]
 
 
 def _body(task: Task) -> tuple[bytes, int]:
@@ -160,6 +239,20 @@ def text_of(value: object, *, of: str) -> str:
         return value.decode()
     except UnicodeDecodeError as error:
         raise JournalCorrupt(f"{of} is no text: {error}") from error
+
+
+def some_tasks(connection: sqlite3.Connection, run: Run, ordinals: Sequence[int]) -> list[Task]:
+    """In the order of `ordinals`, without reading any other."""
+    found: list[Task] = []
+    for ordinal in ordinals:
+        row = connection.execute(
+            f"SELECT {TASK} FROM tasks k WHERE run = ? AND ordinal = ?",  # noqa: S608 - ours
+            (run.id, ordinal),
+        ).fetchone()
+        if row is None:
+            raise UsageError(f"run {run.spec.name!r} has no task number {ordinal}")
+        found.append(task_of(row))
+    return found
 
 
 def tasks(connection: sqlite3.Connection, run: Run) -> list[Task]:

@@ -1,6 +1,6 @@
 """The files that code consists of: its own, and those modules of the user's own that it imports.
 
-They are found by reading, not by importing: each `import` of a file counts, wherever it stands, so
+They are found by reading, not by importing: each `import` of a file counts, at any level, so
 that also what is imported when a function runs is found. Files are compared by what they do and
 say: comments and blank lines change nothing; texts do, docstrings among them, since models are
 shown them.
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.rollout.code.source import canonical, parsed, unparsed
+from holdfast.rollout.code.source import canonical, parse, unparse
 
 _INSTALLED = ("site-packages", "dist-packages")
 _HOLDFAST = Path(__file__).resolve().parents[2]
@@ -64,17 +64,17 @@ def files_of(file: Path, *, module: str, keep: str = "") -> tuple[str, dict[str,
     digest, names = _read(_known(module, own), _stamp(own), keep)
     found: dict[str, str] = {}
     seen = {own}
-    waiting = list(_located_all(names))
+    waiting = list(_locate_all(names))
     while waiting:
-        one = waiting.pop()
-        if one.file is None or one.file in seen:
+        imported = waiting.pop()
+        if imported.file is None or imported.file in seen:
             continue
-        seen.add(one.file)
+        seen.add(imported.file)
         try:
-            found[one.label], names = _read(one, _stamp(one.file), "")
+            found[imported.label], names = _read(imported, _stamp(imported.file), "")
         except OSError:  # The others count all the same.
             continue
-        waiting += _located_all(names)
+        waiting += _locate_all(names)
     return digest, dict(sorted(found.items()))
 
 
@@ -90,7 +90,7 @@ def _read(module: _Module, stamp: tuple[int, int], keep: str) -> tuple[str, tupl
     del stamp  # It is what the answer holds for.
     assert module.file is not None, "only what has a file is read"
     text = module.file.read_bytes()
-    tree = parsed(text, keep=keep) if len(text) <= _LARGEST else unparsed(text)
+    tree = parse(text, keep=keep) if len(text) <= _LARGEST else unparse(text)
     names = {name for node in ast.walk(tree) for name in _names(node, module)}
     return hashlib.sha256(canonical(tree)).hexdigest()[:12], tuple(sorted(names))
 
@@ -126,18 +126,18 @@ def _called(function: ast.expr) -> str:
 # --- where a module is
 
 
-def _located_all(names: Iterable[str]) -> Iterator[_Module]:
+def _locate_all(names: Iterable[str]) -> Iterator[_Module]:
     """With the packages that they are in: importing a module runs those, too."""
     for name in names:
         parts = name.split(".")
         for length in range(1, len(parts) + 1):
-            module = _located(".".join(parts[:length]))
+            module = _locate(".".join(parts[:length]))
             if module.file is None and not module.inside:
                 break  # Nothing of the user's is below it.
             yield module
 
 
-def _located(name: str) -> _Module:
+def _locate(name: str) -> _Module:
     """Without importing it. One that is not there is none of ours to report."""
     if name.partition(".")[0] in sys.stdlib_module_names:
         return _Module(name, None)
@@ -164,7 +164,7 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
     parent = name.rpartition(".")[0]
     if not parent:
         return importlib.util.find_spec(name)
-    inside = _located(parent).inside
+    inside = _locate(parent).inside
     return importlib.machinery.PathFinder.find_spec(name, list(inside)) if inside else None
 
 

@@ -16,7 +16,7 @@ from types import ModuleType
 
 from holdfast.records.run import Code
 from holdfast.rollout.code.files import files_of
-from holdfast.rollout.code.source import compiled, simple_text, without_evaluations
+from holdfast.rollout.code.source import bytecode, simple_text, without_evaluations
 
 
 class _Reading:
@@ -41,10 +41,10 @@ def fingerprinted(candidate: object, *, module: ModuleType | None = None) -> tup
     function = getattr(candidate, "function", candidate)
     subject = _subject(function)
     name = getattr(subject, "__name__", type(candidate).__name__)
-    with _taken_down() as reading:
-        code, named = _code(subject), b"" if module is None else _named(module, subject)
+    with _reading_files() as reading:
+        code, named = _code(subject), b"" if module is None else _module_file(module, subject)
         now = _digest(code, _arguments(function, subject), _identity(candidate), named)
-    with _taken_down(as_before=True):
+    with _reading_files(as_before=True):
         before = _digest(_file(subject) + _identity(candidate))
     return f"{name}@{now}", Code(reading.files, f"{name}@{before}")
 
@@ -54,9 +54,12 @@ def code_of(*candidates: object) -> str:
     the user's."""
     reading = _reading.get()
     if reading is not None and reading.as_before:
-        return _digest(*(_file(_subject(one)) for one in candidates))
-    functions = [getattr(one, "function", one) for one in candidates]
-    parts = ((_code(_subject(one)), _arguments(one, _subject(one))) for one in functions)
+        return _digest(*(_file(_subject(candidate)) for candidate in candidates))
+    functions = [getattr(candidate, "function", candidate) for candidate in candidates]
+    parts = (
+        (_code(_subject(function)), _arguments(function, _subject(function)))
+        for function in functions
+    )
     return _digest(*(part for pair in parts for part in pair))
 
 
@@ -88,12 +91,12 @@ def _label(file: Path, digest: str, taken: Mapping[str, str]) -> str:
 @contextmanager
 def files_taken_down() -> Iterator[dict[str, str]]:
     """The files that are noted in the block."""
-    with _taken_down() as reading:
+    with _reading_files() as reading:
         yield reading.files
 
 
 @contextmanager
-def _taken_down(*, as_before: bool = False) -> Iterator[_Reading]:
+def _reading_files(*, as_before: bool = False) -> Iterator[_Reading]:
     reading = _Reading(as_before=as_before)
     token = _reading.set(reading)
     try:
@@ -122,10 +125,10 @@ def _code(subject: object) -> bytes:
     try:
         return files_noted(subject)
     except (TypeError, OSError):
-        return compiled(subject)
+        return bytecode(subject)
 
 
-def _named(module: ModuleType, subject: object) -> bytes:
+def _module_file(module: ModuleType, subject: object) -> bytes:
     """The file of `module`, where it is another one than that which defines the code."""
     try:
         own = Path(inspect.getfile(subject)).resolve()  # type: ignore[arg-type]
@@ -142,7 +145,7 @@ def _file(subject: object) -> bytes:
     try:
         return without_evaluations(Path(inspect.getfile(subject)).read_bytes())  # type: ignore[arg-type]
     except (TypeError, OSError):
-        return compiled(subject)
+        return bytecode(subject)
 
 
 def _arguments(candidate: object, subject: object) -> bytes:

@@ -17,11 +17,11 @@ _UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What `ast` says of a text that is no Python, or is nested too deeply for it."""
 
 
-def compiled(subject: object) -> bytes:
+def bytecode(subject: object) -> bytes:
     """What stands for code without a file, such as a notebook's: of a function what it does and
     says, of a class its functions."""
     if isinstance(subject, type):
-        return b"".join(compiled(one) for one in vars(subject).values())
+        return b"".join(bytecode(member) for member in vars(subject).values())
     code = getattr(subject, "__code__", None)
     return _digestible(code) if isinstance(code, CodeType) else b""
 
@@ -47,26 +47,26 @@ def simple_text(value: object) -> str:
     if isinstance(value, set | frozenset):
         return f"{{{', '.join(sorted(map(simple_text, value)))}}}"
     if isinstance(value, dict):
-        items = (f"{simple_text(key)}: {simple_text(one)}" for key, one in value.items())
+        items = (f"{simple_text(key)}: {simple_text(item)}" for key, item in value.items())
         return f"{{{', '.join(sorted(items))}}}"
     return type(value).__qualname__
 
 
-def parsed(text: bytes, *, keep: str = "") -> ast.AST:
+def parse(text: bytes, *, keep: str = "") -> ast.AST:
     """The file without functions that are decorated as evaluations, and without what is imported
     for these alone; `keep` is the qualified name of one that stays, but for its decorators. One
     that cannot be parsed is its bytes."""
     try:
         tree = ast.parse(text)
     except _UNPARSED:
-        return unparsed(text)
+        return unparse(text)
     if MARK.encode() in text:
         removed = _strip(tree, "", keep)
-        _drop_imports(tree, _used(*removed) - _used(tree))
+        _drop_imports(tree, _used_names(*removed) - _used_names(tree))
     return tree
 
 
-def unparsed(text: bytes) -> ast.AST:
+def unparse(text: bytes) -> ast.AST:
     """The file as its bytes, comments and all."""
     return ast.Constant(text)
 
@@ -77,11 +77,11 @@ def canonical(tree: ast.AST) -> bytes:
     parts: list[str] = []
     waiting: list[_Part] = [tree]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            parts.append(one)
+        part = waiting.pop()
+        if isinstance(part, str):
+            parts.append(part)
         else:
-            waiting += reversed(_parts(one))
+            waiting += reversed(_parts(part))
     return "\0".join(parts).encode("utf-8", "surrogatepass")
 
 
@@ -101,16 +101,18 @@ def _part(value: object) -> "_Part":
     return value if isinstance(value, _WHOLE) else repr(value)
 
 
-def _used(*nodes: ast.AST) -> set[str]:
+def _used_names(*nodes: ast.AST) -> set[str]:
     """The names that are read or called."""
-    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {child.id for node in nodes for child in ast.walk(node) if isinstance(child, ast.Name)}
 
 
 def _drop_imports(tree: ast.Module, names: set[str]) -> None:
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             node.names = [
-                one for one in node.names if (one.asname or one.name.partition(".")[0]) not in names
+                alias
+                for alias in node.names
+                if (alias.asname or alias.name.partition(".")[0]) not in names
             ]
     tree.body = [node for node in tree.body if getattr(node, "names", True)]
 

@@ -1,8 +1,8 @@
 """Environments: their contract, and how one comes back after a kill.
 
-- `environment`: Environment: a world that a policy acts in, and how it comes back after a crash.
+- `environment`: Environment: what a policy acts in, and how it comes back after a crash.
 - `episode`: Episode: one environment's durable life within a trajectory.
-- `restore`: LiveWorld: an episode's environment as it is now, and the way back to it.
+- `restore`: LiveEnvironment: an episode's environment as it is now, and the way back to it.
 - `guarded`: A user's environment, called with care: each call has its deadline and its thread, what
   it raises is classified once, and what it returns can be recorded.
 - `observation_records`: Between an environment's answers and the records of them.

@@ -1,4 +1,4 @@
-"""Environment: a world that a policy acts in, and how it comes back after a crash.
+"""Environment: what a policy acts in, and how it comes back after a crash.
 
 A user's environment is a class with `reset`, `step` and `close`, each either plain or async. Plain
 ones run in a thread that belongs to the environment, always the same one, so that they never block
@@ -46,7 +46,7 @@ class Observation(Struct, frozen=True, gc=False):
     info: Mapping[str, object] = {}
     """Whatever else a rollout wants to know: numbers, strings, bytes, lists, dicts."""
     error: str = ""
-    """Why the policy was told no (see `ToolSaysNo`); set by Holdfast."""
+    """Why the action was rejected (see `ToolSaysNo`); set by Holdfast."""
     path: str = ""
     """The step that it was recorded as; set by Holdfast."""
 
@@ -116,7 +116,7 @@ class Environment:
       replay it may never be reset.
     - `reset` and `restore` may come at any time, and begin anew.
     - A tool may return an `Observation`, too: its text is shown, its reward and end are kept.
-    - What `step` or a tool raises: `ToolSaysNo` tells the policy no, and nothing happened;
+    - What `step` or a tool raises: `ToolSaysNo` rejects the action, and nothing happened;
       anything else means that the environment broke, and the attempt is tried again.
     - `close` is called exactly once if anything was opened, also after a failure.
     """

@@ -2,7 +2,7 @@
 
 Every answer of the environment is recorded before anyone sees it. On replay nothing of the
 environment is called: it is brought back, by its recovery level, when the rollout goes live again
-(see `live_world`).
+(see `restore`).
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from holdfast.records.step import CloseFailed, Contract, EnvironmentStepped, Too
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
 from holdfast.rollout.episodes.guarded import check_usable, identity_of, recovery_of
 from holdfast.rollout.episodes.observation_records import answer_of, observation_of, step_of
-from holdfast.rollout.episodes.restore import EPISODE_OVER, LiveWorld
+from holdfast.rollout.episodes.restore import EPISODE_OVER, LiveEnvironment
 from holdfast.rollout.replay import divergence
-from holdfast.rollout.replay.nested_steps import check_own
+from holdfast.rollout.replay.nested_steps import check_own_attempt
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.reply import Reply
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception
 from holdfast.rollout.threads.dedicated import OwnThread
-from holdfast.rollout.threads.gate import Begin
-from holdfast.rollout.tools.tool import Tool, in_the_end, result_text, tools_of
+from holdfast.rollout.threads.start_signal import Begin
+from holdfast.rollout.tools.tool import Tool, await_result, result_text, tools_of
 
 MAX_SEED = 2**31
 
@@ -49,9 +49,9 @@ class BoundTool(Tool):
 
     async def _in_its_thread(self, arguments: dict[str, object]) -> object:
         if self.episode.environment.inline:
-            return await in_the_end(self.function(**arguments))
+            return await await_result(self.function(**arguments))
         found = await self.episode.thread.run(lambda: self.function(**arguments))
-        return await in_the_end(found)
+        return await await_result(found)
 
 
 class Episode:
@@ -75,16 +75,16 @@ class Episode:
         """How long the last step took, live or when it was recorded."""
         self._act = act
         self._session = session
-        self._world = LiveWorld(session, environment, path, recovery_of(environment))
+        self._live = LiveEnvironment(session, environment, path, recovery_of(environment))
         self._turn = asyncio.Lock()
-        self._begun = False
+        self._is_open = False
         self._closed = False
         self._tools: tuple[BoundTool, ...] = ()
 
     @property
     def thread(self) -> OwnThread:
         """Where the environment's blocking calls run, those of its tools, too."""
-        return self._world.guarded.thread
+        return self._live.guarded.thread
 
     @property
     def over(self) -> bool:
@@ -100,8 +100,8 @@ class Episode:
         return self._tools
 
     def contract_of(self, tool: Tool) -> Contract:
-        """An interrupted call happened in a world that is put back to before it."""
-        match self._world.level:
+        """An interrupted call can run again: the environment is put back to before it."""
+        match self._live.level:
             case Recovery.STATELESS:
                 return tool.contract
             case Recovery.RESTART:
@@ -134,14 +134,14 @@ class Episode:
                 f"{environment.name} is in use already: make a new instance for each trajectory"
             )
         environment.blobs = session.blobs
-        session.episodes.append(self)
-        await self._world.guarded.prepare()
+        session.episodes.add(self)
+        await self._live.guarded.prepare()
         offered = tools_of(environment.tools, where=f"{environment.name}.tools")
-        self._tools = tuple(BoundTool(one, self) for one in offered)
-        self._world.tools = self._tools
-        asked = "" if seed is None else str(seed)
+        self._tools = tuple(BoundTool(tool, self) for tool in offered)
+        self._live.tools = self._tools
+        seed_text = "" if seed is None else str(seed)
         identity = identity_of(environment)
-        mark = fingerprint(environment.name.encode(), identity.encode(), asked.encode())
+        mark = fingerprint(environment.name.encode(), identity.encode(), seed_text.encode())
         step = await session.match(
             self.path,
             EnvironmentStepped,
@@ -149,14 +149,14 @@ class Episode:
             lambda recorded: divergence.of_environment(recorded, f"{environment.name} opened"),
         )
         if step is None:
-            self._world.seed = self._new_seed() if seed is None else seed
+            self._live.seed = self._new_seed() if seed is None else seed
             started = session.clock.elapsed()
-            seen = await self._world.begin()
-            step = self._step(seen, self.path, str(self._world.seed), mark, started)
-            await session.append(step)
-        self._world.seed = int(step.action)
-        self._begun = True
-        self._see(step)
+            seen = await self._live.begin()
+            step = self._step(seen, self.path, str(self._live.seed), mark, started)
+            await session.log.append(step)
+        self._live.seed = int(step.action)
+        self._is_open = True
+        self._observe(step)
 
     async def act(self, path: str, action: str) -> Observation:
         """What the environment answers to `action`, the step at `path`."""
@@ -166,7 +166,7 @@ class Episode:
             raise UsageError(f"an action is text, not {type(action).__name__}: {action!r:.200}")
         action = result_text(action)
         mark = fingerprint(self.path.encode(), action.encode())
-        if self.over and not self._session.is_recorded(path):
+        if self.over and path not in self._session.history.steps:
             name = self.environment.name
             raise UsageError(f"the episode of {name} is over; `episode.over` says so")
         async with self._turn:
@@ -178,30 +178,30 @@ class Episode:
             )
             if step is None and self.over:
                 # It waited for its turn, and the step before it ended the episode.
-                refused = Observation(EPISODE_OVER, error=ToolSaysNo.__name__)
-                step = self._step(refused, path, action, mark, self._session.clock.elapsed())
-                await self._session.append(step)
-                self._world.did(path)
+                rejected = Observation(EPISODE_OVER, error=ToolSaysNo.__name__)
+                step = self._step(rejected, path, action, mark, self._session.clock.elapsed())
+                await self._session.log.append(step)
+                self._live.mark_done(path)
             elif step is None:
                 step = await self._do(path, action, mark)
             if step.observation == EPISODE_OVER and step.error:
                 return observation_of(step)
-            self._see(step)
+            self._observe(step)
             self.rewards.append(step.reward)
             return self.observation
 
     async def _do(self, path: str, action: str, mark: bytes) -> EnvironmentStepped:
-        await self._ready()
-        await self._world.enter(path)
+        await self._bring_back()
+        await self._live.enter(path)
         started = self._session.clock.elapsed()
         try:
-            seen = await self._world.step(path, action)
+            seen = await self._live.step(path, action)
             step = self._step(seen, path, action, mark, started)
-            await self._session.append(step)
+            await self._session.log.append(step)
         except BaseException:
-            self._world.lose()
+            self._live.mark_lost()
             raise
-        self._world.did(path)
+        self._live.mark_done(path)
         return step
 
     def _step(
@@ -212,10 +212,10 @@ class Episode:
             seen, path=path, fingerprint=mark, action=action, episode=self.path, seconds=taken
         )
 
-    async def _ready(self) -> None:
+    async def _bring_back(self) -> None:
         if self._closed:
             raise UsageError(f"the episode of {self.environment.name} was closed")
-        await self._world.come_back()
+        await self._live.catch_up()
 
     @asynccontextmanager
     async def acting(self, path: str) -> "AsyncIterator[None]":
@@ -223,15 +223,15 @@ class Episode:
         async with self._turn:
             if self.over:
                 raise ToolSaysNo(EPISODE_OVER)
-            await self._ready()
+            await self._bring_back()
             try:
                 yield
             except BaseException:
-                self._world.lose()
+                self._live.mark_lost()
                 raise
-            self._world.did(path)
+            self._live.mark_done(path)
 
-    def heard(self, result: ToolResult) -> None:
+    def add_result(self, result: ToolResult) -> None:
         """What a tool call earned, and whether it ended the episode; live or replayed."""
         if result.reward is not None:
             self.rewards.append(result.reward)
@@ -239,17 +239,17 @@ class Episode:
 
     async def close(self) -> None:
         """Lets go of the environment; what its closing raises is recorded, and harms nothing."""
-        check_own(self._session)
+        check_own_attempt(self._session)
         if self._closed:
             return
         self._closed = True
-        if self._world.guarded.opened:
+        if self._live.guarded.opened:
             try:
-                await self._world.guarded.close()
+                await self._live.guarded.close()
             except Exception as error:
                 failure = failure_of(as_exception(error), step=self.path, phase="close")
                 now = self._session.clock.now()
-                self._session.afterwards.append(CloseFailed(self.path, failure, now))
+                self._session.state.closing_records.append(CloseFailed(self.path, failure, now))
         self.thread.stop()
 
     async def __aenter__(self) -> "Episode":
@@ -262,20 +262,20 @@ class Episode:
 
     async def revive(self) -> None:
         """Called when the attempt goes live: what cannot come back is found before more is done."""
-        is_checked = self._world.level in (Recovery.REPLAY, Recovery.RESTART)
-        if is_checked and self._begun and not self.over and not self._closed:
-            await self._world.come_back()
+        is_checked = self._live.level in (Recovery.REPLAY, Recovery.RESTART)
+        if is_checked and self._is_open and not self.over and not self._closed:
+            await self._live.catch_up()
 
     async def keep(self) -> None:
         """Called between turns."""
-        if self._begun and not self.over and not self._closed:
+        if self._is_open and not self.over and not self._closed:
             async with self._turn:
-                await self._world.keep()
+                await self._live.keep()
 
     def _new_seed(self) -> int:
         seed = self._session.seed_at(self.path)
         return secrets.randbelow(MAX_SEED) if seed is None else seed % MAX_SEED
 
-    def _see(self, step: EnvironmentStepped) -> None:
+    def _observe(self, step: EnvironmentStepped) -> None:
         self.observation = observation_of(step)
         self.seconds = step.seconds

@@ -15,13 +15,14 @@ from holdfast.records.errors import (
     UsageError,
 )
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, checked
-from holdfast.rollout.replay.session import Session, is_accident
+from holdfast.rollout.replay.attempt_state import is_accident
+from holdfast.rollout.replay.session import Session
 from holdfast.rollout.threads.contain import as_exception, contained
 from holdfast.rollout.threads.dedicated import CallTimedOut, OwnThread
 from holdfast.rollout.tools.tool import result_text
 
-CLOSE_TIMEOUT = 30.0
-MAX_SNAPSHOT = 256 * 1024 * 1024
+CLOSE_SECONDS = 30.0
+MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
 
 
 class GuardedEnvironment:
@@ -36,52 +37,52 @@ class GuardedEnvironment:
 
     async def prepare(self) -> None:
         if type(self._environment).prepare is not Environment.prepare:
-            await self._must("prepare", self._environment.prepare)
+            await self._require("prepare", self._environment.prepare)
 
     async def reset(self, seed: int) -> Observation:
         self.opened = True
-        seen = await self._must("reset", self._environment.reset, seed=seed)
-        return self._checked("reset", seen)
+        seen = await self._require("reset", self._environment.reset, seed=seed)
+        return self._check("reset", seen)
 
     async def step(self, action: str) -> Observation:
         try:
             seen = await self._call("step", self._environment.step, action)
         except ToolSaysNo as no:
             return Observation(result_text(str(no)), error=type(no).__name__)
-        return self._checked("step", seen)
+        return self._check("step", seen)
 
     async def snapshot(self) -> bytes:
-        state = await self._must("snapshot", self._environment.snapshot)
+        state = await self._require("snapshot", self._environment.snapshot)
         if not isinstance(state, bytes):
             error = TypeError(f"it wants to return bytes, not {type(state).__name__}")
-            raise self.broke("snapshot", error)
-        if len(state) > MAX_SNAPSHOT:
-            words = f"{len(state):,} bytes are more than {MAX_SNAPSHOT:,}; keep parts in self.blobs"
-            raise self.broke("snapshot", ValueError(words))
+            raise self.break_attempt("snapshot", error)
+        if len(state) > MAX_SNAPSHOT_BYTES:
+            excess = f"{len(state):,} bytes are more than {MAX_SNAPSHOT_BYTES:,}"
+            raise self.break_attempt("snapshot", ValueError(f"{excess}; keep parts in self.blobs"))
         return state
 
     async def restore(self, state: bytes) -> None:
         self.opened = True
-        await self._must("restore", self._environment.restore, state)
+        await self._require("restore", self._environment.restore, state)
 
     async def close(self) -> None:
-        """Its error is the caller's to tell: what was done in the environment stands."""
-        limit = min(CLOSE_TIMEOUT, self._environment.timeout)
+        """Its error is the caller's to record: what was done in the environment stands."""
+        limit = min(CLOSE_SECONDS, self._environment.timeout)
         await self._within_timeout("close", self._environment.close, limit=limit, behind=True)
 
-    def broke(self, what: str, error: Exception) -> BaseException:
+    def break_attempt(self, what: str, error: Exception) -> BaseException:
         if isinstance(error, HoldfastError) and not isinstance(error, ToolSaysNo):
-            return self._session.failed(error)
+            return self._session.state.fail(error)
         root = as_exception(error)
-        words = f"{self._environment.name}.{what} broke: {type(root).__name__}: {root}"
-        return self._session.failed(EnvironmentBroken(words), self._session.step)
+        message = f"{self._environment.name}.{what} broke: {type(root).__name__}: {root}"
+        return self._session.state.fail(EnvironmentBroken(message), self._session.state.step)
 
-    async def _must(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+    async def _require(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         """Calls what cannot say no."""
         try:
             return await self._call(what, method, *args, **kw)
         except ToolSaysNo as no:
-            raise self.broke(what, no) from no
+            raise self.break_attempt(what, no) from no
 
     async def _call(self, what: str, method: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         try:
@@ -90,10 +91,10 @@ class GuardedEnvironment:
             raise
         except HoldfastError as error:
             if is_accident(error):
-                self._session.failed(error)
+                self._session.state.fail(error)
             raise
         except Exception as error:
-            raise self.broke(what, error) from error
+            raise self.break_attempt(what, error) from error
 
     async def _within_timeout(
         self,
@@ -107,7 +108,7 @@ class GuardedEnvironment:
         limit = self._environment.timeout if limit is None else limit
         late = f"{self._environment.name}.{what} was not done within {limit:g} s"
         if inspect.iscoroutinefunction(of or call):
-            return await self._awaited(call(), limit, late)
+            return await self._await_within(call(), limit, late)
         try:
             if self._environment.inline:
                 found = call()
@@ -116,10 +117,10 @@ class GuardedEnvironment:
         except CallTimedOut as error:
             raise EnvironmentBroken(late) from error
         if isinstance(found, Awaitable):
-            return await self._awaited(found, limit, late)
+            return await self._await_within(found, limit, late)
         return found
 
-    async def _awaited(self, found: Awaitable[Any], limit: float, late: str) -> Any:
+    async def _await_within(self, found: Awaitable[Any], limit: float, late: str) -> Any:
         try:
             async with asyncio.timeout(limit) as deadline:
                 return await contained(found)
@@ -128,12 +129,12 @@ class GuardedEnvironment:
                 raise
             raise EnvironmentBroken(late) from error
 
-    def _checked(self, what: str, seen: object) -> Observation:
+    def _check(self, what: str, seen: object) -> Observation:
         try:
             return checked(seen)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise self._session.failed(
-                TypeError(f"{self._environment.name}.{what}: {error}"), self._session.step
+            raise self._session.state.fail(
+                TypeError(f"{self._environment.name}.{what}: {error}"), self._session.state.step
             ) from error
 
 

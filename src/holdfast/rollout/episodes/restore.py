@@ -1,9 +1,9 @@
-"""LiveWorld: an episode's environment as it is now, and the way back to it.
+"""LiveEnvironment: an episode's environment as it is now, and the way back to it.
 
 The journal says what was done in the environment and what it answered. When it has to be there
 again, it is restored or reset, what followed is done again, and each answer is compared with the
-recorded one. Where they differ, the record no longer describes this world: the steps from there on
-become history, and the rollout begins again before them (I9).
+recorded one. Where they differ, the record no longer describes this environment: the steps from
+there on become history, and the rollout begins again before them (I9).
 """
 
 import asyncio
@@ -26,8 +26,9 @@ from holdfast.rollout.episodes.guarded import GuardedEnvironment
 from holdfast.rollout.episodes.observation_records import answer_of, observation_of
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.crash_count import check_alive
-from holdfast.rollout.replay.nested_steps import Inside
-from holdfast.rollout.replay.session import OnDivergence, Session
+from holdfast.rollout.replay.nested_steps import StepScope
+from holdfast.rollout.replay.run_context import OnDivergence
+from holdfast.rollout.replay.session import Session
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
 
 MAX_REWINDS = 3
@@ -36,7 +37,7 @@ different."""
 EPISODE_OVER = "Nothing happened: the episode is over."
 
 
-class LiveWorld:
+class LiveEnvironment:
     """Knows which of the recorded actions the environment has been through."""
 
     def __init__(self, session: Session, environment: Environment, path: str, level: Recovery):
@@ -65,18 +66,18 @@ class LiveWorld:
         return seen
 
     async def step(self, path: str, action: str) -> Observation:
-        async with Inside(self._session, path, is_world=True):
+        async with StepScope(self._session, path, in_environment=True):
             return await self.guarded.step(action)
 
     async def _reset(self) -> Observation:
-        async with Inside(self._session, self._path, is_world=True):
+        async with StepScope(self._session, self._path, in_environment=True):
             return await self.guarded.reset(self.seed)
 
-    def did(self, path: str) -> None:
+    def mark_done(self, path: str) -> None:
         """The action at `path` is done and recorded."""
         self._done.append(path)
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """An action was cut off half-way: nobody knows what state that left."""
         self._is_lost = self.level is not Recovery.STATELESS
 
@@ -86,80 +87,84 @@ class LiveWorld:
         """Makes the state durable, if it is new."""
         if self.level is not Recovery.SNAPSHOT or not self._is_live or self._is_lost:
             return
-        if len(self._done) == self._kept or self._done != self._world.actions:
+        if len(self._done) == self._kept or self._done != self._recorded.actions:
             return
         state = await self.guarded.snapshot()
         digest = await self._session.blobs.put_blob(state)
         self._kept = len(self._done)
-        await self._session.append(Snapshotted(self._path, self._kept, digest))
+        await self._session.log.append(Snapshotted(self._path, self._kept, digest))
 
     # --- the way back
 
-    async def come_back(self) -> None:
+    async def catch_up(self) -> None:
         """Returns when the environment is where the record says that it is."""
         if self._is_lost:
-            raise self._session.failed(
+            raise self._session.state.fail(
                 EnvironmentBroken(
                     f"a call of {self._environment.name} was cut off half-way: its state is unknown"
                 )
             )
-        world = self._world
-        if self._is_live and len(world.actions) == len(self._done) and world.cuts == self._cuts:
+        recorded = self._recorded
+        if (
+            self._is_live
+            and len(recorded.actions) == len(self._done)
+            and recorded.cuts == self._cuts
+        ):
             return
         async with self._way_back:
-            cuts = world.cuts  # Another branch may cut more while this one waits.
-            await self._come_back(world)
+            cuts = recorded.cuts  # Another branch may cut more while this one waits.
+            await self._catch_up(recorded)
             self._cuts = cuts
 
     @property
-    def _world(self) -> World:
+    def _recorded(self) -> World:
         return self._session.history.worlds.get(self._path, World())
 
-    async def _come_back(self, world: World) -> None:
-        if self._is_live and world.actions == self._done:
+    async def _catch_up(self, recorded: World) -> None:
+        if self._is_live and recorded.actions == self._done:
             return
-        is_told = await self.enter(self._path)
-        if not self._is_live or world.actions[: len(self._done)] != self._done:
-            await self._begin_again(world)
-        for path in world.actions[len(self._done) :]:
+        is_counted = await self.enter(self._path)
+        if not self._is_live or recorded.actions[: len(self._done)] != self._done:
+            await self._begin_again(recorded)
+        for path in recorded.actions[len(self._done) :]:
             await self._do_again(path)
             self._done.append(path)
-        if is_told:
-            await self._session.append(Entered(self._path, left=True))
+        if is_counted:
+            await self._session.log.append(Entered(self._path, left=True))
 
     async def enter(self, path: str) -> bool:
         """Before the environment is called: should that kill the process again, it is counted.
         Whether it was recorded."""
         session = self._session
         check_alive(session, path, self._environment.name)
-        if is_told := session.is_on_old_ground:
-            await session.append(Entered(path))
-        return is_told
+        if is_counted := session.log.is_on_old_ground:
+            await session.log.append(Entered(path))
+        return is_counted
 
-    async def _begin_again(self, world: World) -> None:
+    async def _begin_again(self, recorded: World) -> None:
         match self.level:
             case Recovery.RESTART:
-                raise await self._session.rewind(
+                raise await self._session.log.rewind(
                     ["0"], f"{self._environment.name} cannot come back and has to start anew", ""
                 )
             case Recovery.STATELESS:
                 await self._reset()
-                self._done = list(world.actions)
-            case Recovery.SNAPSHOT if await self._restored(world):
+                self._done = list(recorded.actions)
+            case Recovery.SNAPSHOT if await self._restore_snapshot(recorded):
                 pass
             case _:
                 await self._compare(self._path, await self._reset())
                 self._done = []
         self._is_live = True
 
-    async def _restored(self, world: World) -> bool:
+    async def _restore_snapshot(self, recorded: World) -> bool:
         """From the newest snapshot that can be read; a damaged one costs more to be done again."""
-        for applied, digest in reversed(world.snapshots):
+        for applied, digest in reversed(recorded.snapshots):
             try:
                 await self.guarded.restore(await self._session.blobs.get_blob(digest))
             except JournalCorrupt:
                 continue
-            self._kept, self._done = applied, world.actions[:applied]
+            self._kept, self._done = applied, recorded.actions[:applied]
             return True
         return False
 
@@ -173,7 +178,7 @@ class LiveWorld:
             await self._compare(path, await self._call_again(step))
 
     async def _call_again(self, intent: ToolIntent) -> Observation:
-        tool = next((one for one in self.tools if one.name == intent.name), None)
+        tool = next((tool for tool in self.tools if tool.name == intent.name), None)
         if tool is None:
             return Observation(f"there is no tool {intent.name} any more", error="UnknownTool")
         try:
@@ -183,34 +188,34 @@ class LiveWorld:
             async with (
                 tool.slot(arguments) as begin,
                 asyncio.timeout(tool.caller_timeout),
-                Inside(self._session, intent.path, is_world=True),
+                StepScope(self._session, intent.path, in_environment=True),
             ):
                 found = await begin()
             if isinstance(found, Observation):
-                return structs.replace(checked(found), text=tool.shown(found.text))
-            return Observation(tool.shown(found))
+                return structs.replace(checked(found), text=tool.render_result(found.text))
+            return Observation(tool.render_result(found))
         except ToolSaysNo as no:
-            return Observation(tool.shown(str(no)), error=type(no).__name__)
+            return Observation(tool.render_result(str(no)), error=type(no).__name__)
         except Exception as error:
-            raise self.guarded.broke(f"tool {tool.name}", error) from error
+            raise self.guarded.break_attempt(f"tool {tool.name}", error) from error
 
     async def _compare(self, path: str, found: Observation) -> None:
         recorded = self._recorded_at(path)
         if _shape(found) == _shape(recorded):
             return
         session, name = self._session, self._environment.name
-        words = divergence.of_observations(_words(recorded), _words(found))
-        where = f"{name}, at step {path}: {words}"
-        if session.on_divergence is OnDivergence.FAIL:
-            raise session.failed(Diverged(f"{CAME_BACK_DIFFERENT}: {where}"))
+        difference = divergence.of_observations(_describe(recorded), _describe(found))
+        where = f"{name}, at step {path}: {difference}"
+        if session.context.on_divergence is OnDivergence.FAIL:
+            raise session.state.fail(Diverged(f"{CAME_BACK_DIFFERENT}: {where}"))
         if session.history.rewinds >= MAX_REWINDS:
-            raise session.failed(
+            raise session.state.fail(
                 EnvironmentBroken(
                     f"{name} came back different {MAX_REWINDS + 1} times: the same seed and "
                     "actions do not give the same answers; declare another recovery level"
                 )
             )
-        raise await session.rewind(self._from(path), CAME_BACK_DIFFERENT, where)
+        raise await session.log.rewind(self._from(path), CAME_BACK_DIFFERENT, where)
 
     def _recorded_at(self, path: str) -> Observation:
         history = self._session.history
@@ -221,14 +226,14 @@ class LiveWorld:
         return answer_of(result)
 
     def _from(self, path: str) -> list[str]:
-        """Where to cut, so that the step at `path` and all that was done in this world after it
-        are history."""
-        actions = self._world.actions
+        """Where to cut, so that the step at `path` and all that followed it in this environment are
+        history."""
+        actions = self._recorded.actions
         cuts = [path]
         # What hangs on an opening goes with it (see `History.cut`).
-        for one in actions[actions.index(path) :] if path != self._path else ():
-            if not any(is_cut_by(one, cut) for cut in cuts):
-                cuts.append(one)
+        for action in actions[actions.index(path) :] if path != self._path else ():
+            if not any(is_cut_by(action, cut) for cut in cuts):
+                cuts.append(action)
         return cuts
 
 
@@ -236,6 +241,6 @@ def _shape(seen: Observation) -> tuple[object, ...]:
     return seen.text, seen.reward, seen.done, seen.truncated, seen.error
 
 
-def _words(seen: Observation) -> str:
+def _describe(seen: Observation) -> str:
     ends = (" done" if seen.done else "") + (" truncated" if seen.truncated else "")
     return f"{seen.error} {seen.text}\nreward {seen.reward:g}{ends}".strip()

@@ -51,7 +51,7 @@ class AgentRolloutProcessor(RolloutProcessor):
     ):
         """`max_tokens` and `max_seconds` bound the whole trajectory, not one reply."""
         self.tools = tools_of(tools, where="tools")
-        self.environments = makers(environments)
+        self.environments = check_environments(environments)
         self.system_prompt = system_prompt
         self.limits = Limits(max_turns, max_tokens, max_seconds)
         self.finish = finish
@@ -59,16 +59,16 @@ class AgentRolloutProcessor(RolloutProcessor):
     @property
     def identity(self) -> str:
         """Another prompt, limit or tool makes another run."""
-        given = code_of(*self.tools, *self.environments, self.finish)
-        return f"{self.system_prompt!r} {self.limits!r} {given}"
+        code = code_of(*self.tools, *self.environments, self.finish)
+        return f"{self.system_prompt!r} {self.limits!r} {code}"
 
     async def rollout(self, t: Rollout) -> Returned:
         limits = self.limits
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         episodes = [await t.env(make(t.task)) for make in self.environments]
         tools = [*self.tools, *(tool for episode in episodes for tool in episode.tools)]
-        t.add(*opening(t.task, self.system_prompt))
-        t.add(*(one.observation for one in episodes if one.observation.text))
+        t.add(*first_messages(t.task, self.system_prompt))
+        t.add(*(episode.observation for episode in episodes if episode.observation.text))
         try:
             await self._work(t, episodes, tools)
         except Truncated as limit:
@@ -77,12 +77,12 @@ class AgentRolloutProcessor(RolloutProcessor):
         return await self._judge(t, episodes)
 
     async def _work(self, t: Rollout, episodes: Sequence[Episode], tools: Sequence[Tool]) -> None:
-        while not any(one.over for one in episodes):
+        while not any(episode.over for episode in episodes):
             reply = await t.generate(tools=tools)
             if not reply.tool_calls:
                 return
             await t.tools(reply.tool_calls, *tools)
-        if any(one.observation.truncated for one in episodes):
+        if any(episode.observation.truncated for episode in episodes):
             t.truncate(Truncation.ENVIRONMENT_LIMIT)
 
     async def _judge(self, t: Rollout, episodes: Sequence[Episode]) -> Returned:
@@ -105,21 +105,21 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
         max_tokens: int | None = None,
         max_seconds: float | None = None,
     ):
-        self.environment = from_task(environment, what="environment", makes="an Environment")
+        self.environment = task_function(environment, what="environment", makes="an Environment")
         self.action = action or (lambda reply: reply.text)
         self.system_prompt = system_prompt
         self.limits = Limits(max_turns, max_tokens, max_seconds)
 
     @property
     def identity(self) -> str:
-        given = code_of(self.environment, self.action)
-        return f"{self.system_prompt!r} {self.limits!r} {given}"
+        code = code_of(self.environment, self.action)
+        return f"{self.system_prompt!r} {self.limits!r} {code}"
 
     async def rollout(self, t: Rollout) -> Returned:
         limits = self.limits
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         episode = await t.env(self.environment(t.task))
-        t.add(*opening(t.task, self.system_prompt), episode.observation)
+        t.add(*first_messages(t.task, self.system_prompt), episode.observation)
         try:
             while not episode.over:
                 reply = await t.generate()
@@ -131,31 +131,34 @@ class EnvironmentRolloutProcessor(RolloutProcessor):
         return episode.total_reward
 
 
-def makers(given: Sequence[MakeEnvironment]) -> tuple[MakeEnvironment, ...]:
-    check_listed(given, "environments wants a list of functions that make one from a task")
-    return tuple(from_task(one, what="environments", makes="an Environment") for one in given)
+def check_environments(functions: Sequence[MakeEnvironment]) -> tuple[MakeEnvironment, ...]:
+    check_listed(functions, "environments wants a list of functions that make one from a task")
+    return tuple(
+        task_function(function, what="environments", makes="an Environment")
+        for function in functions
+    )
 
 
-def from_task(given: FromTask, *, what: str, makes: str) -> FromTask:
+def task_function(function: FromTask, *, what: str, makes: str) -> FromTask:
     """A function of a task, checked where it is set up; what it makes is seen when it is called."""
     wants = f"{what} wants a function that makes {makes} from a task"
-    if isinstance(given, Environment):
-        raise UsageError(f"{wants}, not an instance: lambda task: {type(given).__name__}(…)")
-    if not callable(given):
-        raise UsageError(f"{wants}: lambda task: …, not {given!r:.200}")
+    if isinstance(function, Environment):
+        raise UsageError(f"{wants}, not an instance: lambda task: {type(function).__name__}(…)")
+    if not callable(function):
+        raise UsageError(f"{wants}: lambda task: …, not {function!r:.200}")
     try:
-        inspect.signature(given).bind(None)
+        inspect.signature(function).bind(None)
     except TypeError:
-        name = getattr(given, "__name__", type(given).__name__)
+        name = getattr(function, "__name__", type(function).__name__)
         raise UsageError(
             f"{wants}, but {name} does not take one argument: lambda task: …"
         ) from None
     except ValueError:
-        pass  # Some built-in callables do not tell.
-    return given
+        pass  # Some built-in callables have no signature.
+    return function
 
 
-def opening(task: Task, system_prompt: str | None) -> list[Message]:
+def first_messages(task: Task, system_prompt: str | None) -> list[Message]:
     """The task's messages, after the system prompt if there is one."""
-    said = list(task.messages)
-    return said if system_prompt is None else [system(system_prompt), *said]
+    messages = list(task.messages)
+    return messages if system_prompt is None else [system(system_prompt), *messages]

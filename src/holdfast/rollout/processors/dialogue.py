@@ -12,23 +12,23 @@ from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role, system, user
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.agent import from_task, opening
+from holdfast.rollout.processors.agent import first_messages, task_function
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
 from holdfast.rollout.replay.budget import Limits
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.tools.tool import Function, Tool, tools_of
 
 DEFAULT_TURNS = 20
 STOP = "###STOP###"
 """What a simulated user says, by default, to end a dialogue."""
 BEGIN = "Begin."
-"""What the simulated user is told first: chat templates want somebody else to speak before it."""
+"""The first message to the simulated user: chat templates want another role to begin."""
 
 
 class DialogueRolloutProcessor(RolloutProcessor):
     """Assistant and user take turns until the user ends it, or a limit does.
 
-    `user_prompt` tells the simulated user who it is, from the task. The user speaks through
+    `user_prompt` makes the simulated user's system prompt from the task. The user speaks through
     `user_policy` and `user_renderer`, which the caller owns; without them, through the run's own
     policy, untrained. A task that ends with a user's message begins with that; otherwise the user
     is asked first.
@@ -48,38 +48,38 @@ class DialogueRolloutProcessor(RolloutProcessor):
         max_tokens: int | None = None,
         max_seconds: float | None = None,
     ):
-        self.user_prompt = from_task(user_prompt, what="user_prompt", makes="the user's prompt")
+        self.user_prompt = task_function(user_prompt, what="user_prompt", makes="the user's prompt")
         self.user_policy = user_policy
         self.user_renderer = user_renderer
         self.tools = tools_of(tools, where="tools")
         self.system_prompt = system_prompt
-        self.stop = _ending(stop)
+        self.stop = _check_stop(stop)
         self.user_max_tokens = user_max_tokens
         self.limits = Limits(max_turns, max_tokens, max_seconds)
 
     @property
     def identity(self) -> str:
-        given = code_of(*self.tools, self.user_prompt)
+        code = code_of(*self.tools, self.user_prompt)
         model = self.user_policy.model if self.user_policy else ""
-        return f"{self.system_prompt!r} {self.stop!r} {self.limits!r} {given} {model}"
+        return f"{self.system_prompt!r} {self.stop!r} {self.limits!r} {code} {model}"
 
     async def rollout(self, t: Rollout) -> Returned:
         limits = self.limits
         t.limit(turns=limits.turns, tokens=limits.tokens, seconds=limits.seconds)
         customer = self._customer(t)
-        t.add(*opening(t.task, self.system_prompt))
+        t.add(*first_messages(t.task, self.system_prompt))
         # What was said before, from the user's side: chat templates want the other one to begin.
-        before = [user(BEGIN), *_mirrored(t.task.messages)]
+        before = [user(BEGIN), *_mirror(t.task.messages)]
         if before[-1].role is Role.ASSISTANT:
             customer.add(*before)
         else:
-            *before, told = before
+            *before, last = before
             customer.add(*before)
-            if not await self._user_says(t, customer, told.text):
+            if not await self._user_turn(t, customer, last.text):
                 return None
         while True:
-            said = await self._assistant_says(t)
-            if not await self._user_says(t, customer, said):
+            reply = await self._assistant_turn(t)
+            if not await self._user_turn(t, customer, reply):
                 return None
 
     def _customer(self, t: Rollout) -> Rollout:
@@ -87,7 +87,7 @@ class DialogueRolloutProcessor(RolloutProcessor):
         customer.add(system(self.user_prompt(t.task)))
         return customer
 
-    async def _assistant_says(self, t: Rollout) -> str:
+    async def _assistant_turn(self, t: Rollout) -> str:
         """One reply, after as many tool calls as it takes."""
         while True:
             reply = await t.generate(tools=self.tools)
@@ -95,31 +95,33 @@ class DialogueRolloutProcessor(RolloutProcessor):
                 return reply.text
             await t.tools(reply.tool_calls, *self.tools)
 
-    async def _user_says(self, t: Rollout, customer: Rollout, told: str) -> bool:
+    async def _user_turn(self, t: Rollout, customer: Rollout, text: str) -> bool:
         """Lets the user answer; False when it ends the dialogue."""
-        customer.add(told)
-        voice = Voice(
-            self.user_policy or t.voice.policy,
-            self.user_renderer or t.voice.renderer,
+        customer.add(text)
+        speaker = Speaker(
+            self.user_policy or t.speaker.policy,
+            self.user_renderer or t.speaker.renderer,
             trained=False,
         )
-        answer = await customer.generate(voice=voice, max_tokens=self.user_max_tokens)
+        answer = await customer.generate(speaker=speaker, max_tokens=self.user_max_tokens)
         if self.stop in answer.text:
             return False
         t.add(answer.text)
         return True
 
 
-def _ending(stop: object) -> str:
+def _check_stop(stop: object) -> str:
     # Every text holds the empty one: it would end each dialogue at the user's first words.
     if not isinstance(stop, str) or not stop:
         raise UsageError(f"stop={stop!r:.200}: give the words with which the user ends a dialogue")
     return stop
 
 
-def _mirrored(messages: Sequence[Message]) -> list[Message]:
+def _mirror(messages: Sequence[Message]) -> list[Message]:
     """A conversation from the other side: the user's words are its own."""
     other = {Role.USER: Role.ASSISTANT, Role.ASSISTANT: Role.USER}
     return [
-        Message(other[one.role], one.text) for one in messages if one.role in other and one.text
+        Message(other[message.role], message.text)
+        for message in messages
+        if message.role in other and message.text
     ]

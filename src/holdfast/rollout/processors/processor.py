@@ -1,6 +1,6 @@
 """RolloutProcessor: the strategy by which tasks become trajectories.
 
-`setup` once, then `__call__` any number of times, then `acleanup` once, whatever happened in
+`setup` once, then `rollout` any number of times, then `acleanup` once, whatever happened in
 between. A processor may own long-lived things (a browser, a session, a client) across rows.
 """
 
@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
+from holdfast.policy.policy import Policy
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import Sampling, response_format_of
 from holdfast.records.task import Task
 from holdfast.rollout.code.fingerprint import code_of, fingerprint_of, fingerprinted
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.replay.unawaited import Pending
+from holdfast.rollout.replay.unawaited import PendingSteps
 from holdfast.rollout.threads.contain import contained
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "completion_params_of",
     "fingerprint_of",
     "fingerprinted",
+    "run_rollout",
 ]
 
 Reward = float | None
@@ -80,12 +82,20 @@ def completion_params_of(
 
 
 class RolloutProcessor:
-    """Override `rollout`; or `__call__`, if the rows of one call belong together."""
+    """Override `rollout`. `__call__`, the same for a list of rows, is for processors that were
+    written for eval-protocol."""
+
+    streams_replies = False
+    """Whether replies become durable in parts, while they are streamed to an agent."""
 
     @property
     def identity(self) -> str:
         """Settings of this instance that make another run; resuming with others is refused."""
         return ""
+
+    def wrap_policy(self, policy: Policy) -> Policy:
+        """The policy as the rollouts of this processor sample from it; the run's own by default."""
+        return policy
 
     async def setup(self) -> None:
         """Called once, before the first row."""
@@ -99,28 +109,30 @@ class RolloutProcessor:
     ) -> "list[asyncio.Task[Returned]]":
         """Starts the rows; asyncio task i belongs to row i. The caller owns the tasks."""
         return [
-            asyncio.create_task(self._row(config.open(task)), name=f"rollout {task.id}")
+            asyncio.create_task(run_rollout(self, config.open(task)), name=f"rollout {task.id}")
             for task in tasks
         ]
 
-    async def _row(self, t: Rollout) -> Returned:
-        # The coroutine is made in its task: one that is cancelled before it began leaves none.
-        pending = Pending.of_this_task()
-        try:
-            made = self.rollout(t)
-            if not isinstance(made, Awaitable):
-                raise UsageError(f"{type(self).__name__}.rollout has to be `async def`")
-            found = await contained(made)
-        except Exception as error:
-            if step := await pending.never_awaited():
-                error.add_note(NEVER_AWAITED.format(step=step))
-            raise
-        if step := await pending.never_awaited():
-            raise UsageError(NEVER_AWAITED.format(step=step))
-        return found
-
     async def acleanup(self) -> None:
         """Called once, after the last row, also when the run failed."""
+
+
+async def run_rollout(processor: RolloutProcessor, t: Rollout) -> Returned:
+    """One rollout. A step that it called and never awaited is an error."""
+    # The coroutine is made in its task: one that is cancelled before it began leaves none.
+    pending = PendingSteps.of_this_task()
+    try:
+        made = processor.rollout(t)
+        if not isinstance(made, Awaitable):
+            raise UsageError(f"{type(processor).__name__}.rollout has to be `async def`")
+        returned = await contained(made)
+    except Exception as error:
+        if step := await pending.never_awaited():
+            error.add_note(NEVER_AWAITED.format(step=step))
+        raise
+    if step := await pending.never_awaited():
+        raise UsageError(NEVER_AWAITED.format(step=step))
+    return returned
 
 
 class FunctionProcessor(RolloutProcessor):
@@ -167,7 +179,7 @@ def _is_async(candidate: object) -> TypeGuard[RolloutFunction]:
 
 
 def _check_takes(candidate: Callable[..., object], *arguments: object, wants: str) -> None:
-    """A mistake of the whole run is told before it fails each of its trajectories."""
+    """Reports a mistake of the whole run before it fails each of its trajectories."""
     signature = inspect.signature(candidate)
     try:
         signature.bind(*arguments)

@@ -1,8 +1,8 @@
 """Clients of inference engines that rows name, beside the run's own policy.
 
-There is one for each (endpoint, model), whoever asks first: it is looked at once, before its first
-request, so that what is recorded replays although the engine is gone. Whoever owns the clients
-closes all of them, also when closing one fails.
+There is one for each (endpoint, model), shared by all rows. It is checked once, before its first
+request, so that recorded steps replay although the engine is gone. The owner of the clients closes
+all of them, also when closing one fails.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.policy.client.replicas import EnginePolicy
 
 
-CHECK_AGAIN = 1.0
+CHECK_AGAIN_SECONDS = 1.0
 
 
 class Client:
@@ -44,9 +44,9 @@ class Client:
                 await self.policy.check()
                 self._checked = True
 
-    async def found(self) -> None:
-        """Like `check`, but an engine that is down is waited for, as long as by the run itself;
-        all rows that name it wait together, and are told together."""
+    async def wait_found(self) -> None:
+        """Like `check`, but waits for an engine that is down, as long as the run itself does; all
+        rows that name it wait together, and fail together."""
         async with self._finding:
             started = time.monotonic()
             while not self._checked and self._gone is None:
@@ -56,7 +56,7 @@ class Client:
                     if time.monotonic() - started > self.policy.patience:
                         self._gone = error
                     else:
-                        await asyncio.sleep(CHECK_AGAIN)
+                        await asyncio.sleep(CHECK_AGAIN_SECONDS)
         if self._gone is not None:
             raise self._gone
 
@@ -81,7 +81,7 @@ class Client:
     async def aclose(self) -> None:
         await self.policy.aclose()
 
-    def at_the_cost_of_rows(self) -> "RowClient":
+    def for_rows(self) -> "RowClient":
         return RowClient(self)
 
 
@@ -104,7 +104,7 @@ class RowClient:
 
     async def sample(self, request: Request) -> Completion:
         try:
-            await self._client.found()
+            await self._client.wait_found()
             return await self._client.sample(request)
         except PolicyRefused as error:
             raise BadRequest(str(error)) from error
@@ -130,24 +130,26 @@ class Clients:
         self._patience = patience
         self._open: dict[tuple[tuple[str, ...], str], Client] = {}
 
-    def other_than(self, own: Policy, urls: Sequence[str] | None, model: str) -> Client | None:
+    def client_for(self, own: Policy, urls: Sequence[str] | None, model: str) -> Client | None:
         """The client for `model` at `urls`, or where the run's own policy is; None: that one."""
         if urls is None and model == own.model:
             return None
         from holdfast.policy.client.endpoint import base_url
         from holdfast.policy.client.replicas import EnginePolicy
 
-        theirs = [one.url for one in own.endpoints] if isinstance(own, EnginePolicy) else []
-        if model == own.model and all(base_url(url) in theirs for url in urls or ()):
+        own_urls = (
+            [endpoint.url for endpoint in own.endpoints] if isinstance(own, EnginePolicy) else []
+        )
+        if model == own.model and all(base_url(url) in own_urls for url in urls or ()):
             return None
-        if urls is None and not theirs:
+        if urls is None and not own_urls:
             raise ValueError(
                 f"model {model!r} is not the run's ({own.model!r}), and the run's policy has no "
                 "address to look for it; give 'base_url'"
             )
-        return self.of(theirs if urls is None else urls, model, own=own)
+        return self.get(own_urls if urls is None else urls, model, own=own)
 
-    def of(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
+    def get(self, urls: Sequence[str], model: str, *, own: Policy | None = None) -> Client:
         """`own` is the run's policy: its patience and retries hold for all."""
         from holdfast.policy.client.endpoint import base_url
         from holdfast.policy.client.replicas import EnginePolicy
@@ -155,12 +157,16 @@ class Clients:
         addresses = tuple(base_url(url) for url in urls)
         if (addresses, model) not in self._open:
             keys = {base_url(url): key for url, key in self._api_keys.items()}
-            wanted = {keys.get(address) for address in addresses}
-            if len(wanted) > 1:
+            found_keys = {keys.get(address) for address in addresses}
+            if len(found_keys) > 1:
                 raise UsageError("replicas of one model share one key; give each the same")
             like = own if isinstance(own, EnginePolicy) else EnginePolicy(addresses, model)
             policy = like.sibling(
-                addresses, model, api_key=wanted.pop(), retry=self._retry, patience=self._patience
+                addresses,
+                model,
+                api_key=found_keys.pop(),
+                retry=self._retry,
+                patience=self._patience,
             )
             self._open[addresses, model] = Client(policy)
         return self._open[addresses, model]
@@ -171,7 +177,7 @@ class Clients:
         results = await asyncio.gather(
             *(client.aclose() for client in clients), return_exceptions=True
         )
-        errors = [one for one in results if isinstance(one, BaseException)]
+        errors = [result for result in results if isinstance(result, BaseException)]
         if len(errors) == 1:
             raise errors[0]
         if errors:

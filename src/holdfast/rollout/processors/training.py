@@ -6,8 +6,7 @@ one failure costs one sample. What is sampled is in the journal like any other r
 view (`holdfast export --what rows`) gives it the shape that training recipes read.
 """
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -18,9 +17,9 @@ from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling, json_of
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
-from holdfast.rollout.processors.processor import Returned, RolloutConfig, RolloutProcessor
+from holdfast.rollout.processors.processor import Returned, RolloutProcessor, completion_params_of
 from holdfast.rollout.processors.row_clients import Clients
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 
 _SAMPLED = ("max_tokens", "temperature", "top_p", "stop", "json", "reasoning_effort")
 _WHERE = frozenset({"model", "base_url", "api_base"})
@@ -55,7 +54,7 @@ class CompletionParams(msgspec.Struct, frozen=True):
 
 
 class TrainingRolloutProcessor(RolloutProcessor):
-    """Answers the last message of each task once, in the voice that its completion params name.
+    """Answers the last message of each task once, in the speaker that its completion params name.
 
     The params of a row (`completion_params` in its metadata, or in its `input_metadata` when it
     is an EvaluationRow) go before the processor's own, and those before the run's. Rows that name
@@ -102,32 +101,11 @@ class TrainingRolloutProcessor(RolloutProcessor):
     async def setup(self) -> None:
         """An endpoint that all rows share is looked at before the first of them."""
         if self._params.base_url is not None and self._params.model is not None:
-            await self._clients.of((self._params.base_url,), self._params.model).check()
-
-    def __call__(
-        self, tasks: Sequence[Task], config: RolloutConfig
-    ) -> "list[asyncio.Task[Returned]]":
-        return [
-            asyncio.create_task(self._checked(task, config), name=f"rollout {task.id}")
-            for task in tasks
-        ]
-
-    async def _checked(self, task: Task, config: RolloutConfig) -> Returned:
-        """A row whose params cannot be met fails alone, and before anything is sampled."""
-        theirs = {**config.completion_params, **self._own}
-        params = read_params({**theirs, **row_params(task)}, where=f"task {task.id!r}")
-        if params.model is None:
-            raise ValueError(f"task {task.id!r}: no completion params name a model")
-        wanted, drawn = read_params(row_params(task)).n, config.completion_params.get("n")
-        if wanted is not None and drawn is not None and wanted != drawn:
-            raise ValueError(
-                f"task {task.id!r} asks for n={wanted}, but the run draws {drawn} samples of each "
-                f"task; start it with samples={wanted} (--samples {wanted})"
-            )
-        return await self._row(config.open(task))
+            await self._clients.get((self._params.base_url,), self._params.model).check()
 
     async def rollout(self, t: Rollout) -> Returned:
         row = row_params(t.task)
+        self._check_row(t, row)
         params = read_params({**self._own, **row}, where=f"task {t.task.id!r}")
         t.add(*self._prompt(t.task))
         await t.generate(
@@ -138,9 +116,21 @@ class TrainingRolloutProcessor(RolloutProcessor):
             stop=params.stop,
             json=params.json,
             reasoning_effort=params.reasoning_effort,
-            voice=self._voice(t.voice, params, named_by_row=bool(_WHERE & row.keys())),
+            speaker=self._speaker(t.speaker, params, named_by_row=bool(_WHERE & row.keys())),
         )
         return None
+
+    def _check_row(self, t: Rollout, row: Mapping[str, object]) -> None:
+        """Raises `ValueError` for params that cannot be met, before anything is sampled."""
+        spec, where = t.session.context.spec, f"task {t.task.id!r}"
+        run = completion_params_of(spec.model, spec.sampling)
+        read_params({**run, **self._own, **row}, where=where)
+        n = read_params(row, where=where).n
+        if n is not None and n != spec.samples:
+            raise ValueError(
+                f"{where} asks for n={n}, but the run draws {spec.samples} samples of each "
+                f"task; start it with samples={n} (--samples {n})"
+            )
 
     def _prompt(self, task: Task) -> tuple[Message, ...]:
         messages = task.messages
@@ -151,34 +141,34 @@ class TrainingRolloutProcessor(RolloutProcessor):
             raise ValueError(f"task {task.id!r} has no message to answer")
         return messages
 
-    def _voice(self, own: Voice, params: CompletionParams, *, named_by_row: bool) -> Voice:
+    def _speaker(self, own: Speaker, params: CompletionParams, *, named_by_row: bool) -> Speaker:
         """The run's own, unless another model or endpoint is named."""
         model = params.model or own.policy.model
         urls = None if params.base_url is None else (params.base_url,)
-        client = self._clients.other_than(own.policy, urls, model)
+        client = self._clients.client_for(own.policy, urls, model)
         if client is None:
             return own
-        policy = client.at_the_cost_of_rows() if named_by_row else client
-        return Voice(policy, self._renderer or own.renderer)
+        policy = client.for_rows() if named_by_row else client
+        return Speaker(policy, self._renderer or own.renderer)
 
     async def acleanup(self) -> None:
         await self._clients.aclose()
 
 
-def samples_for(processor: RolloutProcessor, given: int | None) -> int:
+def samples_for(processor: RolloutProcessor, samples: int | None) -> int:
     """The samples per task: as given, else as the processor's completion params say, else 1."""
-    if given is not None:
-        return given
-    wanted = processor.samples if isinstance(processor, TrainingRolloutProcessor) else None
-    return 1 if wanted is None else wanted
+    if samples is not None:
+        return samples
+    own_samples = processor.samples if isinstance(processor, TrainingRolloutProcessor) else None
+    return 1 if own_samples is None else own_samples
 
 
 def row_params(task: Task) -> dict[str, object]:
     """What a task itself says about its sampling; a None says nothing."""
-    return _said(_mapping(task, "input_metadata"), task) | _said(task.metadata, task)
+    return _params_in(_mapping(task, "input_metadata"), task) | _params_in(task.metadata, task)
 
 
-def _said(holder: Mapping[str, object], task: Task) -> dict[str, object]:
+def _params_in(holder: Mapping[str, object], task: Task) -> dict[str, object]:
     found = holder.get("completion_params") or {}
     if not isinstance(found, Mapping):
         raise ValueError(f"task {task.id!r}: completion_params are no object: {found!r}")
@@ -194,18 +184,18 @@ def read_params(
     params: Mapping[str, object], *, where: str = "completion_params"
 ) -> CompletionParams:
     """The params as values; `ValueError` names the first that is unknown or makes no sense."""
-    given = {name: value for name, value in params.items() if value is not None}
-    if unknown := sorted(given.keys() - READ - IGNORED):
+    named = {name: value for name, value in params.items() if value is not None}
+    if unknown := sorted(named.keys() - READ - IGNORED):
         raise ValueError(f"{where}: {_unknown(unknown[0])}")
-    if "api_base" in given:
-        given.setdefault("base_url", given["api_base"])
-    if isinstance(given.get("stop"), str):
-        given["stop"] = (given["stop"],)
+    if "api_base" in named:
+        named.setdefault("base_url", named["api_base"])
+    if isinstance(named.get("stop"), str):
+        named["stop"] = (named["stop"],)
     try:
-        if (form := given.pop("response_format", None)) is not None:
-            given["json"] = json_of(form)
-        read = msgspec.convert(given, CompletionParams)
-        msgspec.convert({name: given[name] for name in _SAMPLED if name in given}, Sampling)
+        if (form := named.pop("response_format", None)) is not None:
+            named["json"] = json_of(form)
+        read = msgspec.convert(named, CompletionParams)
+        msgspec.convert({name: named[name] for name in _SAMPLED if name in named}, Sampling)
     except (msgspec.ValidationError, UsageError) as error:
         raise ValueError(f"{where}: {error}") from error
     if read.n is not None and read.n < 1:

@@ -28,16 +28,16 @@ class Limits(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            given = getattr(self, name)
-            if given is None:
+            limit = getattr(self, name)
+            if limit is None:
                 continue
             # Not by type: numpy's numbers are numbers, too.
             number = "__float__" if name == "seconds" else "__index__"
-            if isinstance(given, bool) or not hasattr(given, number):
+            if isinstance(limit, bool) or not hasattr(limit, number):
                 kind = "number" if name == "seconds" else "whole number"
-                raise UsageError(f"a limit of {name} has to be a {kind}, not {given!r:.200}")
-            if not given > 0:
-                raise UsageError(f"a limit of {name} must be more than 0, not {given!r}")
+                raise UsageError(f"a limit of {name} has to be a {kind}, not {limit!r:.200}")
+            if not limit > 0:
+                raise UsageError(f"a limit of {name} must be more than 0, not {limit!r}")
 
 
 class Spent(Struct):
@@ -69,7 +69,7 @@ class Budget:
         if self.is_out_of_time:
             raise Truncated(Truncation.TIME_BUDGET, f"{spent.seconds:.1f} seconds")
 
-    def fitted(self, sampling: Sampling) -> Sampling:
+    def fit(self, sampling: Sampling) -> Sampling:
         """The sampling of the next turn: it ends where the budget does."""
         if self.limits.tokens is None:
             return sampling
@@ -84,7 +84,7 @@ class Budget:
         self.spent.seconds += step.seconds
 
     def take_inside(self, steps: Sequence[Generated]) -> None:
-        """What was sampled inside another step, whose time counts already."""
+        """What was sampled inside another step; its time counts already."""
         for step in steps:
             self.spent.turns += 1
             self.spent.tokens += count(step.ids)
@@ -92,9 +92,9 @@ class Budget:
     def take_seconds(self, seconds: float) -> None:
         self.spent.seconds += seconds
 
-    def check_after(self, step: Generated, *, asked: Sampling) -> None:
+    def check_after(self, step: Generated, *, requested: Sampling) -> None:
         """A reply that was cut where the budget ends is cut by the budget."""
-        if step.finish_reason == "length" and step.sampling.max_tokens < asked.max_tokens:
+        if step.finish_reason == "length" and step.sampling.max_tokens < requested.max_tokens:
             raise Truncated(Truncation.TOKEN_BUDGET, f"{self.spent.tokens} tokens")
 
     @property

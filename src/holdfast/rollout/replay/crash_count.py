@@ -1,4 +1,4 @@
-"""Deaths: calls of tools and environments in which the process died, or was stopped, before.
+"""Crash count: calls of tools and environments in which the process died, or was stopped, before.
 
 Whatever was under way at a death may have caused it, and nearly always did not: drivers are killed,
 machines are taken away. So a call is tried again, and again. Only one in which the process dies
@@ -16,12 +16,12 @@ GIVEN_UP_AFTER = 25
 
 def check_alive(session: Session, path: str, call: str) -> None:
     """Raises where the process died so often in the call at `path` that it is given up."""
-    deaths = session.history.interruptions[path]
-    if deaths < GIVEN_UP_AFTER:
+    crashes = session.history.interruptions[path]
+    if crashes < GIVEN_UP_AFTER:
         return
-    raise session.failed(
+    raise session.state.fail(
         EnvironmentBroken(
-            f"the process died, or was stopped, {deaths} times in the same call of {call}; it is "
+            f"the process died, or was stopped, {crashes} times in the same call of {call}; it is "
             "not tried again"
         ),
         path,

@@ -17,10 +17,10 @@ from holdfast.records.step import EnvironmentStepped, Generated, Step, ToolInten
 from holdfast.records.tokens import unpack_ids
 from holdfast.rollout.replay.prompt import Prompt
 
-SHOWN = 600
-COMPARED = 20_000
+MAX_DIFF_CHARACTERS = 600
+MAX_COMPARED_CHARACTERS = 20_000
 """Characters of texts that are compared line by line."""
-BEFORE, AFTER = 60, 180
+CHARACTERS_BEFORE, CHARACTERS_AFTER = 60, 180
 """Characters that are shown around the place where long texts part."""
 
 
@@ -33,7 +33,7 @@ def of_generate(
     added: Sequence[Message],
     added_then: Callable[[Generated], Sequence[Message]],
 ) -> str:
-    """The messages that each added are told where there are no tokens that stand for them."""
+    """How the prompt differs, in text; by the added messages where there are no tokens."""
     if not isinstance(recorded, Generated):
         return f"recorded {name_of(recorded)}, now a generation"
     if recorded.sampling != sampling:
@@ -55,7 +55,7 @@ def of_tool(recorded: Step, call: ToolCall) -> str:
         return f"recorded {name_of(recorded)}, now tool {shortened(now)}"
     then = f"{recorded.name}({recorded.arguments})"
     if then == now:
-        ids = (shortened(repr(one)) for one in (recorded.call_id, call.id))
+        ids = (shortened(repr(call_id)) for call_id in (recorded.call_id, call.id))
         return "the tool call's id: recorded {}, now {}".format(*ids)
     return f"the tool call: {_diff(then, now)}"
 
@@ -92,30 +92,30 @@ def _text(ids: Sequence[int], renderer: Renderer) -> str:
 
 
 def _lines(messages: Sequence[Message]) -> str:
-    return "\n".join(msgspec.json.encode(one).decode() for one in messages)
+    return "\n".join(msgspec.json.encode(message).decode() for message in messages)
 
 
 def _fields(then: Sampling, now: Sampling) -> str:
     pairs = zip(then.__struct_fields__, *map(msgspec.structs.astuple, (then, now)), strict=True)
-    told = [
+    differences = [
         f"{field}: recorded {shortened(repr(old))}, now {shortened(repr(new))}"
         for field, old, new in pairs
         if old != new
     ]
-    return "; ".join(told)
+    return "; ".join(differences)
 
 
 def _diff(then: str, now: str) -> str:
     if then == now:
         return "the texts are equal, the tools or tokens are not"
-    if len(then) + len(now) <= COMPARED:
+    if len(then) + len(now) <= MAX_COMPARED_CHARACTERS:
         lines = difflib.unified_diff(
             then.splitlines(), now.splitlines(), "recorded", "now", lineterm="", n=1
         )
-        words = "\n".join(lines)
+        difference = "\n".join(lines)
         # Nothing, where the ends of lines are what differs.
-        if 0 < len(words) <= SHOWN:
-            return words
+        if 0 < len(difference) <= MAX_DIFF_CHARACTERS:
+            return difference
     at = _common(then, now)
     return (
         f"they part at character {at:,}\nrecorded: {_excerpt(then, at)}\nnow: {_excerpt(now, at)}"
@@ -135,6 +135,6 @@ def _common(left: str, right: str) -> int:
 
 
 def _excerpt(text: str, at: int) -> str:
-    begin, end = max(0, at - BEFORE), at + AFTER
+    begin, end = max(0, at - CHARACTERS_BEFORE), at + CHARACTERS_AFTER
     before, after = "…" if begin else "", "…" if end < len(text) else ""
     return f"{before}{text[begin:end]!r}{after}"

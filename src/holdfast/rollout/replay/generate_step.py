@@ -26,7 +26,7 @@ from holdfast.records.step import Drafted, Generated
 from holdfast.records.tokens import count, unpack_ids
 from holdfast.rollout.replay.prompt import Prompt
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.replay.speaker import Voice
+from holdfast.rollout.replay.speaker import Speaker
 
 
 class GenerateStep(Struct, frozen=True):
@@ -43,7 +43,7 @@ class GenerateStep(Struct, frozen=True):
     seed_from: str = ""
     """What its seed, and the ids of its calls, are derived from, where that is not its path."""
     seed: int | None = None
-    """The one that whoever asks for it wants, instead of the derived one."""
+    """The seed that the caller asks for, instead of the derived one."""
     bare: bool = False
     """Whether its prompt is no conversation: whatever the reply looks like, it is text."""
 
@@ -52,12 +52,12 @@ _NOBODY = (b"", 0, 0)
 
 
 class Audience(Struct, frozen=True):
-    """Somebody who is told of a generation while it is sampled: of what is durable, and no more."""
+    """A listener to a generation while it is sampled: it gets durable tokens only."""
 
     hear: Callable[[Draft], None]
     """Called with each part of it, first with what is durable from before."""
     every: int
-    """Tokens after which there is more to tell."""
+    """Tokens between two calls."""
     seconds: float | None
     """Or so many of them, where tokens come slowly; None: a few."""
     call: bytes = b""
@@ -68,15 +68,15 @@ class Audience(Struct, frozen=True):
 
 async def sample(
     session: Session,
-    voice: Voice,
+    speaker: Speaker,
     turn: GenerateStep,
     seconds: float | None = None,
     *,
     audience: Audience | None = None,
 ) -> Completion:
-    _check_possible(voice, turn)
+    _check_possible(speaker, turn)
     key = session.lease.key
-    draft = _durable(session, voice, turn)
+    draft = _durable_draft(session, speaker, turn)
     if audience is not None and draft.ids:
         audience.hear(draft)
     request = Request(
@@ -84,72 +84,72 @@ async def sample(
         sampling=turn.sampling,
         seed=session.seed_at(turn.seed_from or turn.path) if turn.seed is None else turn.seed,
         id=f"{session.name}/{turn.path}",
-        stop_token_ids=voice.renderer.stop_token_ids,
+        stop_token_ids=speaker.renderer.stop_token_ids,
         home=session.name,
         family=key.task,
         draft=draft,
-        partial=_partial(session, voice, turn, audience),
-        decode=partial(voice.renderer.decode, special=False),
+        partial=_partial(session, speaker, turn, audience),
+        decode=partial(speaker.renderer.decode, special=False),
         seconds=seconds,
     )
-    if isinstance(voice.renderer, MessagesOnly):
+    if isinstance(speaker.renderer, MessagesOnly):
         request = structs.replace(request, messages=turn.messages, tools=turn.tools)
-    elif structure := structure_of(voice.renderer, turn.sampling, turn.tools):
+    elif structure := structure_of(speaker.renderer, turn.sampling, turn.tools):
         request = structs.replace(request, structure=structure)
-    return await voice.policy.sample(request)
+    return await speaker.policy.sample(request)
 
 
-async def heard(
-    session: Session, voice: Voice, turn: GenerateStep, seconds: float | None
+async def sample_turn(
+    session: Session, speaker: Speaker, turn: GenerateStep, seconds: float | None
 ) -> Completion:
-    """The same, but a limit that another voice meets is the world's, and not the policy's: a
-    simulated user whose context is full."""
+    """The same, but a limit that another speaker meets counts as the environment's failure, not as
+    the policy's: a simulated user with a full context."""
     try:
-        completion = await sample(session, voice, turn, seconds)
+        completion = await sample(session, speaker, turn, seconds)
     except Truncated as limit:
-        if voice.trained:
+        if speaker.trained:
             raise
-        raise EnvironmentBroken(f"another voice met a limit: {limit}") from limit
-    if completion.finish_reason == DEADLINE and not voice.trained:
+        raise EnvironmentBroken(f"another speaker met a limit: {limit}") from limit
+    if completion.finish_reason == DEADLINE and not speaker.trained:
         # Never recorded: replayed, it would fail every further attempt, too.
-        raise EnvironmentBroken("another voice met its deadline")
+        raise EnvironmentBroken("another speaker met its deadline")
     return completion
 
 
-def _check_possible(voice: Voice, turn: GenerateStep) -> None:
+def _check_possible(speaker: Speaker, turn: GenerateStep) -> None:
     """Raises `Unsupported` for what no engine does, although each of its parts can be done."""
     if turn.sampling.json is False or not turn.tools:
         return
-    if not isinstance(voice.renderer, MessagesOnly):
+    if not isinstance(speaker.renderer, MessagesOnly):
         raise Unsupported(
             "json", "a reply that is kept to JSON cannot call tools: ask for one or the other"
         )
 
 
-def _durable(session: Session, voice: Voice, turn: GenerateStep) -> Draft:
+def _durable_draft(session: Session, speaker: Speaker, turn: GenerateStep) -> Draft:
     draft = session.history.drafts.get(turn.path)
     if draft is None or draft.fingerprint != turn.prompt.fingerprint:
         return Draft()
-    if draft.model != voice.policy.model:
+    if draft.model != speaker.policy.model:
         return Draft()
     return Draft(0, draft.ids, draft.logprobs, draft.versions, draft.logprobs_mode)
 
 
 def _partial(
-    session: Session, voice: Voice, turn: GenerateStep, audience: Audience | None
+    session: Session, speaker: Speaker, turn: GenerateStep, audience: Audience | None
 ) -> Partial | None:
     if audience is None:
-        every = session.partial_tokens
-        return Partial(_saver(session, voice, turn), every) if every else None
-    every = min(audience.every, session.partial_tokens or audience.every)
-    return Partial(_saver(session, voice, turn, audience), every, audience.seconds)
+        every = session.context.partial_tokens
+        return Partial(_make_saver(session, speaker, turn), every) if every else None
+    every = min(audience.every, session.context.partial_tokens or audience.every)
+    return Partial(_make_saver(session, speaker, turn, audience), every, audience.seconds)
 
 
-def _saver(
-    session: Session, voice: Voice, turn: GenerateStep, audience: Audience | None = None
+def _make_saver(
+    session: Session, speaker: Speaker, turn: GenerateStep, audience: Audience | None = None
 ) -> Callable[[Draft], Awaitable[None]]:
     async def save(draft: Draft) -> None:
-        await session.append(
+        await session.log.append(
             Drafted(
                 turn.path,
                 turn.prompt.fingerprint,
@@ -157,7 +157,7 @@ def _saver(
                 draft.ids,
                 draft.logprobs,
                 draft.versions,
-                voice.policy.model,
+                speaker.policy.model,
                 *((audience.call, audience.occurrence, audience.created) if audience else _NOBODY),
                 draft.logprobs_mode,
             )
@@ -168,12 +168,12 @@ def _saver(
     return save
 
 
-async def generated(
-    session: Session, voice: Voice, turn: GenerateStep, completion: Completion
+async def build_step(
+    session: Session, speaker: Speaker, turn: GenerateStep, completion: Completion
 ) -> Generated:
     """The step as everyone sees it, with all of its tokens."""
     size = len(turn.ids) + count(completion.ids)
-    message = await off_loop(partial(_message, voice, turn, completion), size=size)
+    message = await off_loop(partial(_message, speaker, turn, completion), size=size)
     return Generated(
         path=turn.path,
         fingerprint=turn.prompt.fingerprint,
@@ -192,28 +192,28 @@ async def generated(
         seconds=completion.seconds,
         prefix_break=turn.prompt.prefix_break,
         seams=completion.seams,
-        trainable=voice.trained and completion.message is None,
+        trainable=speaker.trained and completion.message is None,
         logprobs_mode=completion.logprobs_mode,
     )
 
 
-def _message(voice: Voice, turn: GenerateStep, completion: Completion) -> Message:
-    message = completion.message or _parsed(voice, turn, unpack_ids(completion.ids))
+def _message(speaker: Speaker, turn: GenerateStep, completion: Completion) -> Message:
+    message = completion.message or _parse(speaker, turn, unpack_ids(completion.ids))
     _check_json(turn, completion, message)
     _check_calls(turn, completion, message)
     return message
 
 
-def _parsed(voice: Voice, turn: GenerateStep, ids: "array[int]") -> Message:
+def _parse(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
     if turn.bare:
-        return Message(Role.ASSISTANT, voice.renderer.decode(ids, special=False))
-    found = voice.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
+        return Message(Role.ASSISTANT, speaker.renderer.decode(ids, special=False))
+    found = speaker.renderer.parse(ids, prompt=turn.ids, tools=turn.tools)
     if turn.tools or not found.tool_calls:
         return found
     # Who was shown no tools calls none: what looks like a call is text, as the policy wrote it.
-    stops = voice.renderer.stop_token_ids
-    said = itertools.takewhile(lambda token: token not in stops, ids)
-    return without_calls(found, voice.renderer.decode(array("i", said)))
+    stops = speaker.renderer.stop_token_ids
+    reply_ids = itertools.takewhile(lambda token: token not in stops, ids)
+    return without_calls(found, speaker.renderer.decode(array("i", reply_ids)))
 
 
 def _check_json(turn: GenerateStep, completion: Completion, message: Message) -> None:
@@ -230,7 +230,7 @@ def _check_json(turn: GenerateStep, completion: Completion, message: Message) ->
         raise Unsupported(
             "json",
             "the engine was asked for JSON and answered something else: it does not know how, or "
-            "its reply began with reasoning that it was not told to set apart (vLLM: "
+            "its reply began with reasoning that is not set apart (vLLM: "
             f"--reasoning-parser). It begins: {message.text[:100]!r}",
         ) from error
 
@@ -246,7 +246,7 @@ def _check_calls(turn: GenerateStep, completion: Completion, message: Message) -
     raise Unsupported(
         "tool_choice",
         "the engine was asked for a tool call and answered something else: it does not know how, "
-        "or its reply began with reasoning that it was not told to set apart (vLLM: "
+        "or its reply began with reasoning that is not set apart (vLLM: "
         f"--reasoning-parser). It begins: {message.text[:100]!r}",
     )
 

@@ -2,36 +2,36 @@
 
 On replay that code does not run, since what came of it is recorded. Were the steps that it takes
 counted with those of the conversation, all that follow would have other places on replay. So they
-are counted below the step whose code takes them, as those of a branch are.
+are counted below the step that runs the code, as those of a branch are.
 """
 
 import weakref
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.rollout.replay.budget import Budget
+from holdfast.rollout.replay.current_code import change_current, current_code
 
 if TYPE_CHECKING:
     from holdfast.rollout.replay.session import Session
 
 
-class Inside:
+class StepScope:
     """Entered around the code of the step at `path`, live or when it is done again."""
 
-    __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "is_world", "scope")
+    __slots__ = ("_before", "_budget", "_ordinal", "_path", "_session", "in_environment", "scope")
 
-    def __init__(self, session: "Session", path: str, *, is_world: bool = False):
+    def __init__(self, session: "Session", path: str, *, in_environment: bool = False):
         # Weakly: a connection that is opened in a step keeps the step's context for its own life.
         self._session = weakref.ref(session)
-        self.is_world = is_world
+        self.in_environment = in_environment
         """Whether it is an environment's, and runs again when that is brought back: later on, when
         more was said and spent."""
         self.scope = f"{path}."
         self._path = path
         self._ordinal = 0
         self._budget: Budget | None = None
-        self._before: Inside | None = None
+        self._before: StepScope | None = None
 
     @property
     def session(self) -> "Session | None":
@@ -51,61 +51,52 @@ class Inside:
         return f"{self.scope}0.{self._ordinal - 1}"
 
     async def __aenter__(self) -> None:
-        self._before = _inside.get()
-        _inside.set(self)
+        self._before = current_code().step
+        change_current(step=self)
         if (session := self.session) is not None:
-            session.runs(self._path)
+            session.log.mark_running(self._path)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Not by its token: a coroutine that nobody finishes is closed in another context, where
         # something else may be going on.
-        if _inside.get() is self:
-            _inside.set(self._before)
+        if current_code().step is self:
+            change_current(step=self._before)
         session = self.session
         if session is not None and (kind is None or issubclass(kind, ToolSaysNo)):
-            await session.cut_below(self._path)
+            await session.log.cut_below(self._path)
 
 
-_inside: ContextVar[Inside | None] = ContextVar("inside", default=None)
-_attempt: "ContextVar[weakref.ref[Session] | None]" = ContextVar("attempt", default=None)
-
-
-def begins(session: "Session") -> None:
-    """From here on, this asyncio task and those that it makes work on the attempt."""
-    _attempt.set(weakref.ref(session))
-
-
-def check_own(session: "Session") -> None:
+def check_own_attempt(session: "Session") -> None:
     """Refuses the steps of an attempt where another one is worked on: they would be recorded as
     something that the other never did."""
-    attempt = _attempt.get()
-    found = None if attempt is None else attempt()
-    if found is None or found is session:
+    reference = current_code().session
+    current = None if reference is None else reference()
+    if current is None or current is session:
         return
-    owner = "an earlier attempt" if found.name == session.name else session.name
+    owner = "an earlier attempt" if current.name == session.name else session.name
     raise UsageError(
-        f"the `t` that is used in the rollout of {found.name} is the context of {owner}; all "
+        f"the `t` that is used in the rollout of {current.name} is the context of {owner}; all "
         "trajectories share a processor, so nothing of one may be kept on it"
     )
 
 
-def is_inside(session: "Session") -> bool:
+def is_in_step(session: "Session") -> bool:
     """Whether this is the code of one of the attempt's steps."""
-    found = _inside.get()
-    return found is not None and found.session is session
+    step = current_code().step
+    return step is not None and step.session is session
 
 
-def around(session: "Session", scope: str) -> Inside | None:
-    """The step in whose code this is, unless the conversation of `scope` was begun in it."""
-    found = _inside.get()
-    if found is None or found.session is not session or scope.startswith(found.scope):
+def enclosing_step(session: "Session", scope: str) -> StepScope | None:
+    """The step that runs this code, unless the conversation of `scope` was begun in it."""
+    step = current_code().step
+    if step is None or step.session is not session or scope.startswith(step.scope):
         return None
-    return found
+    return step
 
 
-def check_outside(session: "Session", scope: str, what: str) -> None:
+def check_not_in_step(session: "Session", scope: str, what: str) -> None:
     """Refuses what would change a conversation in one way live, and in another on replay."""
-    if around(session, scope) is not None:
+    if enclosing_step(session, scope) is not None:
         raise UsageError(
             f"{what} in a tool, an environment or a function given to t.value: on replay that code "
             "does not run, and the conversation would be another; use a conversation of its own, "
@@ -113,10 +104,10 @@ def check_outside(session: "Session", scope: str, what: str) -> None:
         )
 
 
-def check_no_world(session: "Session", scope: str) -> None:
+def check_not_in_environment(session: "Session", scope: str) -> None:
     """Refuses branches of a conversation that has gone on when the same code runs again."""
-    inside = around(session, scope)
-    if inside is not None and inside.is_world:
+    inside = enclosing_step(session, scope)
+    if inside is not None and inside.in_environment:
         raise UsageError(
             "t.branch in an environment begins with the conversation of t, which is longer when "
             "the environment is brought back; use a conversation of its own, as in t.sub(…)"

@@ -63,7 +63,7 @@ class Stream:
         self._effort: str | None = None
 
     @classmethod
-    def standing(
+    def after(
         cls,
         ids: "array[int]",
         step: Generated,
@@ -74,7 +74,7 @@ class Stream:
         stream = cls()
         stream._ids, stream.base = ids, step.path
         stream._completion = unpack_ids(step.ids)
-        stream._digest = _hash(step.fingerprint, step.ids, *_said_without_tokens(step))
+        stream._digest = _hash(step.fingerprint, step.ids, *_text_without_tokens(step))
         stream._messages, stream._tools = list(messages), tools
         stream._effort = step.sampling.reasoning_effort
         return stream
@@ -202,13 +202,13 @@ class Stream:
         self._turn = step.keep, step.delta, step.ids
         self._completion = unpack_ids(step.ids)
         self.base = step.path
-        self._digest = _hash(step.fingerprint, step.ids, *_said_without_tokens(step))
+        self._digest = _hash(step.fingerprint, step.ids, *_text_without_tokens(step))
         self._messages = [*messages, step.message]
         self._tools = tools
         self._effort = step.sampling.reasoning_effort
 
 
-def _said_without_tokens(step: Generated) -> tuple[bytes, ...]:
+def _text_without_tokens(step: Generated) -> tuple[bytes, ...]:
     return () if step.ids else (msgspec.msgpack.encode(step.message),)
 
 

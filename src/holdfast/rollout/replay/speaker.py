@@ -1,4 +1,4 @@
-"""Voice: who speaks in a turn: a policy, and the renderer that turns messages into its tokens."""
+"""Speaker: who speaks in a turn: a policy, and the renderer that turns messages into its tokens."""
 
 from msgspec import Struct, structs
 
@@ -8,17 +8,21 @@ from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.sampling import Sampling
 
 
-class Voice(Struct, frozen=True):
+class Speaker(Struct, frozen=True):
     """Who speaks in a turn: a policy, and the renderer of its model. The caller owns both."""
 
     policy: Policy
     renderer: Renderer
     trained: bool = True
-    """False: what it says is part of the world, such as a simulated user."""
+    """False: its text is part of the environment, such as a simulated user's."""
 
-    def speaking(self, sampling: Sampling) -> "Voice":
-        """As it speaks with this sampling; raises `Unsupported` for what it cannot."""
+    def at_sampling(self, sampling: Sampling) -> "Speaker":
+        """With the renderer for this sampling; raises `Unsupported` for what it cannot do."""
         if sampling.reasoning_effort is None:
             return self
         renderer = at_effort(self.renderer, sampling.reasoning_effort)
         return structs.replace(self, renderer=renderer)
+
+
+Voice = Speaker
+"""The same under its older name."""

@@ -1,4 +1,4 @@
-"""Steps that were called: one that nobody awaits is told at the rollout's end.
+"""Steps that were called: one that nobody awaits is an error at the rollout's end.
 
 A step is a coroutine, and one that is dropped does nothing, silently. Only those not begun yet are
 kept, in the order of the calls; a step that has begun is forgotten by the next call, or at the end.
@@ -8,15 +8,16 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-Given = ParamSpec("Given")
+from holdfast.rollout.replay.current_code import change_current, current_code
+
+Args = ParamSpec("Args")
 Result = TypeVar("Result")
 Step = Coroutine[Any, Any, object]
 
 
-class Pending:
+class PendingSteps:
     """Of one rollout, all of its conversations and tasks."""
 
     __slots__ = ("_called",)
@@ -25,10 +26,10 @@ class Pending:
         self._called: list[tuple[str, Step]] = []
 
     @classmethod
-    def of_this_task(cls) -> "Pending":
+    def of_this_task(cls) -> "PendingSteps":
         """Those that this asyncio task calls from here on, and the tasks that it makes."""
         pending = cls()
-        _pending.set(pending)
+        change_current(pending=pending)
         return pending
 
     def add(self, name: str, step: Step) -> None:
@@ -53,27 +54,25 @@ class Pending:
         return [(name, step) for name, step in self._called if _is_unbegun(step)]
 
 
-_pending: ContextVar[Pending | None] = ContextVar("pending", default=None)
-
-
 def _is_unbegun(step: Step) -> bool:
     return inspect.getcoroutinestate(step) == inspect.CORO_CREATED
 
 
-def awaited(
+def must_be_awaited(
     name: str,
 ) -> Callable[
-    [Callable[Given, Coroutine[Any, Any, Result]]], Callable[Given, Coroutine[Any, Any, Result]]
+    [Callable[Args, Coroutine[Any, Any, Result]]],
+    Callable[Args, Coroutine[Any, Any, Result]],
 ]:
     """Marks a method as a step that has to be awaited; `name` is how a rollout calls it."""
 
     def mark(
-        method: Callable[Given, Coroutine[Any, Any, Result]],
-    ) -> Callable[Given, Coroutine[Any, Any, Result]]:
+        method: Callable[Args, Coroutine[Any, Any, Result]],
+    ) -> Callable[Args, Coroutine[Any, Any, Result]]:
         @functools.wraps(method)
-        def call(*args: Given.args, **kw: Given.kwargs) -> Coroutine[Any, Any, Result]:
+        def call(*args: Args.args, **kw: Args.kwargs) -> Coroutine[Any, Any, Result]:
             made = method(*args, **kw)
-            pending = _pending.get()
+            pending = current_code().pending
             if pending is not None:
                 pending.add(name, made)
             return made

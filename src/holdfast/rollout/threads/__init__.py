@@ -6,6 +6,6 @@
   one.
 - `contain`: Keeps user code from ending the process: `sys.exit()` in a rollout is one failure, no
   more.
-- `gate`: Gate: where a call waits, in the thread that will run it, until it may begin.
-- `mailbox`: Mailboxes: how threads tell an event loop what has happened.
+- `start_signal`: StartSignal: a call waits for it, in the thread that will run it.
+- `mailbox`: Mailboxes: how threads report to an event loop.
 """

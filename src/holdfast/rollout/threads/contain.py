@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from holdfast.records.failure import root_of
 
-CANCELLATIONS = 3
-CANCEL_AGAIN = 10.0
+MAX_CANCELLATIONS = 3
+CANCEL_AGAIN_SECONDS = 10.0
 Result = TypeVar("Result")
 
 
@@ -16,7 +16,7 @@ class ExitCalled(RuntimeError):
 
 
 class Unprintable(RuntimeError):
-    """User code raised an error that cannot even say what it is."""
+    """User code raised an error without a readable message."""
 
 
 def as_exception(error: BaseException) -> Exception:
@@ -25,16 +25,18 @@ def as_exception(error: BaseException) -> Exception:
     try:
         str(root)
     except Exception:
-        return _caused(Unprintable(f"{type(root).__name__}, whose message cannot be read"), root)
+        return _with_cause(
+            Unprintable(f"{type(root).__name__}, whose message cannot be read"), root
+        )
     if isinstance(root, Exception):
         return root
-    name, shown = type(root).__name__, repr(root)
-    if not shown.startswith(name):  # pytest's outcomes show their text alone.
-        shown = f"{name}: {shown}"
-    return _caused(ExitCalled(f"user code raised {shown}"), error)
+    name, text = type(root).__name__, repr(root)
+    if not text.startswith(name):  # pytest's outcomes show their text alone.
+        text = f"{name}: {text}"
+    return _with_cause(ExitCalled(f"user code raised {text}"), error)
 
 
-def _caused(error: Exception, cause: BaseException) -> Exception:
+def _with_cause(error: Exception, cause: BaseException) -> Exception:
     error.__cause__ = cause
     return error
 
@@ -42,36 +44,36 @@ def _caused(error: Exception, cause: BaseException) -> Exception:
 async def end(job: "asyncio.Task[Result]") -> None:
     """Cancels a task of user code and waits for its end, but not for ever.
 
-    One that swallows its cancellation is told again, and is then left behind: it holds nothing that
-    anybody waits for.
+    One that swallows its cancellation is cancelled again, and then left behind: nobody waits for
+    what it holds.
     """
-    _look_at_its_end(job)
-    for _ in range(CANCELLATIONS):
+    _retrieve_error_at_end(job)
+    for _ in range(MAX_CANCELLATIONS):
         if job.done():
             break
         job.cancel()
-        await asyncio.wait({job}, timeout=CANCEL_AGAIN)
+        await asyncio.wait({job}, timeout=CANCEL_AGAIN_SECONDS)
 
 
 async def end_all(jobs: "Sequence[asyncio.Task[Result]]") -> None:
     """`end` of each. All of them are cancelled before any is waited for."""
     for job in jobs:
-        _look_at_its_end(job)
+        _retrieve_error_at_end(job)
         job.cancel()
     for job in jobs:
         await end(job)
 
 
-def _look_at_its_end(job: "asyncio.Task[Result]") -> None:
-    """Now or later, so that asyncio does not report it as lost; later also where whoever ends it is
+def _retrieve_error_at_end(job: "asyncio.Task[Result]") -> None:
+    """Now or later, so that asyncio does not report it as lost; later also where the caller is
     cancelled meanwhile."""
     if job.done():
-        _look_at(job)
+        _retrieve_error(job)
     else:
-        job.add_done_callback(_look_at)
+        job.add_done_callback(_retrieve_error)
 
 
-def _look_at(job: "asyncio.Task[Result]") -> None:
+def _retrieve_error(job: "asyncio.Task[Result]") -> None:
     if not job.cancelled():
         job.exception()
 

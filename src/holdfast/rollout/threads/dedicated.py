@@ -69,7 +69,7 @@ class OwnThread:
         try:
             return await future
         except (asyncio.CancelledError, CallTimedOut):
-            # Whoever waited is gone; the call itself may go on for ever.
+            # The caller is gone; the call itself may go on for ever.
             self._hangs = True
             raise
         finally:
@@ -93,5 +93,5 @@ class OwnThread:
 
 
 def _serve(work: "SimpleQueue[Work | None]") -> None:
-    while (one := work.get()) is not None:
-        one()
+    while (call := work.get()) is not None:
+        call()

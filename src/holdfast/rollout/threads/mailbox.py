@@ -1,4 +1,4 @@
-"""Mailboxes: how threads tell an event loop what has happened."""
+"""Mailboxes: how threads report to an event loop."""
 
 import asyncio
 import contextlib
@@ -13,16 +13,16 @@ Result = TypeVar("Result")
 
 
 class Mailbox:
-    """What threads have to tell one loop. However many tell it something before it looks, it is
+    """Callbacks that threads post to one loop. However many are posted before it runs them, it is
     woken once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop
-        self._letters: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._callbacks: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._is_called = False
 
     def post(self, callback: Callable[..., None], *args: object) -> None:
-        self._letters.append((callback, args))
+        self._callbacks.append((callback, args))
         if not self._is_called:
             self._is_called = True
             with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
@@ -30,8 +30,8 @@ class Mailbox:
 
     def _deliver(self) -> None:
         self._is_called = False  # First: what is posted from now on calls again.
-        while self._letters:
-            callback, args = self._letters.popleft()
+        while self._callbacks:
+            callback, args = self._callbacks.popleft()
             callback(*args)
 
 
@@ -58,6 +58,6 @@ def set_exception(future: "asyncio.Future[Result]", error: BaseException) -> Non
     if future.done():
         return
     if isinstance(error, StopIteration):
-        # Refused by futures, since a coroutine could not tell it from its own end.
+        # Futures reject it: a coroutine would take it for its own end.
         error = RuntimeError(f"user code raised {error!r}").with_traceback(error.__traceback__)
     future.set_exception(error if isinstance(error, Exception) else as_exception(error))

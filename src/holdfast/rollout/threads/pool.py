@@ -17,20 +17,20 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from holdfast.records.errors import ThreadsHang
-from holdfast.rollout.threads.gate import Begin, NotBegun, ThreadGate, at_gate
 from holdfast.rollout.threads.mailbox import Mailbox, mailbox_of, set_exception, set_result
+from holdfast.rollout.threads.start_signal import Begin, CallDropped, StartSignal, start_on_signal
 
 MAX_ABANDONED = 64
 HANGING_SECONDS = 60.0
 """How long so many may hang before that is more than a slow moment."""
-LOOK_AGAIN = 0.1
+POLL_SECONDS = 0.1
 IDLE_SECONDS = 1.0
-PATIENCE = 0.01
+PATIENCE_SECONDS = 0.01
 """Seconds that calls wait for a thread that is at work, before there are more."""
 MAX_ADMITTED = 16
 """Calls of one loop that are about to begin at once: enough for a commit to be shared, and few
 enough that no kill finds many which are recorded and have not begun."""
-MOST_PATIENCE = 0.1
+MAX_PATIENCE_SECONDS = 0.1
 """The same while the event loop is so busy that no thread gets far."""
 Result = TypeVar("Result")
 
@@ -64,7 +64,7 @@ class DaemonThreads:
         while self._hanging() >= MAX_ABANDONED:
             if time.monotonic() >= end:
                 raise self._refusal()
-            await asyncio.sleep(LOOK_AGAIN)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _hanging(self) -> int:
         if self._process != os.getpid():
@@ -84,11 +84,11 @@ class DaemonThreads:
         """A thread that is there for the function, which runs when the block begins it."""
         await self.room()
         async with _Admission() as admission:
-            gate = ThreadGate()
-            async with at_gate(gate, self.run(function, gate=gate)) as running:
+            start = StartSignal()
+            async with start_on_signal(start, self.run(function, start=start)) as running:
 
                 async def begin() -> Result:
-                    gate.open()
+                    start.allow()
                     admission.end()
                     return await running
 
@@ -99,21 +99,21 @@ class DaemonThreads:
         function: Callable[[], Result],
         *,
         seconds: float | None = None,
-        gate: ThreadGate | None = None,
+        start: StartSignal | None = None,
     ) -> Result:
         """What the function returns or raises; after so many seconds, `StillRunning`. With a
-        `gate`, its thread waits there first."""
+        `start`, its thread waits for that first."""
         if self._hanging() >= MAX_ABANDONED:
             raise self._refusal()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        call = _Call(function, future, mailbox_of(loop), gate)
+        call = _Call(function, future, mailbox_of(loop), start)
         timer = None if seconds is None else loop.call_later(seconds, _give_up, future)
         self._line.join(call, loop, hanging=len(self._abandoned))
         try:
             return await future
         except (asyncio.CancelledError, StillRunning):
-            call.is_wanted = False
+            call.is_awaited = False
             self._abandoned.add(call)
             raise
         finally:
@@ -157,8 +157,14 @@ class _Call:
     """One call: who waits for it, and how far it is."""
 
     __slots__ = (
-        "_context", "_function", "_future", "_mailbox",
-        "gate", "is_running", "is_wanted", "since",
+        "_context",
+        "_function",
+        "_future",
+        "_mailbox",
+        "is_awaited",
+        "is_running",
+        "since",
+        "start",
     )  # fmt: skip
 
     def __init__(
@@ -166,29 +172,29 @@ class _Call:
         function: Callable[[], Result],
         future: "asyncio.Future[Result]",
         mailbox: Mailbox,
-        gate: ThreadGate | None,
+        start: StartSignal | None,
     ):
         self._function = function
         self._future = future
         self._mailbox = mailbox
         self._context = contextvars.copy_context()
-        self.gate = gate
+        self.start = start
         self.since = time.monotonic()
-        self.is_wanted = True
+        self.is_awaited = True
         self.is_running = True
         """Until it has ended, or was passed over because nobody waits for it any more."""
 
-    def pass_gate(self) -> None:
+    def wait_for_start(self) -> None:
         """Waits until it may begin, if it has to."""
-        if self.gate is None or not self.is_wanted:
+        if self.start is None or not self.is_awaited:
             return
         try:
-            self._context = self.gate.wait()
-        except NotBegun:
-            self.is_wanted = False
+            self._context = self.start.wait()
+        except CallDropped:
+            self.is_awaited = False
 
     def do(self) -> None:
-        if self.is_wanted:
+        if self.is_awaited:
             try:
                 result = self._context.run(self._function)
             except BaseException as error:
@@ -205,7 +211,7 @@ class _Line:
         self._name = name
         self._waiting: deque[_Call] = deque()
         self._free: deque[queue.SimpleQueue[None]] = deque()
-        """The bells of threads that wait for work. Whoever takes one out rings it."""
+        """The bells of threads that wait for work. One that is taken out is rung."""
         self._threads = 0
         self._ended = 0
         """Calls, ever: how one sees that the threads get on."""
@@ -214,13 +220,13 @@ class _Line:
 
     def join(self, call: _Call, loop: asyncio.AbstractEventLoop, *, hanging: int) -> None:
         self._waiting.append(call)
-        # What comes to a gate waits there for more than a thread: it has one of its own.
-        if call.gate is not None or len(self._free) + hanging >= self._threads:
+        # A call with a start signal waits for more than a thread: it has one of its own.
+        if call.start is not None or len(self._free) + hanging >= self._threads:
             self._more(1)
         self._watch(loop)
 
-    def _more(self, wanted: int) -> None:
-        for _ in range(wanted):
+    def _more(self, count: int) -> None:
+        for _ in range(count):
             try:
                 self._free.pop().put(None)
             except IndexError:
@@ -228,13 +234,13 @@ class _Line:
                 with self._counting:
                     self._threads += 1
 
-    # --- on the loop of whoever has called
+    # --- on the caller's loop
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         # Another loop's eye is not trusted: that loop may have ended.
         if self._watched_by is not loop:
             self._watched_by = loop
-            due = loop.time() + PATIENCE
+            due = loop.time() + PATIENCE_SECONDS
             loop.call_at(due, self._look, loop, due, self._ended)
 
     def _look(self, loop: asyncio.AbstractEventLoop, due: float, ended: int) -> None:
@@ -246,7 +252,7 @@ class _Line:
             return
         if self._ended == ended:
             self._more(min(len(self._waiting), max(1, self._threads)))
-        elif loop.time() - due < PATIENCE or waited > MOST_PATIENCE:
+        elif loop.time() - due < PATIENCE_SECONDS or waited > MAX_PATIENCE_SECONDS:
             # A loop that is late holds the interpreter's lock: one more would wait for it, too.
             self._more(1)
         self._watch(loop)
@@ -260,7 +266,7 @@ class _Line:
                 call = self._waiting.popleft()
             except IndexError:
                 continue  # Another was faster.
-            call.pass_gate()
+            call.wait_for_start()
             call.do()
             del call  # It holds what the user's function and its result hold.
             self._ended += 1

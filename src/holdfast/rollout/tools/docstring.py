@@ -61,7 +61,7 @@ class _Reader:
         if title in _PARAMETERS:
             self._keep(_numpy_entries(block))
         elif title in _RETURNS:
-            self.returns = _words([line for line in block if _indent(line)] or block)
+            self.returns = _join_lines([line for line in block if _indent(line)] or block)
         elif title not in _LEFT_OUT:
             self.prose += self._lines[self._at : end]
         self._at = end
@@ -85,7 +85,7 @@ class _Reader:
         if title in _PARAMETERS:
             self._keep(_google_entries(block))
         elif title in _RETURNS:
-            self.returns = _words(block)
+            self.returns = _join_lines(block)
         self._at += 1 + len(block)
         return True
 
@@ -97,12 +97,12 @@ class _Reader:
         if kind not in _PARAMETER_FIELDS | _OTHER_FIELDS | _RETURNS:
             return False
         below = self._indented_below()
-        said = _words([text, *below])
+        description = _join_lines([text, *below])
         if kind in _PARAMETER_FIELDS and subject:
             # `:param int limit:` has the name last.
-            self._keep([(subject.split()[-1].lstrip("*"), said)])
+            self._keep([(subject.split()[-1].lstrip("*"), description)])
         elif kind in _RETURNS:
-            self.returns = said
+            self.returns = description
         self._at += 1 + len(below)
         return True
 
@@ -126,7 +126,7 @@ def _google_entries(block: list[str]) -> list[tuple[str, str]]:
             entries.append((found[1], [found[2]]))
         elif entries:
             entries[-1][1].append(line)
-    return [(name, _words(lines)) for name, lines in entries]
+    return [(name, _join_lines(lines)) for name, lines in entries]
 
 
 def _numpy_entries(block: list[str]) -> list[tuple[str, str]]:
@@ -137,7 +137,7 @@ def _numpy_entries(block: list[str]) -> list[tuple[str, str]]:
         elif entries:
             entries[-1][1].append(line)
     return [
-        (name.strip().lstrip("*"), _words(lines))
+        (name.strip().lstrip("*"), _join_lines(lines))
         for names, lines in entries
         for name in names.split(",")
     ]
@@ -147,5 +147,5 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip()) if line.strip() else 0
 
 
-def _words(lines: list[str]) -> str:
+def _join_lines(lines: list[str]) -> str:
     return " ".join(" ".join(lines).split())

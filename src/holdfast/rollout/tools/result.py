@@ -59,7 +59,7 @@ def result_text(value: object) -> str:
     return text.decode()
 
 
-def cut(text: str, limit: int) -> str:
+def cut_middle(text: str, limit: int) -> str:
     """The beginning and the end, `limit` characters together, and how much is missing between."""
     if len(text) <= limit:
         return text

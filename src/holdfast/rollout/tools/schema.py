@@ -22,7 +22,7 @@ _ABSENT = object()
 
 
 class ParameterSchema(Protocol):
-    """Both kinds. `decode` raises msgspec's errors, whose words are for the model."""
+    """Both kinds. `decode` raises msgspec's errors; their messages are for the model."""
 
     description: str
     schema: dict[str, object]
@@ -38,45 +38,47 @@ class Signature:
 
     def __init__(self, function: Callable[..., object], name: str):
         self._tool = name
-        written = _written(function, name)
+        written = _source_function(function, name)
         docstring = _docstring(function, written)
         hints = _hints(written, name)
         parameters = self._parameters(function, hints)
         self.wants_key = KEY_PARAMETER in _signature(function, name).parameters
-        fields: list[Any] = [_field(one, hints[one.name]) for one in parameters]
+        fields: list[Any] = [_field(parameter, hints[parameter.name]) for parameter in parameters]
         self._struct = msgspec.defstruct(
             "Arguments", fields, forbid_unknown_fields=True, kw_only=True
         )
         returns = f"\n\nReturns: {docstring.returns}" if docstring.returns else ""
         self.description = (docstring.description + returns).strip()
-        self.schema = schema_inline.flat(self._struct)
-        shown = self.schema["properties"]
-        assert isinstance(shown, dict), "msgspec describes a struct by its properties"
-        for one in parameters:
-            _complete(shown[one.name], one, hints[one.name], docstring)
+        self.schema = schema_inline.inline_schema(self._struct)
+        properties = self.schema["properties"]
+        assert isinstance(properties, dict), "msgspec describes a struct by its properties"
+        for parameter in parameters:
+            _describe_property(
+                properties[parameter.name], parameter, hints[parameter.name], docstring
+            )
 
     def decode(self, arguments: str | bytes) -> dict[str, object]:
         bound = msgspec.json.decode(arguments, type=self._struct)
-        given = {field: getattr(bound, field) for field in self._struct.__struct_fields__}
-        return {field: value for field, value in given.items() if value is not _ABSENT}
+        values = {field: getattr(bound, field) for field in self._struct.__struct_fields__}
+        return {field: value for field, value in values.items() if value is not _ABSENT}
 
     def _parameters(
         self, function: Callable[..., object], hints: dict[str, Any]
     ) -> list[inspect.Parameter]:
         """Those that the model gives; each has a hint that JSON can hold."""
         bound = function.keywords if isinstance(function, functools.partial) else {}
-        shown = [
-            one
-            for one in _signature(function, self._tool).parameters.values()
-            if one.name != KEY_PARAMETER and one.name not in bound
+        parameters = [
+            parameter
+            for parameter in _signature(function, self._tool).parameters.values()
+            if parameter.name != KEY_PARAMETER and parameter.name not in bound
         ]
-        for one in shown:
-            self._check_kind(one)
-            if one.default is None and one.name in hints:
+        for parameter in parameters:
+            self._check_kind(parameter)
+            if parameter.default is None and parameter.name in hints:
                 # `limit: int = None` means that None may be given.
-                hints[one.name] = Optional[hints[one.name]]  # noqa: UP045  (of any hint)
-            self._check_hint(one, hints)
-        return shown
+                hints[parameter.name] = Optional[hints[parameter.name]]  # noqa: UP045  (of any hint)
+            self._check_hint(parameter, hints)
+        return parameters
 
     def _check_kind(self, parameter: inspect.Parameter) -> None:
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
@@ -132,19 +134,19 @@ class ReadySchema:
                 '{"type": "object", "properties": {…}}'
             )
         self.schema.setdefault("type", "object")
-        shown = self.schema.setdefault("properties", {})
-        if not isinstance(shown, dict):
+        properties = self.schema.setdefault("properties", {})
+        if not isinstance(properties, dict):
             raise UsageError(f"tool {name}: the properties of its parameters are not an object")
         self.description = description
-        self.wants_key = KEY_PARAMETER not in shown and _takes_key(function)
+        self.wants_key = KEY_PARAMETER not in properties and _takes_key(function)
 
     def decode(self, arguments: str | bytes) -> dict[str, object]:
-        given = msgspec.json.decode(arguments)
-        wrong = validate.problem(given, self.schema)
+        decoded = msgspec.json.decode(arguments)
+        wrong = validate.problem(decoded, self.schema)
         if wrong:
             raise msgspec.ValidationError(wrong)
-        assert isinstance(given, dict), "the schema is that of an object"
-        return given
+        assert isinstance(decoded, dict), "the schema is that of an object"
+        return decoded
 
 
 def name_of(function: Callable[..., object]) -> str:
@@ -154,7 +156,7 @@ def name_of(function: Callable[..., object]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _written(function: Callable[..., object], name: str) -> Callable[..., object]:
+def _source_function(function: Callable[..., object], name: str) -> Callable[..., object]:
     """The function in the source, which has the hints and the docstring."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -207,30 +209,30 @@ def _field(parameter: inspect.Parameter, hint: object) -> tuple[object, ...]:
     return parameter.name, hint, msgspec.field(default_factory=lambda: _ABSENT)
 
 
-def _complete(
-    shown: dict[str, object], parameter: inspect.Parameter, hint: object, docstring: Docstring
+def _describe_property(
+    properties: dict[str, object], parameter: inspect.Parameter, hint: object, docstring: Docstring
 ) -> None:
-    said = _annotated(hint) or docstring.parameters.get(parameter.name, "")
-    described_by_type = "description" in shown and not _has_description(hint)
-    if said and (described_by_type or "description" not in shown):
-        shown["description"] = said
+    description = _annotated_text(hint) or docstring.parameters.get(parameter.name, "")
+    described_by_type = "description" in properties and not _has_description(hint)
+    if description and (described_by_type or "description" not in properties):
+        properties["description"] = description
     if parameter.default is not parameter.empty:
         try:
             default = json.loads(msgspec.json.encode(parameter.default))
         except (TypeError, ValueError, RecursionError):
             return  # A marker of the function's own, which means nothing to a model.
         if default is not None or parameter.default is None:
-            shown["default"] = default
+            properties["default"] = default
 
 
-def _annotated(hint: object) -> str:
+def _annotated_text(hint: object) -> str:
     """The words of `Annotated[int, "words"]`."""
-    texts = (getattr(one, "documentation", one) for one in _metadata(hint))
+    texts = (getattr(item, "documentation", item) for item in _metadata(hint))
     return next((text for text in texts if isinstance(text, str)), "")
 
 
 def _has_description(hint: object) -> bool:
-    return any(isinstance(one, msgspec.Meta) and one.description for one in _metadata(hint))
+    return any(isinstance(item, msgspec.Meta) and item.description for item in _metadata(hint))
 
 
 def _metadata(hint: object) -> list[object]:
@@ -238,7 +240,7 @@ def _metadata(hint: object) -> list[object]:
     if get_origin(hint) is Annotated:
         return list(get_args(hint)[1:])
     if get_origin(hint) in (Union, UnionType):
-        return [found for one in get_args(hint) for found in _metadata(one)]
+        return [found for argument in get_args(hint) for found in _metadata(argument)]
     return []
 
 

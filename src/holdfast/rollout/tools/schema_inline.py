@@ -8,23 +8,23 @@ from typing import Any
 
 import msgspec
 
-_ONE = ("items", "additionalProperties")
-_MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
-_NAMED = ("properties", "patternProperties")
+_SCHEMA_KEYS = ("items", "additionalProperties")
+_SCHEMA_LIST_KEYS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SCHEMA_MAP_KEYS = ("properties", "patternProperties")
 
 Schema = dict[str, Any]
 
 
-def flat(struct: type[msgspec.Struct]) -> dict[str, object]:
+def inline_schema(struct: type[msgspec.Struct]) -> dict[str, object]:
     """The schema of a struct."""
     (root,), components = msgspec.json.schema_components([struct], ref_template="{name}")
     own = components.pop(root["$ref"])
     loops = {name for name in components if name in _reachable(name, components)}
-    schema = _expanded(own, components, loops)
+    schema = _expand(own, components, loops)
     if loops:
         # In an order that is the same in every process: the schema is part of the prompt.
         schema["$defs"] = {
-            name: _expanded(components[name], components, loops) for name in sorted(loops)
+            name: _expand(components[name], components, loops) for name in sorted(loops)
         }
     return schema
 
@@ -33,10 +33,10 @@ def _reachable(name: str, components: dict[str, Schema]) -> set[str]:
     found: set[str] = set()
     todo = list(_references(components[name]))
     while todo:
-        one = todo.pop()
-        if one not in found:
-            found.add(one)
-            todo += _references(components[one])
+        reference = todo.pop()
+        if reference not in found:
+            found.add(reference)
+            todo += _references(components[reference])
     return found
 
 
@@ -49,31 +49,31 @@ def _references(schema: Schema) -> Iterator[str]:
 
 def _parts(schema: Schema) -> Iterator[Schema]:
     """The schemas directly inside; defaults, enums and examples are values, not schemas."""
-    for key in _ONE:
+    for key in _SCHEMA_KEYS:
         if isinstance(schema.get(key), dict):
             yield schema[key]
-    for key in _MANY:
+    for key in _SCHEMA_LIST_KEYS:
         yield from (part for part in schema.get(key, ()) if isinstance(part, dict))
-    for key in _NAMED:
+    for key in _SCHEMA_MAP_KEYS:
         yield from schema.get(key, {}).values()
 
 
-def _expanded(schema: Schema, components: dict[str, Schema], loops: set[str]) -> Schema:
+def _expand(schema: Schema, components: dict[str, Schema], loops: set[str]) -> Schema:
     def expand(part: Any) -> Any:
-        return _expanded(part, components, loops) if isinstance(part, dict) else part
+        return _expand(part, components, loops) if isinstance(part, dict) else part
 
     # Titles repeat the names of types, and discriminators point at what is no longer apart.
     made = {key: value for key, value in schema.items() if key not in ("title", "discriminator")}
     if all(isinstance(choice, str) for choice in made.get("enum", [None])):
         made = {"type": "string", **made}
     reference = made.pop("$ref", None)
-    for key in _ONE:
+    for key in _SCHEMA_KEYS:
         if key in made:
             made[key] = expand(made[key])
-    for key in _MANY:
+    for key in _SCHEMA_LIST_KEYS:
         if key in made:
             made[key] = [expand(part) for part in made[key]]
-    for key in _NAMED:
+    for key in _SCHEMA_MAP_KEYS:
         if key in made:
             made[key] = {name: expand(part) for name, part in made[key].items()}
     if reference in loops:

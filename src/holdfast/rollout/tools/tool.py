@@ -19,10 +19,10 @@ from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.step import Contract
 from holdfast.rollout.threads.contain import contained
-from holdfast.rollout.threads.gate import Begin
 from holdfast.rollout.threads.pool import DaemonThreads
+from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.isolated.function import Isolated
-from holdfast.rollout.tools.result import MAX_RESULT, cut, result_text
+from holdfast.rollout.tools.result import MAX_RESULT, cut_middle, result_text
 from holdfast.rollout.tools.schema import (
     KEY_PARAMETER,
     ParameterSchema,
@@ -81,7 +81,7 @@ class Tool:
         isolated: bool = False,
         takes: ParameterSchema | None = None,
     ):
-        self.name = _checked_name(name if name is not None else name_of(function))
+        self.name = _check_name(name if name is not None else name_of(function))
         self._set_up(function, takes or Signature(function, self.name))
         self._set_limits(contract, timeout=timeout, max_result=max_result)
         self._isolated = Isolated(function, self.name) if isolated else None
@@ -165,7 +165,7 @@ class Tool:
 
     @property
     def caller_timeout(self) -> float | None:
-        """The deadline that whoever begins a call holds; None where the call holds it itself.
+        """The deadline that the caller holds; None where the call holds it itself.
 
         An isolated call's time does not count before its process is there and ready.
         """
@@ -180,19 +180,19 @@ class Tool:
         Cancelling ends the wait; an isolated function is also ended itself.
         """
         if self._isolated is not None:
-            given = {name: one for name, one in arguments.items() if name != KEY_PARAMETER}
+            own = {name: value for name, value in arguments.items() if name != KEY_PARAMETER}
             key = arguments.get(KEY_PARAMETER) if self.wants_key else None
             async with self._isolated.slot(
-                given, key=None if key is None else str(key), timeout=self.timeout
+                own, key=None if key is None else str(key), timeout=self.timeout
             ) as begin:
                 yield begin
         elif self.is_async:
-            yield lambda: in_the_end(self.function(**arguments))
+            yield lambda: await_result(self.function(**arguments))
         else:
             async with self._threads.slot(lambda: self.function(**arguments)) as begin_thread:
 
                 async def begin_in_thread() -> object:
-                    return await in_the_end(await begin_thread())
+                    return await await_result(await begin_thread())
 
                 yield begin_in_thread
 
@@ -201,12 +201,12 @@ class Tool:
         async with self.slot(arguments) as begin:
             return await begin()
 
-    def shown(self, value: object) -> str:
+    def render_result(self, value: object) -> str:
         """What the model is shown of a result, and what is recorded."""
-        return cut(result_text(value), self.max_result)
+        return cut_middle(result_text(value), self.max_result)
 
 
-async def in_the_end(found: object) -> object:
+async def await_result(found: object) -> object:
     """What a function has given, which may have to be awaited."""
     return await contained(found) if isinstance(found, Awaitable) else found
 
@@ -262,17 +262,17 @@ def _tool_of(function: Function) -> Tool:
     return Tool(function)
 
 
-def tools_of(given: "Sequence[Tool | Function]", *, where: str) -> tuple[Tool, ...]:
+def tools_of(tools: "Sequence[Tool | Function]", *, where: str) -> tuple[Tool, ...]:
     """Tools where they are set up: all are there, and no two have one name."""
-    check_listed(given, f"{where} wants a list of functions or Tools")
-    found = tuple(as_tool(one) for one in given)
+    check_listed(tools, f"{where} wants a list of functions or Tools")
+    found = tuple(as_tool(tool) for tool in tools)
     schemas_of(found)
     return found
 
 
-def check_listed(given: object, wants: str) -> None:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise UsageError(f"{wants}, not {given!r:.200}")
+def check_listed(value: object, wants: str) -> None:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise UsageError(f"{wants}, not {value!r:.200}")
 
 
 def schemas_of(
@@ -280,7 +280,7 @@ def schemas_of(
 ) -> tuple[dict[str, object], ...]:
     """What is shown to the model, from tools, plain functions or ready-made schemas."""
     check_listed(tools, "tools wants a list of functions, Tools or schemas")
-    found = tuple(one if isinstance(one, dict) else as_tool(one).schema for one in tools)
+    found = tuple(tool if isinstance(tool, dict) else as_tool(tool).schema for tool in tools)
     names = [name_in(schema) for schema in found]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -296,7 +296,7 @@ def name_in(schema: dict[str, object]) -> object:
     return function.get("name") if isinstance(function, dict) else schema.get("name", id(schema))
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> str:
     if not NAMES.fullmatch(name):
         raise UsageError(
             f"tool name {name!r}: models and engines take 1 to 64 letters, digits, _ and -; "

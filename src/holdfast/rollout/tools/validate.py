@@ -36,11 +36,11 @@ _LENGTHS: tuple[tuple[type, str, str], ...] = (
 
 
 def problem(value: object, schema: object) -> str:
-    """The first thing that is wrong, with its place; "" when nothing is."""
-    return next(_problems(value, schema, _Place(schema)), "")
+    """The first thing that is wrong, with its position; "" when nothing is."""
+    return next(_problems(value, schema, _Position(schema)), "")
 
 
-class _Place:
+class _Position:
     """Where in the value: `$.items[3].name`, and by which references it was reached."""
 
     def __init__(self, root: object, path: str = "$", followed: frozenset[str] = frozenset()):
@@ -49,38 +49,38 @@ class _Place:
         self.followed = followed
         """Of this very value: a schema may refer to itself in vain."""
 
-    def inside(self, part: str) -> "_Place":
-        return _Place(self.root, self.path + part)
+    def inside(self, part: str) -> "_Position":
+        return _Position(self.root, self.path + part)
 
-    def by(self, reference: str) -> "_Place":
-        return _Place(self.root, self.path, self.followed | {reference})
+    def by(self, reference: str) -> "_Position":
+        return _Position(self.root, self.path, self.followed | {reference})
 
-    def says(self, what: str) -> str:
+    def error(self, what: str) -> str:
         return f"`{self.path}` {what}"
 
 
-def _problems(value: object, schema: object, place: _Place) -> Iterator[str]:
+def _problems(value: object, schema: object, position: _Position) -> Iterator[str]:
     if schema is False:
-        yield place.says("is not allowed")
+        yield position.error("is not allowed")
     if not isinstance(schema, Mapping):
         return
     yield from chain(
-        _of_reference(value, schema, place),
-        _of_type(value, schema, place),
-        _of_choice(value, schema, place),
-        _of_bounds(value, schema, place),
-        _of_alternatives(value, schema, place),
-        _of_object(value, schema, place),
-        _of_array(value, schema, place),
+        _of_reference(value, schema, position),
+        _of_type(value, schema, position),
+        _of_choice(value, schema, position),
+        _of_bounds(value, schema, position),
+        _of_alternatives(value, schema, position),
+        _of_object(value, schema, position),
+        _of_array(value, schema, position),
     )
 
 
-def _of_reference(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+def _of_reference(value: object, schema: Schema, position: _Position) -> Iterator[str]:
     reference = schema.get("$ref")
     if not isinstance(reference, str) or not reference.startswith("#"):
         return
-    if reference not in place.followed:
-        yield from _problems(value, _resolve(reference, place.root), place.by(reference))
+    if reference not in position.followed:
+        yield from _problems(value, _resolve(reference, position.root), position.by(reference))
 
 
 def _resolve(reference: str, root: object) -> object:
@@ -95,77 +95,79 @@ def _resolve(reference: str, root: object) -> object:
     return found
 
 
-def _of_type(value: object, schema: Schema, place: _Place) -> Iterator[str]:
-    wanted = schema.get("type")
-    names = [wanted] if isinstance(wanted, str) else _list(wanted)
+def _of_type(value: object, schema: Schema, position: _Position) -> Iterator[str]:
+    expected_type = schema.get("type")
+    names = [expected_type] if isinstance(expected_type, str) else _list(expected_type)
     checks = [_TYPES.get(str(name)) for name in names]
     if checks and all(check is not None and not check(value) for check in checks):
         expected = " or ".join(str(name) for name in names)
-        yield place.says(f"must be {expected}, not {_kind(value)}")
+        yield position.error(f"must be {expected}, not {_kind(value)}")
 
 
-def _of_choice(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+def _of_choice(value: object, schema: Schema, position: _Position) -> Iterator[str]:
     choices = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
     if choices and not any(_same(value, choice) for choice in choices):
-        shown = ", ".join(_json(choice) for choice in choices)
-        yield place.says(f"must be {'one of ' if len(choices) > 1 else ''}{shown}")
+        listed = ", ".join(_json(choice) for choice in choices)
+        yield position.error(f"must be {'one of ' if len(choices) > 1 else ''}{listed}")
 
 
-def _of_bounds(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+def _of_bounds(value: object, schema: Schema, position: _Position) -> Iterator[str]:
     if _is_number(value):
-        for keyword, fits, words in _VALUE:
+        for keyword, fits, text in _VALUE:
             bound = schema.get(keyword)
             if _is_number(bound) and not fits(value, bound):  # type: ignore[arg-type]
-                yield place.says(f"{words} {_json(bound)}")
+                yield position.error(f"{text} {_json(bound)}")
     for kind, suffix, noun in _LENGTHS:
         if isinstance(value, kind):
             size = len(value)  # type: ignore[arg-type]
             least, most = schema.get(f"min{suffix}"), schema.get(f"max{suffix}")
             if isinstance(least, int) and size < least:
-                yield place.says(f"must have at least {least} {noun}")
+                yield position.error(f"must have at least {least} {noun}")
             if isinstance(most, int) and size > most:
-                yield place.says(f"must have at most {most} {noun}")
+                yield position.error(f"must have at most {most} {noun}")
 
 
-def _of_alternatives(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+def _of_alternatives(value: object, schema: Schema, position: _Position) -> Iterator[str]:
     for part in _list(schema.get("allOf")):
-        yield from _problems(value, part, place)
-    # Of oneOf too, one that fits is enough: rules that are not understood may be what tells
-    # the alternatives apart.
+        yield from _problems(value, part, position)
+    # Of oneOf too, one that fits is enough: rules that are not understood may
+    # separate the alternatives.
     for keyword in ("anyOf", "oneOf"):
         ways = _list(schema.get(keyword))
-        first = [next(_problems(value, way, place), "") for way in ways]
+        first = [next(_problems(value, way, position), "") for way in ways]
         if ways and all(first):
-            yield place.says("fits none of the alternatives: " + "; ".join(dict.fromkeys(first)))
+            yield position.error(
+                "fits none of the alternatives: " + "; ".join(dict.fromkeys(first))
+            )
 
 
-def _of_object(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+def _of_object(value: object, schema: Schema, position: _Position) -> Iterator[str]:
     if not isinstance(value, dict):
         return
     known = schema.get("properties")
     properties: Mapping[str, object] = known if isinstance(known, Mapping) else {}
     for name in _list(schema.get("required")):
         if name not in value:
-            yield place.says(f"lacks the required `{name}`")
-    others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
-    for name, one in value.items():
+            yield position.error(f"lacks the required `{name}`")
+    additional = True if "patternProperties" in schema else schema.get("additionalProperties", True)
+    for name, item in value.items():
         if name in properties:
-            yield from _problems(one, properties[name], place.inside(f".{name}"))
-        elif others is False:
+            yield from _problems(item, properties[name], position.inside(f".{name}"))
+        elif additional is False:
             names = ", ".join(f"`{known}`" for known in properties) or "none"
-            yield place.says(f"has an unknown `{name}`; allowed: {names}")
+            yield position.error(f"has an unknown `{name}`; allowed: {names}")
         else:
-            yield from _problems(one, others, place.inside(f".{name}"))
+            yield from _problems(item, additional, position.inside(f".{name}"))
 
 
-def _of_array(value: object, schema: Schema, place: _Place) -> Iterator[str]:
+def _of_array(value: object, schema: Schema, position: _Position) -> Iterator[str]:
     if not isinstance(value, list):
         return
     first = _list(schema.get("prefixItems"))
     rest = schema.get("items", True)
-    for index, one in enumerate(value):
-        wanted = first[index] if index < len(first) else rest
-        yield from _problems(one, wanted, place.inside(f"[{index}]"))
+    for index, item in enumerate(value):
+        item_schema = first[index] if index < len(first) else rest
+        yield from _problems(item, item_schema, position.inside(f"[{index}]"))
 
 
 def _list(value: object) -> Sequence[object]:
@@ -181,15 +183,15 @@ def _kind(value: object) -> str:
     return next(name for name, check in _TYPES.items() if check(value))
 
 
-def _same(one: object, other: object) -> bool:
+def _same(left: object, right: object) -> bool:
     """Equality of JSON, in which true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return one == other
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, list) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, dict) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    return left == right
 
 
 def _json(value: object) -> str:

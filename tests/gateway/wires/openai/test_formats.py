@@ -168,7 +168,7 @@ def test_a_chat_engine_may_call_a_tool_instead():
 
     async def body():
         async with opened() as (_, trajectory, binding), openai_client(binding) as client:
-            trajectory.session.voice = Voice(Calling(), MessagesOnly())
+            trajectory.session.speaker = Voice(Calling(), MessagesOnly())
             asked = {"model": "m", "messages": HI, "response_format": {"type": "json_object"}}
             made = await client.chat.completions.create(**asked, tools=[tool])
             assert made.choices[0].message.tool_calls[0].function.name == "look"
@@ -201,8 +201,8 @@ async def ask_with_effort(binding, wire, effort):
 def test_an_effort_is_written_where_the_renderer_knows_it(wire):
     async def body():
         async with opened() as (counter, trajectory, binding):
-            voice = trajectory.session.voice
-            trajectory.session.voice = Voice(voice.policy, Thinking())
+            voice = trajectory.session.speaker
+            trajectory.session.speaker = Voice(voice.policy, Thinking())
             await ask_with_effort(binding, wire, "low")
             (request,) = counter.play.oracle.requests
             assert bytes(request.prompt[:3].tolist()) == b"low"
@@ -250,8 +250,8 @@ def test_high_is_what_anthropic_calls_no_effort_at_all():
 def test_tokens_are_counted_at_the_effort_that_is_asked_for():
     async def body():
         async with opened() as (_, trajectory, binding), anthropic_client(binding) as client:
-            voice = trajectory.session.voice
-            trajectory.session.voice = Voice(voice.policy, Thinking())
+            voice = trajectory.session.speaker
+            trajectory.session.speaker = Voice(voice.policy, Thinking())
             asked = {"model": "m", "messages": HI}
             plain = await client.messages.count_tokens(**asked)
             low = await client.messages.count_tokens(**asked, output_config={"effort": "low"})

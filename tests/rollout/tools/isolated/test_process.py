@@ -98,8 +98,8 @@ def test_a_function_that_is_a_tool_under_another_name_is_found():
 )
 def test_results_are_shown_as_those_of_any_tool(kind, shown):
     found = invoke(tools.returns, kind=kind)
-    assert tools.returns.shown(found) == shown
-    assert tools.returns.shown(tools.returns(kind=kind)) == shown
+    assert tools.returns.render_result(found) == shown
+    assert tools.returns.render_result(tools.returns(kind=kind)) == shown
 
 
 @fresh
@@ -178,7 +178,7 @@ def test_a_result_beyond_the_limit_is_an_accident():
     ids=["segfault", "kill", "exit 3", "exit 0", "hang up", "garbage"],
 )
 def test_a_tool_that_takes_its_process_down_costs_one_call(monkeypatch, one, arguments, words):
-    monkeypatch.setattr("holdfast.rollout.tools.isolated.process.LAST_WORDS", 0.2)
+    monkeypatch.setattr("holdfast.rollout.tools.isolated.process.EXIT_SECONDS", 0.2)
     first = invoke(tools.where)
     with pytest.raises(EnvironmentBroken, match=words):
         invoke(one, **arguments)
@@ -292,7 +292,7 @@ def test_a_process_is_replaced_after_enough_calls(monkeypatch):
 
 @fresh
 def test_a_process_without_work_is_ended_after_a_while(monkeypatch):
-    monkeypatch.setattr(pool, "IDLE", 0.1)
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.1)
     pid = int(invoke(tools.where).split()[0])
     wait_until(lambda: not is_alive(pid))
     assert invoke(tools.plain_tool, a=1) == "2"

@@ -22,7 +22,7 @@ def stdio(name: str, *args: str, **options) -> McpServer:
 async def call(environment: McpEnvironment, name: str, /, **arguments: object) -> str:
     """Calls a tool as a rollout does."""
     tool = next(one for one in environment.tools if one.name == name)
-    return tool.shown(await tool.invoke(tool.bind(json.dumps(arguments))))
+    return tool.render_result(await tool.invoke(tool.bind(json.dumps(arguments))))
 
 
 def others() -> set[str]:

@@ -86,7 +86,7 @@ class GymServer:
         deadline = asyncio.get_running_loop().time() + self._start_seconds
         while not await _listens(self._port):
             if ended.done():
-                said = process.last_words
+                said = process.last_output
                 # A script that cannot be run at all ends so at every try.
                 broken = UsageError if _MISTAKE.search(said) else EnvironmentBroken
                 raise broken(
@@ -96,7 +96,7 @@ class GymServer:
             if asyncio.get_running_loop().time() > deadline:
                 raise EnvironmentBroken(
                     f"{self.script.name} did not listen on port {self._port} within "
-                    f"{self._start_seconds:g} s:\n{process.last_words}"
+                    f"{self._start_seconds:g} s:\n{process.last_output}"
                 )
             await asyncio.sleep(_POLL)
 

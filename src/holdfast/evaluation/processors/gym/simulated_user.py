@@ -75,7 +75,7 @@ class Speaker(Struct, frozen=True):
         """That model, where the run's engine is. Nothing is asked before it is to speak, so that
         what is recorded replays although the engine is gone."""
         try:
-            client = self.clients.other_than(own, None, model)
+            client = self.clients.client_for(own, None, model)
         except ValueError as error:
             raise refusal from error
         assert client is not None, "it is another model"

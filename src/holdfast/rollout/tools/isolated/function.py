@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.records.errors import ToolSaysNo, UsageError
-from holdfast.rollout.threads.gate import Begin, ThreadGate, at_gate
 from holdfast.rollout.threads.pool import DaemonThreads
+from holdfast.rollout.threads.start_signal import Begin, StartSignal, start_on_signal
 from holdfast.rollout.tools.isolated.pool import IsolatedCall
 from holdfast.rollout.tools.isolated.process import RemoteTraceback
 from holdfast.rollout.tools.isolated.wire import (
@@ -38,7 +38,7 @@ class Isolated:
     """A module-level function, as another process finds it. Nothing is started before a call."""
 
     def __init__(self, function: Callable[..., object], tool: str):
-        self._name, self._home = _place(function, tool)
+        self._name, self._home = _locate(function, tool)
 
     @asynccontextmanager
     async def slot(
@@ -54,18 +54,18 @@ class Isolated:
         written = msgspec.json.encode(arguments).decode()
         call = IsolatedCall(WorkerRequest(self._name, written, key), timeout)
         await _threads.room()
-        gate = ThreadGate()
-        async with at_gate(gate, self._answer(call, gate)) as running:
+        start = StartSignal()
+        async with start_on_signal(start, self._answer(call, start)) as running:
 
             async def begin() -> str:
-                gate.open()
+                start.allow()
                 return _text(await running)
 
             yield begin
 
-    async def _answer(self, call: IsolatedCall, gate: ThreadGate) -> Answer:
+    async def _answer(self, call: IsolatedCall, start: StartSignal) -> Answer:
         try:
-            return await _threads.run(lambda: call.run(self._home, gate))
+            return await _threads.run(lambda: call.run(self._home, start))
         except asyncio.CancelledError:
             call.cancel()
             raise
@@ -98,7 +98,7 @@ def _refusal(answer: Refusal) -> ToolSaysNo:
     return kind(answer.message)
 
 
-def _place(function: Callable[..., object], tool: str) -> tuple[str, FunctionHome]:
+def _locate(function: Callable[..., object], tool: str) -> tuple[str, FunctionHome]:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     if not inspect.isfunction(function) or not name.isidentifier():
         raise UsageError(

@@ -13,14 +13,14 @@ import time
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 
-from holdfast.rollout.threads.gate import NotBegun, ThreadGate
+from holdfast.rollout.threads.start_signal import CallDropped, StartSignal
 from holdfast.rollout.tools.isolated.process import Process
 from holdfast.rollout.tools.isolated.wire import Answer, FunctionHome, WorkerRequest
 
 PROCESSES = max(8, os.cpu_count() or 1)
 MAX_CALLS = 1_000
 """After as many, a process is replaced: leaks stay small."""
-IDLE = 60.0
+IDLE_SECONDS = 60.0
 """Seconds for which a process is kept without work."""
 
 
@@ -39,19 +39,19 @@ class IsolatedCall:
         self._pool: Pool | None = None
         self._process: Process | None = None
 
-    def run(self, home: FunctionHome, gate: ThreadGate) -> Answer:
-        """Waits for a process, then at the gate, then for the answer."""
+    def run(self, home: FunctionHome, start: StartSignal) -> Answer:
+        """Waits for a process, then at the start, then for the answer."""
         pool = self._pool = _offices[-1].pool(home)
         process = pool.take(self)
         is_fit = False
         try:
             self._attach(process)
             process.get_ready()
-            gate.wait()
-            answer = process.ask(self._request, self._timeout)
+            start.wait()
+            answer = process.call(self._request, self._timeout)
             is_fit = self._detach()
             return answer
-        except NotBegun:
+        except CallDropped:
             is_fit = self._detach()
             raise
         finally:
@@ -81,7 +81,7 @@ class IsolatedCall:
 class Pool:
     """The processes of one module."""
 
-    def __init__(self, home: FunctionHome, keeper: "Keeper"):
+    def __init__(self, home: FunctionHome, keeper: "ProcessStarter"):
         self._home = home
         self._keeper = keeper
         self._free = threading.Condition()
@@ -124,11 +124,11 @@ class Pool:
     def expire(self, before: float) -> bool:
         """Ends what has been idle since `before`; whether anything is left."""
         with self._free:
-            old = [one for one in self._idle if one.idle_since <= before]
-            self._idle = [one for one in self._idle if one not in old]
+            old = [process for process in self._idle if process.idle_since <= before]
+            self._idle = [process for process in self._idle if process not in old]
             is_used = bool(self._busy or self._idle)
-        for one in old:
-            one.end()
+        for process in old:
+            process.end()
         return is_used
 
     def _leave(self, process: Process | None) -> None:
@@ -139,12 +139,12 @@ class Pool:
             self._free.notify()
 
 
-class Keeper:
+class ProcessStarter:
     """The thread that starts all processes, since they die with the thread that started them."""
 
-    def __init__(self, office: "Office"):
+    def __init__(self, office: "PoolRegistry"):
         self._office = office
-        self._wanted: SimpleQueue[tuple[FunctionHome, Future[Process]]] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[FunctionHome, Future[Process]]] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._started: list[Process] = []
@@ -157,22 +157,22 @@ class Keeper:
                 )
                 self._thread.start()
         future: Future[Process] = Future()
-        self._wanted.put((home, future))
+        self._requests.put((home, future))
         return future.result()
 
     def end_all(self) -> None:
         with self._lock:
             started, self._started = self._started, []
-        for one in started:
-            one.kill()
-        for one in started:
-            one.end()
+        for process in started:
+            process.kill()
+        for process in started:
+            process.end()
 
     def _keep(self) -> None:
         is_used = False
         while True:
             with contextlib.suppress(Empty):
-                self._start(*self._wanted.get(timeout=IDLE / 4 if is_used else None))
+                self._start(*self._requests.get(timeout=IDLE_SECONDS / 4 if is_used else None))
             is_used = self._office.expire()
 
     def _start(self, home: FunctionHome, future: "Future[Process]") -> None:
@@ -182,17 +182,19 @@ class Keeper:
             future.set_exception(error)
             return
         with self._lock:
-            self._started = [one for one in self._started if not one.is_gone] + [process]
+            self._started = [earlier for earlier in self._started if not earlier.is_gone] + [
+                process
+            ]
         future.set_result(process)
 
 
-class Office:
+class PoolRegistry:
     """All pools of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pools: dict[FunctionHome, Pool] = {}
-        self._keeper = Keeper(self)
+        self._keeper = ProcessStarter(self)
 
     def pool(self, home: FunctionHome) -> Pool:
         with self._lock:
@@ -204,14 +206,14 @@ class Office:
         """Ends what has been idle for too long; whether anything is left."""
         with self._lock:
             pools = list(self._pools.values())
-        used = [one.expire(time.monotonic() - IDLE) for one in pools]
+        used = [pool.expire(time.monotonic() - IDLE_SECONDS) for pool in pools]
         return any(used)
 
     def close(self) -> None:
         self._keeper.end_all()
 
 
-_offices = [Office()]
+_offices = [PoolRegistry()]
 """The last is this process's own. Those before belong to the processes that forked it: their
 workers are not its to use or to end, nor to be collected as its garbage."""
 
@@ -220,5 +222,5 @@ def _close() -> None:
     _offices[-1].close()
 
 
-os.register_at_fork(after_in_child=lambda: _offices.append(Office()))
+os.register_at_fork(after_in_child=lambda: _offices.append(PoolRegistry()))
 atexit.register(_close)

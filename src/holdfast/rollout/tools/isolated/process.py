@@ -29,14 +29,14 @@ from holdfast.rollout.tools.isolated.wire import (
     read,
 )
 
-START_TIMEOUT = 300.0
+START_SECONDS = 300.0
 """Seconds that the import of a module may take."""
-TICK = 0.5
+POLL_SECONDS = 0.5
 """How often a silent process is looked at: what it started may hold its connection open."""
-LAST_WORDS = 2.0
+EXIT_SECONDS = 2.0
 """Seconds in which a process that hung up is expected to end by itself."""
-REAP = 10.0
-MAX_FAULTS = 100_000
+REAP_SECONDS = 10.0
+MAX_FAULT_BYTES = 100_000
 _BOOT = (
     "import json, sys\n"
     "connection, faults, driver, path = sys.argv[1:]\n"
@@ -61,12 +61,12 @@ class Process:
         self._is_ready = False
         self._lock = threading.Lock()
         self.is_gone = False
-        self._last_words = ""
+        self._last_output = ""
         self._faults = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `_close`)
-        self._connection, theirs = socket.socketpair()
+        self._connection, child_end = socket.socketpair()
         try:
-            with theirs:
-                self._child = _start(theirs.fileno(), self._faults.fileno())
+            with child_end:
+                self._child = _start(child_end.fileno(), self._faults.fileno())
         except BaseException:
             self._close()
             raise
@@ -80,7 +80,7 @@ class Process:
         if not self._is_ready:
             self._wait_for_import()
 
-    def ask(self, request: WorkerRequest, timeout: float) -> Answer:
+    def call(self, request: WorkerRequest, timeout: float) -> Answer:
         """The answer of a process that is ready."""
         self.calls += 1
         try:
@@ -93,9 +93,9 @@ class Process:
     def _wait_for_import(self) -> None:
         where = f"its module {self._home.module} ({self._home.file})"
         try:
-            answer = self._exchange(frame(self._home), START_TIMEOUT)
+            answer = self._exchange(frame(self._home), START_SECONDS)
         except TimeoutError as error:
-            raise EnvironmentBroken(f"{where} took over {START_TIMEOUT:g} s to import") from error
+            raise EnvironmentBroken(f"{where} took over {START_SECONDS:g} s to import") from error
         if isinstance(answer, Broken):
             raise EnvironmentBroken(
                 f"{where} cannot be imported in a process of its own: "
@@ -111,14 +111,14 @@ class Process:
             body = read(lambda size: self._receive(size, deadline))
             return _answers.decode(body)
         except (EOFError, ConnectionError) as error:
-            died = self._died()
-            raise died from RemoteTraceback(self._last_words) if self._last_words else error
+            died = self._crash_error()
+            raise died from RemoteTraceback(self._last_output) if self._last_output else error
         except (BadFrame, msgspec.MsgspecError) as error:
             raise EnvironmentBroken(f"its process wrote what is no answer: {error}") from error
 
     def _receive(self, size: int, deadline: float) -> bytes:
         while (left := deadline - time.monotonic()) > 0:
-            self._connection.settimeout(min(left, TICK))
+            self._connection.settimeout(min(left, POLL_SECONDS))
             try:
                 return self._connection.recv(size)
             except TimeoutError:
@@ -126,8 +126,8 @@ class Process:
                     raise EOFError from None
         raise TimeoutError
 
-    def _died(self) -> EnvironmentBroken:
-        by_itself = self._wait(LAST_WORDS)
+    def _crash_error(self) -> EnvironmentBroken:
+        by_itself = self._wait(EXIT_SECONDS)
         code = self.end()
         if not by_itself:
             return EnvironmentBroken("its process closed its connection; it was killed")
@@ -156,7 +156,7 @@ class Process:
         One that the kernel does not let die yet is left to its signal.
         """
         self.kill()
-        if not self._wait(REAP):
+        if not self._wait(REAP_SECONDS):
             return -signal.SIGKILL
         with self._lock:
             self.is_gone = True
@@ -177,12 +177,12 @@ class Process:
         self._connection.close()
         if not self._faults.closed:
             self._faults.seek(0)
-            self._last_words = self._faults.read(MAX_FAULTS).decode("utf-8", "replace")
+            self._last_output = self._faults.read(MAX_FAULT_BYTES).decode("utf-8", "replace")
             self._faults.close()
 
 
 def _start(connection: int, faults: int) -> "subprocess.Popen[bytes]":
-    path = json.dumps([str(one) for one in sys.path])
+    path = json.dumps([str(entry) for entry in sys.path])
     numbers = [str(connection), str(faults), str(os.getpid())]
     return subprocess.Popen(  # noqa: S603  (this interpreter, with our own code)
         [sys.executable, "-u", "-c", _BOOT, *numbers, path],

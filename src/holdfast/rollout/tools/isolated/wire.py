@@ -70,13 +70,13 @@ def frame(message: Struct) -> bytes:
 
 def read(receive: Callable[[int], bytes]) -> bytes:
     """The body of the next frame; EOFError when there is none any more."""
-    (size,) = _HEAD.unpack(_exactly(_HEAD.size, receive))
+    (size,) = _HEAD.unpack(_read_exactly(_HEAD.size, receive))
     if size > MAX_FRAME:
         raise BadFrame(f"a frame of {size:,} bytes")
-    return _exactly(size, receive)
+    return _read_exactly(size, receive)
 
 
-def _exactly(size: int, receive: Callable[[int], bytes]) -> bytes:
+def _read_exactly(size: int, receive: Callable[[int], bytes]) -> bytes:
     found = bytearray()
     while len(found) < size:
         part = receive(min(size - len(found), _CHUNK))

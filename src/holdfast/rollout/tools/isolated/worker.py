@@ -34,11 +34,11 @@ from holdfast.rollout.tools.isolated.wire import (
     frame,
     read,
 )
-from holdfast.rollout.tools.result import cut, result_text
+from holdfast.rollout.tools.result import cut_middle, result_text
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
 
-MAX_MESSAGE = 10_000
-MAX_TRACEBACK = 100_000
+MAX_MESSAGE_CHARACTERS = 10_000
+MAX_TRACEBACK_CHARACTERS = 100_000
 _PR_SET_PDEATHSIG = 1
 
 
@@ -67,9 +67,9 @@ def _die_with(driver: int) -> None:
 def _serve(talk: socket.socket, runner: asyncio.Runner) -> None:
     home = msgspec.msgpack.decode(read(talk.recv), type=FunctionHome)
     try:
-        module = _imported(home)
+        module = _import_module(home)
     except BaseException as error:
-        talk.sendall(frame(_broken(error)))
+        talk.sendall(frame(_broken_answer(error)))
         return
     talk.sendall(frame(Ready()))
     while True:
@@ -77,9 +77,9 @@ def _serve(talk: socket.socket, runner: asyncio.Runner) -> None:
         talk.sendall(frame(_answer(module, request, runner)))
 
 
-def _imported(home: FunctionHome) -> ModuleType:
+def _import_module(home: FunctionHome) -> ModuleType:
     sys.argv[:] = [home.file]
-    found = _found(home.module)
+    found = _find_function(home.module)
     with function.importing(home):
         if found is not None and _is_at(found, home.file):
             return importlib.import_module(home.module)
@@ -93,7 +93,7 @@ def _imported(home: FunctionHome) -> ModuleType:
         return module
 
 
-def _found(module: str) -> ModuleSpec | None:
+def _find_function(module: str) -> ModuleSpec | None:
     """What would be imported by this name."""
     try:
         return importlib.util.find_spec(module)
@@ -108,31 +108,33 @@ def _is_at(spec: ModuleSpec, file: str) -> bool:
 
 def _answer(module: ModuleType, request: WorkerRequest, runner: asyncio.Runner) -> Answer:
     try:
-        return WorkerResult(result_text(_called(module, request, runner)))
+        return WorkerResult(result_text(_call(module, request, runner)))
     except ToolSaysNo as no:
-        return Refusal(type(no).__name__, cut(result_text(str(no)), MAX_MESSAGE))
+        return Refusal(type(no).__name__, cut_middle(result_text(str(no)), MAX_MESSAGE_CHARACTERS))
     except BaseException as error:  # Also what is meant to end a process: it is one call's failure.
-        return _broken(error)
+        return _broken_answer(error)
 
 
-def _called(module: ModuleType, request: WorkerRequest, runner: asyncio.Runner) -> object:
+def _call(module: ModuleType, request: WorkerRequest, runner: asyncio.Runner) -> object:
     found = getattr(module, request.function)
     tool = found if isinstance(found, Tool) else Tool(found)
     arguments = tool.bind(request.arguments)
     if request.key is not None:
         arguments[KEY_PARAMETER] = request.key
     value = tool.function(**arguments)
-    return runner.run(_awaited(value)) if isinstance(value, Awaitable) else value
+    return runner.run(_await_result(value)) if isinstance(value, Awaitable) else value
 
 
-async def _awaited(value: Awaitable[object]) -> object:
+async def _await_result(value: Awaitable[object]) -> object:
     return await value
 
 
-def _broken(error: BaseException) -> Broken:
-    shown = as_exception(error)
+def _broken_answer(error: BaseException) -> Broken:
+    exception = as_exception(error)
     return Broken(
-        type(shown).__name__,
-        cut(result_text(str(shown)), MAX_MESSAGE),
-        cut(result_text("".join(traceback.format_exception(error))), MAX_TRACEBACK),
+        type(exception).__name__,
+        cut_middle(result_text(str(exception)), MAX_MESSAGE_CHARACTERS),
+        cut_middle(
+            result_text("".join(traceback.format_exception(error))), MAX_TRACEBACK_CHARACTERS
+        ),
     )

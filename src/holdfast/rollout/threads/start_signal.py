@@ -1,4 +1,4 @@
-"""Gate: where a call waits, in the thread that will run it, until it may begin.
+"""StartSignal: a call waits for it, in the thread that will run it.
 
 What has to be durable before a call begins is written while the call waits here, when nothing but
 that is missing: a call that is still without a thread, or a process, has left no trace.
@@ -19,51 +19,51 @@ Begin = Callable[[], Awaitable[Result]]
 """Begins a call that has all it needs, and waits for what it returns."""
 
 
-class NotBegun(Exception):
+class CallDropped(Exception):
     """Nobody wants the call any more."""
 
 
-class ThreadGate:
-    """Made on the loop of whoever calls."""
+class StartSignal:
+    """Made on the caller's loop."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self._mailbox = mailbox_of(loop)
         self.reached: asyncio.Future[None] = loop.create_future()
-        """Done when the call waits at the gate."""
+        """Done when the call waits for its signal."""
         self._decided = threading.Event()
         self._context: contextvars.Context | None = None
 
-    def open(self) -> None:
+    def allow(self) -> None:
         """Lets the call begin, in the caller's context as it is now."""
         self._context = contextvars.copy_context()
         self._decided.set()
 
-    def shut(self) -> None:
+    def drop(self) -> None:
         """The call does not begin; one that has begun is not disturbed."""
         self._decided.set()
 
     def wait(self) -> contextvars.Context:
-        """Blocks in the call's thread: the context in which to run, or `NotBegun`."""
+        """Blocks in the call's thread: the context in which to run, or `CallDropped`."""
         self._mailbox.post(set_result, self.reached, None)
         self._decided.wait()
         if self._context is None:
-            raise NotBegun
+            raise CallDropped
         return self._context
 
 
 @asynccontextmanager
-async def at_gate(
-    gate: ThreadGate, call: "Coroutine[object, object, Result]"
+async def start_on_signal(
+    start: StartSignal, call: "Coroutine[object, object, Result]"
 ) -> "AsyncIterator[asyncio.Task[Result]]":
-    """`call`, as a task that waits at its gate; or what it raised on the way there. Where the
+    """`call`, as a task that waits for its signal; or what it raised on the way there. Where the
     block ends, so does the call."""
     running = asyncio.create_task(call)
     try:
-        await asyncio.wait((running, gate.reached), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((running, start.reached), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
         yield running
     finally:
-        gate.shut()
+        start.drop()
         await end(running)

@@ -1,0 +1,196 @@
+"""Connecting to a policy: the engine that serves it, and the renderer of its model.
+
+The engine is at the addresses of its replicas; where none is named, the embedded engine is started,
+and started again should it die. Everything is checked before it is given out, and closed after.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from holdfast.policy.policy import Policy
+from holdfast.policy.rendering.renderer import Renderer
+from holdfast.policy.retry import RetryPolicy
+from holdfast.records.errors import HoldfastError, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.embedded.child_process import EmbeddedEngine
+    from holdfast.policy.client.replicas import EnginePolicy
+
+RESTART_SECONDS = 0.5
+"""Between two tries to start an engine again."""
+Notify = Callable[[str], None]
+"""Called with a line for people."""
+
+
+class Connection(Struct, frozen=True):
+    """A policy that was checked, and the renderer of its model."""
+
+    policy: Policy
+    renderer: Renderer
+
+
+class EngineAddress(Struct, frozen=True, kw_only=True):
+    """Where a policy is served, and how to speak to it."""
+
+    urls: tuple[str, ...] = ()
+    """Of the replicas; none: the embedded engine."""
+    models: tuple[str, ...] = ()
+    """Names that the engine may have for the model, the first as it was given; none: its only
+    model."""
+    folder: str | None = None
+    """A model for the embedded engine; None: its own."""
+    api_key: str | None = None
+    dialect: str | None = None
+    """None: it is found out."""
+    retry: RetryPolicy = RetryPolicy()
+    patience: float = 900.0
+    tokenizer: str | None = None
+    renderer: str | None = None
+    """A model family, or another of the names that `renderer_for` knows."""
+    source: str = ""
+    """Where the address comes from, for error messages."""
+    remedy: str = "name one with --model"
+    """How to name another model, for error messages."""
+
+    def __repr__(self) -> str:
+        return f"EngineAddress({self.urls!r}, {self.source!r})"
+
+
+@asynccontextmanager
+async def connect(
+    address: EngineAddress,
+    *,
+    engines: "EmbeddedEngines",
+    notify: Notify,
+    renderer: Renderer | None = None,
+) -> AsyncIterator[Connection]:
+    """The policy at the address. `notify` is called when a replica goes down or comes back."""
+    from holdfast.policy.client.replicas import EnginePolicy  # Bad input is reported without it.
+
+    async with AsyncExitStack() as stack:
+        urls, models = address.urls, address.models
+        if not urls:
+            engine = await stack.enter_async_context(engines.use(address.folder))
+            urls, models = (engine.url,), models or (engine.model,)
+        policy = EnginePolicy(
+            urls,
+            await _find_model(address, urls, models),
+            dialect=address.dialect,
+            api_key=address.api_key,
+            retry=address.retry,
+            patience=address.patience,
+            tell=notify,
+        )
+        stack.push_async_callback(policy.aclose)
+        await check_engine(policy, dialect=address.dialect)
+        yield Connection(policy, renderer or _renderer(policy, address))
+
+
+async def connect_policy(policy: Policy, renderer: Renderer | None = None) -> Connection:
+    """A policy of the caller's own, which stays open."""
+    await policy.check()
+    return Connection(policy, renderer or _renderer(policy, EngineAddress()))
+
+
+async def check_engine(policy: "EnginePolicy", *, dialect: str | None) -> None:
+    """Raises where the engine is down, does not serve the model, or does not speak the dialect."""
+    from holdfast.policy.client.discovery import check_spoken
+
+    await policy.check()
+    if dialect is not None:
+        await check_spoken([one for one in policy.endpoints if one.introduce is None])
+
+
+def choose_model(models: Sequence[str], served: Sequence[str], *, where: str, remedy: str) -> str:
+    """The one of `models` that is served; where none is named, the only one that is served."""
+    found = [name for name in models if name in served]
+    if found or (not models and len(served) == 1):
+        return (found or served)[0]
+    listed = ", ".join(served) or "none"
+    if not models:
+        raise UsageError(f"{where} serves {listed}: {remedy}")
+    raise UsageError(
+        f"{where} does not serve model {models[0]!r}; it serves: {listed}. To use another: {remedy}"
+    )
+
+
+async def _find_model(address: EngineAddress, urls: Sequence[str], models: Sequence[str]) -> str:
+    from holdfast.policy.client.discovery import served_models
+    from holdfast.policy.client.replicas import EnginePolicy
+
+    asking = EnginePolicy(urls, "", api_key=address.api_key)
+    try:
+        found = await asyncio.gather(
+            *(served_models(endpoint) for endpoint in asking.endpoints), return_exceptions=True
+        )
+    finally:
+        await asking.aclose()
+    answers = [answer for answer in found if not isinstance(answer, BaseException)]
+    if not answers:
+        assert isinstance(found[0], BaseException), "none of them answered"
+        raise found[0]
+    name = asking.endpoints[0].name
+    where = f"{name} ({address.source})" if address.source else name
+    served = [model.id for model in answers[0]]
+    return choose_model(models, served, where=where, remedy=address.remedy)
+
+
+def _renderer(policy: Policy, address: EngineAddress) -> Renderer:
+    from holdfast.policy.rendering.select import renderer_of
+
+    return renderer_of(policy, tokenizer=address.tokenizer, family=address.renderer)
+
+
+class EmbeddedEngines:
+    """Embedded engines by the folder of their model: each is started when it is first used, kept
+    alive while it is in use, and left running for the next use until `close`."""
+
+    def __init__(self, notify: Notify, *, quiet: bool = False):
+        """`quiet`: nothing is said about a start that succeeds."""
+        self._notify = notify
+        self._progress = None if quiet else notify
+        self._engines: dict[str | None, EmbeddedEngine] = {}
+
+    @asynccontextmanager
+    async def use(self, folder: str | None) -> "AsyncIterator[EmbeddedEngine]":
+        """For one user of each engine at a time."""
+        if folder not in self._engines:
+            self._engines[folder] = await self._start(folder)
+        engine = self._engines[folder]
+        keeper = asyncio.create_task(self._keep_alive(engine), name="keep the engine alive")
+        try:
+            yield engine
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    async def _start(self, folder: str | None) -> "EmbeddedEngine":
+        from holdfast.embedded.child_process import EmbeddedEngine
+
+        if self._progress is not None:
+            self._progress("no policy is named: starting the embedded engine")
+        path = None if folder is None else Path(folder)
+        engine = EmbeddedEngine(path, report=self._progress)
+        await engine.start_in_thread()
+        return engine
+
+    async def _keep_alive(self, engine: "EmbeddedEngine") -> None:
+        """A dead engine is an outage like any other: calls wait until it is back, and go on."""
+        while True:
+            await engine.wait_ended()
+            try:
+                await engine.start_in_thread()
+            except HoldfastError as error:
+                self._notify(f"the embedded engine died, and cannot be started again yet: {error}")
+                await asyncio.sleep(RESTART_SECONDS)
+
+    def close(self) -> None:
+        """Ends the engines and waits for them. Does nothing a second time."""
+        engines, self._engines = list(self._engines.values()), {}
+        for engine in engines:
+            engine.stop()

@@ -1,0 +1,138 @@
+"""The plan of a run, and the steps from it to the engine.
+
+The command line, `holdfast.run` and evaluations all go the same way:
+
+    plan = plan_run(name, …)                         # checked; no engine is asked anything
+    plan = plan.bind(connection)                     # the model and its renderer are known
+    run = await open_run(journal, plan.spec, …)      # new, resumed, or refused
+    ending = await plan.engine(run, journal, connection).work()
+    report = await build(journal, run)
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct, structs
+
+from holdfast.engine.connect import Connection
+from holdfast.engine.engine import Engine
+from holdfast.engine.progress import Progress
+from holdfast.engine.scoring.scorer import Scorer
+from holdfast.engine.settings import Settings
+from holdfast.engine.stop import Stop
+from holdfast.journal.journal import Journal
+from holdfast.policy.rendering.reasoning_effort import at_effort
+from holdfast.records.group import GroupPolicy
+from holdfast.records.history import History
+from holdfast.records.run import Code, Run, RunSpec
+from holdfast.records.sampling import Sampling
+from holdfast.records.task import Task, tasks_digest
+from holdfast.records.trajectory import TrajectoryKey
+from holdfast.rollout.processors.processor import RolloutProcessor
+from holdfast.rollout.processors.training import samples_for
+
+Fingerprint = tuple[str, Code | None]
+"""Of user code, and what it stands for."""
+NO_CODE: Fingerprint = ("", None)
+NO_TOKENS = "this engine gives messages without token ids: good for evaluation, not for training"
+
+
+class RunPlan(Struct, frozen=True, kw_only=True):
+    """What a run samples, and how it is worked on."""
+
+    spec: RunSpec
+    """Its model and renderer are "" until `bind`."""
+    tasks: Sequence[Task]
+    processor: RolloutProcessor
+    scorer: Scorer | None = None
+    settings: Settings = Settings()
+
+    def bind(self, connection: Connection) -> "RunPlan":
+        """The plan for a policy. Raises `Unsupported` here, and not in each trajectory, for a
+        reasoning effort that its renderer cannot write."""
+        at_effort(connection.renderer, self.spec.sampling.reasoning_effort)
+        model, renderer = connection.policy.model, connection.renderer.name
+        return structs.replace(
+            self, spec=structs.replace(self.spec, model=model, renderer=renderer)
+        )
+
+    def report_caveats(self, connection: Connection) -> None:
+        """Notifies of what the engine cannot keep of the guarantees, before anything is sampled."""
+        from holdfast.policy.client.caveats import caveats  # Bad input is reported without them.
+        from holdfast.policy.client.replicas import EnginePolicy
+
+        policy, spec = connection.policy, self.spec
+        if not isinstance(policy, EnginePolicy):
+            return
+        if not policy.has_tokens:
+            policy.tell(NO_TOKENS)
+        in_parts = self.processor.streams_replies or self.settings.partial_tokens > 0
+        for line in caveats(policy, spec.sampling, seed=spec.seed, in_parts=in_parts):
+            policy.tell(line)
+
+    def engine(
+        self,
+        run: Run,
+        journal: Journal,
+        connection: Connection,
+        *,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        settles: bool = True,
+        reopen_failed: bool = False,
+        on_settled: Callable[[TrajectoryKey, History], None] | None = None,
+    ) -> Engine:
+        """The engine that works on the opened run."""
+        return Engine(
+            run=run,
+            journal=journal,
+            policy=connection.policy,
+            renderer=connection.renderer,
+            processor=self.processor,
+            scorer=self.scorer,
+            settles=settles,
+            settings=self.settings,
+            progress=progress,
+            stop=stop,
+            reopen_failed=reopen_failed,
+            on_settled=on_settled,
+        )
+
+
+def plan_run(
+    name: str,
+    *,
+    tasks: Sequence[Task],
+    processor: RolloutProcessor,
+    rollout: Fingerprint,
+    scorer: Scorer | None = None,
+    scorer_code: Fingerprint = NO_CODE,
+    samples: int | None = None,
+    sampling: Sampling | None = None,
+    seed: int | None = None,
+    group: GroupPolicy | None = None,
+    settings: Settings | None = None,
+) -> RunPlan:
+    """Raises `UsageError` for what no run can be. `samples` per task: None for the processor's own
+    number, or 1."""
+    spec = RunSpec(
+        name=name,
+        samples=samples_for(processor, samples),
+        model="",
+        sampling=Sampling() if sampling is None else sampling,
+        seed=seed,
+        rollout=rollout[0],
+        scorer=scorer_code[0],
+        renderer="",
+        tasks=tasks_digest(tasks),
+        group=GroupPolicy() if group is None else group,
+        rollout_code=rollout[1],
+        scorer_code=scorer_code[1],
+    )
+    spec.check(tasks=len(tasks))
+    return RunPlan(
+        spec=spec,
+        tasks=tasks,
+        processor=processor,
+        scorer=scorer,
+        settings=Settings() if settings is None else settings,
+    )

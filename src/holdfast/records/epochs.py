@@ -1,0 +1,75 @@
+"""Epochs: a data set as an endless row of tasks, with no state to lose.
+
+The order of the rows is a pure function of (seed, epoch). Which task is the n-th of a training
+run therefore needs no saved position: it can be computed after any restart. A row that is drawn
+again in a later epoch is a task of its own (`sum-1@2`), so its requests have seeds of their own.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from holdfast.records.bounds import check_whole
+from holdfast.records.errors import UsageError
+from holdfast.records.task import MAX_ID, Task
+
+_EPOCH = re.compile(r"(.*)@[1-9][0-9]*", re.DOTALL)
+
+
+def row_order(rows: int, *, seed: int, epoch: int) -> list[int]:
+    """A permutation of `range(rows)`: the same in every process, version and machine."""
+    return sorted(range(rows), key=lambda row: (_rank(seed, epoch, row), row))
+
+
+def _rank(seed: int, epoch: int, row: int) -> bytes:
+    return hashlib.blake2b(f"{seed}\0{epoch}\0{row}".encode(), digest_size=8).digest()
+
+
+def task_in_epoch(task: Task, epoch: int) -> Task:
+    """The task as it is named in that epoch, counted from 1. In the first it keeps its id."""
+    if epoch == 1:
+        return task
+    name = f"{task.id}@{epoch}"
+    if len(name) > MAX_ID:
+        raise UsageError(f"task {task.id!r}: {name!r} is longer than {MAX_ID}; shorten its id")
+    return structs.replace(task, id=name)
+
+
+class EpochStream:
+    """The tasks of a data set, epoch after epoch. Frozen: it keeps no position."""
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, shuffle: bool = True):
+        """Raises `UsageError` for an empty data set, and for ids that a later epoch would give
+        to another row."""
+        if not tasks:
+            raise UsageError("a data set without rows has no epochs; give at least one task")
+        names = {task.id for task in tasks}
+        for task in tasks:
+            if (found := _EPOCH.fullmatch(task.id)) and found[1] in names:
+                raise UsageError(
+                    f"task {task.id!r} is named like a later epoch of task {found[1]!r}; rename it"
+                )
+        self._tasks = list(tasks)
+        self._seed = seed
+        self._shuffle = shuffle
+        self._order: tuple[int, list[int]] = (0, [])
+
+    def draw(self, start: int, count: int) -> list[Task]:
+        """Tasks number `start` to `start + count` (exclusive), counted from 0."""
+        check_whole("start", start, least=0)
+        check_whole("count", count, least=0)
+        return [self._task(number) for number in range(start, start + count)]
+
+    def _task(self, number: int) -> Task:
+        before, place = divmod(number, len(self._tasks))
+        return task_in_epoch(self._tasks[self._row(before + 1, place)], before + 1)
+
+    def _row(self, epoch: int, place: int) -> int:
+        if not self._shuffle:
+            return place
+        if self._order[0] != epoch:  # Remembered, never needed: it can be computed anew.
+            order = row_order(len(self._tasks), seed=self._seed, epoch=epoch)
+            self._order = (epoch, order)
+        return self._order[1][place]

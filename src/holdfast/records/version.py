@@ -1,0 +1,37 @@
+"""Weight versions: ordered, and each name stands for the same bytes for ever."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from holdfast.records.step import VersionSource, VersionSpan
+
+
+class WeightVersion(Struct, frozen=True):
+    """The weights of one step, as a run's journal knows them."""
+
+    ordinal: int
+    """Counted from 1, in the order in which the versions were published."""
+    name: str
+    """The name that spans have."""
+    step: int
+    """The optimizer step that made them."""
+    digest: str
+    """Of the weights."""
+
+
+def staleness(
+    spans: Iterable[VersionSpan], versions: Sequence[WeightVersion], *, now: int
+) -> int | None:
+    """How many versions the oldest of `spans` is behind the version with ordinal `now`.
+
+    None if a span's version is unknown, or none of the run's.
+    """
+    ordinals = {version.name: version.ordinal for version in versions}
+    oldest = now
+    for span in spans:
+        ordinal = ordinals.get(span.version)
+        if ordinal is None or span.source is VersionSource.UNKNOWN:
+            return None
+        oldest = min(oldest, ordinal)
+    return now - oldest

@@ -1,0 +1,43 @@
+"""RunContext: what all attempts of a run share. Made once, by the engine, and never changed."""
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from holdfast.clock import Clock
+from holdfast.journal.journal import Cut, Journal
+from holdfast.records.run import RunSpec
+from holdfast.records.step import Record
+from holdfast.rollout.replay.speaker import Speaker
+
+
+class OnDivergence(StrEnum):
+    """What to do where a rollout asks for something else than what is recorded."""
+
+    FORK = "fork"
+    """Keep the old steps as history and go live from the first that differs."""
+    FAIL = "fail"
+    """Fail the trajectory."""
+
+
+class RunContext(Struct, frozen=True):
+    """The run, where it is recorded, who samples, and the callbacks of the engine."""
+
+    spec: RunSpec
+    journal: Journal
+    speaker: Speaker
+    """The run's own policy and renderer."""
+    clock: Clock
+    worker: str
+    """The name of this process, for the records of its attempts."""
+    on_divergence: OnDivergence = OnDivergence.FORK
+    partial_tokens: int = 0
+    """After how many tokens an unfinished generation is made durable; 0: only when whole."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the run is asked to stop: nothing new is begun."""
+    on_record: Callable[[Record], None] = lambda record: None
+    """Called with each record of an attempt once it is durable."""
+    on_cut: Callable[[Cut], None] = lambda cut: None
+    """Called when a torn log was cut to its last good record."""

@@ -1,0 +1,72 @@
+"""Connecting to a policy: which model it is, and an embedded engine that is kept alive."""
+
+import asyncio
+from array import array
+
+import pytest
+
+from holdfast.engine.connect import (
+    EmbeddedEngines,
+    EngineAddress,
+    choose_model,
+    connect,
+)
+from holdfast.policy.policy import Request
+from holdfast.records.errors import PolicyRefused, UsageError
+from holdfast.records.sampling import Sampling
+from holdfast.testing import FakeEngine
+
+
+def test_a_model_is_chosen_by_one_of_its_names_or_because_it_is_the_only_one():
+    about = {"where": "http://a", "remedy": "name one"}
+    assert choose_model(("openai/m", "m"), ("other", "m"), **about) == "m"
+    assert choose_model((), ("m",), **about) == "m"
+    with pytest.raises(UsageError, match="http://a serves m, other: name one"):
+        choose_model((), ("m", "other"), **about)
+    with pytest.raises(UsageError, match="does not serve model 'x'; it serves: m"):
+        choose_model(("x", "y"), ("m",), **about)
+
+
+def connected(address: EngineAddress) -> str:
+    async def main():
+        engines = EmbeddedEngines(lambda line: None)
+        async with connect(address, engines=engines, notify=lambda line: None) as connection:
+            return connection.policy.model
+
+    return asyncio.run(main())
+
+
+def test_an_engine_is_checked_before_it_is_given_out():
+    with FakeEngine() as engine:
+        assert connected(EngineAddress(urls=(engine.url,))) == engine.model
+        with pytest.raises(UsageError, match="does not serve model 'nope'"):
+            connected(EngineAddress(urls=(engine.url,), models=("nope",)))
+        with pytest.raises(PolicyRefused, match="does not speak sglang"):
+            connected(EngineAddress(urls=(engine.url,), dialect="sglang"))
+
+
+def test_an_address_does_not_show_its_key():
+    assert "secret" not in repr(EngineAddress(urls=("http://a",), api_key="secret"))
+
+
+def test_an_embedded_engine_that_is_killed_is_started_again_and_calls_go_on():
+    pytest.importorskip("torch")
+    notes = []
+
+    async def main():
+        engines = EmbeddedEngines(notes.append, quiet=True)
+        try:
+            async with connect(EngineAddress(), engines=engines, notify=notes.append) as connection:
+                policy, prompt = connection.policy, array("i", [1, 2, 3])
+                request = Request(prompt, Sampling(max_tokens=2), seed=1, id="a")
+                before = await policy.sample(request)
+                (engine,) = engines._engines.values()
+                killed = engine.pid
+                engine.kill()
+                after = await policy.sample(request)
+                return before.ids == after.ids, killed != engine.pid
+        finally:
+            engines.close()
+
+    assert asyncio.run(main()) == (True, True)
+    assert not [line for line in notes if "cannot be started" in line]
