@@ -94,7 +94,7 @@ def test_a_client_that_leaves_while_it_waits_elsewhere_is_given_the_same_answer(
                 writer.write(raw)
                 await until(lambda: policy.requests)
                 writer.transport.abort()
-                trajectory = found.workers[found.owner(one)]._offers.of("run/a/0").trajectory
+                trajectory = found.workers[found.owner(one)]._queue.of("run/a/0").trajectory
                 await until(lambda: trajectory.is_idle)  # noqa: B023 - it is waited for here
                 assert reader is not None
             policy.go.set()
