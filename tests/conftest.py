@@ -3,10 +3,15 @@
 import gc
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from holdfast.testing.fake_engine import handle
+from support import fork_server
 
 pytest_plugins = ["pytester"]  # Only here: pytest takes it from no other conftest.
 
@@ -44,10 +49,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _small_collections() -> Iterator[None]:
-    """Many tests collect garbage to see what is left of a run. What was imported until now, torch
-    and its like, is nobody's garbage, and looking at it each time cost minutes."""
-    gc.collect()
+def _small_collections() -> None:
+    """Many tests collect garbage to see what is left of a run. What is there before a file's first
+    test, torch and its like, is nobody's garbage: from now on no collection looks at it."""
+    gc.collect()  # Of what the file before left: all the rest is frozen since then.
     gc.freeze()
-    yield
-    gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_engines() -> Iterator[None]:
+    """A fake engine is a process of its own, and a fork of one that has imported what it needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        popen = {**vars(subprocess), "Popen": fork_server.Popen}
+        patch.setattr(handle, "subprocess", SimpleNamespace(**popen))
+        yield
+    fork_server.close()

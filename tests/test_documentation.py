@@ -115,3 +115,11 @@ def test_the_site_is_built_without_a_broken_link(tmp_path):
     assert built.returncode == 0, built.stderr
     page = (tmp_path / "site" / "reference" / "rollouts" / "index.html").read_text()
     assert "Samples the assistant" in page, "it is made from the docstrings"
+    linked = {
+        (page.parent / link).resolve()
+        for page in (tmp_path / "site").rglob("index.html")
+        for link in re.findall(r'<a [^>]*href="([^":#?]+)[\"#]', page.read_text())
+    }
+    assert tmp_path / "site" / "project" in linked, "the README is a page, too"
+    assert tmp_path / "site" / "examples" / "frozen_lake" in linked
+    assert not [link for link in linked if not link.exists()]

@@ -2,6 +2,24 @@
 
 The names below are the whole public API. They are imported when first used, so that `import
 holdfast` costs milliseconds.
+
+- `records`: The nouns that everything else is made of.
+- `journal`: The data plane: durable, fenced, append-only.
+- `policy`: Token-in token-out clients for inference engines.
+- `embedded`: The embedded engine: any Hugging Face causal LM folder, served on this machine.
+- `engine_api`: The server side of vLLM's HTTP API, shared by the embedded engine and the fake one.
+- `rollout`: How one trajectory is made: the durable context, tools, and processors.
+- `environments`: Environments: adapters from environments that exist to `holdfast.Environment`.
+- `engine`: Running many trajectories: isolation, retry, refill, concurrency, deadlines, scoring,
+  progress.
+- `gateway`: The gateway: black-box agents over HTTP, recorded token by token, resumed by replay.
+- `evaluation`: Evaluations as pytest tests: run anywhere, killed at any moment, resumed by the same
+  command.
+- `cli`: The command line.
+- `testing`: Tools for testing what is built on Holdfast, and Holdfast itself.
+- `prometheus`: Metrics in Prometheus' text format.
+- `clock`: Time as something that can be replaced.
+- `crashpoint`: Places where a test may end the process.
 """
 
 from typing import TYPE_CHECKING

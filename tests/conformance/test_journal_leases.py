@@ -48,6 +48,16 @@ def test_a_stale_lease_writes_nothing_and_its_neighbour_is_unaffected(check: Che
     check(body)
 
 
+def test_a_run_that_is_held_says_until_when(check: Check) -> None:
+    async def body(journal: Journal) -> None:
+        run = await journal.create_run(spec(samples=1), make_tasks("a"))
+        await journal.join(run, someone_else(), lease_seconds=90, share=False)
+        with pytest.raises(RunHeld, match=r"its lease ends in (8\d|90) s"):
+            await journal.join(run, me(), lease_seconds=FOR_EVER, share=False)
+
+    check(body)
+
+
 def test_an_expired_worker_is_taken_over_and_fenced(check: Check) -> None:
     async def body(journal: Journal) -> None:
         run = await journal.create_run(spec(samples=1), make_tasks("a"))

@@ -26,6 +26,7 @@ from support.crash.lab import (
     Lab,
     kill_and_resume,
     kill_everywhere,
+    points,
     read_samples,
     undisturbed,
 )
@@ -33,7 +34,7 @@ from support.crash.lab import (
 QUICK = ("urllib0", "urllib-stream0", "urllib-stream1")
 LIBRARIES = ("openai0", "openai-stream0")
 EVERY_LIBRARY = (*LIBRARIES, "anthropic-stream0", "responses0")
-FAST_POINTS = 7
+FAST_POINTS = points(3, 7)
 FAULTS = (
     Fault(FaultKind.ERROR_500, matching="urllib0/0/1."),
     Fault(FaultKind.RESET_AFTER, matching="urllib-stream0/0/2."),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.crash.lab import Lab, kill_everywhere, kill_in_part, undisturbed
+from support.crash.lab import Lab, kill_everywhere, kill_in_part, points, undisturbed
 from support.crash.worlds_workload import REPLIES
 
 LEVELS = ("snapshot", "replay", "stateless", "restart")
@@ -12,7 +12,7 @@ NAMES = (
     "buyer-0",
     "dialogue-0",
 )
-FAST_POINTS = 10
+FAST_POINTS = points(4, 10)
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,11 @@ from support.crash.lab import (
     kill_and_resume,
     kill_everywhere,
     kill_in_part,
+    points,
     undisturbed,
 )
 
-FAST_POINTS = 14
+FAST_POINTS = points(5, 14)
 
 
 @pytest.fixture(scope="module")

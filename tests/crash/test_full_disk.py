@@ -13,7 +13,7 @@ from support.crash.command import export_samples, finished, holdfast, run_words,
 def small_disk(tmp_path):
     place = tmp_path / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "holdfast-test", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=900k", "holdfast-test", str(place)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a tmpfs needs root")
     yield place

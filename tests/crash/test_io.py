@@ -3,10 +3,10 @@
 import pytest
 
 from holdfast.testing.faulty_journal import DISK_FULL
-from support.crash.lab import Lab, undisturbed, verify
+from support.crash.lab import Lab, points, undisturbed, verify
 
 STOPPED = 5
-FAST_POINTS = 10
+FAST_POINTS = points(4, 10)
 FOR_GOOD = 10**9
 
 

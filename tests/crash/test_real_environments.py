@@ -2,10 +2,10 @@
 
 import pytest
 
-from support.crash.lab import Lab, kill_everywhere, kill_in_part, undisturbed
+from support.crash.lab import Lab, kill_everywhere, kill_in_part, points, undisturbed
 from support.crash.real_workload import REPLIES
 
-FAST_POINTS = 4
+FAST_POINTS = points(2, 4)
 
 
 @pytest.fixture(scope="module")

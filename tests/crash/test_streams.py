@@ -14,9 +14,17 @@ from holdfast.records.history import History
 from holdfast.records.tokens import count
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.crash.command import export_samples, finished, holdfast, let_go, run_words, write_tasks
-from support.crash.lab import FAULTS, Lab, kill_and_resume, kill_in_part, settle, undisturbed
+from support.crash.lab import (
+    FAULTS,
+    Lab,
+    kill_and_resume,
+    kill_in_part,
+    points,
+    settle,
+    undisturbed,
+)
 
-FAST_POINTS = 10
+FAST_POINTS = points(4, 10)
 EVERY = 4
 """Tokens between two drafts."""
 MISBEHAVING = (
@@ -77,7 +85,7 @@ ABORTED = (
     Fault(FaultKind.STREAM_CUT, matching="build"),
     Fault(FaultKind.ABORT, matching="long0/"),
 )
-SEEDED_POINTS = 4
+SEEDED_POINTS = points(2, 4)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.embedded.http import metrics
+from holdfast.embedded.http.metrics import render_metrics
 from holdfast.embedded.model.load import load
 from holdfast.embedded.scheduler.engine import DecodeEngine
 from holdfast.records.errors import UsageError
@@ -163,6 +163,6 @@ def test_counters_stay_exact_however_large_they_are(
 ) -> None:
     monkeypatch.setattr(engine.statistics, "prompt_tokens", tokens)
     monkeypatch.setattr(engine.statistics, "generation_tokens", tokens + 1)
-    lines = metrics.text(engine, served=NAME).splitlines()
+    lines = render_metrics(engine, served=NAME).splitlines()
     assert f'holdfast_prompt_tokens_total{{model_name="{NAME}"}} {tokens}' in lines
     assert f'holdfast_generation_tokens_total{{model_name="{NAME}"}} {tokens + 1}' in lines

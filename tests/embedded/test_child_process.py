@@ -128,3 +128,45 @@ def test_progress_is_written_before_the_address(folder: Path) -> None:
         assert engine.wait(60) == 0
     assert [line.split()[1] for line in lines[:3]] == ["importing", "loading", "proving"]
     assert lines[3].startswith("serving ")
+
+
+COUNTED = """
+import os, signal, threading
+from holdfast.embedded import parent
+
+signals, first, followed = [], threading.Event(), threading.Event()
+read = os.read
+
+
+def count(*_):
+    signals.append(1)
+    first.set()
+
+
+def read_after_first(*arguments):
+    found = read(*arguments)
+    first.wait()
+    return found
+
+
+signal.signal(signal.SIGTERM, count)
+parent.os.read = read_after_first
+parent.time.sleep = lambda _: followed.set() or threading.Event().wait()
+parent.end_with_stdin()
+print("ready", flush=True)
+while not followed.wait(0.05):
+    pass
+print(len(signals))
+"""
+
+
+def test_the_end_of_stdin_is_one_signal() -> None:
+    """A second one could come when the handlers of a clean end are gone already."""
+    with subprocess.Popen(
+        [sys.executable, "-c", COUNTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.stdin.close()
+        assert child.stdout.readline() == "1\n"

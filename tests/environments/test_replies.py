@@ -5,7 +5,7 @@ import pytest
 from holdfast.environments import replies
 from holdfast.records.errors import ToolSaysNo, UsageError
 
-MOVES = replies.ReplyTexts(["left", "right", "up", "down", "turn left", "pick up"])
+MOVES = replies.ActionNames(["left", "right", "up", "down", "turn left", "pick up"])
 
 
 @pytest.mark.parametrize(
@@ -46,23 +46,23 @@ def test_a_reply_without_an_action_is_told_which_there_are(reply):
 
 @pytest.mark.parametrize("reply", ["1", "I take 1.", "Step 12: I choose 1", "(1)", "<action>1"])
 def test_a_number_is_a_word_of_its_own(reply):
-    assert replies.ReplyTexts(["0", "1", "2"]).read(reply) == "1"
+    assert replies.ActionNames(["0", "1", "2"]).read(reply) == "1"
 
 
 @pytest.mark.parametrize("reply", ["-1", "1.5", "0.1", "x1", "10", "+1"])
 def test_part_of_another_number_is_not_a_word(reply):
     with pytest.raises(ToolSaysNo):
-        replies.ReplyTexts(["0", "1", "2"]).read(reply)
+        replies.ActionNames(["0", "1", "2"]).read(reply)
 
 
 @pytest.mark.parametrize("words", [[], [""], ["left", "LEFT"], ["a  b", "a b"]])
 def test_words_that_cannot_be_told_apart_are_refused(words):
     with pytest.raises(UsageError, match="words for actions"):
-        replies.ReplyTexts(words)
+        replies.ActionNames(words)
 
 
 def test_a_long_list_of_actions_is_shown_in_part():
-    possible = replies.ReplyTexts([str(number) for number in range(100)]).possible
+    possible = replies.ActionNames([str(number) for number in range(100)]).possible
     assert possible.endswith("39 and 60 more, up to 99")
 
 
@@ -105,17 +105,17 @@ def test_a_reply_that_is_made_to_be_slow_is_not(reply):
         with pytest.raises(ToolSaysNo):
             read(reply)
     with pytest.raises(ToolSaysNo):
-        replies.numbers(reply, 1, possible="a number")
+        replies.read_numbers(reply, 1, possible="a number")
 
 
 @pytest.mark.parametrize("reply", ["1e999", "1" * 400, "1 2", "many"])
 def test_numbers_are_finite_and_as_many_as_wanted(reply):
     with pytest.raises(ToolSaysNo, match="Wanted: a number"):
-        replies.numbers(reply, 1, possible="a number")
+        replies.read_numbers(reply, 1, possible="a number")
 
 
 def test_a_value_error_of_a_users_function_means_that_it_did_not_understand():
     with pytest.raises(ToolSaysNo, match="not understood: invalid literal"):
-        replies.understood(int, "three")
+        replies.apply_reader(int, "three")
     with pytest.raises(ZeroDivisionError):
-        replies.understood(lambda reply: 1 / 0, "three")
+        replies.apply_reader(lambda reply: 1 / 0, "three")

@@ -265,7 +265,7 @@ def test_a_sibling_is_as_patient_as_its_policy_unless_told_otherwise() -> None:
     async def main() -> list[float]:
         own = EnginePolicy(NOWHERE, "own", patience=17.0)
         inherits, chosen = Clients(), Clients(patience=3.0)
-        found = [one.of((NOWHERE,), "m", own=own).policy.patience for one in (inherits, chosen)]
+        found = [one.get((NOWHERE,), "m", own=own).policy.patience for one in (inherits, chosen)]
         for one in (inherits, chosen, own):
             await one.aclose()
         return found

@@ -1,4 +1,4 @@
-"""`holdfast …`: parses the words and hands over. Each command's module is imported when used."""
+"""`holdfast …`: reads the command line and calls the command."""
 
 import argparse
 import ctypes
@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from holdfast import __version__
 from holdfast.cli.commands.serve import add_serve
@@ -19,6 +20,20 @@ from holdfast.engine.options import API_KEY
 from holdfast.records import redaction
 
 PR_SET_DUMPABLE = 4
+_COMMANDS = {
+    "run": ("run", "run"),
+    "gateway": ("gateway", "gateway"),
+    "runs": ("show", "runs"),
+    "show": ("show", "show"),
+    "export": ("export", "export"),
+    "compare": ("compare", "compare"),
+    "report": ("report", "report"),
+    "journal": ("journal", ""),
+    "policy": ("policy", ""),
+    "serve": ("serve", "serve"),
+}
+"""The module and the function of each command; "": its action names the function. A module is
+imported when its command is used."""
 
 
 def entry() -> None:
@@ -47,45 +62,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _dispatch(args: argparse.Namespace) -> int:
     _arm_crash_points()
-    if args.command == "run":
-        from holdfast.cli.commands.run import run
-
-        return run(args)
-    if args.command == "gateway":
-        from holdfast.cli.commands.gateway import gateway
-
-        return gateway(args)
-    if args.command == "export":
-        from holdfast.cli.commands.export import export
-
-        return export(args)
-    if args.command == "journal":
-        from holdfast.cli.commands.journal import check, ledger
-
-        return check(args) if args.action == "check" else ledger(args)
-    if args.command == "serve":
-        from holdfast.cli.commands.serve import serve
-
-        return serve(args)
-    if args.command == "policy":
-        from holdfast.cli.commands.policy import check as check_policy
-
-        return check_policy(args)
-    return _look(args)
-
-
-def _look(args: argparse.Namespace) -> int:
-    if args.command == "compare":
-        from holdfast.cli.commands.compare import compare
-
-        return compare(args)
-    if args.command == "report":
-        from holdfast.cli.commands.report import report
-
-        return report(args)
-    from holdfast.cli.commands import show
-
-    return show.runs(args) if args.command == "runs" else show.show(args)
+    module, function = _COMMANDS[args.command]
+    command = getattr(import_module(f"holdfast.cli.commands.{module}"), function or args.action)
+    code: int = command(args)
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

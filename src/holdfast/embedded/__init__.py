@@ -4,6 +4,17 @@
 and `EmbeddedEngine` runs that in a child process. Each is imported when it is first used: torch and
 transformers (the extra `local`) with `DecodeEngine` and `load`, not before. `Engine` and `Settings`
 are the older names of `DecodeEngine` and `ServeSettings`.
+
+- `child_process`: The embedded engine as a child process.
+- `arguments`: The words of `holdfast serve`.
+- `serving`: The process of `holdfast serve`: takes its port, loads, listens, says where, and ends
+  cleanly.
+- `http`: The engine's HTTP interface, in vLLM's shape.
+- `scheduler`: Which sequences are decoded next, and how their tokens are drawn.
+- `model`: The model: loading it, its passes, and the proof that batches change nothing.
+- `parent`: A process that ends with whoever started it: with the other end of the pipe on its
+  stdin.
+- `extra`: The extra `local`: torch and transformers, which only this package uses, when it runs.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The words of `holdfast serve`."""
+"""The command line of `holdfast serve`."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ STARTING = "starting: "
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
-    """What `holdfast serve` was told."""
+    """The options of `holdfast serve`."""
 
     model: Path | None = None
     host: str = "127.0.0.1"
@@ -51,13 +51,17 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="the folder: config.json, safetensors, tokenizer (a tiny model of ours)",
     )
     parser.add_argument("--host", default=_DEFAULTS.host, metavar="ADDRESS", help="%(default)s")
-    _whole(parser, "--port", 0, _MAX_PORT, _DEFAULTS.port, "0 takes a free one (%(default)s)")
+    _add_integer(parser, "--port", 0, _MAX_PORT, _DEFAULTS.port, "0 takes a free one (%(default)s)")
     parser.add_argument(
         "--served-model-name", metavar="NAME", help="what clients call it (the folder's name)"
     )
-    _whole(parser, "--max-batch", 1, _MAX_BATCH, _DEFAULTS.max_batch, "at once (%(default)s)")
-    _whole(parser, "--max-waiting", 1, 1 << 20, _DEFAULTS.max_waiting, "more get 503 (%(default)s)")
-    _whole(parser, "--max-model-len", 2, 1 << 30, None, "prompt + completion (as the model says)")
+    _add_integer(parser, "--max-batch", 1, _MAX_BATCH, _DEFAULTS.max_batch, "at once (%(default)s)")
+    _add_integer(
+        parser, "--max-waiting", 1, 1 << 20, _DEFAULTS.max_waiting, "more get 503 (%(default)s)"
+    )
+    _add_integer(
+        parser, "--max-model-len", 2, 1 << 30, None, "prompt + completion (as the model says)"
+    )
     parser.add_argument(
         "--version",
         dest="weight_version",
@@ -65,7 +69,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="V",
         help="the version of the weights in the folder (%(default)s)",
     )
-    _whole(parser, "--threads", 1, _MAX_THREADS, _DEFAULTS.threads, "of torch (%(default)s)")
+    _add_integer(parser, "--threads", 1, _MAX_THREADS, _DEFAULTS.threads, "of torch (%(default)s)")
     parser.add_argument(
         "--until-stdin-closes",
         action="store_true",
@@ -103,12 +107,12 @@ def settings(args: argparse.Namespace) -> ServeSettings:
         threads=args.threads,
         until_stdin_closes=args.until_stdin_closes,
         progress=args.progress,
-        api_key=_key(args.api_key_env),
+        api_key=_read_key(args.api_key_env),
         log_requests=args.log_requests,
     )
 
 
-def _whole(
+def _add_integer(
     parser: argparse.ArgumentParser,
     name: str,
     least: int,
@@ -125,7 +129,7 @@ def _whole(
     parser.add_argument(name, type=number, default=default, metavar="N", help=meaning)
 
 
-def _key(variable: str) -> str | None:
+def _read_key(variable: str) -> str | None:
     if not variable:
         return None
     if not (key := os.environ.get(variable)):

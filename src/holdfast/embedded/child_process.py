@@ -1,10 +1,10 @@
 """The embedded engine as a child process.
 
-It listens on a free port of 127.0.0.1 and ends with whoever started it, however that one ends: it
-holds the other end of a pipe that closes with its parent.
+It listens on a free port of 127.0.0.1 and ends with its parent, however that ends: it holds the
+other end of a pipe that closes with it.
 
-Starting takes as long as it takes: a large model on a busy machine, minutes. It is given up when it
-neither computes nor reads for a while, or after a limit that was asked for.
+A start may take minutes: a large model on a busy machine. It is given up when the child neither
+computes nor reads for a while, or after a limit that the caller has set.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from holdfast.embedded.arguments import STARTING
 from holdfast.records.errors import HoldfastError, UsageError
 
 IDLE_SECONDS = 120.0
-"""For which a child may neither compute nor read before it is ready."""
+"""For how long a child may neither compute nor read before it is ready."""
 REPORT_SECONDS = 15.0
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _STOP_SECONDS = 70.0
-_TAIL = 2000
+_TAIL_BYTES = 2000
 
 
 class EngineDidNotStart(HoldfastError):
@@ -46,16 +46,16 @@ class EmbeddedEngine:
         idle_within: float = IDLE_SECONDS,
         report: Callable[[str], None] | None = None,
     ):
-        """`ready_within`: seconds that a start may take in all; None: as long as it gets on.
-        `idle_within`: seconds for which it may do nothing. `report` is told, in the thread that
-        starts it, what a start that takes long is doing."""
+        """`ready_within`: seconds that a start may take in all; None: as long as it makes progress.
+        `idle_within`: seconds for which it may do nothing. `report` is called, in the thread that
+        starts it, with the stage of a start that takes long."""
         self._folder = model
         self._log = log
         self._options = options
         self._ready_within = ready_within
         self._idle_within = idle_within
         self._report = report
-        self._is_wanted = True
+        self._starting = True
         self._child: subprocess.Popen[bytes] | None = None
         self._port = 0
         self.url = ""
@@ -73,10 +73,10 @@ class EmbeddedEngine:
         return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
-        """Returns when it takes requests. Raises `UsageError` for what it refuses to serve, and
+        """Returns when it takes requests. Raises `UsageError` for what it cannot serve, and
         `EngineDidNotStart`."""
         assert self._child is None, "started once"
-        with self._opened_log() as log:
+        with self._open_log() as log:
             self._child = subprocess.Popen(  # noqa: S603  # our own module, our own arguments
                 self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
             )
@@ -84,23 +84,23 @@ class EmbeddedEngine:
             line = self._first_line(Start(self._child))
             _, self.model, _, self.url = line.split(" ")
         except ValueError as error:
-            code = self._ended()
-            refused = UsageError if code == 2 else EngineDidNotStart
-            raise refused(f"the embedded engine did not start: {self._tail()}") from error
+            code = self._end()
+            kind = UsageError if code == 2 else EngineDidNotStart
+            raise kind(f"the embedded engine did not start: {self._tail()}") from error
         except BaseException:
-            self._ended()
+            self._end()
             raise
 
     async def start_in_thread(self) -> None:
         """`start`, or `restart` where it has ended. Cancelled, it ends the child at once."""
-        self._is_wanted = True
+        self._starting = True
         start = self.start if self._child is None else self.restart
-        # No task: whoever cancels all of them would not wait for the thread.
+        # No task: code that cancels all tasks would not wait for the thread.
         starting = asyncio.get_running_loop().run_in_executor(None, start)
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            self._is_wanted = False
+            self._starting = False
             await asyncio.wait({starting})
             _ = starting.cancelled() or starting.exception()
             raise
@@ -132,7 +132,7 @@ class EmbeddedEngine:
     def restart(self) -> None:
         """Starts it again at the same address, after it ended."""
         assert self._child is not None, "not started"
-        self._ended()
+        self._end()
         self._port = int(self.url.rpartition(":")[2])
         self._child = None
         self.start()
@@ -140,7 +140,7 @@ class EmbeddedEngine:
     def stop(self) -> int:
         """Ends it and waits; its exit status. Does nothing a second time."""
         assert self._child is not None, "not started"
-        return self._ended()
+        return self._end()
 
     def __enter__(self) -> "EmbeddedEngine":
         self.start()
@@ -156,7 +156,7 @@ class EmbeddedEngine:
             command += ["--model", str(self._folder)]
         return [*command, *self._options]
 
-    def _opened_log(self) -> IO[bytes]:
+    def _open_log(self) -> IO[bytes]:
         if self._log is None:
             handle, name = tempfile.mkstemp(prefix="holdfast-serve-", suffix=".log")
             self._log = Path(name)
@@ -164,10 +164,10 @@ class EmbeddedEngine:
         return self._log.open("ab")
 
     def _first_line(self, start: "Start") -> str:
-        """What it says when it is ready; "" when it ended instead."""
+        """Its line when it is ready; "" when it ended instead."""
         reported = start.seconds
-        while (line := start.next_line(_LOOK_SECONDS)) is None:
-            if not self._is_wanted:
+        while (line := start.next_line(_POLL_SECONDS)) is None:
+            if not self._starting:
                 raise EngineDidNotStart("the start of the embedded engine was given up")
             self._check_limits(start)
             if self._report is not None and start.seconds - reported >= REPORT_SECONDS:
@@ -188,7 +188,7 @@ class EmbeddedEngine:
             f"where it stops, and name it with --policy http://127.0.0.1:8000. {self._tail()}"
         )
 
-    def _ended(self) -> int:
+    def _end(self) -> int:
         child = self._child
         assert child is not None
         assert child.stdin is not None
@@ -205,7 +205,7 @@ class EmbeddedEngine:
     def _tail(self) -> str:
         if self._log is None or not self._log.exists():
             return "(it has no log)"
-        text = self._log.read_bytes()[-_TAIL:].decode("utf-8", "replace").strip()
+        text = self._log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
         return text or f"(its log {self._log} is empty)"
 
 
@@ -219,7 +219,7 @@ class Start:
         self._since = self._active = time.monotonic()
         self._work = 0
         self.stage = "beginning to start"
-        """What it says that it is doing."""
+        """As it reports it."""
 
     @property
     def seconds(self) -> float:
@@ -232,7 +232,7 @@ class Start:
         return time.monotonic() - self._active
 
     def next_line(self, seconds: float) -> str | None:
-        """That it is ready, "" when it ended; None if neither happened in so many seconds."""
+        """The line that it is ready, "" when it ended; None if neither happened in time."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._out, selectors.EVENT_READ)
             if not selector.select(seconds):
@@ -249,8 +249,8 @@ class Start:
 
 
 def _work_of(pid: int) -> int:
-    """A number that grows while a process computes or reads. Where there is none, time does: then
-    nobody can tell, and only a limit in all ends a start."""
+    """A number that grows while a process computes or reads. On a system without one it is the
+    time: then only `ready_within` ends a start."""
     try:
         times = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
         read = Path(f"/proc/{pid}/io").read_text().split()[1]

@@ -1,4 +1,4 @@
-"""A process that ends with whoever started it: with the other end of the pipe on its stdin.
+"""A process that ends with its parent: with the other end of the pipe on its stdin.
 
 While a model is loaded, a library may keep the interpreter's lock for a minute, and no thread or
 handler of Python runs. So until the process serves, it is the kernel that ends it: the pipe's end
@@ -26,26 +26,30 @@ def end_at_once() -> None:
 
 
 def end_with_stdin() -> None:
-    """From here on, the end of stdin is a SIGTERM; nobody writes to it."""
-    threading.Thread(target=_follow, name="holdfast-stdin", daemon=True).start()
-    _signal_from_kernel()
+    """From here on, the end of stdin is one SIGTERM; nobody writes to it."""
+    # A second signal, after the handlers of the first are gone, would kill a clean exit.
+    signalled = _signal_from_kernel()
+    follow = threading.Thread(target=_follow, args=[signalled], name="holdfast-stdin", daemon=True)
+    follow.start()
 
 
-def _signal_from_kernel() -> None:
+def _signal_from_kernel() -> bool:
     if not hasattr(fcntl, "F_SETSIG") or not stat.S_ISFIFO(os.fstat(0).st_mode):
-        return  # Only Linux has it, and only a pipe ends: the thread is all there is.
+        return False  # Only Linux has it, and only a pipe ends: the thread is all there is.
     fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGTERM)
     fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(0, 0)
-    if poll.poll(0):  # It had ended before there was anyone to be told.
+    if poll.poll(0):  # It had ended before the signal was set up.
         os.kill(os.getpid(), signal.SIGTERM)
+    return True
 
 
-def _follow() -> None:
+def _follow(signalled: bool) -> None:
     while os.read(0, 4096):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    if not signalled:
+        os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_STOP_SECONDS)
     os._exit(0)

@@ -1,7 +1,7 @@
-"""The process of `holdfast serve`: takes its port, loads, listens, says where, and ends cleanly.
+"""The process of `holdfast serve`: binds its port, loads, listens, prints its URL, ends cleanly.
 
-Loading takes long, and whoever connects meanwhile is refused and not left waiting: the port is
-taken before, and listened at after it.
+Loading takes long; a client that connects meanwhile is rejected and not left waiting: the port is
+bound before, and listened at afterwards.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ _BACKLOG = 4096
 
 def serve(settings: ServeSettings) -> int:
     """Serves until SIGTERM, SIGINT or the end of stdin. Raises `UsageError` before it listens."""
-    _refuse_open_door(settings)
+    _check_key_needed(settings)
     extra.require()
     path = _path(settings)
-    with _bound(settings) as sock:
+    with _bind(settings) as sock:
         return _serve(settings, path, sock)
 
 
@@ -38,7 +38,7 @@ def _serve(settings: ServeSettings, path: Path, sock: socket.socket) -> int:
     parent.end_at_once()
     if settings.until_stdin_closes:
         parent.end_with_stdin()
-    stage = partial(_progress, settings)
+    stage = partial(_report_stage, settings)
     stage("importing torch and transformers")
     import torch
 
@@ -46,7 +46,7 @@ def _serve(settings: ServeSettings, path: Path, sock: socket.socket) -> int:
     from holdfast.embedded.scheduler.engine import DecodeEngine
 
     torch.set_num_threads(settings.threads)
-    _quiet()
+    _silence_progress_bars()
     stage(f"loading {path}")
     model = load.load(path, max_length=settings.max_length)
     stage("proving that requests do not change each other's results")
@@ -89,10 +89,10 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
     try:
         try:
             await web.SockSite(runner, sock, backlog=_BACKLOG).start()
-        except OSError as error:  # Another one took the same port, and came to listen first.
-            raise _taken(settings, error) from error
+        except OSError as error:  # Another process bound the same port, and listened first.
+            raise _port_error(settings, error) from error
         host, port = runner.addresses[0][:2]
-        print(f"serving {name} at http://{_bracketed(host)}:{port}", flush=True)  # noqa: T201
+        print(f"serving {name} at http://{_bracket(host)}:{port}", flush=True)  # noqa: T201
         await stop.wait()
         # First the engine, so that requests in flight are answered with what they have.
         await asyncio.to_thread(engine.close)
@@ -100,46 +100,46 @@ async def _listen(engine: Any, settings: ServeSettings, *, sock: socket.socket, 
         await runner.cleanup()
 
 
-def _progress(settings: ServeSettings, doing: str) -> None:
-    """What is done until it serves: for who started it, and for who looks at a terminal."""
+def _report_stage(settings: ServeSettings, stage: str) -> None:
+    """To the parent, or to a terminal."""
     if settings.progress:
-        print(f"{STARTING}{doing}", flush=True)  # noqa: T201
+        print(f"{STARTING}{stage}", flush=True)  # noqa: T201
     elif sys.stderr.isatty():
-        _note(doing)
+        _note(stage)
 
 
-def _note(said: str) -> None:
-    print(f"holdfast: {said}", file=sys.stderr, flush=True)  # noqa: T201
+def _note(text: str) -> None:
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _log_request(request_id: str) -> None:
-    # Ids are the client's words: on one line, whatever they hold.
+    # Ids are the client's text: on one line, whatever they hold.
     print(f"request {request_id!r}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _bound(settings: ServeSettings) -> socket.socket:
+def _bind(settings: ServeSettings) -> socket.socket:
     """A socket that has its port, and does not listen yet."""
     sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     try:
-        # One that was killed a moment ago still has connections that end.
+        # A server that was killed a moment ago still has connections that end.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sock.family is socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((settings.host, settings.port))
     except OSError as error:
         sock.close()
-        raise _taken(settings, error) from error
+        raise _port_error(settings, error) from error
     return sock
 
 
-def _taken(settings: ServeSettings, error: OSError) -> UsageError:
+def _port_error(settings: ServeSettings, error: OSError) -> UsageError:
     return UsageError(
         f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); --port 0 takes a "
         "free one"
     )
 
 
-def _refuse_open_door(settings: ServeSettings) -> None:
+def _check_key_needed(settings: ServeSettings) -> None:
     if settings.api_key is None and not _is_loopback(settings.host):
         raise UsageError(
             f"--host {settings.host} can be reached from other machines: name the environment "
@@ -154,7 +154,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _bracketed(host: str) -> str:
+def _bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
@@ -167,7 +167,7 @@ def _path(settings: ServeSettings) -> Path:
     return path.resolve()
 
 
-def _quiet() -> None:
+def _silence_progress_bars() -> None:
     """No progress bars: stderr is a log."""
     from transformers.utils import logging
 

@@ -173,7 +173,7 @@ def _environments_reward(session: Session) -> Reward:
     """The reward of a rollout that names none, if it was in an environment that gives any: the sum
     of its steps'. A policy that did nothing there earned 0, which is no escape."""
     earned = session.history.step_rewards
-    earns = any(earns_rewards(one.environment) for one in session.episodes)
+    earns = any(earns_rewards(episode.environment) for episode in session.episodes)
     return math.fsum(earned) if earned or earns else None
 
 

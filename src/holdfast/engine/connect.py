@@ -103,7 +103,9 @@ async def check_engine(policy: "EnginePolicy", *, dialect: str | None) -> None:
 
     await policy.check()
     if dialect is not None:
-        await check_spoken([one for one in policy.endpoints if one.introduce is None])
+        await check_spoken(
+            [endpoint for endpoint in policy.endpoints if endpoint.introduce is None]
+        )
 
 
 def choose_model(models: Sequence[str], served: Sequence[str], *, where: str, remedy: str) -> str:
@@ -123,18 +125,18 @@ async def _find_model(address: EngineAddress, urls: Sequence[str], models: Seque
     from holdfast.policy.client.discovery import served_models
     from holdfast.policy.client.replicas import EnginePolicy
 
-    asking = EnginePolicy(urls, "", api_key=address.api_key)
+    probe = EnginePolicy(urls, "", api_key=address.api_key)
     try:
         found = await asyncio.gather(
-            *(served_models(endpoint) for endpoint in asking.endpoints), return_exceptions=True
+            *(served_models(endpoint) for endpoint in probe.endpoints), return_exceptions=True
         )
     finally:
-        await asking.aclose()
+        await probe.aclose()
     answers = [answer for answer in found if not isinstance(answer, BaseException)]
     if not answers:
         assert isinstance(found[0], BaseException), "none of them answered"
         raise found[0]
-    name = asking.endpoints[0].name
+    name = probe.endpoints[0].name
     where = f"{name} ({address.source})" if address.source else name
     served = [model.id for model in answers[0]]
     return choose_model(models, served, where=where, remedy=address.remedy)

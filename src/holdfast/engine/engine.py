@@ -231,7 +231,7 @@ class Engine:
             await self._slots.acquire()
             try:
                 await self._policy.ready()
-                found = await self._next(worker) or await self._from_others(worker)
+                found = await self._next(worker) or await self._wait_for_work(worker)
             except FATAL as error:
                 self.stop.fail(error)
                 return
@@ -258,7 +258,7 @@ class Engine:
         settings = self._settings
         return self._slots.free + 1 if settings.join else settings.concurrency
 
-    async def _from_others(self, worker: Worker) -> tuple[_Group, Lease] | None:
+    async def _wait_for_work(self, worker: Worker) -> tuple[_Group, Lease] | None:
         """What is admitted later; for a worker that shares the run, also what another one gives
         back, or dies holding.
 
@@ -305,7 +305,7 @@ class Engine:
             self._progress.stopped()
         except asyncio.CancelledError:
             self._progress.stopped()
-            if not self._cancels:  # Or it would be missing, and nobody told.
+            if not self._cancels:  # Or it would be missing without a message.
                 self.stop.fail(
                     TrajectoryCancelled(f"code in this process cancelled the task of {lease.key}")
                 )
@@ -332,8 +332,8 @@ class Engine:
             await self._scoring.settle([member] if member.history.status.is_outcome else [])
             return self._note([member])
         if group.waiting == 0:
-            valid = [one for one in group.members if one.history.status.is_outcome]
-            await self._scoring.settle(valid, await self._company(group) if valid else ())
+            valid = [member for member in group.members if member.history.status.is_outcome]
+            await self._scoring.settle(valid, await self._settled_members(group) if valid else ())
             self._note(group.members)
         return None
 
@@ -350,7 +350,7 @@ class Engine:
             for member in members:
                 self._on_settled(member.lease.key, member.history)
 
-    async def _company(self, group: _Group) -> list[TrajectoryView]:
+    async def _settled_members(self, group: _Group) -> list[TrajectoryView]:
         """Members that were settled before: a relative score without them would be another."""
         return [
             TrajectoryView(row.key, group.claim.task, History(await self._journal.history(row.id)))

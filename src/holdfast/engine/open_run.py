@@ -1,7 +1,7 @@
 """Opening a run: new, resumed, or refused because it is not the same run any more.
 
-A change is told, and recorded, in words: which tasks came and went, not which digest became which.
-Nothing is changed while a live worker goes by what is recorded.
+A change is reported, and recorded, by its contents: which tasks were added and removed, not which
+digest became which. Nothing is changed while a live worker works by what is recorded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,21 +14,21 @@ from holdfast.records.group import GroupPolicy, Shortfall
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.task import Task, content_digest
 
-NAMED = 3
+MAX_NAMED = 3
 LEASE_SECONDS = 30.0
 
 
 class RunChanged(UsageError):
     """The run is recorded with other tasks, settings or code.
 
-    `refused` says why these changes would not be accepted either; "" if they would.
+    `objections` say why these changes would not be accepted either; "" if they would.
     """
 
-    def __init__(self, name: str, differences: Sequence[str], *, refused: str = ""):
+    def __init__(self, name: str, differences: Sequence[str], *, objections: str = ""):
         listed = "\n".join(f"  {line}" for line in differences)
         advice = (
-            f"this run cannot go on so, with --accept-changes neither: {refused}"
-            if refused
+            f"this run cannot go on so, with --accept-changes neither: {objections}"
+            if objections
             else "use --new to start another run, or --accept-changes to go on with this one "
             "(from Python: another name, or accept_changes=True)"
         )
@@ -53,21 +53,21 @@ async def open_run(
     differences = run.spec.differences(spec)
     if not differences:
         return run
-    told = await in_words(journal, run, tasks, differences)
-    refused = await _refused(journal, run, spec, tasks=tasks)
-    if refused or not accept_changes:
-        raise RunChanged(spec.name, told, refused=refused)
+    described = await describe_differences(journal, run, tasks, differences)
+    objections = await _find_objections(journal, run, spec, tasks=tasks)
+    if objections or not accept_changes:
+        raise RunChanged(spec.name, described, objections=objections)
     if spec.group != run.spec.group:
         _check(spec.group)
     worker = await journal.join(run, this_process(), lease_seconds=LEASE_SECONDS, share=False)
     try:
-        return await journal.amend_run(run, spec, tasks, differences=told)
+        return await journal.amend_run(run, spec, tasks, differences=described)
     finally:
         await journal.leave(worker)
 
 
 def _check(group: GroupPolicy) -> None:
-    """Not a run that is recorded so: it goes on as it began."""
+    """Of a new policy only: a run that is recorded so goes on as it began."""
     if group.shortfall is Shortfall.DROP and group.at_least > 1:
         raise UsageError(
             f"group shortfall drop keeps whole groups only, so that at least {group.at_least} is "
@@ -76,31 +76,36 @@ def _check(group: GroupPolicy) -> None:
         )
 
 
-async def _refused(journal: Journal, run: Run, spec: RunSpec, *, tasks: Sequence[Task]) -> str:
+async def _find_objections(
+    journal: Journal, run: Run, spec: RunSpec, *, tasks: Sequence[Task]
+) -> str:
     """Why the changes cannot be accepted, and what to do instead; "" if they can."""
     reasons = []
     if spec.samples < run.spec.samples:
         reasons.append(
             f"the samples of run {spec.name!r} can grow, not shrink: {run.spec.samples} or more"
         )
-    if changed := await _rewritten(journal, run, tasks):
+    if changed := await _find_rewritten(journal, run, tasks):
         has, it = ("has", "it another id") if len(changed) == 1 else ("have", "them other ids")
-        asks = "asks" if len(changed) == 1 else "ask"
+        verb = "asks" if len(changed) == 1 else "ask"
         reasons.append(
-            f"{many(len(changed), 'task')} {has} been worked on and now {asks} something else "
-            f"({_listed(changed)}): give {it}"
+            f"{many(len(changed), 'task')} {has} been worked on and now {verb} something else "
+            f"({_list_ids(changed)}): give {it}"
         )
     if not reasons:
         return ""
     return f"{'; '.join(reasons)}, or use --new to start another run (from Python: another name)"
 
 
-async def _rewritten(journal: Journal, run: Run, tasks: Sequence[Task]) -> list[str]:
-    """Records refer to the task's messages: under another text they would tell what never was."""
-    begun = {row.key.task for row in await journal.trajectories(run) if row.records}
+async def _find_rewritten(journal: Journal, run: Run, tasks: Sequence[Task]) -> list[str]:
+    """Tasks that were worked on and have another content now. Records refer to a task's messages:
+    with other messages, they would be wrong."""
+    started = {row.key.task for row in await journal.trajectories(run) if row.records}
     recorded = {task.id: content_digest(task) for task in await journal.tasks(run)}
     return [
-        task.id for task in tasks if task.id in begun and recorded[task.id] != content_digest(task)
+        task.id
+        for task in tasks
+        if task.id in started and recorded[task.id] != content_digest(task)
     ]
 
 
@@ -113,35 +118,42 @@ async def free_name(journal: Journal, name: str) -> str:
     return candidate
 
 
-async def in_words(
+async def describe_differences(
     journal: Journal, run: Run, tasks: Sequence[Task], differences: Sequence[str]
 ) -> list[str]:
     """The differences of two specs, with their tasks named instead of their digests."""
-    resting = {row.ordinal for row in await journal.trajectories(run) if row.resting}
+    inactive = {row.ordinal for row in await journal.trajectories(run) if row.resting}
     listed = enumerate(await journal.tasks(run))
-    recorded = [task for ordinal, task in listed if ordinal not in resting]
-    told = _compared(recorded, tasks)
-    return [told if line.startswith("tasks:") else line for line in differences]
+    recorded = [task for ordinal, task in listed if ordinal not in inactive]
+    tasks_line = _compare_tasks(recorded, tasks)
+    return [tasks_line if line.startswith("tasks:") else line for line in differences]
 
 
-def _compared(recorded: Iterable[Task], now: Iterable[Task]) -> str:
+def _compare_tasks(recorded: Iterable[Task], now: Iterable[Task]) -> str:
     before = {task.id: content_digest(task) for task in recorded}
     after = {task.id: content_digest(task) for task in now}
-    parts = {
-        "added": [one for one in after if one not in before],
-        "removed": [one for one in before if one not in after],
-        "changed": [one for one in after if one in before and after[one] != before[one]],
+    changes = {
+        "added": [task_id for task_id in after if task_id not in before],
+        "removed": [task_id for task_id in before if task_id not in after],
+        "changed": [
+            task_id for task_id in after if task_id in before and after[task_id] != before[task_id]
+        ],
     }
-    told = [f"{len(ids)} {what} ({_listed(ids)})" for what, ids in parts.items() if ids]
-    return f"tasks: {', '.join(told) or 'in another order'}"
+    listed = [f"{len(ids)} {what} ({_list_ids(ids)})" for what, ids in changes.items() if ids]
+    return f"tasks: {', '.join(listed) or 'in another order'}"
 
 
-def _listed(ids: Sequence[str]) -> str:
-    return ", ".join([*(_shown(one) for one in ids[:NAMED]), *(["…"] if len(ids) > NAMED else [])])
+def _list_ids(ids: Sequence[str]) -> str:
+    return ", ".join(
+        [
+            *(_on_one_line(task_id) for task_id in ids[:MAX_NAMED]),
+            *(["…"] if len(ids) > MAX_NAMED else []),
+        ]
+    )
 
 
-def _shown(name: str) -> str:
+def _on_one_line(name: str) -> str:
     """An id on one line, whatever it holds."""
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in name
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in name
     )

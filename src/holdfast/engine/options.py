@@ -123,16 +123,19 @@ class Option(NamedTuple):
 
     def keywords(self, **changes: Any) -> dict[str, Any]:
         """The arguments of argparse's `add_argument`; pytest's `addoption` has the same."""
-        shown = f"{self.default:g}" if isinstance(self.default, float) else self.default
+        default = f"{self.default:g}" if isinstance(self.default, float) else self.default
         found = {
-            "help": self.help.format(shown),
+            "help": self.help.format(default),
             "type": self.kind,
             "default": self.default,
             "metavar": self.metavar,
             "choices": self.choices,
             "action": self.action,
         } | changes
-        return {name: value for name, value in found.items() if value is not None}
+        # A switch without a default would be False: no value, which may be the default, is None.
+        return {
+            name: value for name, value in found.items() if value is not None or name == "default"
+        }
 
 
 class Adds(Protocol):

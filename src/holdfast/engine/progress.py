@@ -87,7 +87,7 @@ class Progress:
 
 
 class WatchedProgress(Progress):
-    """That of a run which other processes work on, as the journal lists it: it tells nothing of
+    """The progress of a run that other processes work on, from the journal's list, which has no
     retries and tokens."""
 
     def seen(self, rows: Sequence[TrajectoryRow]) -> None:

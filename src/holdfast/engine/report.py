@@ -1,6 +1,6 @@
 """The end-of-run report: what happened, why, and what it did to the data.
 
-Built from the journal, so that it tells the same story however many processes the run took.
+Built from the journal: it is the same however many processes the run took.
 Failures are grouped by their root, each with one full traceback. The bias counters say how the
 rewards of disturbed trajectories compare with those of clean ones: a bias is seen, not guessed.
 """
@@ -56,7 +56,7 @@ class RootCause(Struct):
 
 
 class RunReport(Struct):
-    """What became of a run, by what its journal holds: the same, whoever asks."""
+    """The results of a run, from its journal."""
 
     run: str
     trajectories: int = 0
@@ -72,7 +72,7 @@ class RunReport(Struct):
     seams: int = 0
     """Replies that went on from their last durable token."""
     interrupted_calls: int = 0
-    """Tool calls of which the model was told that they were interrupted."""
+    """Tool calls that were reported to the model as interrupted."""
     worlds_changed: int = 0
     """How often an environment came back other than it was."""
     closes_failed: int = 0
@@ -119,7 +119,7 @@ async def build(journal: Journal, run: Run) -> RunReport:
             _add(report, causes, str(row.key), history)
     report.trajectories = by_status.total()
     report.by_status = {status.name: by_status[status] for status in sorted(by_status)}
-    report.causes = sorted(causes.values(), key=lambda one: (-one.permanent, -one.failures))
+    report.causes = sorted(causes.values(), key=lambda cause: (-cause.permanent, -cause.failures))
     _count_groups(report, run, statuses, open_groups)
     return report
 
@@ -136,7 +136,7 @@ def _add(
     report.prefix_breaks += history.prefix_breaks
     report.seams += history.seams
     report.interrupted_calls += history.interrupted_calls
-    report.worlds_changed += sum(one.reason == CAME_BACK_DIFFERENT for one in history.forks)
+    report.worlds_changed += sum(fork.reason == CAME_BACK_DIFFERENT for fork in history.forks)
     report.closes_failed += len(history.close_failures)
     report.refused_calls += len(history.refusals)
     report.unanswered_calls += len(history.unanswered_calls)
@@ -162,7 +162,7 @@ def _add(
 
 def _is_disturbed(history: History) -> bool:
     """Whether something that the policy did not do may have shaped it."""
-    changed = any(one.reason == CAME_BACK_DIFFERENT for one in history.forks)
+    changed = any(fork.reason == CAME_BACK_DIFFERENT for fork in history.forks)
     unsettled = history.interrupted_calls or history.unanswered_calls
     return bool(history.failures or unsettled or changed)
 
@@ -203,8 +203,10 @@ def _count_groups(
 def as_text(report: RunReport) -> str:
     """The report for people."""
     # What is recorded as running may have nobody who runs it any more.
-    words = {Status.RUNNING.name: "unfinished"}
-    counts = ", ".join(f"{total} {words.get(one, one)}" for one, total in report.by_status.items())
+    names = {Status.RUNNING.name: "unfinished"}
+    counts = ", ".join(
+        f"{total} {names.get(status, status)}" for status, total in report.by_status.items()
+    )
     lines = [
         f"run {report.run}: {many(report.trajectories, 'trajectory')}: {counts}",
         (
@@ -226,8 +228,8 @@ def as_text(report: RunReport) -> str:
         (report.refused_calls, "agent call", " refused"),
         (report.unanswered_calls, "agent call", " never answered"),
     ]
-    if told := [f"{many(total, what)}{how}" for total, what, how in disturbances if total]:
-        lines.append(f"  {', '.join(told)}")
+    if parts := [f"{many(total, what)}{how}" for total, what, how in disturbances if total]:
+        lines.append(f"  {', '.join(parts)}")
     if report.truncations:
         reasons = ", ".join(f"{total} {reason}" for reason, total in report.truncations.items())
         lines.append(f"  truncated: {reasons}")
@@ -257,12 +259,12 @@ def _rewards(report: RunReport) -> list[str]:
     clean, disturbed = report.clean, report.disturbed
     if clean.mean is None and disturbed.mean is None:
         return []
-    told = [
+    parts = [
         f"{name} {rewards.mean:.4f} (n={rewards.count})"
         for name, rewards in (("clean", clean), ("disturbed", disturbed))
         if rewards.mean is not None
     ]
-    return [f"  mean reward: {', '.join(told)}"]
+    return [f"  mean reward: {', '.join(parts)}"]
 
 
 def _further(causes: list[RootCause], run: str) -> str:
@@ -276,7 +278,7 @@ def _further(causes: list[RootCause], run: str) -> str:
 
 def _cause(cause: RootCause) -> list[str]:
     # A name of a data set's: on one line, whatever is in it.
-    name = "".join(one if one.isprintable() else repr(one)[1:-1] for one in cause.example)
+    name = "".join(char if char.isprintable() else repr(char)[1:-1] for char in cause.example)
     permanent = f"{cause.permanent or 'none'} for good; for instance in {name}"
     lines = cause.traceback.rstrip().splitlines()
     return [

@@ -1,9 +1,9 @@
-"""OpenEnvEnvironment: an environment behind an OpenEnv server, through its own client.
+"""OpenEnvEnvironment: an environment behind an OpenEnv server, through OpenEnv's own client.
 
-Each episode is one session: a websocket that begins with `reset`. When it is lost, or a call stays
-without an answer, the session is gone, and nothing more is asked of it: the environment broke, and
-its recovery level says how another session gets there. Never reconnects within an episode, since
-the server would begin another one.
+Each episode is one session: a websocket that begins with `reset`. If the connection is lost, or a
+call gets no response, the session is over: the environment is broken, and its recovery level says
+how a new session gets to the same state. There is no reconnect within an episode, since the server
+would begin a new one.
 """
 
 import asyncio
@@ -34,14 +34,15 @@ except ImportError as missing:
     ) from missing
 
 DEFAULT_PATIENCE = 60.0
-_POLL = 0.1, 2.0
-"""Seconds between two looks at a server that is not there or full: at first, and at most."""
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.1, 2.0
+"""Between two tries to reach a server that is down or full."""
 _FULL = "(code: CAPACITY_REACHED)"
-_REFUSED = "(code: VALIDATION_ERROR)"
+_INVALID_ACTION = "(code: VALIDATION_ERROR)"
 
 
 def as_json(observation: object) -> str:
-    """An observation, typed or not, as one line of JSON; what is no news to a policy left out."""
+    """An observation as one line of JSON, without `done`, `reward` and `metadata`. (The name of
+    this function is in the recorded identity of environments.)"""
     dump = getattr(observation, "model_dump", None)
     if callable(dump):
         observation = dump(mode="json", exclude={"done", "reward", "metadata"})
@@ -49,17 +50,17 @@ def as_json(observation: object) -> str:
 
 
 class OpenEnvEnvironment(Environment):
-    """`client` is a class of OpenEnv clients, or a function that makes one from `base_url`.
+    """`client` is an OpenEnv client class, or a function that creates a client from `base_url`.
 
-    - `action`: what the client's `step` is given, from the policy's reply; it raises `ValueError`
-      (as pydantic's validation does) or `ToolSaysNo` where the reply is no action. By default, the
-      one JSON object in the reply.
-    - `observe`: what the policy is shown of an observation. By default, JSON.
-    - `instructions`: how to act; shown once, below the first observation.
-    - `reset_with`: what else the server's `reset` is given, besides the seed.
-    - `patience`: seconds that a server that is down, or has no free session, is waited for.
+    - `action`: a function from the policy's reply to the argument of the client's `step`. It raises
+      `ValueError` (as pydantic's validation does) or `ToolSaysNo` if the reply is no action. By
+      default, the reply's only JSON object.
+    - `observe`: a function from an observation to the text for the policy. By default, JSON.
+    - `instructions`: how to act; added once, below the first observation.
+    - `reset_with`: arguments of the server's `reset`, besides the seed.
+    - `patience`: how many seconds to wait for a server that is down or has no free session.
 
-    Comes back by replay: the server has to give the same answers to the same seed and actions.
+    Recovers by replay: the server must answer the same to the same seed and actions.
     """
 
     def __init__(
@@ -83,92 +84,83 @@ class OpenEnvEnvironment(Environment):
         self.recovery = recovery
         self.timeout = timeout
         self.patience = patience
-        self._make = client
+        self._create = client
         self._read = action
         self._observe = observe
         self._instructions = instructions
         self._reset_with = dict(reset_with or {})
         self._client: EnvClient[Any, Any, Any] | None = None
-        self._unanswered = False
+        self._is_waiting = False
+        """True while a call has no response, also after its caller gave up."""
 
     @property
     def identity(self) -> str:
-        # Not the address: the same environment may come back elsewhere.
-        functions = [_name_of(one) for one in (self._make, self._read, self._observe)]
-        every = (functions, self._instructions, self._reset_with)
-        return msgspec.json.encode(every, order="sorted").decode()
+        # Without the address: the same environment may come back elsewhere.
+        functions = [*map(replies.function_name, (self._create, self._read, self._observe))]
+        settings = (functions, self._instructions, self._reset_with)
+        return msgspec.json.encode(settings, order="sorted").decode()
 
     async def reset(self, *, seed: int) -> Observation:
         loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + self.patience, _POLL[0]
+        deadline, pause = loop.time() + self.patience, _FIRST_PAUSE_SECONDS
         while True:
             await self.close()
-            self._client = client = self._made()
+            self._client = client = self._new_client()
             try:
                 result = await client.reset(seed=seed, **self._reset_with)
             except (ConnectionError, ConnectionClosed, RuntimeError) as error:
-                if not _may_be_there_later(error):
+                if isinstance(error, RuntimeError) and _FULL not in str(error):
                     raise
                 if loop.time() + pause > deadline:
                     raise EnvironmentBroken(
                         f"no session at {self.base_url} within {self.patience:g} s: {error}"
                     ) from error
             else:
-                seen = self._seen(result)
-                text = f"{seen.text}\n\n{self._instructions}".strip()
-                return msgspec.structs.replace(seen, text=text)
+                return replies.with_instructions(self._observation(result), self._instructions)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _POLL[1])
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     async def step(self, action: str) -> Observation:
-        understood = replies.understood(self._read, action)
+        parsed = replies.apply_reader(self._read, action)
         client = self._client
-        if client is None or self._unanswered:
+        if client is None or self._is_waiting:
             raise EnvironmentBroken(f"there is no session at {self.base_url} any more")
-        # An answer that came after we stopped waiting would be taken for the next one's.
-        self._unanswered = True
+        # A late response would be taken for that of the next call.
+        self._is_waiting = True
         try:
-            result = await client.step(understood)
+            result = await client.step(parsed)
         except RuntimeError as error:
-            if _REFUSED not in str(error):
+            if _INVALID_ACTION not in str(error):
                 raise
-            self._unanswered = False
+            self._is_waiting = False
             raise ToolSaysNo(
                 "Nothing happened: the environment does not accept this action. Check the names "
                 "and the types of its fields."
             ) from error
-        self._unanswered = False
-        return self._seen(result)
+        self._is_waiting = False
+        return self._observation(result)
 
     async def close(self) -> None:
-        client, self._client, self._unanswered = self._client, None, False
+        client, self._client, self._is_waiting = self._client, None, False
         if client is not None:
             await client.close()
 
-    def _made(self) -> "EnvClient[Any, Any, Any]":
+    def _new_client(self) -> "EnvClient[Any, Any, Any]":
         options: dict[str, object] = {"base_url": self.base_url}
-        if isinstance(self._make, type) and issubclass(self._make, EnvClient):
-            # Its own limit of a minute would end calls that have longer here.
-            known = inspect.signature(self._make).parameters
+        if isinstance(self._create, type) and issubclass(self._create, EnvClient):
+            # The client's own default is a minute, which may be less than `timeout`.
+            known = inspect.signature(self._create).parameters
             options |= {"message_timeout_s": self.timeout} if "message_timeout_s" in known else {}
-        client = self._make(**options)
+        client = self._create(**options)
         if isinstance(client, SyncEnvClient):
             client = client.async_client
         if not isinstance(client, EnvClient):
             raise UsageError(
                 f"`client` made {client!r:.200}, which is no OpenEnv client: give a class of "
-                "clients, or a function that makes one"
+                "clients, or a function that creates one"
             )
         return client
 
-    def _seen(self, result: Any) -> Observation:
+    def _observation(self, result: Any) -> Observation:
         reward = 0.0 if result.reward is None else float(result.reward)
         return Observation(self._observe(result.observation), reward, bool(result.done))
-
-
-def _may_be_there_later(error: Exception) -> bool:
-    return not isinstance(error, RuntimeError) or _FULL in str(error)
-
-
-def _name_of(function: object) -> str:
-    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)

@@ -1,11 +1,8 @@
-"""Replies: which action the text of a policy means.
+"""The text between a policy and an environment: which action a reply means, and instructions.
 
-Lenient about the words around an action, strict about which one is meant: a reply that can be read
-in two ways is refused with `ToolSaysNo`, whose words say what would have been understood. Knows
-nothing of environments.
-
-What decides is the last `<action>…</action>` of a reply; without one, its last line that names an
-action at all.
+Any text around an action is ignored, but the action must be clear: a reply with two possible
+meanings raises `ToolSaysNo`, whose message tells the policy how to write it. The last
+`<action>…</action>` of a reply counts; without one, the last line that names any action.
 """
 
 import json
@@ -14,18 +11,21 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
+from msgspec import structs
+
 from holdfast.records.errors import ToolSaysNo, UsageError
+from holdfast.rollout.episodes.environment import Observation
 
 _TAG = re.compile(r"<(/?)action>", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?!\w)")
-_MAX_SHOWN = 40
-_MAX_VAIN = 500
-"""A reply with more braces that lead nowhere is not searched to its end: it could take for ever."""
+_MAX_NAMED = 40
+_MAX_BAD_BRACES = 500
+"""After so many braces that begin no object the search ends: it takes quadratic time."""
 _json = json.JSONDecoder()
 
 
-def tagged(reply: str) -> str | None:
-    """What the last `<action>…</action>` holds, if there is one."""
+def tagged_action(reply: str) -> str | None:
+    """The text within the last `<action>…</action>`, or None."""
     tags = list(_TAG.finditer(reply))
     for closing, opening in pairwise(reversed(tags)):
         if closing[1] and not opening[1]:
@@ -33,33 +33,33 @@ def tagged(reply: str) -> str | None:
     return None
 
 
-class ReplyTexts:
-    """A closed set of actions, each named by a word or a few."""
+class ActionNames:
+    """A fixed set of actions, each with a name of one or more words."""
 
-    def __init__(self, words: Iterable[str]):
-        self.words = tuple(words)
-        self._known = {_folded(word): word for word in self.words}
-        if not self.words or "" in self._known or len(self._known) != len(self.words):
+    def __init__(self, names: Iterable[str]):
+        self.names = tuple(names)
+        self._known = {_folded(name): name for name in self.names}
+        if not self.names or "" in self._known or len(self._known) != len(self.names):
             raise UsageError(
-                f"the words for actions are {list(self.words)}: give at least one, none empty, and "
+                f"the words for actions are {list(self.names)}: give at least one, none empty, and "
                 "no two that differ only in case"
             )
-        # The longest first: of "right" and "turn right", the latter is meant where it stands.
+        # The longest first: "turn right" does not mean "right".
         longest = sorted(self._known, key=len, reverse=True)
-        one_of = "|".join(map(_pattern, longest))
-        self._pattern = re.compile(rf"(?:{one_of})(?!\w|\.\d)", re.IGNORECASE)
+        alternatives = "|".join(map(_pattern, longest))
+        self._pattern = re.compile(rf"(?:{alternatives})(?!\w|\.\d)", re.IGNORECASE)
 
     @property
     def possible(self) -> str:
-        shown = ", ".join(self.words[:_MAX_SHOWN])
-        more = len(self.words) - _MAX_SHOWN
-        return shown if more <= 0 else f"{shown} and {more} more, up to {self.words[-1]}"
+        listed = ", ".join(self.names[:_MAX_NAMED])
+        more = len(self.names) - _MAX_NAMED
+        return listed if more <= 0 else f"{listed} and {more} more, up to {self.names[-1]}"
 
     def read(self, reply: str) -> str:
-        """The one word that the reply names."""
-        for line in _decisive(reply):
+        """The action that the reply names."""
+        for line in _decisive_lines(reply):
             found = self._pattern.findall(line)
-            named = dict.fromkeys(self._known[_folded(word)] for word in found)
+            named = dict.fromkeys(self._known[_folded(name)] for name in found)
             if len(named) == 1:
                 return next(iter(named))
             if named:
@@ -70,9 +70,9 @@ class ReplyTexts:
         raise ToolSaysNo(f"Nothing happened: no action was named. Possible are: {self.possible}.")
 
 
-def numbers(reply: str, count: int, *, possible: str) -> list[float]:
-    """The `count` numbers that the reply ends with, in order."""
-    for line in _decisive(reply):
+def read_numbers(reply: str, count: int, *, possible: str) -> list[float]:
+    """The last `count` numbers of the reply, in order."""
+    for line in _decisive_lines(reply):
         found = [float(number) for number in _NUMBER.findall(line)]
         if len(found) == count and all(map(math.isfinite, found)):
             return found
@@ -84,48 +84,60 @@ def numbers(reply: str, count: int, *, possible: str) -> list[float]:
 
 
 def json_object(reply: str) -> dict[str, object]:
-    """The one JSON object of a reply, with or without words and fences around it."""
-    text = tagged(reply)
+    """The JSON object in a reply, which must be the only one. (Its name is in the recorded identity
+    of OpenEnv environments.)"""
+    text = tagged_action(reply)
     found = _objects(reply if text is None else text)
     if len(found) == 1:
         return found[0]
-    said = "no JSON object was given" if not found else f"{len(found)} JSON objects were given"
-    raise ToolSaysNo(f"Nothing happened: {said}, and exactly one is wanted as the action.")
+    number = "no JSON object was given" if not found else f"{len(found)} JSON objects were given"
+    raise ToolSaysNo(f"Nothing happened: {number}, and exactly one is wanted as the action.")
 
 
-def understood(read: Callable[[str], object], reply: str) -> object:
-    """What a user's function makes of a reply. A `ValueError` of it says that it could not."""
+def apply_reader(read: Callable[[str], object], reply: str) -> object:
+    """Calls a user's function. Its `ValueError` means that the reply is no action."""
     try:
         return read(reply)
     except ValueError as error:
         raise ToolSaysNo(f"Nothing happened: the action was not understood: {error}") from error
 
 
-def _decisive(reply: str) -> Sequence[str]:
-    """The places to look for an action; the first that names any decides."""
-    text = tagged(reply)
+def with_instructions(observation: Observation, instructions: str) -> Observation:
+    """The first observation of an episode, with the instructions below it."""
+    text = f"{observation.text}\n\n{instructions}".strip()
+    return structs.replace(observation, text=text)
+
+
+def function_name(function: object) -> str:
+    """The same in every process; the default `repr` holds an address."""
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+
+
+def _decisive_lines(reply: str) -> Sequence[str]:
+    """The lines that may name the action; the first that names any counts."""
+    text = tagged_action(reply)
     return reply.splitlines()[::-1] if text is None else [text]
 
 
-def _pattern(word: str) -> str:
-    # The 1 of "-1" and of "0.1" is another number; the left of "go-left" is left.
-    before = r"(?<![\w.+-])" if word[0].isdigit() else r"(?<!\w)"
-    return before + r"\s+".join(map(re.escape, word.split()))
+def _pattern(name: str) -> str:
+    # "-1" and "0.1" do not name 1, but "go-left" names left.
+    before = r"(?<![\w.+-])" if name[0].isdigit() else r"(?<!\w)"
+    return before + r"\s+".join(map(re.escape, name.split()))
 
 
-def _folded(word: str) -> str:
-    return " ".join(word.casefold().split())
+def _folded(name: str) -> str:
+    return " ".join(name.casefold().split())
 
 
 def _objects(text: str) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
-    at, vain = text.find("{"), 0
-    while at >= 0 and vain < _MAX_VAIN:
+    at, bad_braces = text.find("{"), 0
+    while at >= 0 and bad_braces < _MAX_BAD_BRACES:
         end = at + 1
         try:
             value, end = _json.raw_decode(text, at)
         except (ValueError, RecursionError):
-            vain += 1  # A brace that begins no object: the next one may.
+            bad_braces += 1
         else:
             found.append(value)
         at = text.find("{", end)

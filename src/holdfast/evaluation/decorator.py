@@ -64,18 +64,9 @@ def evaluation_test(
     `logger` is given every row that was judged, beside the journal. `disable_browser_open` is
     accepted and changes nothing: no browser is ever opened.
     """
-    parameters = parameters_of(locals())
+    arguments = dict(locals())
     validate.check_names(evaluation_test, bare, unknown)
-    validate.check_numbers(
-        num_runs=num_runs,
-        samples=samples,
-        seed=seed,
-        max_dataset_rows=max_dataset_rows,
-        max_concurrent_rollouts=max_concurrent_rollouts,
-        max_concurrent_evaluations=max_concurrent_evaluations,
-        scorer_timeout=scorer_timeout,
-        scorer_tries=scorer_tries,
-    )
+    validate.check_numbers(arguments)
     judged = validate.mode(mode)
     settings = validate.listed(completion_params)
     validate.check_settings(settings, samples)
@@ -126,7 +117,7 @@ def evaluation_test(
             logger=validate.logger(logger),
         )
         test = _wrapped(function, definition)
-        test.__ep_params__ = parameters  # type: ignore[attr-defined]
+        test.__ep_params__ = parameters_of(arguments)  # type: ignore[attr-defined]
         return test  # type: ignore[return-value]
 
     return decorate

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MARK = "__holdfast__"
 PARAMETER = "holdfast_variant"
-THEIRS = "completion_params"
+SETTING = "completion_params"
 """A pytest parameter by this name is a setting, as in eval-protocol's own tests."""
 ATTACHED = "holdfast_outcome"
 """Where a report carries an outcome, as JSON: that survives the way from a worker."""
@@ -46,24 +46,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> None:
     """A setting may be parametrized by pytest itself; the test is to take it then."""
     definition = getattr(obj, MARK, None)
-    if definition is None or not any(_names_setting(one) for one in _marks(obj)):
+    if definition is None or not any(_names_setting(mark) for mark in _marks(obj)):
         return
     import inspect
 
     signature = inspect.signature(obj)  # type: ignore[arg-type]
-    if THEIRS not in signature.parameters:
-        setting = inspect.Parameter(THEIRS, inspect.Parameter.KEYWORD_ONLY)
+    if SETTING not in signature.parameters:
+        setting = inspect.Parameter(SETTING, inspect.Parameter.KEYWORD_ONLY)
         parameters = [*signature.parameters.values(), setting]
         obj.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
 
 
 def _marks(obj: object) -> list[pytest.Mark]:
-    return [one for one in getattr(obj, "pytestmark", []) if one.name == "parametrize"]
+    return [mark for mark in getattr(obj, "pytestmark", []) if mark.name == "parametrize"]
 
 
 def _names_setting(mark: pytest.Mark) -> bool:
     names = mark.args[0] if mark.args else mark.kwargs.get("argnames", ())
-    return THEIRS in (names.replace(" ", "").split(",") if isinstance(names, str) else names)
+    return SETTING in (names.replace(" ", "").split(",") if isinstance(names, str) else names)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -79,7 +79,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.Collector.CollectError(f"{definition.name}: {error}") from error
     if len(variants) > 1:
         metafunc.fixturenames.append(PARAMETER)
-        metafunc.parametrize(PARAMETER, variants, ids=[one.id for one in variants])
+        metafunc.parametrize(PARAMETER, variants, ids=[variant.id for variant in variants])
 
 
 # --- running
@@ -118,7 +118,7 @@ def _perform(item: pytest.Function, definition: "Definition") -> "Outcome":
     if (instance := getattr(item.obj, "__self__", None)) is not None:
         arguments["self"] = instance
     _, _, inside = item.name.partition("[")
-    parameters = {k: v for k, v in _params(item).items() if k not in (PARAMETER, THEIRS)}
+    parameters = {k: v for k, v in _params(item).items() if k not in (PARAMETER, SETTING)}
     experiment = Experiment(
         definition=definition,
         variant=variant,
@@ -150,10 +150,10 @@ def _variant(
     options = _options_of(item.config)
     params = _params(item)
     variant: Variant = params.get(PARAMETER) or variants_of(definition, options)[0]
-    if THEIRS in params and not definition.completion_params:
-        setting = params[THEIRS]
-        if THEIRS not in {one.name for one in definition.arguments}:
-            arguments.pop(THEIRS, None)
+    if SETTING in params and not definition.completion_params:
+        setting = params[SETTING]
+        if SETTING not in {parameter.name for parameter in definition.arguments}:
+            arguments.pop(SETTING, None)
         return with_setting(variant, setting, options)
     return variant
 
@@ -171,44 +171,46 @@ def _session_of(config: pytest.Config) -> "EvaluationSession":
         from holdfast.evaluation.running.session import EvaluationSession
 
         config.stash[_session] = EvaluationSession(
-            _options_of(config), root=config.rootpath, tell=_teller(config)
+            _options_of(config), root=config.rootpath, tell=_notifier(config)
         )
     return config.stash[_session]
 
 
-def _teller(config: pytest.Config) -> Callable[[str], None]:
-    """Past pytest's capture: what is told while one waits is no use afterwards."""
+def _notifier(config: pytest.Config) -> Callable[[str], None]:
+    """Past pytest's capture: progress is of no use afterwards."""
     capture = config.pluginmanager.getplugin("capturemanager")
 
-    def tell(line: str) -> None:
+    def notify(line: str) -> None:
         if capture is None:
             print(f"holdfast: {line}", file=sys.stderr, flush=True)  # noqa: T201
             return
         with capture.global_and_fixture_disabled():
             print(f"\nholdfast: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
-    return tell
+    return notify
 
 
 # --- reporting
 
 
 def _attach(item: pytest.Function, outcome: "Outcome") -> None:
-    told: dict[str, object] = {}
+    properties: dict[str, object] = {}
     for part in outcome.parts:
         # Of several runs each has its own, by its name: none of them is the score of all.
         of = "" if len(outcome.parts) == 1 else f":{part.results.run}"
         verdict = part.verdict
-        told |= {
+        properties |= {
             f"score{of}": verdict.score,
             f"standard_error{of}": verdict.standard_error,
             f"ci{of}": None if verdict.interval is None else list(verdict.interval),
             f"rows{of}": verdict.rows,
             f"failed{of}": verdict.failed,
         }
-    told["run"] = ",".join(part.results.run for part in outcome.parts)
-    told["journal"] = outcome.journal
-    item.user_properties += [(name, value) for name, value in told.items() if value is not None]
+    properties["run"] = ",".join(part.results.run for part in outcome.parts)
+    properties["journal"] = outcome.journal
+    item.user_properties += [
+        (name, value) for name, value in properties.items() if value is not None
+    ]
     item.stash[_outcome] = json.dumps(
         {
             "test": item.nodeid,
@@ -280,8 +282,8 @@ class _Collector:
             (what, self._config.getoption(flags.PREFIX + flag))
             for what, flag in (("pages", "report"), ("rows", "output_dir"))
         ]
-        told = [f"{what} are in {place}" for what, place in places if place and self.outcomes]
-        return [*told, *([self._summary] if self._summary else [])]
+        lines = [f"{what} are in {place}" for what, place in places if place and self.outcomes]
+        return [*lines, *([self._summary] if self._summary else [])]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         place = self._config.getoption(flags.PREFIX + "summary")
@@ -304,13 +306,13 @@ def _file(place: str) -> Path:
 
 def _write_summary(path: Path, outcomes: list[dict[str, Any]]) -> None:
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
-    told = {
+    summary = {
         "evaluations": [
             {key: outcome[key] for key in ("test", "passed", "told", "runs")}
-            for outcome in sorted(outcomes, key=lambda one: str(one["test"]))
+            for outcome in sorted(outcomes, key=lambda outcome: str(outcome["test"]))
         ]
     }
-    text = json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")  # A pipe, say.
         return

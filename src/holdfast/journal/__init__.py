@@ -1,6 +1,15 @@
 """The data plane: durable, fenced, append-only.
 
 Knows how records are kept, leased and delivered. Never knows what they mean.
+
+- `journal`: The interface, and what every journal promises.
+- `changes`: Waiting for what this process changes.
+- `rules`: What every journal refuses, in the same words.
+- `memory`, `memory_ledger`: A journal that keeps nothing: for tests and notebooks.
+- `process`, `lease_clock`: Which process is gone, and when a lease is over.
+- `sqlite`: The journal in one SQLite file.
+- `files`: The files beside its database.
+- `damage`: Checking and repairing it.
 """
 
 import re

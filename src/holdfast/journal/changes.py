@@ -1,6 +1,6 @@
 """Changes within this process: who waits for work or for a batch wakes up at once.
 
-Other processes are not heard of here, so every wait has a timeout, after which to look again.
+Changes of other processes are not noticed here, so every wait has a timeout and looks again.
 """
 
 import asyncio

@@ -4,8 +4,8 @@
   and power loss (in-memory journals: they survive nothing, and say so by their name).
 - **Fenced (I7).** Claiming a trajectory bumps its epoch; an append under an older one raises
   `LeaseLost` and writes nothing. Correctness never depends on a clock.
-- **At most once.** A record exists once per (trajectory, seq). An append whose outcome is unknown
-  is looked up before anything is decided.
+- **At most once.** A record exists once per (trajectory, seq). An outcome that is unknown is
+  looked up before anything is decided.
 - **Cancellation** of the coroutine that awaits an append does not cancel the append.
 - **One end for each group (I6).** For each consumer, an admitted group is trained in one step,
   dismissed with a reason, or still open. A consumer holds a lease with an epoch; after losing it,
@@ -28,7 +28,7 @@ from holdfast.records.version import WeightVersion
 
 
 class WorkerIdentity(Struct, frozen=True):
-    """Who a worker is, precise enough to tell whether it still lives."""
+    """Who a worker is, precise enough to find out whether it still lives."""
 
     host: str
     pid: int
@@ -124,7 +124,7 @@ class RunProgress(Struct, frozen=True):
     """Trajectories of the run's current tasks."""
     settled: int
     failed: int
-    """Settled ones whose status is FAILED."""
+    """Settled ones with the status FAILED."""
     sealed: bool
     """No more tasks are admitted."""
 

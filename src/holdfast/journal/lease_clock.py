@@ -7,6 +7,7 @@ write is right.
 """
 
 import logging
+import math
 import time
 from typing import Protocol
 
@@ -26,11 +27,21 @@ IS_LEASED = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until 
 before the wall clock was set back: after a reboot, nobody waits until that time comes again."""
 
 
+SECONDS_LEFT = """(CASE WHEN w.clock <> '' AND w.clock = :clock THEN w.clock_until - :ticks
+    ELSE w.lease_until - :wall END)"""
+"""Of such a worker: how long its lease lasts."""
+
+
+def with_lease_end(worker: object, seconds: float) -> str:
+    """A worker's name, and until when nobody can take its work over."""
+    return f"{worker} (its lease ends in {max(0, math.ceil(seconds))} s, unless it renews it)"
+
+
 class Instant(Struct, frozen=True):
     """One moment, as a lease's two clocks show it."""
 
     clock: str
-    """Whose ticks these are: they can be compared with those of the same clock only. "" if none."""
+    """The name of the clock: only ticks of the same one can be compared. "" if none."""
     ticks: float
     wall: float
 
@@ -68,14 +79,14 @@ class JumpWatch:
             return
         jump = (now.wall - before.wall) - (now.ticks - before.ticks)
         if abs(jump) > JUMP_SECONDS:
-            _log.warning("the clock was set %s; %s", _in_words(jump), _consequence(now))
+            _log.warning("the clock was set %s; %s", _describe(jump), _describe_effect(now))
 
 
-def _in_words(jump: float) -> str:
+def _describe(jump: float) -> str:
     return f"{abs(jump):.0f} s {'forward' if jump > 0 else 'back'}"
 
 
-def _consequence(now: Instant) -> str:
+def _describe_effect(now: Instant) -> str:
     if now.clock:
         return "leases go by the time since boot, and are as they were"
     return "leases go by it here: workers may take each other's work over (--lease sets how soon)"

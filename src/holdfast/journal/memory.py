@@ -24,6 +24,7 @@ from holdfast.journal.journal import (
     WorkerIdentity,
     digest_of,
 )
+from holdfast.journal.lease_clock import with_lease_end
 from holdfast.journal.memory_ledger import ConsumerLedger, ReadyGroup
 from holdfast.journal.process import is_gone
 from holdfast.journal.rules import (
@@ -112,18 +113,20 @@ class MemoryJournal:
 
     def _progress(self, run: Run) -> RunProgress:
         mine = self._current_members(run.id)
-        settled = [one for one in mine if one.settled is not None]
+        settled = [member for member in mine if member.settled is not None]
         return RunProgress(
             planned=len(mine),
             settled=len(settled),
-            failed=sum(one.status is Status.FAILED for one in settled),
+            failed=sum(member.status is Status.FAILED for member in settled),
             sealed=run.id not in self._streams,
         )
 
     def _current_members(self, run: int) -> list[_Trajectory]:
         current = self._current[run]
         return [
-            one for one in self._trajectories.values() if one.run == run and one.key.task in current
+            member
+            for member in self._trajectories.values()
+            if member.run == run and member.key.task in current
         ]
 
     async def find_run(self, name: str) -> Run | None:
@@ -145,21 +148,21 @@ class MemoryJournal:
         return amended
 
     def _unsettle_outcomes(self, run: int) -> None:
-        for one in self._trajectories.values():
+        for member in self._trajectories.values():
             if (
-                one.run == run
-                and one.status.is_outcome
-                and one.settled is not None
-                and not self._is_delivered(run, one.ordinal)
+                member.run == run
+                and member.status.is_outcome
+                and member.settled is not None
+                and not self._is_delivered(run, member.ordinal)
             ):
-                one.settled, one.epoch = None, one.epoch + 1
-                self._forget(one)
+                member.settled, member.epoch = None, member.epoch + 1
+                self._forget(member)
 
-    def _forget(self, one: _Trajectory) -> None:
+    def _forget(self, member: _Trajectory) -> None:
         """Its group is open again."""
         for (run, _), ledger in self._ledgers.items():
-            if run == one.run:
-                ledger.forget(one.ordinal)
+            if run == member.run:
+                ledger.forget(member.ordinal)
 
     def _plan(self, run: Run, tasks: Sequence[Task]) -> None:
         known = {task.id: ordinal for ordinal, task in enumerate(self._tasks[run.id])}
@@ -185,15 +188,15 @@ class MemoryJournal:
     def _run_row(self, run: Run) -> RunRow:
         mine = self._current_members(run.id)
         by_status: dict[str, int] = {}
-        for one in sorted(mine, key=lambda one: one.status):
-            by_status[one.status.name] = by_status.get(one.status.name, 0) + 1
+        for member in sorted(mine, key=lambda member: member.status):
+            by_status[member.status.name] = by_status.get(member.status.name, 0) + 1
         return RunRow(
             name=run.spec.name,
             created=run.created,
             tasks=len(self._current[run.id]),
             samples=run.spec.samples,
             by_status=by_status,
-            settled=sum(one.settled is not None for one in mine),
+            settled=sum(member.settled is not None for member in mine),
             live_workers=tuple(
                 str(worker.identity)
                 for worker, until in self._workers.values()
@@ -214,23 +217,23 @@ class MemoryJournal:
 
     async def trajectories(self, run: Run) -> list[TrajectoryRow]:
         return [
-            self._row(one)
+            self._row(member)
             for ordinal in range(len(self._tasks[run.id]))
-            for one in self._by_task[run.id, ordinal]
+            for member in self._by_task[run.id, ordinal]
         ]
 
-    def _row(self, one: _Trajectory) -> TrajectoryRow:
-        owner = self._workers.get(one.owner or 0)
+    def _row(self, member: _Trajectory) -> TrajectoryRow:
+        owner = self._workers.get(member.owner or 0)
         return TrajectoryRow(
-            key=one.key,
-            id=one.id,
-            ordinal=one.ordinal,
-            status=one.status,
-            settled=one.settled is not None,
-            epoch=one.epoch,
-            records=len(one.records),
+            key=member.key,
+            id=member.id,
+            ordinal=member.ordinal,
+            status=member.status,
+            settled=member.settled is not None,
+            epoch=member.epoch,
+            records=len(member.records),
             owner=str(owner[0].identity) if owner else "",
-            resting=one.key.task not in self._current[one.run],
+            resting=member.key.task not in self._current[member.run],
         )
 
     # --- workers and leases
@@ -243,7 +246,7 @@ class MemoryJournal:
             if worker.run != run.id:
                 continue
             if until > time.monotonic() and not is_gone(worker.identity):
-                living.append(str(worker.identity))
+                living.append(with_lease_end(worker.identity, until - time.monotonic()))
             else:
                 await self.leave(worker)
         if living and not share:
@@ -265,9 +268,9 @@ class MemoryJournal:
             raise LeaseLost(f"{worker.identity} no longer holds the run; it can claim nothing")
 
     async def leave(self, worker: Worker) -> None:
-        for one in self._trajectories.values():
-            if one.owner == worker.id:
-                one.owner, one.epoch = None, one.epoch + 1
+        for member in self._trajectories.values():
+            if member.owner == worker.id:
+                member.owner, member.epoch = None, member.epoch + 1
         self._workers.pop(worker.id, None)
         self.changes.notify()
 
@@ -289,30 +292,30 @@ class MemoryJournal:
             if ordinal <= after:
                 continue
             members = self._by_task[worker.run, ordinal]
-            claimable = [one for one in members if one.settled is None]
+            claimable = [member for member in members if member.settled is None]
             if not claimable or task.id not in self._current[worker.run]:
                 continue
-            if any(self._is_held(one) for one in claimable):
+            if any(self._is_held(member) for member in claimable):
                 continue
-            settled = [self._row(one) for one in members if one.settled is not None]
-            leases = [self._lease(one, worker) for one in claimable]
+            settled = [self._row(member) for member in members if member.settled is not None]
+            leases = [self._lease(member, worker) for member in claimable]
             claims.append(Claim(task, ordinal, leases, settled))
         return claims
 
-    def _is_held(self, one: _Trajectory) -> bool:
-        holder = self._workers.get(one.owner or 0)
+    def _is_held(self, member: _Trajectory) -> bool:
+        holder = self._workers.get(member.owner or 0)
         return holder is not None and holder[1] > time.monotonic()
 
-    def _lease(self, one: _Trajectory, worker: Worker) -> Lease:
-        one.owner, one.epoch = worker.id, one.epoch + 1
+    def _lease(self, member: _Trajectory, worker: Worker) -> Lease:
+        member.owner, member.epoch = worker.id, member.epoch + 1
         return Lease(
-            key=one.key,
-            id=one.id,
-            ordinal=one.ordinal,
-            epoch=one.epoch,
-            status=one.status,
+            key=member.key,
+            id=member.id,
+            ordinal=member.ordinal,
+            epoch=member.epoch,
+            status=member.status,
             settled=False,
-            next_seq=len(one.records),
+            next_seq=len(member.records),
         )
 
     # --- the log
@@ -345,22 +348,22 @@ class MemoryJournal:
                 lease.broken = error
             raise
         for (lease, _, status), bodies in zip(entries, encoded, strict=True):
-            one = self._trajectories[lease.id]
-            one.records += bodies
+            member = self._trajectories[lease.id]
+            member.records += bodies
             lease.next_seq += len(bodies)
             if status is not None:
-                one.status = lease.status = status
+                member.status = lease.status = status
             if settled:
                 self._settled += 1
-                one.settled, one.owner, lease.settled = self._settled, None, True
+                member.settled, member.owner, lease.settled = self._settled, None, True
         if settled:
             self.changes.notify()
 
     def _check(self, lease: Lease) -> None:
-        one = self._trajectories[lease.id]
-        if one.epoch != lease.epoch:
+        member = self._trajectories[lease.id]
+        if member.epoch != lease.epoch:
             raise LeaseLost(
-                f"another worker has claimed {lease.key} (its epoch is {one.epoch}, ours "
+                f"another worker has claimed {lease.key} (its epoch is {member.epoch}, ours "
                 f"{lease.epoch}); nothing was written"
             )
 
@@ -377,17 +380,17 @@ class MemoryJournal:
 
     async def reopen(self, run: Run, *, reason: str) -> int:
         failed = [
-            one
-            for one in self._trajectories.values()
-            if one.run == run.id
-            and one.status is Status.FAILED
-            and one.settled is not None
-            and not self._is_delivered(run.id, one.ordinal)
+            member
+            for member in self._trajectories.values()
+            if member.run == run.id
+            and member.status is Status.FAILED
+            and member.settled is not None
+            and not self._is_delivered(run.id, member.ordinal)
         ]
-        for one in failed:
-            one.records.append(encode(Reopened(reason, time.time())))
-            one.settled, one.status, one.epoch = None, Status.RUNNING, one.epoch + 1
-            self._forget(one)
+        for member in failed:
+            member.records.append(encode(Reopened(reason, time.time())))
+            member.settled, member.status, member.epoch = None, Status.RUNNING, member.epoch + 1
+            self._forget(member)
         return len(failed)
 
     # --- blobs
@@ -487,7 +490,8 @@ class MemoryJournal:
         if taken is None:
             return Batch(consumer.name, step, ())
         members = tuple(
-            tuple(self._row(one) for one in self._by_task[run.id, ordinal]) for ordinal in taken
+            tuple(self._row(member) for member in self._by_task[run.id, ordinal])
+            for ordinal in taken
         )
         ended = is_over and not ledger.ready(1, unseen)
         return Batch(consumer.name, step, members, ended)
@@ -501,14 +505,14 @@ class MemoryJournal:
             is_new = place is not None and place > ledger.seen and ordinal not in ledger.entries
             if place is not None and is_new and task.id in self._current[run.id]:
                 members = self._by_task[run.id, ordinal]
-                valid = valid_members([one.status for one in members])
+                valid = valid_members([member.status for member in members])
                 kept = valid > 0 and policy.keeps(valid, of=len(members))
                 found.append(ReadyGroup(ordinal, place, kept))
         return sorted(found, key=lambda group: group.settled)
 
     def _place(self, run: int, ordinal: int) -> int | None:
         """Of a group in the order of settling; None while a member is open."""
-        places = [one.settled for one in self._by_task[run, ordinal]]
+        places = [member.settled for member in self._by_task[run, ordinal]]
         known = [place for place in places if place is not None]
         return max(known) if known and len(known) == len(places) else None
 

@@ -1,4 +1,4 @@
-"""The ledger of a run's groups in memory: see `sqlite.delivery`, whose model it is."""
+"""The ledger of a run's groups in memory: the model of `sqlite.delivery`."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ class Entry(Struct):
 
 
 class ReadyGroup(Struct, frozen=True):
-    """A group whose members are all settled, as the journal sees it."""
+    """A group with all its members settled, as the journal sees it."""
 
     ordinal: int
     settled: int

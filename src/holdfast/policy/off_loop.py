@@ -1,4 +1,4 @@
-"""Work whose time grows with a prompt: on the event loop while it is short, in a thread when not.
+"""Work that takes longer for longer prompts: short, on the event loop; long, in a thread.
 
 Rendering, encoding and parsing a prompt of megabytes takes seconds. On the loop, everything else in
 the process would stand still for as long. A thread costs a moment of its own, so small work, which

@@ -12,7 +12,7 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
 
 DEADLINE = "deadline"
-"""The finish reason of a completion whose deadline came while its tokens still came."""
+"""The finish reason of a completion that was still being sampled at its deadline."""
 
 
 class Draft(Struct, frozen=True, gc=False):

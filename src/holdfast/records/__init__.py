@@ -1,4 +1,13 @@
 """The nouns that everything else is made of. Read this package first.
 
 Knows how they are encoded and validated. Never does any I/O beyond reading a task file.
+
+- `task`, `epochs`: A row of a data set, and the order in which rows are drawn.
+- `run`, `group`, `sampling`: What a run samples, and what becomes of a short group.
+- `trajectory`, `step`, `message`: A trajectory's identity, the records of its log, and messages.
+- `failure`, `errors`, `outside`: What went wrong, classified once.
+- `history`, `conversation`, `view`: The fold of a log, and what scorers see of it.
+- `sample`, `logprobs`, `version`: The training view, its logprobs, and weight versions.
+- `codec`, `tokens`, `bounds`, `redaction`, `file_name`: How values are encoded, checked, and kept
+  from showing secrets.
 """

@@ -21,7 +21,7 @@ def conversation(history: History, task: Task, last: Generated | None = None) ->
     Without `last`, it is the main conversation; where nothing was said in that, the branch or
     sub-rollout of the last generation.
     """
-    return [said.message for said in referenced(history, task, last)]
+    return [entry.message for entry in referenced(history, task, last)]
 
 
 def referenced(history: History, task: Task, last: Generated | None = None) -> list[Said]:
@@ -37,26 +37,25 @@ def referenced(history: History, task: Task, last: Generated | None = None) -> l
             break
         base = history.steps[step.base]
         step = base if isinstance(base, Generated) else None
-    said: list[Said] = []
+    messages: list[Said] = []
     for step in reversed(chain):
         for item, message in zip(step.added, added_messages(history, task, step), strict=True):
-            said.append(Said(message, item if isinstance(item, str) else ""))
-        said.append(Said(step.message, f"reply:{step.path}"))
-    asked = {call.id for call in last.message.tool_calls}
-    said += [
+            messages.append(Said(message, item if isinstance(item, str) else ""))
+        messages.append(Said(step.message, f"reply:{step.path}"))
+    call_ids = {call.id for call in last.message.tool_calls}
+    messages += [
         Said(tool_message(history, intent.path), f"tool:{intent.path}")
         for intent in history.in_order
         if isinstance(intent, ToolIntent)
-        and intent.call_id in asked
+        and intent.call_id in call_ids
         # Engines may give the same ids again at every turn.
         and path_order(intent.path) > path_order(last.path)
         and intent.path in history.results
     ]
-    return said
+    return messages
 
 
 def main_end(history: History) -> Generated | None:
     """The last generation of the main conversation, or of any where there is none in that."""
-    said = history.generations
-    main = [step for step in said if "." not in step.path]
-    return next(reversed(main or said), None)
+    main = [step for step in history.generations if "." not in step.path]
+    return next(reversed(main or history.generations), None)

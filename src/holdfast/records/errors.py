@@ -28,7 +28,7 @@ class HoldfastError(Exception):
     cause: ClassVar[Cause] = Cause.CODE
     retryable: ClassVar[bool] = False
     arose_here: ClassVar[bool] = True
-    """Whether the lines of Holdfast that it passed through tell anything about it."""
+    """Whether the lines of Holdfast that it passed through explain anything."""
 
 
 class UsageError(HoldfastError):
@@ -37,11 +37,14 @@ class UsageError(HoldfastError):
     arose_here = False
 
 
+IMAGES = "images"
+
+
 class Unsupported(UsageError):
     """The policy cannot sample as it was asked to. Raised before anything is recorded.
 
-    `what` is the field of `Sampling` (or `prompt`) that asks for it; `why`, what an agent that
-    asked for it is told: it holds no path and no address.
+    `what` is the field of `Sampling` (or `prompt`, or `IMAGES`) that asks for it; `why`, the
+    message to an agent that asked for it: it holds no path and no address.
     """
 
     def __init__(self, what: str, message: str, *, why: str = ""):
@@ -127,7 +130,7 @@ class PolicyRefused(PolicyError):
 
 
 class EndpointDown(PolicyError):
-    """The endpoint stayed unreachable for longer than the run was told to wait."""
+    """The endpoint stayed unreachable for longer than the run waits."""
 
     retryable = False
 
@@ -146,7 +149,7 @@ class BadRequest(HoldfastError):
     def __init__(self, message: str, *, said: str = ""):
         super().__init__(message)
         self.said = said or message
-        """The same for whoever may not know where the engine is."""
+        """The same without the engine's address."""
 
 
 class NotTrainable(HoldfastError):
@@ -205,8 +208,8 @@ class UnrepeatableToolBug(ToolBug):
 
 
 class Rewound(HoldfastError):
-    """The world of an earlier attempt is gone, or came back another: the steps that depend on it
-    are history now, and the rollout begins again before them."""
+    """The environment of an earlier attempt is gone, or came back different: the steps that depend
+    on it are history now, and the rollout begins again before them."""
 
     cause = Cause.ENVIRONMENT
     retryable = True

@@ -24,7 +24,7 @@ _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
 # What changes from one failure to the next like it: counts, ids, and where an object lies.
 _NUMBER = re.compile(r"\b0x[0-9a-fA-F]+\b|\d+")
-_OTHERS = re.compile(r" \(and (another error|\d+ other errors) at the same time\)$")
+_MORE_ERRORS = re.compile(r" \(and (another error|\d+ other errors) at the same time\)$")
 
 
 class Treatment(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Treatment(Struct, frozen=True):
 TREATMENT: dict[Cause, Treatment] = {
     Cause.INFRASTRUCTURE: Treatment(None, True, "FAILED", "no", False),
     Cause.ENVIRONMENT: Treatment(None, True, "FAILED", "no", False),
-    # Once more, to tell a flake from a bug; a bug would only fail a refill too.
+    # Once more, to distinguish a flake from a bug; a bug would only fail a refill too.
     Cause.CODE: Treatment(1, False, "FAILED", "no", False),
     Cause.POLICY: Treatment(0, False, "TRUNCATED", "by the truncation policy", True),
 }
@@ -63,24 +63,24 @@ class Failure(Struct, frozen=True, omit_defaults=True):
 
     @property
     def line(self) -> str:
-        """Its type and the first line of what it said; of a long one, the two ends."""
-        return self._told(self._said)
+        """Its type and the first line of its message; of a long one, the two ends."""
+        return self._headline(self._first_line)
 
     @property
     def root(self) -> str:
         """Failures with the same root are one line of a report, alone or not."""
-        return self._told(_NUMBER.sub("#", _OTHERS.sub("", self._said)))
+        return self._headline(_NUMBER.sub("#", _MORE_ERRORS.sub("", self._first_line)))
 
     @property
-    def _said(self) -> str:
+    def _first_line(self) -> str:
         return self.message.splitlines()[0] if self.message else ""
 
-    def _told(self, words: str) -> str:
-        return f"{self.type}: {shortened(words)}" if words else self.type
+    def _headline(self, text: str) -> str:
+        return f"{self.type}: {shortened(text)}" if text else self.type
 
 
 def shortened(line: str, limit: int = MAX_LINE) -> str:
-    """The line, or its two ends: what fits into a headline, unless told otherwise."""
+    """The line, or its two ends: what fits into a headline, unless `limit` says otherwise."""
     if len(line) <= limit:
         return line
     end = limit // 4
@@ -104,19 +104,19 @@ def failure_of(
     how many others there were in the group."""
     root = root_of(error)
     cause, retryable = classify(root)
-    shown = tracebacks.TracebackException.from_exception(root)
+    formatted = tracebacks.TracebackException.from_exception(root)
     if isinstance(root, HoldfastError) and not root.arose_here:
-        _leave_out_our_frames(shown)
+        _leave_out_our_frames(formatted)
     else:
-        _begin_with_theirs(shown)
+        _begin_with_user_code(formatted)
     # Redacted before it is shortened: half a secret is still one.
-    said = _shorten(redact(_shorten(_said(root), MAX_READ)), MAX_MESSAGE)
+    message = _shorten(redact(_shorten(_message_of(root), MAX_READ)), MAX_MESSAGE)
     return Failure(
         cause=cause,
         retryable=retryable,
         type=type(root).__name__,
-        message=_with_others(said, len(_real(error)) - 1),
-        traceback=_shorten(redact(_shorten("".join(shown.format()), MAX_READ)), MAX_TRACEBACK),
+        message=_with_count(message, len(_real(error)) - 1),
+        traceback=_shorten(redact(_shorten("".join(formatted.format()), MAX_READ)), MAX_TRACEBACK),
         step=step,
         attempt=attempt,
         phase=phase,
@@ -127,7 +127,7 @@ def root_of(error: BaseException) -> BaseException:
     """The first real error inside exception groups: a cancellation never hides it (I4)."""
     while isinstance(error, BaseExceptionGroup):
         inner = error.exceptions
-        real = [one for one in inner if not isinstance(one, asyncio.CancelledError)]
+        real = [each for each in inner if not isinstance(each, asyncio.CancelledError)]
         error = (real or list(inner))[0]
     return error
 
@@ -135,28 +135,28 @@ def root_of(error: BaseException) -> BaseException:
 def _real(error: BaseException) -> list[BaseException]:
     """The errors in a group and in the groups inside it, without cancellations."""
     if isinstance(error, BaseExceptionGroup):
-        return [one for inner in error.exceptions for one in _real(inner)]
+        return [each for inner in error.exceptions for each in _real(inner)]
     return [] if isinstance(error, asyncio.CancelledError) else [error]
 
 
-def _with_others(message: str, others: int) -> str:
-    """Told on the first line, which is what headlines show (`_OTHERS` finds it there)."""
-    if others < 1:
+def _with_count(message: str, more: int) -> str:
+    """Counted on the first line, which is what headlines show (`_MORE_ERRORS` finds it there)."""
+    if more < 1:
         return message
     first, end, rest = message.partition("\n")
-    told = "and another error" if others == 1 else f"and {others} other errors"
-    return f"{first} ({told} at the same time){end}{rest}"
+    count = "and another error" if more == 1 else f"and {more} other errors"
+    return f"{first} ({count} at the same time){end}{rest}"
 
 
-def _begin_with_theirs(shown: tracebacks.TracebackException) -> None:
-    """How Holdfast came to call the user's code tells nothing; what it did after that may."""
-    frames = list(shown.stack or ())
+def _begin_with_user_code(formatted: tracebacks.TracebackException) -> None:
+    """How Holdfast came to call the user's code explains nothing; what it did after that may."""
+    frames = list(formatted.stack or ())
     first = next((at for at, frame in enumerate(frames) if is_theirs(frame.filename)), 0)
     if first:
-        shown.stack = tracebacks.StackSummary.from_list(frames[first:])
-    for one in (shown.__cause__, shown.__context__):
-        if one is not None:
-            _begin_with_theirs(one)
+        formatted.stack = tracebacks.StackSummary.from_list(frames[first:])
+    for cause in (formatted.__cause__, formatted.__context__):
+        if cause is not None:
+            _begin_with_user_code(cause)
 
 
 def is_theirs(file: str) -> bool:
@@ -168,20 +168,20 @@ def _is_in_library(file: str) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
-def _leave_out_our_frames(shown: tracebacks.TracebackException) -> None:
+def _leave_out_our_frames(formatted: tracebacks.TracebackException) -> None:
     """A caller's mistake is in the caller's lines, an agent's in its own words, an engine's in what
     it answered."""
-    files = {frame.filename for frame in shown.stack}
+    files = {frame.filename for frame in formatted.stack}
     kept = {file for file in files if is_theirs(file) or _is_in_library(file)}
-    theirs = [frame for frame in shown.stack if frame.filename in kept]
+    user_frames = [frame for frame in formatted.stack if frame.filename in kept]
     # Without a stack, nothing announces one.
-    shown.stack = tracebacks.StackSummary.from_list(theirs) if theirs else None  # type: ignore[assignment]
-    for one in (shown.__cause__, shown.__context__):
-        if one is not None:
-            _leave_out_our_frames(one)
+    formatted.stack = tracebacks.StackSummary.from_list(user_frames) if user_frames else None  # type: ignore[assignment]
+    for cause in (formatted.__cause__, formatted.__context__):
+        if cause is not None:
+            _leave_out_our_frames(cause)
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """The error's message; user code may fail to say it."""
     try:
         return str(error)

@@ -19,8 +19,10 @@ def file_name(text: str, *, is_folded: bool = _IS_FOLDED) -> str:
     One that is too long is cut and ends with a digest of the whole.
     """
     name = "".join(
-        one if _is_safe(one, is_first=not place, is_folded=is_folded) else _escaped(one)
-        for place, one in enumerate(text)
+        character
+        if _is_safe(character, is_first=not place, is_folded=is_folded)
+        else _escape(character)
+        for place, character in enumerate(text)
     )
     written = name.encode()
     # Only what was cut has exactly this length: no other name can be made to look like it.
@@ -31,13 +33,13 @@ def file_name(text: str, *, is_folded: bool = _IS_FOLDED) -> str:
     return f"{kept}{'~' * (LONGEST - DIGEST - len(kept.encode()))}{digest}"
 
 
-def _is_safe(one: str, *, is_first: bool, is_folded: bool) -> bool:
-    if is_first and one == ".":
+def _is_safe(character: str, *, is_first: bool, is_folded: bool) -> bool:
+    if is_first and character == ".":
         return False
     if is_folded:
-        return one in _SAFE_WHERE_FOLDED
-    return one not in _UNSAFE and not "\ud800" <= one <= "\udfff"
+        return character in _SAFE_WHERE_FOLDED
+    return character not in _UNSAFE and not "\ud800" <= character <= "\udfff"
 
 
-def _escaped(one: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in one.encode("utf-8", "surrogatepass"))
+def _escape(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))

@@ -26,7 +26,7 @@ class GroupPolicy(Struct, frozen=True):
     """
 
     refill: int = 1
-    """How often a member whose attempts are spent is rolled out anew."""
+    """How often a member is rolled out anew when its attempts are spent."""
     shortfall: Shortfall = Shortfall.PARTIAL
     at_least: int = 1
 

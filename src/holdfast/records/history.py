@@ -1,8 +1,8 @@
 """History: a trajectory's records folded into where it stands.
 
 The fold is the only reader of the log: replay, `show`, export and scoring all look at its result.
-It is pure; the same records give the same history, whoever wrote them and in however many
-attempts.
+It is pure; the same records give the same history, in however many attempts and by however
+many workers they were written.
 """
 
 from array import array
@@ -57,16 +57,16 @@ class World:
         self.snapshots: list[tuple[int, bytes]] = []
         """(after how many actions, the digest of the blob), oldest first."""
         self.last_step = ""
-        """The step that was recorded last, in any world, when the newest of them was taken."""
+        """The step that was recorded last, in any episode, when the newest of them was taken."""
 
     def cut(self, path: str) -> None:
-        first = next((n for n, one in enumerate(self.actions) if is_cut_by(one, path)), None)
+        first = next((n for n, action in enumerate(self.actions) if is_cut_by(action, path)), None)
         if first is None:
             return
         self.cuts += 1
         # What came before the first one that is gone is as it was; later states are not.
         self.snapshots = [kept for kept in self.snapshots if kept[0] <= first]
-        self.actions = [one for one in self.actions if not is_cut_by(one, path)]
+        self.actions = [action for action in self.actions if not is_cut_by(action, path)]
 
 
 CAME_BACK_DIFFERENT = "the environment came back different"
@@ -243,7 +243,7 @@ class History:
                 del self.calls[key]
         for environment, world in list(self.worlds.items()):
             if is_cut_by(environment, path):
-                # What was done in it from other scopes belongs to no world any more.
+                # What was done in it from other scopes belongs to no episode any more.
                 for action in self.worlds.pop(environment).actions:
                     self.steps.pop(action, None)
                     self.results.pop(action, None)
@@ -285,8 +285,8 @@ class History:
     def unanswered_calls(self) -> list[CallRefused]:
         """What the last attempt of an agent was refused, and never got by asking again."""
         last = len(self.attempts)
-        found = (one for one in self.refusals.values() if one.attempt == last)
-        return [one for one in found if not one.answer]
+        found = (call for call in self.refusals.values() if call.attempt == last)
+        return [call for call in found if not call.answer]
 
     @property
     def seams(self) -> int:
@@ -339,7 +339,7 @@ def longer(draft: Drafted | None, more: Drafted) -> Drafted:
 
 
 def joined(step: Generated, draft: Drafted | None) -> Generated:
-    """A generation with all of its tokens, wherever they are recorded."""
+    """A generation with all of its tokens, from all records that hold them."""
     if not step.drafted or draft is None:
         return step
     kept = 4 * step.drafted
@@ -386,8 +386,15 @@ def added_messages(history: History, task: Task, step: Generated) -> tuple[Messa
 
 
 def resolve(history: History, task: Task, reference: str) -> Message:
-    """A message that is recorded elsewhere: `task:2`, `tool:5`, `reply:4` or `env:6`."""
+    """A message that is recorded elsewhere: `task:2`, `tool:5`, `reply:4`, `env:6`, or `added:3:1`,
+    the second of those that generation 3 added."""
     kind, _, where = reference.partition(":")
+    if kind == "added":
+        path, _, index = where.partition(":")
+        earlier = history.steps[path]
+        assert isinstance(earlier, Generated), "messages are added by generations"
+        added = earlier.added[int(index)]
+        return resolve(history, task, added) if isinstance(added, str) else added
     if kind == "task":
         return task.messages[int(where)]
     if kind == "env":

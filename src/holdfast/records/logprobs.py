@@ -22,7 +22,7 @@ class LogprobsMode(StrEnum):
     TEMPERED = "tempered"
     """Temperature, but no cuts. SGLang's default."""
     UNKNOWN = "unknown"
-    """Nobody can tell: recorded before it was, or the engine could not be measured."""
+    """Unknown: not recorded, or the engine could not be measured."""
     PROCESSED = "processed"
     """Both: the distribution that tokens were sampled from."""
 

@@ -1,7 +1,7 @@
 """Keeping secrets out of journals, logs and errors.
 
 Two ways: what looks like a credential is taken out of every text that leaves, and a secret that the
-process is known to hold (`hide`) is taken out wherever it stands, whatever it looks like. What a
+process is known to hold (`hide`) is taken out everywhere, whatever it looks like. What a
 model says or reads is data, and is never changed.
 """
 
@@ -41,7 +41,7 @@ def hide(secret: str | None) -> None:
     global _hidden
     if secret is None:
         return
-    forms = {one for one in _forms(secret) if len(one) >= SHORTEST}
+    forms = {form for form in _forms(secret) if len(form) >= SHORTEST}
     if not forms <= _hidden.keys():
         _hidden = dict.fromkeys(sorted(forms | _hidden.keys(), key=len, reverse=True))
 
@@ -57,7 +57,7 @@ def hide_variables(variables: Mapping[str, str]) -> None:
     """Hides what is secret of the variables that a program is given: by its name, or because a part
     of it is made of letters and digits like no word is."""
     for name, value in variables.items():
-        is_path_or_text = any(one.isspace() or one == "/" for one in value)
+        is_path_or_text = any(character.isspace() or character == "/" for character in value)
         if _SECRET_NAME.search(name) or (_RANDOM.search(value) and not is_path_or_text):
             hide(value)
 
@@ -67,7 +67,7 @@ def hide_credentials(url: str) -> None:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return  # No address; whoever uses it says so.
+        return  # No address; its user says so.
     if parts.username is None and parts.password is None:
         return
     user, password = unquote(parts.username or ""), unquote(parts.password or "")

@@ -62,7 +62,7 @@ class RunSpec(Struct, frozen=True):
 
         Not part of construction: what a journal holds is read, whatever it was begun with.
         """
-        if any(unicodedata.category(one) in _BREAKING for one in self.name):
+        if any(unicodedata.category(character) in _BREAKING for character in self.name):
             raise UsageError(
                 f"a run's name has no control characters or line breaks: {self.name!a}"
             )
@@ -85,11 +85,11 @@ class RunSpec(Struct, frozen=True):
 
     def differences(self, other: "RunSpec") -> list[str]:
         """One line for each thing in which `other` is not this run."""
-        mine, theirs = _flat(self), _flat(other)
+        old, new = _flat(self), _flat(other)
         return [
-            _difference(field, mine.get(field), theirs.get(field)) + _about_code(self, other, field)
-            for field in mine
-            if mine.get(field) != theirs.get(field) and not _is_same_code(self, other, field)
+            _difference(field, old.get(field), new.get(field)) + _about_code(self, other, field)
+            for field in old
+            if old.get(field) != new.get(field) and not _is_same_code(self, other, field)
         ]
 
 
@@ -131,10 +131,10 @@ def _check_kind(name: str, value: object, kind: type) -> None:
 
 
 def _difference(field: str, recorded: object, now: object) -> str:
-    return f"{field}: recorded {_told(recorded)}, now {_told(now)}"
+    return f"{field}: recorded {_format_value(recorded)}, now {_format_value(now)}"
 
 
-def _told(value: object) -> str:
+def _format_value(value: object) -> str:
     return "none" if value in (None, "", (), []) else repr(value)
 
 
@@ -168,9 +168,9 @@ def _about_code(recorded: RunSpec, now: RunSpec, field: str) -> str:
 
 def _changed(then: dict[str, str], now: dict[str, str]) -> list[str]:
     names = [name for name in (*now, *then) if then.get(name) != now.get(name)]
-    shown = list(dict.fromkeys(names))
-    more = [f"{len(shown) - MAX_NAMED} more"] if len(shown) > MAX_NAMED else []
-    return shown[:MAX_NAMED] + more
+    distinct = list(dict.fromkeys(names))
+    more = [f"{len(distinct) - MAX_NAMED} more"] if len(distinct) > MAX_NAMED else []
+    return distinct[:MAX_NAMED] + more
 
 
 def _flat(spec: RunSpec) -> dict[str, object]:

@@ -107,14 +107,17 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
         for index, branch in enumerate(_branches(history))
     ]
     # A conversation in which nothing is trained, such as a simulated user's own, is no sample.
-    return [one for one in samples if any(one.loss_mask)] or samples
+    return [sample for sample in samples if any(sample.loss_mask)] or samples
 
 
 def has_tokens(history: History) -> bool:
     """Whether there is something to train on. What a voice without token ids says beside a policy
-    that has them, such as a simulated user behind a chat API, is part of the world."""
-    said = history.generations
-    return all(step.ids for step in said) or any(step.ids and step.trainable for step in said)
+    that has them, such as a simulated user behind a chat API, is part of the
+    environment."""
+    generations = history.generations
+    return all(step.ids for step in generations) or any(
+        step.ids and step.trainable for step in generations
+    )
 
 
 def _branches(history: History) -> list[_Branch]:

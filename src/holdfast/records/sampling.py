@@ -13,6 +13,8 @@ from holdfast.records.errors import UsageError
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 REQUIRED, NAMED = "required", "tool:"
 """Values of `tool_choice`: any call, and the beginning of that of a certain one."""
+NO_REASONING = "none"
+"""The effort of a model that is not to reason at all."""
 _NO_SCHEMA = "a JSON schema is an object, or the text of one"
 
 
@@ -37,6 +39,8 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
     """What the reply has to call: `required` for any tool, `tool:NAME` for this one; "": it may."""
     parallel_tool_calls: bool = True
     """False: it makes one call at most."""
+    thinking_token_budget: int | None = None
+    """After how many tokens of reasoning the engine ends it; None: when the model does."""
 
     @property
     def is_cut(self) -> bool:
@@ -60,6 +64,8 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
             check_whole("top_k", self.top_k, least=0)
         if self.tool_choice != "":
             _check_choice(self.tool_choice)
+        if self.thinking_token_budget is not None:
+            check_whole("thinking_token_budget", self.thinking_token_budget, least=0)
 
     def _check_numbers(self) -> None:
         if type(self.max_tokens) is not int or not 0 < self.max_tokens < 2**63:
@@ -90,7 +96,7 @@ class Sampling(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def _check_stop(stop: object) -> None:
-    if not isinstance(stop, tuple) or not all(isinstance(one, str) for one in stop):
+    if not isinstance(stop, tuple) or not all(isinstance(text, str) for text in stop):
         raise UsageError(f'stop is a tuple of texts, like ("END",), not {stop!r:.100}')
 
 

@@ -27,13 +27,13 @@ class Contract(StrEnum):
     IDEMPOTENT = "idempotent"
     """Run again with the same idempotency key."""
     AT_MOST_ONCE = "at_most_once"
-    """Never run again: the model is told that the call was interrupted."""
+    """Never run again: the model gets the result that the call was interrupted."""
     RESTART = "restart"
-    """The trajectory starts anew: its world is gone."""
+    """The trajectory starts anew: the state that the call changed is gone."""
 
 
 INTERRUPTED_CALL = "interrupted"
-"""The error of a tool call whose fate is unknown and which is not repeated."""
+"""The error of a tool call with an unknown outcome that is not repeated."""
 
 
 class VersionSource(IntEnum):
@@ -55,6 +55,10 @@ class VersionSpan(Struct, frozen=True, array_like=True, gc=False):
 
 class _Record(Struct, frozen=True, array_like=True, gc=False):
     """The base of all records; it carries no fields so that each lists its own in order."""
+
+
+ADDED = "added:"
+"""How a reference to a message begins that another generation added: `added:PATH:INDEX`."""
 
 
 class AttemptStarted(_Record, frozen=True, tag=1):
@@ -98,6 +102,13 @@ class Generated(_Record, frozen=True, tag=2):
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
     """What its engine's logprobs have in them, whatever the sampling."""
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The paths of the generations without which this one is not whole."""
+        added = (item for item in self.added if isinstance(item, str) and item.startswith(ADDED))
+        base = (self.base,) if self.base else ()
+        return (*base, *(item.removeprefix(ADDED).partition(":")[0] for item in added))
+
 
 class ToolIntent(_Record, frozen=True, tag=3):
     path: str
@@ -108,14 +119,14 @@ class ToolIntent(_Record, frozen=True, tag=3):
     contract: Contract
     idempotency_key: str
     environment: str = ""
-    """The episode whose world the call changes, by the path of its opening; "" for none."""
+    """The episode that the call acts in, by the path of its opening; "" for none."""
 
 
 class ToolResult(_Record, frozen=True, tag=4):
     path: str
     content: str
     error: str = ""
-    """Why the model is told no: unknown tool, invalid arguments, refusal, interruption."""
+    """Why the call was rejected: unknown tool, invalid arguments, refusal, interruption."""
     seconds: float = 0.0
     reward: float | None = None
     """What an environment's tool earned; None for a tool that earns nothing."""
@@ -140,7 +151,7 @@ class EnvironmentStepped(_Record, frozen=True, tag=5):
     truncated: bool = False
     """The environment's own limit ended the episode."""
     error: str = ""
-    """Why the policy is told no; the action then had no effect."""
+    """Why the action was rejected; it then had no effect."""
     info: bytes = b""
     """msgpack, or nothing"""
     seconds: float = 0.0
@@ -233,7 +244,7 @@ class Drafted(_Record, frozen=True, tag=14):
     model: str = ""
     """Who sampled them: another model does not go on with them."""
     call: bytes = b""
-    """Of a black-box agent that is told of them already: the key of its call (`Called.key`)."""
+    """Of a black-box agent that has received them already: the key of its call (`Called.key`)."""
     occurrence: int = 0
     """Of that call, as `Called` has it."""
     created: int = 0
@@ -272,7 +283,7 @@ class Entered(_Record, frozen=True, tag=18):
 
 
 class Called(_Record, frozen=True, tag=17):
-    """One call of a black-box agent: which generations answered it, and how it was told."""
+    """One call of a black-box agent: which generations answered it, and in which form."""
 
     path: str
     """The first of its generations."""
@@ -297,15 +308,15 @@ class Called(_Record, frozen=True, tag=17):
     ignored: tuple[str, ...] = ()
     """What of the request was left out by the user's wish: parameters, and `tool:TYPE`."""
     instructed: bool = False
-    """Whether its first message is what a response was told as instructions: a later one that goes
-    on from it does not take that over."""
+    """Whether its first message is a response's `instructions`: a later call that goes on from it
+    does not take that over."""
 
 
 class CallRefused(_Record, frozen=True, tag=20):
     """One call of a black-box agent that was refused, or could not be answered.
 
-    Durable before the agent is told. Written again, with `answer`, before the agent is told the
-    answer of a call that asks the same again.
+    Durable before the agent gets the rejection. Written again, with `answer`, before the agent gets
+    the answer of a call that asks the same again.
     """
 
     key: bytes
@@ -317,7 +328,7 @@ class CallRefused(_Record, frozen=True, tag=20):
     status: int
     code: str
     message: str
-    """What the agent is told."""
+    """The response to the agent."""
     at: float
     answer: str = ""
     """The id of the answer that the agent got when it asked again; "" while it did not."""
@@ -361,7 +372,7 @@ def ancestors(path: str) -> list[str]:
 
 @functools.lru_cache(maxsize=8192)
 def path_order(path: str) -> tuple[int, ...]:
-    """Concurrent steps commit in any order; whoever looks at them goes by their places."""
+    """Concurrent steps commit in any order; readers sort them by their paths."""
     return tuple(map(int, path.split(".")))
 
 

@@ -84,7 +84,7 @@ def read_tasks(path: str | Path) -> list[Task]:
 def as_tasks(rows: Iterable["Task | Mapping[str, object]"]) -> list[Task]:
     """Tasks from Python values: `Task`s or dicts shaped like lines of a task file."""
     _refuse_what_is_no_list(rows)
-    named = {number: _given(row, where=f"task {number}") for number, row in enumerate(rows, 1)}
+    named = {number: _from_value(row, where=f"task {number}") for number, row in enumerate(rows, 1)}
     return _with_ids(named, where="tasks", unit="tasks")
 
 
@@ -100,7 +100,7 @@ def _refuse_what_is_no_list(rows: object) -> None:
         raise UsageError(f"tasks is of type {type(rows).__name__}; give a list of tasks")
 
 
-def _given(row: object, *, where: str) -> tuple[str | None, Task]:
+def _from_value(row: object, *, where: str) -> tuple[str | None, Task]:
     values = msgspec.structs.asdict(row) if isinstance(row, Task) else row
     try:
         if isinstance(row, Task):
@@ -129,18 +129,18 @@ def _refuse_unfaithful(row: object, *, where: str) -> None:
 def _with_ids(rows: Mapping[int, tuple[str | None, Task]], *, where: str, unit: str) -> list[Task]:
     """Gives every row its id; a given id that is there twice is an error."""
     _refuse_twice(rows, where=where, unit=unit)
-    taken = {name for name, _ in rows.values() if _is_given(name)}
+    taken = {name for name, _ in rows.values() if _is_explicit(name)}
     seen: Counter[str] = Counter()
     tasks = []
     for name, task in rows.values():
-        if not _is_given(name):
-            name = next(one for one in _derived(name, task, seen) if one not in taken)
+        if not _is_explicit(name):
+            name = next(each for each in _derived(name, task, seen) if each not in taken)
             taken.add(name)
         tasks.append(msgspec.structs.replace(task, id=name))
     return tasks
 
 
-def _is_given(name: str | None) -> bool:
+def _is_explicit(name: str | None) -> bool:
     return name is not None and not isinstance(name, _RowId)
 
 
@@ -156,11 +156,11 @@ def _derived(name: str | None, task: Task, seen: Counter[str]) -> Iterator[str]:
 
 
 def _refuse_twice(rows: Mapping[int, tuple[str | None, Task]], *, where: str, unit: str) -> None:
-    given: dict[str, list[int]] = {}
+    explicit: dict[str, list[int]] = {}
     for number, (name, _) in rows.items():
-        if name is not None and _is_given(name):
-            given.setdefault(name, []).append(number)
-    for name, at in given.items():
+        if name is not None and _is_explicit(name):
+            explicit.setdefault(name, []).append(number)
+    for name, at in explicit.items():
         if len(at) > 1:
             listed = ", ".join(map(str, at[:NAMED])) + (", …" if len(at) > NAMED else "")
             raise UsageError(
@@ -199,7 +199,7 @@ def _parse(line: bytes, *, where: str) -> tuple[str | None, Task]:
     except (msgspec.ValidationError, RecursionError) as error:
         known = f"; the roles are {', '.join(Role)}" if "enum value" in str(error) else ""
         raise UsageError(f"{where}: {error}{known}") from error
-    name = _given_id(row, raw)
+    name = _own_id(row, raw)
     _check(name, row.tools or (), where=where)
     _check_recordable(raw, where=where)
     # Columns we do not know stay with the task: data sets have them, and scorers read them.
@@ -257,7 +257,7 @@ def _unrecordable(row: object) -> str:
             return f"{path} is an integer of more than 64 bits; write it as a string"
         if isinstance(value, float) and not math.isfinite(value):
             return _not_finite(path, value)
-        if isinstance(value, str) and any("\ud800" <= one <= "\udfff" for one in value):
+        if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
             return f"{path} has half of a character, a lone surrogate; write the whole or none"
     return ""
 
@@ -273,16 +273,16 @@ def _walk(row: object) -> Iterator[tuple[str, object]]:
         path, value = waiting.pop()
         yield path, value
         if isinstance(value, Mapping):
-            inner = [(f"{path}.{_shown(key)}".lstrip("."), one) for key, one in value.items()]
+            inner = [(f"{path}.{_quote_key(key)}".lstrip("."), item) for key, item in value.items()]
             keys = [(f"a key of {path or 'the row'}", key) for key in value]
             waiting += reversed([*keys, *inner])
         elif isinstance(value, list | tuple):
-            waiting += reversed([(f"{path}[{at}]", one) for at, one in enumerate(value)])
+            waiting += reversed([(f"{path}[{at}]", item) for at, item in enumerate(value)])
         elif isinstance(value, msgspec.Struct):
             waiting.append((path, msgspec.structs.asdict(value)))
 
 
-def _shown(key: object) -> str:
+def _quote_key(key: object) -> str:
     return str(key).encode(errors="backslashreplace").decode()
 
 
@@ -291,7 +291,7 @@ def _plain(raw: dict[str, object]) -> dict[str, object]:
     messages = raw.get("messages")
     if not isinstance(messages, list):
         return raw
-    return raw | {"messages": [_plain_message(one) for one in messages]}
+    return raw | {"messages": [_plain_message(message) for message in messages]}
 
 
 def _plain_message(message: object) -> object:
@@ -303,7 +303,7 @@ def _plain_message(message: object) -> object:
     return plain
 
 
-def _given_id(row: _Row, raw: dict[str, object]) -> str | None:
+def _own_id(row: _Row, raw: dict[str, object]) -> str | None:
     """The row's own id, or the one that an evaluation row carries."""
     if row.id is not None:
         return str(row.id)

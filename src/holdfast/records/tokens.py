@@ -36,12 +36,12 @@ def ids_of(ids: Sequence[int]) -> "array[int]":
 
 def last_of(ids: Sequence[int], token: int) -> int:
     """Where `token` stands last; -1 if it does not. At the speed of memory: there may be many."""
-    wanted = array(TYPE_IDS, [token]).tobytes()
+    packed_token = array(TYPE_IDS, [token]).tobytes()
     packed = ids_of(ids).tobytes()
-    at = packed.rfind(wanted)
-    while at > 0 and at % len(wanted):  # Bytes of two neighbours may look like it.
-        at = packed.rfind(wanted, 0, at + len(wanted) - 1)
-    return at // len(wanted)
+    at = packed.rfind(packed_token)
+    while at > 0 and at % len(packed_token):  # Bytes of two neighbours may look like it.
+        at = packed.rfind(packed_token, 0, at + len(packed_token) - 1)
+    return at // len(packed_token)
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:

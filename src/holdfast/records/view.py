@@ -65,12 +65,12 @@ class TrajectoryView:
     @property
     def turns_used(self) -> int:
         """What the rollout said about it, else how often the policy spoke."""
-        told = self.history.finished.turns_used if self.history.finished else None
+        turns = self.history.finished.turns_used if self.history.finished else None
         trained = [step for step in self.history.generations if step.trainable or not step.ids]
-        return len(trained) if told is None else told
+        return len(trained) if turns is None else turns
 
     @property
     def reply(self) -> str:
         """The last thing that the assistant said."""
-        said = [one for one in self.messages if one.role is Role.ASSISTANT]
-        return said[-1].text if said else ""
+        replies = [message for message in self.messages if message.role is Role.ASSISTANT]
+        return replies[-1].text if replies else ""

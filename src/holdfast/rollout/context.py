@@ -132,6 +132,7 @@ class Rollout:
         stop: tuple[str, ...] | list[str] | str | None = None,
         json: bool | Mapping[str, object] | str | None = None,
         reasoning_effort: str | None = None,
+        thinking_token_budget: int | None = None,
         speaker: Speaker | None = None,
         voice: Speaker | None = None,
     ) -> Reply:
@@ -161,6 +162,7 @@ class Rollout:
             stop=stop,
             json=json,
             reasoning_effort=reasoning_effort,
+            thinking_token_budget=thinking_token_budget,
         )
         speaker = speaker.at_sampling(requested)
         # An untrained speaker costs the policy nothing.

@@ -1,4 +1,4 @@
-"""A tool call's durable life: intent first, result after, and its contract in between.
+"""One tool call: its intent is durable before it runs, its result after, by its contract.
 
 The intent is written when the call has all that it needs, and only that is missing: whatever has
 an intent has begun, or is about to. A call that waits for a thread or a process leaves no trace.

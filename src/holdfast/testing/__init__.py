@@ -2,6 +2,11 @@
 
 `FakeEngine` is an inference engine without a model, with faults on demand; `ManualClock` is time
 that a test moves by hand. Importing this package imports none of them.
+
+- `fake_engine`: An inference engine without a model, with faults on demand.
+- `crash_points`: Crash points: ending this process with SIGKILL at an exact moment.
+- `faulty_journal`: Journals that fail on purpose, at a place that a test chooses.
+- `manual_clock`: A clock that only moves when a test moves it.
 """
 
 from importlib import import_module

@@ -2,10 +2,10 @@
 
 A plan is `POINT:K` for the K-th time that a point of `holdfast.crashpoint` is reached (`POINTS`).
 Three points are about commits: `before:K` dies when the journal's K-th operation is about to be
-committed, `after:K` when it has just been and nobody has been told, `witnessed:K` when the witness
-knows of it as well. Every record is an operation;
-so are creating a run, joining, claiming and leaving. With such a plan each record is a transaction
-of its own, so that each boundary can be hit. `HOLDFAST_CRASH` carries a plan to a command.
+committed, `after:K` when it has just been and no caller knows it, `witnessed:K` when the witness
+knows of it as well. Every record is an operation; so are creating a run, joining, claiming and
+leaving. With such a plan each record is a transaction of its own, so that each boundary can be
+hit. `HOLDFAST_CRASH` carries a plan to a command.
 """
 
 import os
@@ -23,6 +23,7 @@ POINTS = {
     "witnessed": "journal.witnessed",
     "creating": "journal.creating",
     "migrating": "journal.migrating",
+    "repairing": "journal.repairing",
     "engine.admitted": "engine.admitted",
     "engine.finished": "engine.finished",
     "export.row": "export.row",
@@ -35,7 +36,7 @@ POINTS = {
 
 
 def arm(plan: str) -> None:
-    """Arms `plan` for this process. One that can never strike is refused: its test would pass."""
+    """Arms `plan` for this process. One that can never strike is an error: its test would pass."""
     point, _, number = plan.rpartition(":")
     if point not in POINTS or not number.isdigit() or int(number) < 1:
         raise UsageError(

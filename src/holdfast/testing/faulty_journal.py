@@ -108,7 +108,7 @@ class _FaultyConnection(sqlite3.Connection):
 
 
 class FaultyJournal:
-    """A `Journal` around another one whose k-th operation fails (from 1; 0: none).
+    """A `Journal` around another one, with a k-th operation that fails (from 1; 0: none).
 
     Operations are counted as they start. Iterating over `histories` is one operation.
     """

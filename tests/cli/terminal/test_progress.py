@@ -135,7 +135,7 @@ def test_an_interrupt_before_the_work_has_begun_is_one_line(lab):
 
 
 def test_a_reader_of_the_progress_that_goes_away_does_not_stop_the_run(lab):
-    process = start(*lab.words(), cwd=lab.place)
+    process = start(*lab.words(), cwd=lab.place, forked=False)
     process.stderr.close()
     assert process.wait(60) == 0
     assert "2 trajectories" in process.stdout.read()

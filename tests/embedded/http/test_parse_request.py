@@ -171,7 +171,7 @@ def test_unknown_paths_and_methods(engine: DecodeEngine) -> None:
 
 
 def test_a_body_that_is_too_large(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_BODY", 1000)
+    monkeypatch.setattr(server, "MAX_BODY_BYTES", 1000)
     status, answer = through(engine, lambda c: c.post(PATH, completion(prompt="x" * 2000)))
     assert (status, answer["error"]["code"]) == (413, 413)
 

@@ -43,14 +43,14 @@ def let_go_of(engine: DecodeEngine) -> tuple[int, Any]:
 
 
 def test_too_much_that_nobody_reads(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_queue, "MAX_UNREAD", 100)
+    monkeypatch.setattr(token_queue, "MAX_UNREAD_TOKENS", 100)
     sampled, after = let_go_of(engine)
     assert sampled < CHOICES * TOKENS, "it was cut off on the way"
     assert len(after["choices"][0]["token_ids"]) == 8, "others are served as ever"
 
 
 def test_nobody_reads_for_too_long(engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_queue, "MAX_UNREAD", 1 << 30)
+    monkeypatch.setattr(token_queue, "MAX_UNREAD_TOKENS", 1 << 30)
     monkeypatch.setattr(token_queue, "UNREAD_SECONDS", 0.2)
     sampled, after = let_go_of(engine)
     assert sampled < CHOICES * TOKENS
@@ -60,7 +60,7 @@ def test_nobody_reads_for_too_long(engine: DecodeEngine, monkeypatch: pytest.Mon
 def test_a_slow_reader_gets_everything(
     engine: DecodeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_queue, "MAX_UNREAD", 100)
+    monkeypatch.setattr(token_queue, "MAX_UNREAD_TOKENS", 100)
     body = completion(n=8, max_tokens=100, logprobs=20, stream=True, ignore_eos=True)
 
     async def main() -> int:

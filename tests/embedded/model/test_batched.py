@@ -49,7 +49,7 @@ def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """Both: with everything computed anew, and with what the cache still holds or others share."""
     if request.param == "cold":
         for module in (slots, prefix_sharing):
-            monkeypatch.setattr(module, "agreeing", lambda *_: 0)
+            monkeypatch.setattr(module, "common_prefix", lambda *_: 0)
 
 
 @pytest.mark.usefixtures("cold")

@@ -13,7 +13,7 @@ import torch
 from holdfast.embedded import extra
 from holdfast.embedded.model.load import load
 from holdfast.embedded.scheduler.engine import DecodeEngine
-from holdfast.embedded.scheduler.slots import CacheSlots, agreeing
+from holdfast.embedded.scheduler.slots import CacheSlots, common_prefix
 from holdfast.records.errors import UsageError
 from support.embedded import tiny_models
 from support.embedded.client import ask
@@ -184,5 +184,5 @@ def test_a_slot_is_chosen_by_what_it_holds_then_by_age() -> None:
 @pytest.mark.parametrize("shared", [0, 1, 63, 64, 65, 1000])
 def test_the_common_beginning(shared: int) -> None:
     same = list(range(shared))
-    assert agreeing([*same, -1, 5], [*same, -2, 5]) == shared
-    assert agreeing(same, [*same, 1]) == shared
+    assert common_prefix([*same, -1, 5], [*same, -2, 5]) == shared
+    assert common_prefix(same, [*same, 1]) == shared

@@ -66,7 +66,7 @@ def test_sent_again_from_any_point(odd: DecodeEngine, monkeypatch: pytest.Monkey
         assert rest.result == expected[length:], f"after {length} tokens"
         if length == 1:
             for module in (slots, prefix_sharing):
-                monkeypatch.setattr(module, "agreeing", lambda *_: 0)
+                monkeypatch.setattr(module, "common_prefix", lambda *_: 0)
 
 
 def test_after_a_restart_and_from_half_of_anothers_prompt(odd: DecodeEngine) -> None:
@@ -180,7 +180,7 @@ def test_a_mixture_that_does_not_fit_changes_nothing(
     save_file(state, bad / "model.safetensors", metadata={"format": "pt"})
     before = ask(mixtral, prompt(30), **SHORT).result
     with pytest.raises(UsageError):
-        mixtral.update_weights(weights.converted(mixtral.model.network, bad), "v2")
+        mixtral.update_weights(weights.read_converted(mixtral.model.network, bad), "v2")
     assert ask(mixtral, prompt(30), **SHORT).result == before
     assert mixtral.version == "v1"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.embedded.http.parse_tool_calls import Calls
+from holdfast.embedded.http.parse_tool_calls import ToolCallParser
 from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.scheduler.detokenizer import GenerationText
 
@@ -100,12 +100,11 @@ CALL = '<tool_call>{"name": "calculator", "arguments": {"x": "1 + 2"}}</tool_cal
 
 
 def divided(text: str, *, size: int) -> tuple[str, list[tuple[str, str]]]:
-    calls, said = Calls(), ""
+    parser, content = ToolCallParser(), ""
     for start in range(0, len(text), size):
-        piece, _ = calls.push(text[start : start + size])
-        said += piece
-    said += calls.close()[0]
-    return said, [(c["function"]["name"], c["function"]["arguments"]) for c in calls.made]
+        content += parser.push(text[start : start + size])
+    content += parser.close()
+    return content, [(c["function"]["name"], c["function"]["arguments"]) for c in parser.calls]
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
@@ -131,7 +130,7 @@ def test_tool_calls_are_found_however_the_text_arrives(
 
 
 def test_calls_have_ids_of_their_own() -> None:
-    calls = Calls()
-    _, made = calls.push(CALL + CALL)
-    assert len({call["id"] for call in made}) == 2
-    assert all(call["type"] == "function" for call in made)
+    parser = ToolCallParser()
+    parser.push(CALL + CALL)
+    assert len({call["id"] for call in parser.calls}) == 2
+    assert all(call["type"] == "function" for call in parser.calls)

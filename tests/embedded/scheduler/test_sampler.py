@@ -99,7 +99,9 @@ def test_noise_is_a_function_of_seed_and_position() -> None:
 
 
 def test_choice_0_has_the_requests_own_seed_and_others_have_others() -> None:
-    assert seeded_random.derived(7, 0) == 7
-    seeds = [seeded_random.derived(seed, choice) for seed in range(20) for choice in range(1, 20)]
+    assert seeded_random.derive_seed(7, 0) == 7
+    seeds = [
+        seeded_random.derive_seed(seed, choice) for seed in range(20) for choice in range(1, 20)
+    ]
     assert len(set(seeds)) == len(seeds)
     assert all(seeded_random.SEED_LEAST <= one <= seeded_random.SEED_MOST for one in seeds)

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 
-from holdfast.engine.guards.orphan_tasks import ended
+from holdfast.engine.guards.orphan_tasks import end_tasks
 from support.engine.yard import Yard, turn
 
 
@@ -33,7 +33,7 @@ def test_what_is_left_behind_is_known_by_its_trajectory():
         yard = Yard("a", samples=2)
         await yard.work(rollout, scorer)
         other = asyncio.create_task(forever())
-        told = await ended(asyncio.all_tasks() - before)
+        told = await end_tasks(asyncio.all_tasks() - before)
         assert other.cancelled()
         return told, asyncio.all_tasks() - before
 

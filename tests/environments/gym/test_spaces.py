@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from holdfast.environments.ansi import plain
-from holdfast.environments.gym.spaces import described, reading
-from holdfast.environments.gym.values import recordable
+from holdfast.environments.gym.ansi import plain
+from holdfast.environments.gym.spaces import action_reader, format_observation, recordable
 from holdfast.records.errors import ToolSaysNo, UsageError
 
 
@@ -46,21 +45,21 @@ BOX = spaces.Box(-10, 10, (3,))
     ],
 )
 def test_an_observation_is_described_from_its_space(space, observation, text):
-    assert described(space, observation) == text
+    assert format_observation(space, observation) == text
 
 
 def test_parts_are_shown_by_their_names():
     cards = spaces.Tuple([spaces.Discrete(32), spaces.Discrete(11)])
-    assert described(cards, (14, 10), ["sum", "dealer"]) == "sum: 14, dealer: 10"
-    assert described(BOX, np.ones(3), ["x", "y", "z"]) == "x: 1, y: 1, z: 1"
+    assert format_observation(cards, (14, 10), ["sum", "dealer"]) == "sum: 14, dealer: 10"
+    assert format_observation(BOX, np.ones(3), ["x", "y", "z"]) == "x: 1, y: 1, z: 1"
     with pytest.raises(UsageError, match="2 names are given, and an observation has 3 parts"):
-        described(BOX, np.ones(3), ["x", "y"])
+        format_observation(BOX, np.ones(3), ["x", "y"])
 
 
 def test_a_picture_is_no_text():
     picture = spaces.Box(0, 255, (64, 64, 3), np.uint8)
     with pytest.raises(UsageError, match="give `render=`"):
-        described(picture, np.zeros((64, 64, 3), np.uint8))
+        format_observation(picture, np.zeros((64, 64, 3), np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_a_picture_is_no_text():
     ],
 )
 def test_a_reply_becomes_an_action_of_the_space(space, reply, action):
-    read, _ = reading(space)
+    read, _ = action_reader(space)
     found = read(reply)
     assert space.contains(found)
     assert found == action if np.isscalar(action) else np.allclose(found, action)
@@ -97,14 +96,14 @@ def test_a_reply_becomes_an_action_of_the_space(space, reply, action):
     ],
 )
 def test_what_is_no_action_of_the_space_is_refused(space, reply):
-    read, _ = reading(space)
+    read, _ = action_reader(space)
     with pytest.raises(ToolSaysNo, match="Nothing happened"):
         read(reply)
 
 
 def test_a_space_that_no_text_belongs_to_needs_a_function():
     with pytest.raises(UsageError, match="give `actions="):
-        reading(spaces.Dict({"a": spaces.Discrete(2)}))
+        action_reader(spaces.Dict({"a": spaces.Discrete(2)}))
 
 
 def test_of_an_info_only_what_a_journal_can_hold_is_kept():

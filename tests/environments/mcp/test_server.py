@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.environments import McpServer
-from holdfast.environments.mcp.listing import ToolChoice, contracts_of
+from holdfast.environments.mcp.listing import ToolChoice, parse_contracts
 from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.records.redaction import redact
 from holdfast.records.step import Contract
@@ -94,7 +94,7 @@ def test_the_user_s_contract_wins_over_the_server_s_hints():
 
     def contracts(given: object) -> list[Contract]:
         return [
-            one.contract for one in ToolChoice(contract=contracts_of(given)).of([hinted, plain])
+            one.contract for one in ToolChoice(contract=parse_contracts(given)).of([hinted, plain])
         ]
 
     once, again, anew = Contract.AT_MOST_ONCE, Contract.IDEMPOTENT, Contract.RESTART

@@ -50,7 +50,7 @@ def test_a_server_that_ends_at_once_is_named_with_its_status_and_its_last_words(
     said = refused(stdio("broken", "leaving", "the-sea"))
     assert said.startswith("EnvironmentBroken: MCP server `")
     assert "broken.py leaving the-sea` did not begin a session" in said
-    assert "it ended with exit status 3; its last words:\n  | no database at ['the-sea']" in said
+    assert "it ended with exit status 3; its last output:\n  | no database at ['the-sea']" in said
 
 
 def test_secrets_are_not_among_the_last_words():
@@ -65,11 +65,11 @@ def test_secrets_are_not_among_the_last_words():
 
 def test_a_server_that_never_begins_a_session_is_given_up():
     said = refused(stdio("broken", "silent", timeout=5.0))
-    assert "did not begin a session within 5 s; its last words:\n  | I am listening" in said
+    assert "did not begin a session within 5 s; its last output:\n  | I am listening" in said
 
 
 def test_a_server_that_ends_for_nobody_is_killed_with_its_children(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "PATIENCE", 0.2)
+    monkeypatch.setattr(process, "STOP_SECONDS", 0.2)
     told = tmp_path / "pids"
     assert "within 5 s" in refused(stdio("broken", "stubborn", str(told), timeout=5.0))
     server, child = pids_in(told)
@@ -78,7 +78,7 @@ def test_a_server_that_ends_for_nobody_is_killed_with_its_children(tmp_path, mon
 
 
 def test_cancelling_who_opens_a_session_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "PATIENCE", 0.2)
+    monkeypatch.setattr(process, "STOP_SECONDS", 0.2)
     told = tmp_path / "pids"
 
     async def cancelled() -> None:
@@ -97,7 +97,7 @@ def test_cancelling_who_opens_a_session_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_the_end_of_the_loop_ends_a_server_that_nobody_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "PATIENCE", 0.2)
+    monkeypatch.setattr(process, "STOP_SECONDS", 0.2)
     told = tmp_path / "pids"
 
     async def forgotten() -> None:
@@ -111,7 +111,7 @@ def test_the_end_of_the_loop_ends_a_server_that_nobody_closed(tmp_path, monkeypa
     assert all(map(gone, pids_in(told)))
 
 
-@pytest.mark.skipif(not process._dying_with_parent(), reason="no setpriv --pdeathsig here")
+@pytest.mark.skipif(not process._die_with_parent(), reason="no setpriv --pdeathsig here")
 def test_a_server_does_not_outlive_a_driver_that_is_killed(tmp_path):
     told = tmp_path / "pids"
     command = [sys.executable, str(HERE / "orphan.py"), str(HERE / "broken.py"), "stubborn"]

@@ -58,13 +58,13 @@ def test_a_process_that_dies_is_started_again_once_for_all_who_call_next():
 
 
 def test_a_process_that_answers_nobody_any_more_is_replaced(monkeypatch):
-    monkeypatch.setattr(process, "PATIENCE", 0.2)
+    monkeypatch.setattr(process, "STOP_SECONDS", 0.2)
 
     async def played() -> None:
         async with stdio("bare", shared=True) as server:
             (environment,) = await opened(server, 1)
             first = await call(environment, "pid")
-            session = await server.shared_session()
+            session = await server.shared_session().session()
             session._timeout = 0.3
             with pytest.raises(EnvironmentBroken, match=r"did not answer hang within 0\.3 s"):
                 await call(environment, "hang")
@@ -80,7 +80,7 @@ def test_a_call_that_is_late_while_others_are_answered_costs_only_itself():
         async with stdio("toolbox", shared=True) as server:
             (environment,) = await opened(server, 1)
             first = await call(environment, "pid")
-            session = await server.shared_session()
+            session = await server.shared_session().session()
             session._timeout = 2.0
             late = asyncio.create_task(call(environment, "sleep", seconds=600))
             while not late.done():

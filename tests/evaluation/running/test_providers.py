@@ -171,3 +171,21 @@ def test_a_password_in_an_address_is_shown_nowhere() -> None:
     settings = [setting_of({"base_url": given}), setting_of({"base_url": "http://127.0.0.1:9"})]
     assert settings[0].base_url == given
     assert "hunter2" not in f"{settings!r} {ids_of(settings)} {settings[0].params}"
+
+
+def test_a_row_with_an_image_is_asked_and_judged_with_it(course: Course) -> None:
+    course.write(
+        """
+        IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        SAID = [{"role": "user", "content": [{"type": "text", "text": "what is it?"}, IMAGE]}]
+
+        @evaluation_test(dataset=[{"messages": SAID}])
+        def test_it(row):
+            content = row.messages[0].content
+            return content[1]["image_url"] == IMAGE["image_url"] and row.messages[0].text != ""
+        """
+    )
+    with FakeEngine(dialect="chat", images=True) as engine:
+        course.run("--holdfast-policy", engine.url, policy=False).assert_outcomes(passed=1)
+        assert [call.images for call in engine.calls()] == [("data:image/png;base64,AAAA",)]
+    assert course.only()["agg_score"] == 1.0

@@ -195,7 +195,7 @@ def test_the_summary_may_be_written_into_a_folder(course: Course) -> None:
 
 
 def test_who_waits_is_told_how_far_it_is(course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "TELL_SECONDS", 0.05)
+    monkeypatch.setattr(experiment, "PROGRESS_SECONDS", 0.05)
     course.write(
         """
         import asyncio

@@ -6,8 +6,9 @@ import pytest
 
 from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
 from holdfast.gateway.assignment.routes import _parse as parse_request
-from holdfast.gateway.protocol.messages import RequestRejected
+from holdfast.gateway.protocol.messages import LONGEST_NAME, RequestRejected
 from holdfast.records.errors import UsageError
+from holdfast.records.redaction import hide
 from support.engine.yard import Yard
 from support.gateway.external_agents import ask, converse, post, with_agents
 from support.rollout.stage import Oracle
@@ -149,6 +150,22 @@ def test_a_trajectory_that_nobody_knows_or_that_is_not_open_is_refused():
 
     with_agents(yard, agents)
     assert yard.history().reward == 1.0
+
+
+def test_a_secret_that_lies_across_the_end_of_a_quoted_name_is_hidden_whole():
+    yard = Yard()
+    secret = "a-s3cret-of-this-process"
+    hide(secret)
+
+    async def agents(http, url):
+        _, taken = await post(http, f"{url}/trajectories", {"wait": 10})
+        named = "x" * (LONGEST_NAME - 8) + secret
+        status, said = await post(http, f"{url}/trajectories", {"task": named})
+        assert status == 404
+        assert secret[:8] not in said["error"]["message"]
+        await post(http, f"{taken['bound_url']}/complete", {"reward": 1})
+
+    with_agents(yard, agents)
 
 
 def test_a_silent_agent_is_given_up_and_another_goes_on():

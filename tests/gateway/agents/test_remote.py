@@ -67,7 +67,7 @@ def test_a_service_that_answers_otherwise_is_told_how_in_the_same_words_for_each
     run(yard, service, max_retry=0)
     said = {history.failures[0].message for history in yard.histories().values()}
     assert len(said) == 1
-    assert 'the answer to GET /runs/ID is to be {"status": "running", "completed"' in said.pop()
+    assert 'the answer to GET /runs/ID has to be {"status": "running", "completed"' in said.pop()
 
 
 def test_a_service_that_never_asks_is_told_where_it_finds_the_gateway():

@@ -20,12 +20,12 @@ from support.gateway.outpost import REPLIES, Agent, Outpost, holding, is_running
 
 HOLDS = """
 import asyncio, subprocess, sys
-from holdfast.gateway.agents.temp_dirs import WORKING, scratch, scratch_of
+from holdfast.gateway.agents.temp_dirs import WORKING, scratch, trajectory_folder
 from holdfast.records.trajectory import TrajectoryKey
 
 async def main():
     is_named = sys.argv[1:] == ["trajectory"]
-    async with scratch_of(TrajectoryKey("r", "a", 0)) if is_named else scratch() as folder:
+    async with trajectory_folder(TrajectoryKey("r", "a", 0)) if is_named else scratch() as folder:
         (folder / WORKING).mkdir()
         (folder / WORKING / "left").write_text("x")
         with_stray = sys.argv[1:] == ["stray"]

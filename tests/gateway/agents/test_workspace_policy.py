@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.environments import Workspace
 from holdfast.environments.workspace import WorkspaceLimit
-from holdfast.environments.workspace.sandbox import why_no_bwrap
+from holdfast.environments.workspace.sandbox.sandbox import why_no_bwrap
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.gateway.agents.workspace_policy import FreshWorld, WorkspaceWorld
 from holdfast.records.errors import EnvironmentBroken, UsageError

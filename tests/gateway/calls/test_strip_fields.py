@@ -46,7 +46,7 @@ UNFOLLOWED = [
     (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
     (RESPONSES, {"truncation": "auto"}, "truncation"),
     (RESPONSES, {"tools": [FUNCTION, *BUILT_IN[:1]]}, "tool:web_search"),
-    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking"),
+    (MESSAGES, {"thinking": {"type": "between_tools"}}, "thinking"),
     (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "s"}]}, "tool:web_search_*"),
 ]
 
@@ -261,7 +261,7 @@ def test_the_command_leaves_out_what_it_is_told_to_and_says_so(tmp_path, capsys)
         assert "ignored=seed,tool:web_search" in outpost.log.read_text()
         assert main(["show", RUN, "a/0", "--journal", str(outpost.journal)]) == 0
         said = capsys.readouterr().out
-        assert "seed was left out of 1 call, as the gateway was told" in said
+        assert "seed was left out of 1 call, as the gateway's options say" in said
         assert "tool:web_search was left out of 1 call" in said
         assert main(["show", RUN, "a/0", "--json", "--journal", str(outpost.journal)]) == 0
         told = json.loads(capsys.readouterr().out)

@@ -176,13 +176,13 @@ def test_a_body_that_is_asked_for_is_asked_for_once(tmp_path):
 
 def test_a_trajectory_that_nobody_heard_of_in_the_end_is_given_again(tmp_path, monkeypatch):
     """Another worker gave it, and the client left while that was on its way."""
-    assigned, send = asyncio.Event(), Peers.request
+    assigned, left, send = asyncio.Event(), asyncio.Event(), Peers.request
 
     async def on_its_way(self, index, path, body=None, **options):
         response = await send(self, index, path, body, **options)
         if path == TAKE and response is not None and response[0] == 200 and not assigned.is_set():
             assigned.set()
-            await asyncio.sleep(0.3)
+            await left.wait()
         return response
 
     monkeypatch.setattr(Peers, "request", on_its_way)
@@ -195,6 +195,7 @@ def test_a_trajectory_that_nobody_heard_of_in_the_end_is_given_again(tmp_path, m
             await assigned.wait()
             leaving.cancel()
             await asyncio.wait({leaving})
+            left.set()
             status, two = await post(found.http, f"{found.urls[0]}/trajectories", {"wait": 5})
             if status != 200:
                 _, two = await post(

@@ -146,7 +146,7 @@ def test_members_of_messages_are_left_out_by_name_and_what_is_said_never_is():
         (CHAT, {"tools": [{"type": "web_search"}]}, ""),
         (RESPONSES, {"tools": [{"type": "web_search"}]}, "tool:*"),
         (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
-        (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking"),
+        (MESSAGES, {"thinking": {"type": "between_tools"}}, "thinking"),
         (MESSAGES, {"container": "x"}, "container"),
         (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tool:*"),
     ],

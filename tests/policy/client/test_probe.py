@@ -198,9 +198,9 @@ def test_an_engine_that_wants_to_be_asked_less_often_is_not_down() -> None:
         await policy.check()
         engine.set_faults(Fault(FaultKind.RATE_LIMIT, times=0, path="completions"))
         endpoint = policy.endpoints[0]
-        assert await why_it_cannot_sample(endpoint.ask, endpoint.dialect, endpoint.model) is None
+        assert await why_it_cannot_sample(endpoint.send, endpoint.dialect, endpoint.model) is None
         engine.set_faults(Fault(FaultKind.ERROR_500, times=0, path="completions"))
-        why = await why_it_cannot_sample(endpoint.ask, endpoint.dialect, endpoint.model)
+        why = await why_it_cannot_sample(endpoint.send, endpoint.dialect, endpoint.model)
         assert "answered 500" in str(why)
         await policy.aclose()
 

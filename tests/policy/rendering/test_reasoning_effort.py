@@ -19,6 +19,13 @@ READING = (
     "{%- if reasoning_effort is defined %}{{ '<|im_start|>system\\nReasoning: ' "
     "+ reasoning_effort + '<|im_end|>\\n' }}{% endif %}" + TEMPLATES["plain"]
 )
+SWITCHED = TEMPLATES["plain"] + (
+    "{%- if add_generation_prompt %}{{ '<think>\\n' }}"
+    "{%- if enable_thinking is defined and not enable_thinking %}"
+    "{{ '\\n</think>\\n\\n' }}{% endif %}"
+    "{% endif %}"
+)
+"""As Qwen's: it opens the reasoning, and closes it at once where there is to be none."""
 LOCAL = "{%- set reasoning_effort = 'always' %}{{ reasoning_effort }}" + TEMPLATES["plain"]
 MENTIONING = "{# reasoning_effort #}{{ 'reasoning_effort' }}" + TEMPLATES["plain"]
 ASKED = [user("Well?")]
@@ -61,6 +68,27 @@ def test_however_many_efforts_are_asked_for_few_are_kept(tmp_path: Path) -> None
             at_effort(renderer, level).render(ASKED, [])
         )
     assert len(renderer._at_effort) == MOST_LEVELS
+
+
+def test_none_turns_thinking_off_where_the_template_knows_how(tmp_path: Path) -> None:
+    renderer = renderer_of(tmp_path, SWITCHED)
+    assert renderer.reasons
+    assert renderer.decode(renderer.render(ASKED, [])).endswith("<think>\n")
+    quiet = at_effort(renderer, "none").render(ASKED, [])
+    assert renderer.decode(quiet).endswith("<think>\n\n</think>\n\n")
+    with pytest.raises(Unsupported, match="never reads reasoning_effort"):
+        at_effort(renderer, "low")
+
+
+def test_none_asks_nothing_of_a_model_that_never_reasons(tmp_path: Path) -> None:
+    for renderer in (ByteRenderer(), renderer_of(tmp_path, TEMPLATES["plain"])):
+        assert at_effort(renderer, "none") is renderer
+
+
+def test_none_is_refused_where_reasoning_cannot_be_turned_off(tmp_path: Path) -> None:
+    always = TEMPLATES["plain"] + "{{ '<think>\n' }}{# </think> #}"
+    with pytest.raises(Unsupported, match="never reads reasoning_effort"):
+        at_effort(renderer_of(tmp_path, always), "none")
 
 
 @pytest.mark.parametrize("template", [TEMPLATES["plain"], LOCAL, MENTIONING])

@@ -154,7 +154,7 @@ def test_an_endpoint_that_was_down_is_looked_at_again():
     async def main():
         with FakeEngine() as engine:
             engine.kill()
-            client = clients.of((engine.url,), engine.model)
+            client = clients.get((engine.url,), engine.model)
             with pytest.raises(EndpointDown):
                 await client.check()
             engine.start()
@@ -234,10 +234,10 @@ def test_a_key_goes_to_its_own_address_alone():
     async def main():
         async with chat_only(theirs) as url, chat_only(others) as other:
             clients = Clients(api_keys={f"{url}/v1": "sk-1"})
-            await clients.of((url,), "m").check()
-            await clients.of((other,), "m").check()
+            await clients.get((url,), "m").check()
+            await clients.get((other,), "m").check()
             with pytest.raises(UsageError, match="share one key"):
-                clients.of((url, other), "m")
+                clients.get((url, other), "m")
             await clients.aclose()
 
     asyncio.run(main())
@@ -273,7 +273,7 @@ def test_every_client_is_closed_also_when_closing_one_fails(fails, monkeypatch):
     async def main() -> None:
         clients = Clients()
         for model in "abc":
-            clients.of((NOWHERE,), model)
+            clients.get((NOWHERE,), model)
         try:
             await clients.aclose()
         finally:

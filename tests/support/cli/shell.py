@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.journal.damage.check import check
+from support.fork_server import Popen
 
 AGENT = """
 import os
@@ -50,8 +51,12 @@ class Done(NamedTuple):
         return line
 
 
-def start(*words: object, cwd: Path, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+def start(
+    *words: object, cwd: Path, env: dict[str, str] | None = None, forked: bool = True
+) -> "subprocess.Popen[str]":
+    """`forked`: from the fork server, without its imports. Else it is a process like any other."""
+    popen = Popen if forked else subprocess.Popen
+    return popen(
         [sys.executable, "-m", "holdfast", *(str(word) for word in words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

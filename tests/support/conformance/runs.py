@@ -11,6 +11,7 @@ from typing import NamedTuple
 from support.conformance.engines import (
     Engine,
 )
+from support.fork_server import run
 
 AGENT = '''
 import holdfast
@@ -59,12 +60,12 @@ class Lab:
         (place / "tasks.jsonl").write_text("\n".join(lines))
 
     def holdfast(self, *words: object, crash: str = "") -> Done:
-        done = subprocess.run(
+        done = run(
             [sys.executable, "-m", "holdfast", *(str(word) for word in words)],
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             timeout=240,
-            check=False,
             cwd=self.place,
             env=os.environ | ({"HOLDFAST_CRASH": crash} if crash else {}),
         )

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from holdfast.testing import FakeEngine
+from support.fork_server import Popen
 
 HERE = Path(__file__).parent
 
@@ -16,7 +17,7 @@ def holdfast(
     *words: object, env: dict[str, str] | None = None, around: tuple[str, ...] = ()
 ) -> "subprocess.Popen[str]":
     """`around`: a command that runs it."""
-    return subprocess.Popen(
+    return Popen(
         [*around, sys.executable, "-m", "holdfast", *(str(word) for word in words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

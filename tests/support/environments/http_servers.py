@@ -7,8 +7,8 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from holdfast.environments.remote import HttpEnvironment
-from holdfast.environments.serving import EnvironmentServer
+from holdfast.environments.http.environment import HttpEnvironment
+from holdfast.environments.http.server import EnvironmentServer
 from support.environments.http_worlds import Ledger
 
 WORLDS = Path(__file__).parent / "http_worlds.py"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.environments.workspace import Workspace
-from holdfast.environments.workspace.sandbox import why_no_bwrap
+from holdfast.environments.workspace.sandbox.sandbox import why_no_bwrap
 from holdfast.journal.memory import MemoryJournal
 
 needs_bwrap = pytest.mark.skipif(bool(why_no_bwrap()), reason=f"no bubblewrap: {why_no_bwrap()}")

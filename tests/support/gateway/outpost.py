@@ -24,6 +24,7 @@ from holdfast.records.errors import JournalError
 from holdfast.records.history import History
 from holdfast.records.step import Generated
 from holdfast.testing import FakeEngine
+from support.fork_server import Popen
 
 RUN = "outpost"
 SECONDS = 60.0
@@ -83,7 +84,7 @@ class Outpost:
     def start(self, *more: object, crash: str = "", **env: str) -> None:
         env = {**os.environ, **env, **({"HOLDFAST_CRASH": crash} if crash else {})}
         self._heard = ""
-        self.process = subprocess.Popen(
+        self.process = Popen(
             self.words(*more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
         )
 

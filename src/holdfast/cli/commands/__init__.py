@@ -1,12 +1,12 @@
 """One module for each command.
 
 - `run`: `holdfast run`: everything is checked before anything is done.
-- `gateway`: `holdfast gateway`: a run whose agents others start.
+- `gateway`: `holdfast gateway`: a run of agents that others start.
 - `gateway_workers`: `holdfast gateway --workers N`: this process opens the run and reports on it, N
   others serve it.
 - `serve`: `holdfast serve`: the embedded engine in the foreground.
 - `show`: `holdfast runs` and `holdfast show`.
-- `show_table`: Listing: the trajectories of a run, one line each, with what became of them.
+- `show_table`: the trajectories of a run, one line each.
 - `export`: `holdfast export`: a run's data in a file that is either whole or not there.
 - `export_parquet`: Parquet schemas for exports.
 - `report`: `holdfast report`: a run as one HTML file.

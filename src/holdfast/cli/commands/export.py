@@ -28,7 +28,7 @@ from holdfast.records.errors import UsageError
 from holdfast.records.logprobs import Accepted, LogprobsMode
 
 ROWS_PER_GROUP = 256
-_ONE = {
+_SINGULAR = {
     What.SAMPLES: "sample",
     What.ROWS: "row",
     What.TRAJECTORIES: "trajectory",
@@ -77,11 +77,11 @@ async def _export(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"rows": written, "out": str(target), "unsettled": unsettled})
     elif target is not None:
-        print(f"wrote {many(written, _ONE[what])} of run {args.run} to {target}")
+        print(f"wrote {many(written, _SINGULAR[what])} of run {args.run} to {target}")
     if unsettled:
         say(_left_out(unsettled, what), Exit.OK)
-    if others := {mode: n for mode, n in modes.items() if mode != LogprobsMode.PROCESSED}:
-        say(_about_logprobs(others), Exit.OK)
+    if more := {mode: n for mode, n in modes.items() if mode != LogprobsMode.PROCESSED}:
+        say(_about_logprobs(more), Exit.OK)
     return Exit.OK
 
 
@@ -100,8 +100,8 @@ def _modes(row: Row) -> list[str]:
     return mode if isinstance(mode, list) else [] if mode is None else [str(mode)]
 
 
-def _about_logprobs(others: dict[str, int]) -> str:
-    numbers = ", ".join(f"{n} {mode}" for mode, n in sorted(others.items()))
+def _about_logprobs(more: dict[str, int]) -> str:
+    numbers = ", ".join(f"{n} {mode}" for mode, n in sorted(more.items()))
     return (
         f"logprobs that are not known to be of the distribution that was sampled from: {numbers} "
         "(each says so: logprobs_mode)"

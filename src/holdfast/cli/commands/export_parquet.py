@@ -16,7 +16,7 @@ except ImportError as error:
         "parquet needs pyarrow: pip install '.[parquet]' (in the clone), or use --format jsonl"
     ) from error
 
-OTHERS = "others"
+OTHER_FIELDS = "others"
 """The column for what a task brought along, beside a row or in `extra`: names that no schema can
 know."""
 _SAMPLES = pa.schema(
@@ -87,7 +87,7 @@ _EXTRA = pa.struct(
         ("version_spans", pa.string()),
         ("failed_samples", pa.string()),
         ("token_turn_traces", pa.string()),
-        (OTHERS, pa.string()),
+        (OTHER_FIELDS, pa.string()),
     ]
 )
 _ROWS = pa.schema(
@@ -107,7 +107,7 @@ _ROWS = pa.schema(
                 ]
             ),
         ),
-        (OTHERS, pa.string()),
+        (OTHER_FIELDS, pa.string()),
     ]
 )
 _SCHEMAS = {
@@ -128,9 +128,9 @@ def writer(path: Path, schema: Any) -> Any:
 
 def columns(rows: list[Row], schema: Any) -> Any:
     """Nested values of open shape become JSON text; arrays stay arrays."""
-    names = set(schema.names) - {OTHERS}
+    names = set(schema.names) - {OTHER_FIELDS}
     return pa.Table.from_pylist(
-        [_flat(_with_others(row, names), schema) for row in rows], schema=schema
+        [_flat(_gather_unknown(row, names), schema) for row in rows], schema=schema
     )
 
 
@@ -142,7 +142,7 @@ def _flat(row: Row, schema: Any) -> Row:
 def _cell(value: object, field: Any) -> object:
     if pa.types.is_struct(field.type) and isinstance(value, dict):
         names = {field.type.field(index).name for index in range(field.type.num_fields)}
-        return _flat(_with_others(value, names - {OTHERS}), field.type)
+        return _flat(_gather_unknown(value, names - {OTHER_FIELDS}), field.type)
     if not pa.types.is_string(field.type) or value is None:
         return value
     # Any JSON may be a ground truth: the text "5" must not read like the number.
@@ -150,9 +150,11 @@ def _cell(value: object, field: Any) -> object:
     return value if as_is else msgspec.json.encode(value).decode()
 
 
-def _with_others(value: Row, names: set[str]) -> Row:
+def _gather_unknown(value: Row, names: set[str]) -> Row:
     """Fields that are not known go into the column for others, together."""
-    others = {name: one for name, one in value.items() if name not in names}
-    if not others:
+    unknown = {name: field_value for name, field_value in value.items() if name not in names}
+    if not unknown:
         return value
-    return {name: one for name, one in value.items() if name in names} | {OTHERS: others}
+    return {name: field_value for name, field_value in value.items() if name in names} | {
+        OTHER_FIELDS: unknown
+    }

@@ -1,4 +1,4 @@
-"""`holdfast gateway`: a run whose agents others start.
+"""`holdfast gateway`: a run of agents that others start.
 
 The run is like any other: it is resumed by the same command, retried, scored and reported. Only
 that each of its trajectories waits for an agent which comes to the gateway by itself. The socket is
@@ -34,7 +34,7 @@ ROLLOUT = "agents that others start"
 """Part of the run's identity. What they are is not known here."""
 
 
-class _TellingProcessor(ExternalRolloutProcessor):
+class _AnnouncingProcessor(ExternalRolloutProcessor):
     """Says where agents find it."""
 
     async def setup(self) -> None:
@@ -56,7 +56,7 @@ def gateway(args: argparse.Namespace) -> int:
     tls = _tls(args)
     with address.listening(args.host, args.port) if role is None else role.sock as sock:
         at = Address(args.host, args.port, token, tls, args.advertise, sock)
-        kind = _TellingProcessor if role is None else _WorkerProcessor
+        kind = _AnnouncingProcessor if role is None else _WorkerProcessor
         processor = kind(
             at,
             silence=args.silence,
@@ -95,7 +95,7 @@ def _work(
 
 
 def _rollout(args: argparse.Namespace) -> str:
-    without = "".join(f", without {one}" for one in sorted(_ignored(args)))
+    without = "".join(f", without {name}" for name in sorted(_ignored(args)))
     accepting = ", accepting refused calls" if args.on_refused == OnRefused.ACCEPT else ""
     return ROLLOUT + without + accepting
 
@@ -121,7 +121,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _ignored(args: argparse.Namespace) -> tuple[str, ...]:
-    return Ignoring(name for one in args.ignore or () for name in one.split(",")).names
+    return Ignoring(name for listed in args.ignore or () for name in listed.split(",")).names
 
 
 def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
@@ -130,15 +130,15 @@ def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
             notify("without --tls-cert, the token and all keys cross the network readable to all")
         return None
     if args.tls_cert is None or args.tls_key is None:
-        given, missing = "--tls-cert", "--tls-key"
+        present, missing = "--tls-cert", "--tls-key"
         if args.tls_cert is None:
-            given, missing = missing, given
-        raise UsageError(f"{given} is of no use without {missing}")
+            present, missing = missing, present
+        raise UsageError(f"{present} is of no use without {missing}")
     return address.tls(Path(args.tls_cert), Path(args.tls_key))
 
 
 def _secret(args: argparse.Namespace) -> bytes:
-    """Beside the journal: whoever may go on with the run may go on with its agents."""
+    """Beside the journal: the right to resume the run is the right to resume its agents."""
     path = Path(args.journal)
     return kept_secret(path.with_name(f"{path.name}.gateway-secret"))
 

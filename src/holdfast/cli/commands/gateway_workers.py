@@ -58,7 +58,7 @@ _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
 
 class WorkerRole(Struct, frozen=True):
-    """What a worker is told of itself."""
+    """The place and the socket of one worker."""
 
     place: WorkerPlace
     sock: socket.socket
@@ -69,12 +69,12 @@ def found_at(url: str) -> str:
 
 
 def role_of(args: argparse.Namespace) -> WorkerRole | None:
-    """That of a worker, whose options become those of its supervisor; None for anyone else."""
+    """The role of a worker, which gets its supervisor's options; None for any other process."""
     if args.as_worker is None:
         return None
-    told = json.loads(args.as_worker)
-    vars(args).update(told["options"])
-    return WorkerRole(WorkerPlace(**told["place"]), socket.socket(fileno=told["socket"]))
+    arguments = json.loads(args.as_worker)
+    vars(args).update(arguments["options"])
+    return WorkerRole(WorkerPlace(**arguments["place"]), socket.socket(fileno=arguments["socket"]))
 
 
 def go(args: argparse.Namespace, work: running.Work, at: Address) -> int:
@@ -151,7 +151,7 @@ class _Supervision:
                 except HoldfastError as error:
                     self._stopped = self._stopped or str(error)
                     return error
-        bad = [one.code for one in ended if one.code not in (0, *_CODES.values())]
+        bad = [worker.code for worker in ended if worker.code not in (0, *_CODES.values())]
         if bad and not self._stopped:
             self._stopped = f"a worker ended with exit code {bad[0]}"
             return _WorkerStopped(self._stopped)
@@ -165,13 +165,13 @@ class _Supervision:
         at_once = min(args.concurrency, len(self._work.plan.tasks) * run.spec.samples)
         share = max(1, at_once // args.workers + (index < at_once % args.workers))
         options = {**vars(args), **_DONE_ONCE, **changed, "run": run.spec.name}
-        told = {
+        arguments = {
             "options": {**options, "concurrency": share},
             "place": {"folder": folder, "index": index, "count": args.workers},
             "socket": sock.fileno(),
         }
-        words = ["gateway", "--tasks", args.tasks, "--run", run.spec.name]
-        return [sys.executable, "-m", "holdfast", *words, "--as-worker", json.dumps(told)]
+        command = ["gateway", "--tasks", args.tasks, "--run", run.spec.name]
+        return [sys.executable, "-m", "holdfast", *command, "--as-worker", json.dumps(arguments)]
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:

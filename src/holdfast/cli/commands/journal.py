@@ -28,16 +28,16 @@ def check(args: argparse.Namespace) -> int:
         if path.exists():
             raise UsageError(f"{path} is no regular file; name a journal")
         raise UsageError(f"there is no journal at {path}; name one: holdfast journal check FILE")
-    given_up = accept_loss(path) if args.repair else None
+    loss = accept_loss(path) if args.repair else None
     cuts = repair(path) if args.repair else []
     report = check_file(path)
     if args.json:
-        made = {"cuts_made": msgspec.to_builtins(cuts), "given_up": given_up or ""}
-        told = msgspec.to_builtins(report) | made
-        print_json(told)
+        made = {"cuts_made": msgspec.to_builtins(cuts), "given_up": loss or ""}
+        fields = msgspec.to_builtins(report) | made
+        print_json(fields)
     else:
-        if given_up:
-            print(f"gave up: the journal {given_up}")
+        if loss:
+            print(f"gave up: the journal {loss}")
         for cut in cuts:
             print(
                 f"cut {visible_name(cut.trajectory)} at record {cut.seq} (position "
@@ -53,9 +53,9 @@ def _text(path: Path, report: Report) -> str:
         for field, value in msgspec.structs.asdict(report).items()
         if isinstance(value, int)
     }
-    told = ", ".join(many(value, _one(field)) for field, value in counts.items())
-    lines = [f"{path}: {told}"]
-    lines += [f"  {visible_name(str(one))}" for one in report.findings]
+    totals = ", ".join(many(value, _singular(field)) for field, value in counts.items())
+    lines = [f"{path}: {totals}"]
+    lines += [f"  {visible_name(str(finding))}" for finding in report.findings]
     lines.append(
         "every checksum and invariant holds"
         if report.is_clean
@@ -65,7 +65,7 @@ def _text(path: Path, report: Report) -> str:
     return "\n".join(lines)
 
 
-def _one(field: str) -> str:
+def _singular(field: str) -> str:
     """The singular."""
     return f"{field.removesuffix('ies')}y" if field.endswith("ies") else field.removesuffix("s")
 

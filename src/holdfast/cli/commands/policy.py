@@ -71,7 +71,9 @@ def _verdict(found: Inspection) -> str:
         return "yes"
     if not found.is_fit_for_evaluation:
         return "no, nor for evaluation"
-    mended = [finding for finding in found.findings if finding.remedy]
-    if not mended:
+    fixable = [finding for finding in found.findings if finding.remedy]
+    if not fixable:
         return "no, for evaluation only"
-    return "no, " + "; ".join(f"because of its {one.what}: {one.remedy}" for one in mended)
+    return "no, " + "; ".join(
+        f"because of its {finding.what}: {finding.remedy}" for finding in fixable
+    )

@@ -39,10 +39,10 @@ async def _report(args: argparse.Namespace) -> int:
         )
     finally:
         await journal.close()
-    return _tell(args, written)
+    return _print_result(args, written)
 
 
-def _tell(args: argparse.Namespace, written: Written) -> Exit:
+def _print_result(args: argparse.Namespace, written: Written) -> Exit:
     if args.json:
         print_json(written)
     else:

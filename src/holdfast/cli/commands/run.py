@@ -30,7 +30,7 @@ from holdfast.cli.terminal.text import notify, print_json, visible, visible_name
 from holdfast.engine.connect import Connection
 from holdfast.engine.engine import Ending
 from holdfast.engine.guards.event_loop import fewer_collections, run_in_own_loop
-from holdfast.engine.guards.orphan_tasks import ended
+from holdfast.engine.guards.orphan_tasks import end_tasks
 from holdfast.engine.progress import Progress
 from holdfast.engine.report import RunReport, as_text, build, many
 from holdfast.engine.run_plan import NO_CODE, Fingerprint, RunPlan, plan_run
@@ -185,7 +185,7 @@ async def _end_orphans(own: "set[asyncio.Task[object]]") -> None:
         for task in asyncio.all_tasks() - own
         if not task.get_name().startswith(circuit_breaker.PROBE)
     ]
-    if found := await ended(left):
+    if found := await end_tasks(left):
         names = ", ".join([*map(visible_name, found[:5]), *(["…"] if len(found) > 5 else [])])
         notify(f"ended {many(len(found), 'task')} left behind: {names}")
 
@@ -227,13 +227,13 @@ def print_report(args: argparse.Namespace, run: Run, report: RunReport, ending: 
 def resume_command(run: Run) -> str:
     """The same command, with the name that the run really has."""
     done = ("--new", "--retry-failed", "--accept-changes")
-    words = [word for word in sys.argv[1:] if word not in done]
-    for at, word in enumerate(words):
+    command = [word for word in sys.argv[1:] if word not in done]
+    for at, word in enumerate(command):
         if word == "--run":
-            words[at + 1] = run.spec.name
+            command[at + 1] = run.spec.name
         elif word.startswith("--run="):
-            words[at] = f"--run={run.spec.name}"
-    return shlex.join(["holdfast", *words])
+            command[at] = f"--run={run.spec.name}"
+    return shlex.join(["holdfast", *command])
 
 
 def exit_code(

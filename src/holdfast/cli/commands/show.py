@@ -33,8 +33,8 @@ from holdfast.records.tokens import count
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 
-LISTED = 40
-NEAREST = 5
+MAX_LISTED = 40
+MAX_NAMED = 5
 
 
 def runs(args: argparse.Namespace) -> int:
@@ -68,8 +68,10 @@ def _counts(row: RunRow) -> str:
     """What is recorded as running runs only while somebody is there to run it."""
     left = "unfinished: nobody works on them"
     running = Status.RUNNING.name if row.live_workers else left
-    words = {Status.RUNNING.name: running}
-    return ", ".join(f"{total} {words.get(one, one)}" for one, total in row.by_status.items())
+    names = {Status.RUNNING.name: running}
+    return ", ".join(
+        f"{total} {names.get(status, status)}" for status, total in row.by_status.items()
+    )
 
 
 def show(args: argparse.Namespace) -> int:
@@ -97,14 +99,16 @@ async def _run(args: argparse.Namespace, journal: Journal, run: Run) -> Exit:
     if args.status:
         rows = [row for row in rows if row.status.name == args.status]
     if args.json:
-        told = msgspec.to_builtins(report)
-        told["spec"] = msgspec.to_builtins(run.spec)
-        told["changes"] = msgspec.to_builtins(run.changes)
-        told["rows"] = [show_table.told(one) for one in await show_table.listed(journal, rows)]
-        print_json(told)
+        fields = msgspec.to_builtins(report)
+        fields["spec"] = msgspec.to_builtins(run.spec)
+        fields["changes"] = msgspec.to_builtins(run.changes)
+        fields["rows"] = [
+            show_table.as_fields(row) for row in await show_table.read_listed(journal, rows)
+        ]
+        print_json(fields)
     else:
-        shown = await _listing(args, journal, run, rows)
-        print(visible("\n".join([as_text(report), *_changes(run), "", *shown])))
+        listing = await _listing(args, journal, run, rows)
+        print(visible("\n".join([as_text(report), *_changes(run), "", *listing])))
     if report.corrupt:
         return say(
             f"{many(len(report.corrupt), 'corrupt log')}; {advice(args.journal)}", Exit.CORRUPT
@@ -123,10 +127,10 @@ def _changes(run: Run) -> list[str]:
 async def _listing(
     args: argparse.Namespace, journal: Journal, run: Run, rows: list[TrajectoryRow]
 ) -> list[str]:
-    shown = rows if args.all else rows[:LISTED]
-    lines = await show_table.lines(journal, run, await show_table.listed(journal, shown))
-    if len(rows) > len(shown):
-        lines.append(f"… and {len(rows) - len(shown)} more (--all)")
+    listed = rows if args.all else rows[:MAX_LISTED]
+    lines = await show_table.lines(journal, run, await show_table.read_listed(journal, listed))
+    if len(rows) > len(listed):
+        lines.append(f"… and {len(rows) - len(listed)} more (--all)")
     return lines
 
 
@@ -138,7 +142,7 @@ async def _trajectory(args: argparse.Namespace, journal: Journal, run: Run) -> E
         print_json(
             trajectory_row(view)
             | {
-                "attempt_records": [_attempt(one) for one in view.history.attempts],
+                "attempt_records": [_attempt(attempt) for attempt in view.history.attempts],
                 "failure_records": failure_rows(view),
                 "ignored": _ignored(view),
             }
@@ -148,24 +152,24 @@ async def _trajectory(args: argparse.Namespace, journal: Journal, run: Run) -> E
     return Exit.OK
 
 
-def find(rows: list[TrajectoryRow], wanted: str, run: str) -> TrajectoryRow:
+def find(rows: list[TrajectoryRow], name: str, run: str) -> TrajectoryRow:
     """The trajectory of that name. Ids may hold anything, slashes included: the whole name goes
     before a task alone, and what was typed before what it may be short for."""
-    short = wanted.removeprefix(f"{run}/")
+    short = name.removeprefix(f"{run}/")
     for names in (
         show_table.short,
         _raw,
         lambda row: visible_name(row.key.task),
         lambda row: row.key.task,
     ):
-        for asked in (wanted, short):
+        for candidate in (name, short):
             for row in rows:
-                if names(row) == asked:
+                if names(row) == candidate:
                     return row
-    listed = ", ".join(show_table.short(row) for row in rows[:NEAREST])
+    listed = ", ".join(show_table.short(row) for row in rows[:MAX_NAMED])
     raise UsageError(
-        f"run {run!r} has no trajectory {wanted!r}; it has {listed}"
-        f"{', …' if len(rows) > NEAREST else ''} (`holdfast show {run} --all` lists them)"
+        f"run {run!r} has no trajectory {name!r}; it has {listed}"
+        f"{', …' if len(rows) > MAX_NAMED else ''} (`holdfast show {run} --all` lists them)"
     )
 
 
@@ -173,30 +177,30 @@ def _raw(row: TrajectoryRow) -> str:
     return f"{row.key.task}/{row.key.sample}"
 
 
-def _attempt(one: AttemptStarted) -> dict[str, object]:
-    return {"attempt": one.attempt, "worker": one.worker, "at": one.at}
+def _attempt(started: AttemptStarted) -> dict[str, object]:
+    return {"attempt": started.attempt, "worker": started.worker, "at": started.at}
 
 
 def _ignored(view: TrajectoryView) -> dict[str, int]:
     """What was left out of an agent's requests, and of how many."""
-    return Counter(one for called in view.history.calls.values() for one in called.ignored)
+    return Counter(field for call in view.history.calls.values() for field in call.ignored)
 
 
 def _refusals(view: TrajectoryView) -> list[str]:
     """What the agent was not answered, and what became of it."""
     lines = []
-    for one in view.history.refusals.values():
-        then = "asked again and answered" if one.answer else "never answered"
-        call = f"attempt {one.attempt}: {one.wire} was refused ({one.status}), {then}"
-        lines.append(f"{call}: {one.message}")
+    for refusal in view.history.refusals.values():
+        then = "asked again and answered" if refusal.answer else "never answered"
+        call = f"attempt {refusal.attempt}: {refusal.wire} was refused ({refusal.status}), {then}"
+        lines.append(f"{call}: {refusal.message}")
     return lines
 
 
 def _lines(view: TrajectoryView) -> list[str]:
     history = view.history
-    # The recorded reason is the failure's root, whose numbers are left out so that like ones meet.
-    failed = (one for one in reversed(_failures(view)) if one.root == view.reason)
-    reason = next((one.line for one in failed), shortened(view.reason))
+    # The recorded reason is the failure's root, without numbers, so that like failures are one.
+    failed = (failure for failure in reversed(_failures(view)) if failure.root == view.reason)
+    reason = next((failure.line for failure in failed), shortened(view.reason))
     reward = "none" if history.reward is None else f"{history.reward:g}"
     lines = [
         (
@@ -210,15 +214,20 @@ def _lines(view: TrajectoryView) -> list[str]:
     if history.scored:
         lines += [f"  {name}: {value:g}" for name, value in history.scored.metrics.items()]
         lines += [f"  {name}: {text}" for name, text in history.scored.reasons.items()]
-    lines += [f"attempt {one.attempt}: {_date(one.at)}, {one.worker}" for one in history.attempts]
+    lines += [
+        f"attempt {started.attempt}: {_date(started.at)}, {started.worker}"
+        for started in history.attempts
+    ]
     for ignored, calls in _ignored(view).items():
-        lines.append(f"{ignored} was left out of {many(calls, 'call')}, as the gateway was told")
+        lines.append(
+            f"{ignored} was left out of {many(calls, 'call')}, as the gateway's options say"
+        )
     lines += _refusals(view)
     for fork in history.forks:
         lines.append(f"forked at step {fork.path}: {fork.reason}")
         lines += [f"    {line}" for line in fork.difference.splitlines()]
     prompts = {turn.step.path: turn.prompt for turn in view.turns}
-    # Where tools are steps, they tell their results themselves; an agent's own are only told to it.
+    # Tools that are steps are listed with their results; those of an agent are only in its prompts.
     has_tools = any(isinstance(step, ToolIntent) for step in history.steps.values())
     for path, step in history.steps.items():
         lines += _prompt(prompts.get(path, ()), tools_are_steps=has_tools)
@@ -229,8 +238,8 @@ def _lines(view: TrajectoryView) -> list[str]:
             "on from there"
         )
     for failure in history.close_failures:
-        words = f"{failure.type}: {failure.message}"
-        lines.append(f"\nthe environment of step {failure.step} could not be closed: {words}")
+        text = f"{failure.type}: {failure.message}"
+        lines.append(f"\nthe environment of step {failure.step} could not be closed: {text}")
     for failure in _failures(view):
         where = f" at step {failure.step}" if failure.step else ""
         lines.append(
@@ -249,13 +258,13 @@ def _prompt(messages: Sequence[Message], *, tools_are_steps: bool) -> list[str]:
         if message.role is Role.TOOL and tools_are_steps and not is_conversation:
             continue
         is_conversation = is_conversation or message.role is Role.ASSISTANT
-        lines.append(f"{message.role}: {message.text}")
+        lines.append(f"{message.role}: {message.readable}")
         lines += _calls(message)
     return lines
 
 
 def _calls(message: Message) -> list[str]:
-    return [f"    calls {one.name}({one.arguments})" for one in message.tool_calls]
+    return [f"    calls {call.name}({call.arguments})" for call in message.tool_calls]
 
 
 def _failures(view: TrajectoryView) -> list[Failure]:
@@ -278,17 +287,17 @@ def _step(path: str, step: Step, view: TrajectoryView) -> list[str]:
             ]
         case ToolIntent():
             result = view.history.results.get(path)
-            told = "no result yet" if result is None else result.error or "ok"
+            outcome = "no result yet" if result is None else result.error or "ok"
             content = "" if result is None else result.content
-            return [f"[{path}] tool {step.name}({step.arguments}) {told}: {content}"]
+            return [f"[{path}] tool {step.name}({step.arguments}) {outcome}: {content}"]
         case ValueRecorded():
             return [f"[{path}] value {step.name}: {msgspec.msgpack.decode(step.value)!r}"]
         case EnvironmentStepped() if step.is_opening:
             return [f"[{path}] environment opened with seed {step.action}: {step.observation}"]
         case EnvironmentStepped():
-            told = f"{step.error}: " if step.error else ""
+            outcome = f"{step.error}: " if step.error else ""
             ends = ", done" if step.done else ", truncated" if step.truncated else ""
-            answer = f"{told}{step.observation} (reward {step.reward:g}{ends})"
+            answer = f"{outcome}{step.observation} (reward {step.reward:g}{ends})"
             return [f"[{path}] environment {step.action!r}: {answer}"]
 
 

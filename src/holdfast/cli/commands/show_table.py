@@ -19,9 +19,9 @@ from holdfast.records.history import History
 from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
 
-WIDEST = 40
-"""Names that are longer stand out of their column; they are not cut, since `show` takes them."""
-REASON = 80
+MAX_NAME_WIDTH = 40
+"""Longer names are wider than their column; they are not cut, since `show` takes them."""
+MAX_REASON_LENGTH = 80
 NOBODY = "nobody works on it"
 
 
@@ -34,11 +34,11 @@ class Listed(Struct, frozen=True):
     """Why it was truncated or failed, or cannot be read; "" otherwise."""
 
 
-async def listed(journal: Journal, rows: Sequence[TrajectoryRow]) -> list[Listed]:
-    return [await _listed(journal, row) for row in rows]
+async def read_listed(journal: Journal, rows: Sequence[TrajectoryRow]) -> list[Listed]:
+    return [await _read(journal, row) for row in rows]
 
 
-async def _listed(journal: Journal, row: TrajectoryRow) -> Listed:
+async def _read(journal: Journal, row: TrajectoryRow) -> Listed:
     if not row.status.is_over:
         return Listed(row, None, "")
     try:
@@ -55,20 +55,24 @@ def _reason(history: History) -> str:
     return history.finished.reason if failed is None else failed.line
 
 
-def told(one: Listed) -> dict[str, object]:
+def as_fields(trajectory: Listed) -> dict[str, object]:
     """For scripts: with the names that people know, not the journal's numbers."""
-    row: dict[str, object] = msgspec.to_builtins(one.row)
-    return row | {"status": one.row.status.name, "reward": one.reward, "reason": one.reason}
+    row: dict[str, object] = msgspec.to_builtins(trajectory.row)
+    return row | {
+        "status": trajectory.row.status.name,
+        "reward": trajectory.reward,
+        "reason": trajectory.reason,
+    }
 
 
-async def lines(journal: Journal, run: Run, found: Sequence[Listed]) -> list[str]:
+async def lines(journal: Journal, run: Run, trajectories: Sequence[Listed]) -> list[str]:
     """In columns; the names are those that `show` takes."""
     columns = [
-        _column([short(one.row) for one in found], at_most=WIDEST),
-        _column([one.row.status.name for one in found]),
-        _column([_reward(one) for one in found]),
-        _column([many(one.row.records, "record") for one in found]),
-        await _remarks(journal, run, found),
+        _column([short(trajectory.row) for trajectory in trajectories], at_most=MAX_NAME_WIDTH),
+        _column([trajectory.row.status.name for trajectory in trajectories]),
+        _column([_reward(trajectory) for trajectory in trajectories]),
+        _column([many(trajectory.row.records, "record") for trajectory in trajectories]),
+        await _remarks(journal, run, trajectories),
     ]
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
@@ -79,34 +83,38 @@ def _column(texts: Sequence[str], *, at_most: int | None = None) -> list[str]:
     return [f"{text:<{wide}}" for text in texts]
 
 
-def _reward(one: Listed) -> str:
-    if one.reward is not None:
-        return f"reward {one.reward:g}"
-    return "no reward" if one.row.status.is_over else ""
+def _reward(trajectory: Listed) -> str:
+    if trajectory.reward is not None:
+        return f"reward {trajectory.reward:g}"
+    return "no reward" if trajectory.row.status.is_over else ""
 
 
-async def _remarks(journal: Journal, run: Run, found: Sequence[Listed]) -> list[str]:
-    is_open = any(not one.row.settled for one in found)
+async def _remarks(journal: Journal, run: Run, trajectories: Sequence[Listed]) -> list[str]:
+    is_open = any(not trajectory.row.settled for trajectory in trajectories)
     live = await _live_workers(journal, run) if is_open else ()
-    return [_remark(one, live) for one in found]
+    return [_remark(trajectory, live) for trajectory in trajectories]
 
 
 async def _live_workers(journal: Journal, run: Run) -> Sequence[str]:
-    return next(one.live_workers for one in await journal.runs() if one.name == run.spec.name)
+    return next(
+        listed_run.live_workers
+        for listed_run in await journal.runs()
+        if listed_run.name == run.spec.name
+    )
 
 
-def _remark(one: Listed, live: Sequence[str]) -> str:
-    """A worker that died left its name; whoever reads it would wait for it."""
-    row = one.row
+def _remark(trajectory: Listed, live: Sequence[str]) -> str:
+    """A worker that died left its name, which is not shown: nobody is to wait for it."""
+    row = trajectory.row
     owner = row.owner if row.owner in live else ""
     is_left = row.status is Status.RUNNING and not owner and not row.resting
-    words = [
+    remarks = [
         "resting" if row.resting else "",
-        visible_name(shortened(one.reason, REASON)),
+        visible_name(shortened(trajectory.reason, MAX_REASON_LENGTH)),
         owner,
         NOBODY if is_left else "",
     ]
-    return ", ".join(word for word in words if word)
+    return ", ".join(remark for remark in remarks if remark)
 
 
 def short(row: TrajectoryRow) -> str:

@@ -9,7 +9,7 @@ from holdfast.engine.options import SECONDS_OR_NONE, Whole
 def add_gateway(commands: Commands) -> None:
     gateway = commands.add_parser(
         "gateway",
-        help="a run whose agents others start: they come to a gateway and take trajectories",
+        help="a run of agents that others start: they come to a gateway and take trajectories",
         description="Serves the trajectories of a run to agents that come by themselves.\n\n"
         "  holdfast gateway --tasks tasks.jsonl --samples 4 --run first --port 8100 \\\n"
         "      --policy http://127.0.0.1:8000\n\n"
@@ -36,7 +36,7 @@ def _tls(gateway: argparse.ArgumentParser) -> None:
     gateway.add_argument(
         "--advertise",
         metavar="HOST|URL",
-        help="what agents are told of the address (beyond loopback: by which others reach this "
+        help="the address that agents get (beyond loopback: by which others reach this "
         "machine, its full name or an address)",
     )
     gateway.add_argument(
@@ -54,7 +54,7 @@ def _agents(gateway: argparse.ArgumentParser) -> None:
     for name, default, meaning in (
         ("--silence", 1800.0, "after which an agent that asks nothing is given up"),
         ("--rejoin", 30.0, "in which an agent that outlived the gateway may go on"),
-        ("--drain", 10.0, "in which answers under way are told when the gateway closes"),
+        ("--drain", 10.0, "in which responses under way are sent when the gateway closes"),
     ):
         gateway.add_argument(
             name,

@@ -1,4 +1,4 @@
-"""How the command line is read: mistakes are told in one line that helps."""
+"""How the command line is read: a mistake is one line that helps."""
 
 import argparse
 import difflib
@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
     """One line for a mistake, and no guessing at options that were cut short."""
 
     def __init__(self, **options: Any):
-        self._given: list[str] = []
+        self._typed: list[str] = []
         super().__init__(
             allow_abbrev=False,
             epilog=EXIT_CODES,
@@ -31,30 +31,30 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuses what it does not know itself: whoever called it has other words to offer."""
-        self._given = list(sys.argv[1:] if args is None else args)
+        """Rejects unknown arguments itself: the parser that called it has other suggestions."""
+        self._typed = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        words = "; ".join([redact(message), *self._choices(message), *self._meant()])
-        stop = "" if words.endswith("?") else ";"
-        self.exit(Exit.USAGE, f"holdfast: {one_line(words)}{stop} see `{self.prog} --help`\n")
+        text = "; ".join([redact(message), *self._required_choices(message), *self._suggestions()])
+        stop = "" if text.endswith("?") else ";"
+        self.exit(Exit.USAGE, f"holdfast: {one_line(text)}{stop} see `{self.prog} --help`\n")
 
-    def _meant(self) -> list[str]:
+    def _suggestions(self) -> list[str]:
         """Options that are nearly those which were given and do not exist."""
         known = list(self._option_string_actions)
-        given = [word.partition("=")[0] for word in self._given if word.startswith("--")]
+        typed = [word.partition("=")[0] for word in self._typed if word.startswith("--")]
         return [
-            f"did you mean {near} instead of {one}?"
-            for one in given
-            if one not in known
-            for near in difflib.get_close_matches(one, known, n=1, cutoff=NEAR)
+            f"did you mean {near} instead of {word}?"
+            for word in typed
+            if word not in known
+            for near in difflib.get_close_matches(word, known, n=1, cutoff=NEAR)
         ]
 
-    def _choices(self, message: str) -> list[str]:
+    def _required_choices(self, message: str) -> list[str]:
         """The values of what is required and was not given."""
         missing = message.removeprefix("the following arguments are required: ")
         names = [] if missing == message else missing.split(", ")

@@ -32,7 +32,7 @@ def add_run(commands: Commands) -> None:
 
 
 def whole_run(run: argparse.ArgumentParser) -> None:
-    """The options of every run, wherever its trajectories come from."""
+    """The options of every run: of a rollout, or of agents at a gateway."""
     run.add_argument("--tasks", required=True, metavar="FILE", help="JSONL, one task per line")
     run.add_argument(
         "--limit",
@@ -109,7 +109,7 @@ def add_export(commands: Commands) -> None:
         description="Writes a run's data to a file, which is replaced when all of it is there.\n"
         "Samples and rows of a run with --seed that was disturbed equal those of one that was\n"
         "not, byte for byte, if its engine repeats seeds; except where an at_most_once call was\n"
-        "interrupted, and, on engines whose seeds hold for whole requests (vLLM), where a reply\n"
+        "interrupted, and, on engines with seeds for whole requests (vLLM), where a reply\n"
         "went on from durable tokens (--partial-tokens, streams to agents).",
     )
     export.add_argument("run", metavar="RUN", help="its name, as `holdfast runs` lists it")
@@ -133,7 +133,7 @@ def add_export(commands: Commands) -> None:
     )
     export.add_argument(
         "--logprobs",
-        choices=[one.value for one in Accepted],
+        choices=[mode.value for mode in Accepted],
         help="samples: those of another distribution than the one that was sampled from are "
         "refused (processed, the default), or exported as what they are (raw)",
     )

@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from holdfast.cli.setup.user_code import UserCodeError, their_traceback
+from holdfast.cli.setup.user_code import UserCodeError, user_traceback
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import can_print, forget_reader, one_line
 from holdfast.engine.open_run import RunChanged
@@ -90,8 +90,8 @@ def _unprinted(error: Exception) -> Exit | None:
 
 def _unforeseen(error: Exception) -> Exit:
     """An error of the user's code outside any trajectory, or a bug of ours."""
-    if theirs := their_traceback(error):
-        _print(redact(theirs))
+    if own_frames := user_traceback(error):
+        _print(redact(own_frames))
         line = f"the rollout's own code failed: {type(error).__name__}: {error}"
     else:
         _print(redact("".join(traceback.format_exception(error))))
@@ -117,5 +117,5 @@ def say(message: str, code: Exit) -> Exit:
 
 
 def _print(text: str) -> None:
-    with contextlib.suppress(OSError):  # There is nobody left to tell it to.
+    with contextlib.suppress(OSError):  # Nobody reads it any more.
         print(text, file=sys.stderr, end="", flush=True)

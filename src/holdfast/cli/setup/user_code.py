@@ -55,7 +55,7 @@ def load_module(path: Path) -> ModuleType:
         raise
     except BaseException as error:
         raise UserCodeError(
-            f"{path} does not import: {type(error).__name__}: {error}", _shown(error)
+            f"{path} does not import: {type(error).__name__}: {error}", _format_error(error)
         ) from error
     return module
 
@@ -66,33 +66,33 @@ def _free_name(stem: str) -> str:
     return f"rollout_file_{stem}" if taken else stem
 
 
-def their_traceback(error: BaseException) -> str:
+def user_traceback(error: BaseException) -> str:
     """The traceback from the user's first frame on; "" when it never was in their code."""
     frames = traceback.extract_tb(error.__traceback__)
-    return _shown(error) if any(_is_theirs(frame.filename) for frame in frames) else ""
+    return _format_error(error) if any(_is_user_code(frame.filename) for frame in frames) else ""
 
 
-def _shown(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """From the user's first frame on and without ours, in all errors that led to this one."""
-    shown = traceback.TracebackException.from_exception(error)
-    for one in _chain(shown):
-        frames = [frame for frame in one.stack if not _is_ours(frame.filename)]
-        if any(_is_theirs(frame.filename) for frame in frames):
-            frames = list(dropwhile(lambda frame: not _is_theirs(frame.filename), frames))
-        one.stack = traceback.StackSummary.from_list(frames)
-    return "".join(shown.format())
+    summary = traceback.TracebackException.from_exception(error)
+    for error_part in _chain(summary):
+        frames = [frame for frame in error_part.stack if not _is_ours(frame.filename)]
+        if any(_is_user_code(frame.filename) for frame in frames):
+            frames = list(dropwhile(lambda frame: not _is_user_code(frame.filename), frames))
+        error_part.stack = traceback.StackSummary.from_list(frames)
+    return "".join(summary.format())
 
 
 def _chain(
-    shown: traceback.TracebackException | None,
+    summary: traceback.TracebackException | None,
 ) -> Iterator[traceback.TracebackException]:
-    if shown is not None:
-        yield shown
-        yield from _chain(shown.__cause__)
-        yield from _chain(shown.__context__)
+    if summary is not None:
+        yield summary
+        yield from _chain(summary.__cause__)
+        yield from _chain(summary.__context__)
 
 
-def _is_theirs(filename: str) -> bool:
+def _is_user_code(filename: str) -> bool:
     return Path(filename).resolve() in _loaded
 
 
@@ -136,7 +136,8 @@ def processor_of(rollout: object, path: Path) -> RolloutProcessor:
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{path}: the rollout cannot be made: {type(error).__name__}: {error}", _shown(error)
+            f"{path}: the rollout cannot be made: {type(error).__name__}: {error}",
+            _format_error(error),
         ) from error
 
 
@@ -152,7 +153,7 @@ def scorer_in(module: ModuleType, path: Path, reference: str | None) -> object |
             f"{file} has no scorer {name!r}; its functions of one argument: {functions}"
         )
     found: object = getattr(where, name)
-    if not callable(found) or not _takes_one(found):
+    if not callable(found) or not _takes_one_argument(found):
         raise UsageError(f"{file}:{name} is no scorer: it wants a function of one argument")
     return found
 
@@ -182,7 +183,7 @@ def _functions(module: ModuleType) -> list[str]:
         if not name.startswith("_")
         and inspect.isfunction(value)
         and value.__module__ == module.__name__
-        and _takes_one(value)
+        and _takes_one_argument(value)
         and not (_is_rollout(value) and name != "score")
     ]
 
@@ -200,16 +201,20 @@ def _is_rollout(value: object) -> bool:
         return issubclass(value, RolloutProcessor)
     if isinstance(value, RolloutProcessor):
         return True
-    return inspect.iscoroutinefunction(value) and _takes_one(value) and not is_group_scorer(value)
+    return (
+        inspect.iscoroutinefunction(value)
+        and _takes_one_argument(value)
+        and not is_group_scorer(value)
+    )
 
 
-def _takes_one(value: object) -> bool:
+def _takes_one_argument(value: object) -> bool:
     """Whether it can be called with one argument."""
     try:
         inspect.signature(value).bind(None)  # type: ignore[arg-type]
     except TypeError:
         return False
-    except ValueError:  # Some built-in callables do not tell.
+    except ValueError:  # Some built-in callables have no signature.
         return True
     return True
 
@@ -217,7 +222,9 @@ def _takes_one(value: object) -> bool:
 def _checked(value: object, where: str) -> object:
     if _is_rollout(value):
         return value
-    hint = " (write `async def`)" if inspect.isfunction(value) and _takes_one(value) else ""
+    hint = (
+        " (write `async def`)" if inspect.isfunction(value) and _takes_one_argument(value) else ""
+    )
     raise UsageError(f"{where} is no rollout: it wants {ROLLOUT}{hint}")
 
 

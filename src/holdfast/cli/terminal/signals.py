@@ -58,6 +58,6 @@ def last_word(text: str) -> None:
     buffers, which a signal may have interrupted."""
     terminal = sys.__stderr__
     if terminal is not None:
-        shown = "\n\x1b[?25h" if terminal.isatty() else ""
+        prefix = "\n\x1b[?25h" if terminal.isatty() else ""
         with suppress(OSError):
-            os.write(terminal.fileno(), f"{shown}{text}\n".encode("utf-8", "backslashreplace"))
+            os.write(terminal.fileno(), f"{prefix}{text}\n".encode("utf-8", "backslashreplace"))

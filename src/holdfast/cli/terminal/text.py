@@ -28,12 +28,12 @@ def one_line(text: str) -> str:
 
 def visible(text: str) -> str:
     """Line breaks and tabs as they are, other control characters as escapes."""
-    return "".join(one if one in "\n\t" or _is_shown(one) else _escape(one) for one in text)
+    return "".join(char if char in "\n\t" or _is_visible(char) else _escape(char) for char in text)
 
 
 def visible_name(text: str) -> str:
     """An id on one line."""
-    return "".join(one if _is_shown(one) else _escape(one) for one in text)
+    return "".join(char if _is_visible(char) else _escape(char) for char in text)
 
 
 def notify(message: str) -> None:
@@ -68,10 +68,10 @@ def forget_reader() -> None:
     os.close(nowhere)
 
 
-def _is_shown(one: str) -> bool:
+def _is_visible(char: str) -> bool:
     # Joiners and variation selectors are parts of emoji and of several scripts.
-    return one.isprintable() or one in "\u200c\u200d\ufe0e\ufe0f\u3000"
+    return char.isprintable() or char in "\u200c\u200d\ufe0e\ufe0f\u3000"
 
 
-def _escape(one: str) -> str:
-    return one.encode("unicode_escape").decode()
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()

@@ -4,66 +4,69 @@ import json
 from typing import Any
 
 from holdfast.embedded.http import parse_request
-from holdfast.embedded.http.errors import EngineRequestRejected, bad, malformed, unsupported
-from holdfast.embedded.http.parse_fields import FieldReader
-from holdfast.embedded.http.parse_request import MAX_LOGPROBS, ParsedRequest
+from holdfast.embedded.http.parse_request import ParsedRequest
 from holdfast.embedded.model.load import LoadedModel
+from holdfast.engine_api.errors import (
+    EngineRequestRejected,
+    invalid_parameter,
+    malformed,
+    unsupported,
+)
+from holdfast.engine_api.requests import ChatRequest, check_model
 
 
-def chat(body: FieldReader, model: LoadedModel, *, served: str) -> ParsedRequest:
+def parse_chat(raw: bytes, model: LoadedModel, *, served: str) -> ParsedRequest:
     """`/v1/chat/completions`."""
-    parse_request.check_model(body, served, required=True)
+    body = parse_request.decode(raw, ChatRequest)
+    check_model(body.model, served)
     tools = _tools(body)
-    prompt = _prompt(body, model, tools)
-    limits = [body.integer(name, least=1) for name in ("max_completion_tokens", "max_tokens")]
-    logprobs = body.flag("logprobs")
-    top = body.integer("top_logprobs", least=0, most=MAX_LOGPROBS)
-    if top and not logprobs:
-        raise bad("top_logprobs", "given together with logprobs=true", top)
-    asked = parse_request.common(body, model, [prompt], max_tokens=limits[0] or limits[1])
-    asked.tools = bool(tools)
+    if body.max_completion_tokens is not None and body.max_completion_tokens < 1:
+        raise invalid_parameter("max_completion_tokens", "at least 1", body.max_completion_tokens)
+    parse_request.check_range("top_logprobs", body.top_logprobs, 0, parse_request.MAX_LOGPROBS)
+    if body.top_logprobs and not body.logprobs:
+        raise invalid_parameter(
+            "top_logprobs", "given together with logprobs=true", body.top_logprobs
+        )
+    parsed = parse_request.build(
+        body,
+        body,
+        model=model,
+        prompts=[_prompt(body, model, tools)],
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
     if tools:
         # The marks of a tool call may be special tokens, which the text would lack.
-        asked.skip_special_tokens = False
-    if logprobs:
-        asked.sampling = parse_request.with_logprobs(asked.sampling, top or 0)
-    return asked
+        parsed.tools, parsed.skip_special_tokens = True, False
+    return parsed
 
 
-def _tools(body: FieldReader) -> list[Any]:
-    tools = body.take("tools") or []
-    choice = body.take("tool_choice")
-    if not isinstance(tools, list):
-        raise malformed("tools", "Input should be a valid list")
+def _tools(body: ChatRequest) -> list[dict[str, object]]:
+    tools, choice = body.tools or [], body.tool_choice
     if choice not in (None, "none", "auto"):
         raise unsupported(f"tool_choice={json.dumps(choice)}")
     if choice == "auto" and not tools:
-        raise bad("tool_choice", "given together with tools", choice)
+        raise invalid_parameter("tool_choice", "given together with tools", choice)
     return [] if choice == "none" else tools
 
 
-def _prompt(body: FieldReader, model: LoadedModel, tools: list[Any]) -> list[int]:
-    messages = body.take("messages")
-    if not isinstance(messages, list):
-        raise malformed("messages", "Input should be a valid list")
-    options = body.take("chat_template_kwargs") or {}
-    if not isinstance(options, dict):
-        raise malformed("chat_template_kwargs", "Input should be an object")
+def _prompt(body: ChatRequest, model: LoadedModel, tools: list[dict[str, object]]) -> list[int]:
+    options = body.chat_template_kwargs or {}
     for name, value in options.items():
         # Flags and words for the model's own template: never a template, or what it renders.
         if name in _RESERVED or not isinstance(value, bool | int | float | str | None):
             raise malformed("chat_template_kwargs", f"{name} cannot be given here")
-    carry_on = body.flag("continue_final_message")
-    text = _rendered(
+    resumed, opened = bool(body.continue_final_message), body.add_generation_prompt
+    text = _render(
         model,
-        [_plain(message) for message in messages],
+        [_plain(message) for message in body.messages],
         tools=tools or None,
-        add_generation_prompt=body.flag("add_generation_prompt", default=not carry_on),
-        continue_final_message=carry_on,
+        add_generation_prompt=not resumed if opened is None else opened,
+        continue_final_message=resumed,
         **options,
     )
     ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
-    return [int(one) for one in ids]
+    return [int(token) for token in ids]
 
 
 _RESERVED = frozenset(
@@ -75,7 +78,7 @@ _RESERVED = frozenset(
 )  # fmt: skip
 
 
-def _rendered(model: LoadedModel, messages: list[dict[str, Any]], **options: Any) -> str:
+def _render(model: LoadedModel, messages: list[dict[str, Any]], **options: Any) -> str:
     if not model.tokenizer.chat_template:
         raise EngineRequestRejected(
             400, "The model's tokenizer has no chat template; use /v1/completions"

@@ -1,29 +1,75 @@
-"""From a request's body to generations: parameters read, prompts made into ids, all checked."""
+"""From a request's body to generations: decoded, checked, prompts made into ids.
+
+Nothing is ignored in silence: a parameter that this engine lacks is rejected, unless its value
+changes nothing or it concerns only the client's bookkeeping (`user`, `metadata`).
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.embedded.http.errors import (
-    EngineRequestRejected,
-    bad,
-    malformed,
-    too_long,
-    unknown_model,
-)
-from holdfast.embedded.http.parse_fields import FieldReader, is_ids
 from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.scheduler import seeded_random
 from holdfast.embedded.scheduler.detokenizer import GenerationText
 from holdfast.embedded.scheduler.generation import Generation, Sink, TokenSampling
+from holdfast.engine_api import errors
+from holdfast.engine_api.requests import (
+    CompletionsRequest,
+    EngineStreamOptions,
+    GenerateRequest,
+    GenerateSamplingParams,
+    OpenAIRequest,
+    SamplingFields,
+    check_model,
+    check_prompt,
+    check_sampling,
+    ends_with_usage,
+)
 
-MAX_LOGPROBS = 20
 _DEFAULT_MAX_TOKENS = 16
 _MAX_CHOICES = 1024
-_LEAST_TEMPERATURE = 1e-200
+MAX_LOGPROBS = 20
+_MIN_TEMPERATURE = 1e-200
 """Logits divided by less are no numbers any more."""
+_IGNORED = frozenset(
+    ("user", "metadata", "store", "service_tier", "request_id", "priority", "cache_salt",
+     "safety_identifier", "prompt_cache_key", "spaces_between_special_tokens", "stream_interval",
+     "output_kind", "skip_clone")
+)  # fmt: skip
+_UNSUPPORTED = frozenset(
+    ("response_format", "structured_outputs", "reasoning_effort", "thinking_token_budget")
+)
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "use_beam_search": (False,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "return_tokens_as_token_ids": (False,),
+    "detokenize": (True,),
+    "parallel_tool_calls": (True,),
+    "include_reasoning": (True,),
+    "suffix": ("",),
+    "bad_words": ([],),
+    "flat_logprobs": (False,),
+    "output_mode": ("tokens",),
+    "modalities": (["text"],),
+}
+_NESTED: dict[str, type[Struct]] = {
+    "stream_options": EngineStreamOptions,
+    "sampling_params": GenerateSamplingParams,
+}
+T = TypeVar("T", bound=Struct)
 
 
 class ParsedRequest(Struct, kw_only=True):
@@ -36,12 +82,13 @@ class ParsedRequest(Struct, kw_only=True):
     """None: as many as fit."""
     stop: tuple[str, ...]
     stream: bool
-    usage: bool
+    usage_chunk: bool
     """Whether a stream ends with a chunk of usage."""
-    return_ids: bool
+    token_ids: bool
+    prompt_ids: bool
     skip_special_tokens: bool
     include_stop: bool
-    wants_text: bool = True
+    text: bool = True
     tools: bool = False
     """Whether tool calls are to be found in the text."""
 
@@ -51,7 +98,7 @@ class ParsedRequest(Struct, kw_only=True):
         for prompt in self.prompts:
             limit = self.max_tokens or model.max_length - len(prompt)
             for choice in range(self.n):
-                seed = seeded_random.derived(self.sampling.seed, choice)
+                seed = seeded_random.derive_seed(self.sampling.seed, choice)
                 made.append(
                     Generation(
                         prompt,
@@ -64,7 +111,7 @@ class ParsedRequest(Struct, kw_only=True):
         return made
 
     def _text(self, model: LoadedModel) -> GenerationText | None:
-        if not (self.wants_text or self.stop):
+        if not (self.text or self.stop):
             return None
         return GenerationText(
             model.decode,
@@ -74,129 +121,142 @@ class ParsedRequest(Struct, kw_only=True):
         )
 
 
-def common(
-    body: FieldReader, model: LoadedModel, prompts: list[list[int]], **special: Any
+def decode(raw: bytes, kind: type[T]) -> T:
+    """Raises `EngineRequestRejected`, also for parameters that this engine lacks."""
+    try:
+        members = msgspec.json.decode(raw)
+        body = msgspec.convert(members, kind)
+    except (ValueError, RecursionError) as error:
+        raise errors.undecodable(error) from error
+    _reject_unsupported(members, kind)
+    return body
+
+
+def _reject_unsupported(members: dict[str, Any], kind: type[Struct], *, where: str = "") -> None:
+    supported = frozenset(kind.__struct_fields__) - _UNSUPPORTED
+    for name, value in members.items():
+        if value is None or name in _IGNORED or value in _NEUTRAL.get(name, ()):
+            continue
+        if name not in supported:
+            raise errors.unsupported(f"{where}{name}")
+        if name in _NESTED:
+            _reject_unsupported(value, _NESTED[name], where=f"{name}.")
+
+
+def parse_completions(raw: bytes, model: LoadedModel, *, served: str) -> ParsedRequest:
+    """`/v1/completions`."""
+    body = decode(raw, CompletionsRequest)
+    check_model(body.model, served)
+    return build(
+        body,
+        body,
+        model=model,
+        prompts=_prompts(body.prompt, model),
+        max_tokens=_DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        logprobs=body.logprobs,
+    )
+
+
+def parse_generate(raw: bytes, model: LoadedModel, *, served: str) -> ParsedRequest:
+    """`/inference/v1/generate`: tokens in, tokens out."""
+    body = decode(raw, GenerateRequest)
+    check_model(body.model, served)
+    if not body.token_ids:
+        raise errors.malformed("token_ids", "List should have at least 1 item")
+    params = body.sampling_params or GenerateSamplingParams()
+    parsed = build(
+        body,
+        params,
+        model=model,
+        prompts=[body.token_ids],
+        max_tokens=params.max_tokens,
+        logprobs=params.logprobs,
+    )
+    parsed.token_ids, parsed.text = True, False
+    return parsed
+
+
+def build(
+    body: OpenAIRequest | GenerateRequest,
+    params: SamplingFields,
+    *,
+    model: LoadedModel,
+    prompts: list[list[int]],
+    max_tokens: int | None,
+    logprobs: int | None,
 ) -> ParsedRequest:
-    """The parameters that all endpoints share. `special` are those that differ."""
-    n = body.integer("n", least=1, most=_MAX_CHOICES) or 1
-    stream = body.flag("stream")
-    options = body.inner("stream_options")
-    asked = ParsedRequest(
+    """The parameters that all endpoints share, checked."""
+    n = check_range("n", params.n, 1, _MAX_CHOICES) or 1
+    check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
+    sampling = _sampling(params, model, max_tokens=max_tokens)
+    for prompt in prompts:
+        check_prompt(prompt, max_tokens=max_tokens, max_model_len=model.max_length)
+        _check_ids(prompt, model)
+    if len(prompts) * n > _MAX_CHOICES:
+        rule = f"such that all prompts have at most {_MAX_CHOICES} choices"
+        raise errors.invalid_parameter("n", rule, n)
+    return ParsedRequest(
         prompts=prompts,
         n=n,
-        stream=stream,
-        usage=options.flag("include_usage") and stream,
-        return_ids=body.flag("return_token_ids"),
-        **({} if "sampling" in special else sampled(body, model)),
-        **special,
+        sampling=replace(sampling, logprobs=logprobs),
+        max_tokens=max_tokens,
+        stop=params.stops,
+        stream=bool(body.stream),
+        usage_chunk=ends_with_usage(body),
+        token_ids=bool(body.return_token_ids),
+        prompt_ids=bool(body.return_token_ids),
+        skip_special_tokens=params.skip_special_tokens is not False,
+        include_stop=bool(params.include_stop_str_in_output),
     )
-    options.flag("continuous_usage_stats")
-    options.finish()
-    body.finish()
-    check_prompts(asked, model)
-    return asked
 
 
-def sampled(body: FieldReader, model: LoadedModel) -> dict[str, Any]:
-    """The parameters of sampling, by the names of `ParsedRequest`."""
-    seed = body.integer("seed", least=seeded_random.SEED_LEAST, most=seeded_random.SEED_MOST)
-    temperature = body.number("temperature", 1.0)
-    if temperature < 0:
-        raise bad("temperature", "non-negative", temperature)
-    if 0 < temperature < _LEAST_TEMPERATURE:
-        raise bad("temperature", f"0 or at least {_LEAST_TEMPERATURE}", temperature)
-    top_p = body.number("top_p", 1.0)
-    if not 0 < top_p <= 1:
-        raise bad("top_p", "in (0, 1]", top_p)
-    stops = body.ids("stop_token_ids") or []
-    _check_ids(stops, model)
-    return {
-        "sampling": TokenSampling(
-            max_tokens=1,
-            temperature=temperature,
-            top_p=top_p,
-            seed=seeded_random.fresh_seed() if seed is None else seed,
-            stop_token_ids=frozenset(stops),
-            ignore_eos=body.flag("ignore_eos"),
-        ),
-        "stop": body.strings("stop"),
-        "skip_special_tokens": body.flag("skip_special_tokens", default=True),
-        "include_stop": body.flag("include_stop_str_in_output"),
-    }
+def _sampling(
+    params: SamplingFields, model: LoadedModel, *, max_tokens: int | None
+) -> TokenSampling:
+    seed = check_range("seed", params.seed, seeded_random.SEED_LEAST, seeded_random.SEED_MOST)
+    temperature = 1.0 if params.temperature is None else params.temperature
+    top_p = 1.0 if params.top_p is None else params.top_p
+    check_sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens)
+    if 0 < temperature < _MIN_TEMPERATURE:
+        rule = f"0 or at least {_MIN_TEMPERATURE}"
+        raise errors.invalid_parameter("temperature", rule, temperature)
+    if not all(params.stops):
+        raise errors.invalid_parameter("stop", "without empty strings", params.stop)
+    stop_ids = params.stop_token_ids or []
+    _check_ids(stop_ids, model)
+    return TokenSampling(
+        max_tokens=1,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seeded_random.fresh_seed() if seed is None else seed,
+        stop_token_ids=frozenset(stop_ids),
+        ignore_eos=bool(params.ignore_eos),
+    )
 
 
-def completions(body: FieldReader, model: LoadedModel, *, served: str) -> ParsedRequest:
-    """`/v1/completions`."""
-    check_model(body, served, required=True)
-    prompts = _prompts(body.take("prompt"), model)
-    max_tokens = body.integer("max_tokens", least=1) or _DEFAULT_MAX_TOKENS
-    logprobs = body.integer("logprobs", least=0, most=MAX_LOGPROBS)
-    asked = common(body, model, prompts, max_tokens=max_tokens)
-    asked.sampling = with_logprobs(asked.sampling, logprobs)
-    return asked
-
-
-def generate(body: FieldReader, model: LoadedModel, *, served: str) -> ParsedRequest:
-    """`/inference/v1/generate`: tokens in, tokens out."""
-    check_model(body, served, required=False)
-    ids = body.ids("token_ids")
-    if not ids:
-        raise malformed("token_ids", "List should have at least 1 item")
-    inner = body.inner("sampling_params")
-    max_tokens = inner.integer("max_tokens", least=1)
-    logprobs = inner.integer("logprobs", least=0, most=MAX_LOGPROBS)
-    n = inner.integer("n", least=1, most=_MAX_CHOICES) or 1
-    special = sampled(inner, model)
-    inner.finish()
-    asked = common(body, model, [ids], max_tokens=max_tokens, wants_text=False, **special)
-    asked.n = n
-    asked.sampling = with_logprobs(asked.sampling, logprobs)
-    return asked
-
-
-def check_model(body: FieldReader, served: str, *, required: bool) -> None:
-    name = body.take("model")
-    if name is None and required:
-        raise malformed("model", "Field required")
-    if name is not None and name != served:
-        raise unknown_model(name, served)
-
-
-def check_prompts(asked: ParsedRequest, model: LoadedModel) -> None:
-    """Every prompt has tokens, all of the vocabulary, and fits with what is to be sampled."""
-    for prompt in asked.prompts:
-        if not prompt:
-            raise EngineRequestRejected(400, "The decoder prompt cannot be empty", param="prompt")
-        _check_ids(prompt, model)
-        if len(prompt) + (asked.max_tokens or 1) > model.max_length:
-            raise too_long(model.max_length, len(prompt), asked.max_tokens or 1)
-    if len(asked.prompts) * asked.n > _MAX_CHOICES:
-        raise bad("n", f"such that all prompts have at most {_MAX_CHOICES} choices", asked.n)
+def check_range(name: str, value: int | None, least: int, most: int) -> int | None:
+    if value is not None and not least <= value <= most:
+        raise errors.invalid_parameter(name, f"between {least} and {most}", value)
+    return value
 
 
 def _check_ids(ids: Sequence[int], model: LoadedModel) -> None:
     for token in ids:
         if not 0 <= token < model.vocabulary:
-            raise EngineRequestRejected(400, f"Token id {token} is out of vocabulary")
+            raise errors.out_of_vocabulary(token)
 
 
-def _prompts(prompt: Any, model: LoadedModel) -> list[list[int]]:
+def _prompts(prompt: str | list[Any], model: LoadedModel) -> list[list[int]]:
     """A string, ids, or a list of either."""
-    if prompt is None:
-        raise malformed("prompt", "Field required")
-    if prompt in ("", []):
-        raise EngineRequestRejected(400, "The decoder prompt cannot be empty", param="prompt")
-    several = prompt if isinstance(prompt, list) and not is_ids(prompt) else [prompt]
-    return [_ids(one, model) for one in several]
+    if not prompt:
+        raise errors.empty_prompt()
+    single = isinstance(prompt, str) or all(isinstance(item, int) for item in prompt)
+    return [_ids(item, model) for item in ([prompt] if single else prompt)]
 
 
-def _ids(prompt: Any, model: LoadedModel) -> list[int]:
+def _ids(prompt: str | int | list[Any], model: LoadedModel) -> list[int]:
     if isinstance(prompt, str):
-        return [int(one) for one in model.tokenizer(prompt)["input_ids"]]
-    if not is_ids(prompt):
-        raise malformed("prompt", "Input should be text, token ids, or a list of either")
-    return list(prompt)
-
-
-def with_logprobs(sampling: TokenSampling, logprobs: int | None) -> TokenSampling:
-    return replace(sampling, logprobs=logprobs)
+        return [int(token) for token in model.tokenizer(prompt)["input_ids"]]
+    if isinstance(prompt, int):
+        raise errors.malformed("prompt", "Input should be text, token ids, or a list of either")
+    return prompt

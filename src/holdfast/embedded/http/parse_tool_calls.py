@@ -7,57 +7,57 @@ from typing import Any
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 
-class Calls:
-    """Divides growing text into what is said and what is called.
+class ToolCallParser:
+    """Divides growing text into content and `calls`.
 
     A block that is not what it should be is text like any other. White space after a call is held
     back until something follows it.
     """
 
     def __init__(self) -> None:
-        self.made: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
         self._rest = ""
         self._inside = False
 
-    def push(self, text: str) -> tuple[str, list[dict[str, Any]]]:
-        """What can be said by now, and the calls that are complete."""
+    def push(self, text: str) -> str:
+        """The content that is certain by now. Calls that are complete are added to `calls`."""
         self._rest += text
-        said, before = "", len(self.made)
+        content = ""
         while (piece := self._next()) is not None:
-            said += piece
-        return said, self.made[before:]
+            content += piece
+        return content
 
-    def close(self) -> tuple[str, list[dict[str, Any]]]:
-        """Nothing follows."""
-        before = len(self.made)
+    def close(self) -> str:
+        """Nothing follows: the rest of the content."""
         rest, self._rest = self._rest, ""
         if self._inside:
-            return self._block(rest, end=""), self.made[before:]
-        return ("" if self.made and not rest.strip() else rest), []
+            return self._parse_block(rest, end="")
+        return "" if self.calls and not rest.strip() else rest
 
     def _next(self) -> str | None:
-        """A piece of text, or None when more is needed to tell what it is."""
+        """A piece of content, or None when more text is needed to decide."""
         if self._inside:
             block, mark, rest = self._rest.partition(_CLOSE)
             if not mark:
                 return None
             self._inside, self._rest = False, rest
-            return self._block(block, end=_CLOSE)
-        said, mark, rest = self._rest.partition(_OPEN)
+            return self._parse_block(block, end=_CLOSE)
+        content, mark, rest = self._rest.partition(_OPEN)
         if mark:
             self._inside, self._rest = True, rest
-            return "" if self.made and not said.strip() else said
-        return self._unmarked()
+            return "" if self.calls and not content.strip() else content
+        return self._take_content()
 
-    def _unmarked(self) -> str | None:
+    def _take_content(self) -> str | None:
         keep = next((n for n in range(len(_OPEN) - 1, 0, -1) if self._rest.endswith(_OPEN[:n])), 0)
-        said = self._rest[: len(self._rest) - keep]
-        if not said or (self.made and not said.strip()):
+        content = self._rest[: len(self._rest) - keep]
+        if not content or (self.calls and not content.strip()):
             return None
-        self._rest = self._rest[len(said) :]
-        return said
+        self._rest = self._rest[len(content) :]
+        return content
 
-    def _block(self, block: str, *, end: str) -> str:
+    def _parse_block(self, block: str, *, end: str) -> str:
+        """Adds a call; returns the block as content where it is none."""
         try:
             call = json.loads(block)
             name, arguments = call["name"], call.get("arguments", {})
@@ -65,14 +65,7 @@ class Calls:
                 raise TypeError("a name is a string")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return f"{_OPEN}{block}{end}"
-        self.made.append(
-            {
-                "id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}",
-                "type": "function",
-                "function": {
-                    "name": name,
-                    "arguments": json.dumps(arguments, ensure_ascii=False),
-                },
-            }
-        )
+        function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
+        call_id = f"chatcmpl-tool-{uuid.uuid4().hex[:16]}"
+        self.calls.append({"id": call_id, "type": "function", "function": function})
         return ""

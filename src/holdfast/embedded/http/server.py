@@ -10,26 +10,35 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 
-import msgspec
 from aiohttp import web
 
-from holdfast.embedded.http import chat_prompt, errors, metrics, parse_request
-from holdfast.embedded.http.chat_response import ChatShape
-from holdfast.embedded.http.completions_response import CompletionsShape, GenerateShape
-from holdfast.embedded.http.errors import EngineRequestRejected
-from holdfast.embedded.http.parse_fields import FieldReader
-from holdfast.embedded.http.parse_request import ParsedRequest
-from holdfast.embedded.http.request_state import RequestState, ResponseShape
-from holdfast.embedded.http.token_queue import Letters, Mail
-from holdfast.embedded.http.weight_routes import Control
+from holdfast.embedded.http.chat_prompt import parse_chat
+from holdfast.embedded.http.metrics import render_metrics
+from holdfast.embedded.http.parse_request import (
+    ParsedRequest,
+    parse_completions,
+    parse_generate,
+)
+from holdfast.embedded.http.response import EngineResponse
+from holdfast.embedded.http.token_queue import TokenDispatcher, TokenQueue
+from holdfast.embedded.http.weight_routes import WeightRoutes, json_response
 from holdfast.embedded.scheduler.engine import DecodeEngine, EngineStopped, QueueFull
 from holdfast.embedded.scheduler.generation import Finish
+from holdfast.engine_api import errors
+from holdfast.engine_api.errors import EngineRequestRejected
+from holdfast.engine_api.responses import (
+    ChatShape,
+    CompletionsShape,
+    GenerateShape,
+    ResponseShape,
+    model_list,
+)
 from holdfast.policy.off_loop import off_loop
 
-MAX_BODY = 64 << 20
+MAX_BODY_BYTES = 64 << 20
 _OPEN_PATHS = ("/health",)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_encode = msgspec.json.encode
+_Parser = Callable[..., ParsedRequest]
 
 
 class Server:
@@ -48,119 +57,92 @@ class Server:
         self._log = log
         self._served = served
         self._api_key = api_key
-        self._mail = Mail(asyncio.get_running_loop())
+        self._dispatcher = TokenDispatcher(asyncio.get_running_loop())
         self._created = int(time.time())
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._guard])
-        app.router.add_post("/v1/completions", self._completions)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/inference/v1/generate", self._generate)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
+        add_post = app.router.add_post
+        add_post("/v1/completions", self._endpoint(parse_completions, CompletionsShape))
+        add_post("/v1/chat/completions", self._endpoint(parse_chat, ChatShape))
+        add_post("/inference/v1/generate", self._endpoint(parse_generate, GenerateShape))
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
-        Control(self._engine).add_to(app.router)
+        WeightRoutes(self._engine).add_to(app.router)
         return app
 
     # --- generating
 
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        asked = await self._asked(request, parse_request.completions)
-        return await self._answer(request, asked, CompletionsShape, "cmpl")
+    def _endpoint(self, parse: _Parser, shape: type[ResponseShape]) -> _Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await self._respond(request, await self._parse(request, parse), shape)
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        asked = await self._asked(request, chat_prompt.chat)
-        return await self._answer(request, asked, ChatShape, "chatcmpl")
+        return handle
 
-    async def _generate(self, request: web.Request) -> web.StreamResponse:
-        asked = await self._asked(request, parse_request.generate)
-        return await self._answer(request, asked, GenerateShape, "generate-tokens")
-
-    async def _asked(
-        self, request: web.Request, read: Callable[..., ParsedRequest]
-    ) -> ParsedRequest:
-        """What a request wants, its prompt as ids; a large one is read in a thread."""
+    async def _parse(self, request: web.Request, parse: _Parser) -> ParsedRequest:
+        """A large body is parsed in a thread."""
         raw = await request.read()
-
-        def parsed() -> ParsedRequest:
-            return read(FieldReader.parsed(raw), self._engine.model, served=self._served)
-
-        return await off_loop(parsed, size=len(raw))
-
-    async def _answer(
-        self,
-        request: web.Request,
-        asked: ParsedRequest,
-        shaped: Callable[[RequestState], ResponseShape],
-        prefix: str,
-    ) -> web.StreamResponse:
-        given = request.headers.get("X-Request-Id") or uuid.uuid4().hex[:16]
-        if self._log is not None:
-            self._log(given)
-        job = RequestState(
-            asked, self._engine.model, served=self._served, request_id=f"{prefix}-{given}"
+        return await off_loop(
+            lambda: parse(raw, self._engine.model, served=self._served), size=len(raw)
         )
-        letters = Letters(request)
-        sinks = [self._mail.sink(letters, choice) for choice in range(job.choices)]
-        job.generations = asked.generations(self._engine.model, sinks)
-        self._submit(job)
+
+    async def _respond(
+        self, request: web.Request, parsed: ParsedRequest, shape: type[ResponseShape]
+    ) -> web.StreamResponse:
+        request_id = request.headers.get("X-Request-Id") or uuid.uuid4().hex[:16]
+        if self._log is not None:
+            self._log(request_id)
+        model = self._engine.model
+        response = EngineResponse(
+            parsed, model, served=self._served, request_id=request_id, shape=shape
+        )
+        queue = TokenQueue(request)
+        sinks = [self._dispatcher.sink(queue, choice) for choice in range(response.choices)]
+        response.generations = parsed.generations(model, sinks)
+        self._submit(response)
         try:
-            if asked.stream:
-                return await _stream(request, job, shaped(job), letters)
-            return await _whole(job, shaped(job), letters)
+            if parsed.stream:
+                return await _stream(request, response, queue)
+            return await _whole(response, queue)
         finally:
-            if left := [one for one in job.generations if one.finish_reason is None]:
-                self._engine.cancel(*left)
+            unfinished = [g for g in response.generations if g.finish_reason is None]
+            if unfinished:
+                self._engine.cancel(*unfinished)
 
-    def _submit(self, job: RequestState) -> None:
+    def _submit(self, response: EngineResponse) -> None:
         try:
-            self._engine.submit(*job.generations)
+            self._engine.submit(*response.generations)
         except QueueFull as error:
-            raise errors.full() from error
+            raise errors.unavailable("The waiting queue is full", retry_after=1) from error
         except EngineStopped as error:
-            raise errors.broken(str(error)) from error
+            raise errors.engine_failed(str(error)) from error
 
-    # --- beside it
+    # --- other routes
 
     async def _models(self, request: web.Request) -> web.Response:
         model = self._engine.model
-        permission = {
-            "id": f"modelperm-{self._served}",
-            "object": "model_permission",
-            "created": self._created,
-            "allow_create_engine": False,
-            "allow_sampling": True,
-            "allow_logprobs": True,
-            "allow_search_indices": False,
-            "allow_view": True,
-            "allow_fine_tuning": False,
-            "organization": "*",
-            "group": None,
-            "is_blocking": False,
-        }
-        card = {
-            "id": self._served,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "holdfast",
-            "root": str(model.path),
-            "parent": None,
-            "max_model_len": model.max_length,
-            "permission": [permission],
-            # Beyond vLLM: what a client needs to go on with a completion, and to render for it.
-            "seeds": "position",
-            "logprobs_mode": "processed",
-            "renderer": "template",
-            # Why its sequences are run one at a time, and slower for it; null when they are not.
-            "solo": model.why_solo or None,
-        }
-        return json_response({"object": "list", "data": [card]})
+        return json_response(
+            model_list(
+                self._served,
+                created=self._created,
+                owner="holdfast",
+                root=str(model.path),
+                max_model_len=model.max_length,
+                # Beyond vLLM: what a client needs to continue a completion, and to render for it.
+                seeds="position",
+                logprobs_mode="processed",
+                renderer="template",
+                # Why its sequences run one at a time, and slower for it; null when they do not.
+                solo=model.why_solo or None,
+            )
+        )
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self._engine.failure is None else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=metrics.text(self._engine, served=self._served))
+        return web.Response(text=render_metrics(self._engine, served=self._served))
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -168,63 +150,60 @@ class Server:
         try:
             self._check_key(request)
             return await handler(request)
-        except EngineRequestRejected as refused:
-            return _refusal(refused)
+        except EngineRequestRejected as error:
+            return _error_response(error)
         except web.HTTPRequestEntityTooLarge:
-            said = f"The body is larger than {MAX_BODY} bytes"
-            return _refusal(EngineRequestRejected(413, said, kind="RequestEntityTooLarge"))
+            message = f"The body is larger than {MAX_BODY_BYTES} bytes"
+            return _error_response(
+                EngineRequestRejected(413, message, kind="RequestEntityTooLarge")
+            )
         except web.HTTPException as error:
             kind = "NotFoundError" if error.status == 404 else "BadRequestError"
-            return _refusal(EngineRequestRejected(error.status, error.reason, kind=kind))
+            return _error_response(EngineRequestRejected(error.status, error.reason, kind=kind))
 
     def _check_key(self, request: web.Request) -> None:
         if self._api_key is None or request.path in _OPEN_PATHS:
             return
-        given = request.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(given, f"Bearer {self._api_key}".encode()):
+        header = request.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(header, f"Bearer {self._api_key}".encode()):
             raise EngineRequestRejected(401, "Unauthorized", kind="AuthenticationError")
 
 
-async def _whole(job: RequestState, shape: ResponseShape, letters: Letters) -> web.Response:
-    for _ in range(job.choices):
-        _, delta = await letters.get()
+async def _whole(response: EngineResponse, queue: TokenQueue) -> web.Response:
+    for _ in range(response.choices):
+        _, delta = await queue.get()
         if delta.finish_reason is Finish.ERROR:
-            raise errors.broken()
-    return json_response(shape.whole())
+            raise errors.engine_failed()
+    return json_response(response.whole())
 
 
 async def _stream(
-    request: web.Request, job: RequestState, shape: ResponseShape, letters: Letters
+    request: web.Request, response: EngineResponse, queue: TokenQueue
 ) -> web.StreamResponse:
-    response = web.StreamResponse()
-    response.content_type = "text/event-stream"
-    response.charset = "utf-8"
-    await response.prepare(request)
+    stream = web.StreamResponse()
+    stream.content_type = "text/event-stream"
+    stream.charset = "utf-8"
+    await stream.prepare(request)
     try:
-        await letters.send(response, shape.opening())
-        left = job.choices
+        await queue.send(stream, response.opening())
+        left = response.choices
         while left:
-            choice, delta = await letters.get()
+            choice, delta = await queue.get()
             if delta.finish_reason is Finish.ERROR:
-                raise errors.broken()
-            await letters.send(response, shape.chunks(choice, delta))
+                raise errors.engine_failed()
+            await queue.send(stream, [response.chunk(choice, delta)])
             left -= delta.finish_reason is not None
-        if job.asked.usage:
-            await letters.send(response, [shape.closing()])
-    except EngineRequestRejected as refused:
-        await letters.send(response, [{"error": refused.error}])
-    await letters.close(response)
-    return response
+        await queue.send(stream, response.closing())
+    except EngineRequestRejected as error:
+        await queue.send(stream, [error.body])
+    await queue.close(stream)
+    return stream
 
 
-def json_response(content: object) -> web.Response:
-    return web.Response(body=_encode(content), content_type="application/json")
-
-
-def _refusal(refused: EngineRequestRejected) -> web.Response:
+def _error_response(error: EngineRequestRejected) -> web.Response:
     response = web.Response(
-        body=refused.encoded(), status=refused.status, content_type="application/json"
+        body=error.encode(), status=error.status, content_type="application/json"
     )
-    if refused.retry_after is not None:
-        response.headers["Retry-After"] = str(refused.retry_after)
+    if error.retry_after is not None:
+        response.headers["Retry-After"] = f"{error.retry_after:g}"
     return response

@@ -3,24 +3,36 @@
 import asyncio
 import threading
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta, Struct
 
-from holdfast.embedded.http import errors
-from holdfast.embedded.http.errors import EngineRequestRejected, bad, malformed
-from holdfast.embedded.http.parse_fields import FieldReader
+from holdfast.embedded.http.parse_request import decode
 from holdfast.embedded.model import weights
 from holdfast.embedded.scheduler.engine import DecodeEngine, EngineStopped, PauseMode
+from holdfast.engine_api import errors
+from holdfast.engine_api.errors import EngineRequestRejected
 from holdfast.records.errors import UsageError
 
+_Text = Annotated[str, Meta(min_length=1)]
 
-class Control:
+
+class WeightUpdateRequest(Struct):
+    """`path` is a folder."""
+
+    path: _Text
+    version: _Text
+    reset_cache: bool | None = None
+
+
+class WeightRoutes:
     """The endpoints by which a trainer steers the engine."""
 
     def __init__(self, engine: DecodeEngine):
         self._engine = engine
-        # One update at a time, so that the last one asked for is the one in force. A lock between
+        # One update at a time, so that the last one requested is the one in force. A lock between
         # threads, since an update goes on when its client has left.
         self._updating = threading.Lock()
 
@@ -33,45 +45,39 @@ class Control:
         router.add_get("/is_paused", self._is_paused)
 
     async def _update(self, request: web.Request) -> web.Response:
-        body = FieldReader.parsed(await request.read())
-        path, version = body.take("path"), body.take("version")
-        if not isinstance(path, str) or not path:
-            raise malformed("path", "Input should be the path of a folder")
-        if not isinstance(version, str) or not version:
-            raise malformed("version", "Input should be a string that is not empty")
-        reset = body.flag("reset_cache")
-        body.finish()
+        body = decode(await request.read(), WeightUpdateRequest)
         # Shielded: a client that leaves half-way does not leave it undecided.
-        await asyncio.shield(asyncio.to_thread(self._apply, Path(path), version, reset=reset))
-        return _json({"success": True, "weight_version": version})
+        await asyncio.shield(asyncio.to_thread(self._apply, body))
+        return json_response({"success": True, "weight_version": body.version})
 
-    def _apply(self, path: Path, version: str, *, reset: bool) -> None:
+    def _apply(self, body: WeightUpdateRequest) -> None:
         try:
             with self._updating:
-                state = weights.converted(self._engine.model.network, path)
-                self._engine.update_weights(state, version, reset_cache=reset)
+                state = weights.read_converted(self._engine.model.network, Path(body.path))
+                reset = bool(body.reset_cache)
+                self._engine.update_weights(state, body.version, reset_cache=reset)
         except UsageError as error:
             raise EngineRequestRejected(400, str(error), param="path") from error
         except EngineStopped as error:
-            raise errors.broken(str(error)) from error
+            raise errors.engine_failed(str(error)) from error
 
     async def _version(self, request: web.Request) -> web.Response:
-        return _json({"weight_version": self._engine.version})
+        return json_response({"weight_version": self._engine.version})
 
     async def _pause(self, request: web.Request) -> web.Response:
-        asked = request.query.get("mode", PauseMode.ABORT)
-        if asked not in list(PauseMode):
-            raise bad("mode", "abort, wait or keep", asked)
-        await asyncio.wrap_future(self._engine.pause(PauseMode(asked)))
-        return _json({"status": "paused"})
+        mode = request.query.get("mode", PauseMode.ABORT)
+        if mode not in list(PauseMode):
+            raise errors.invalid_parameter("mode", "abort, wait or keep", mode)
+        await asyncio.wrap_future(self._engine.pause(PauseMode(mode)))
+        return json_response({"status": "paused"})
 
     async def _resume(self, request: web.Request) -> web.Response:
         await asyncio.wrap_future(self._engine.resume())
-        return _json({"status": "resumed"})
+        return json_response({"status": "resumed"})
 
     async def _is_paused(self, request: web.Request) -> web.Response:
-        return _json({"is_paused": self._engine.paused})
+        return json_response({"is_paused": self._engine.paused})
 
 
-def _json(content: object) -> web.Response:
+def json_response(content: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(content), content_type="application/json")

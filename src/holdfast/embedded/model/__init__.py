@@ -3,13 +3,10 @@
 - `load`: A model folder as Hugging Face writes it, loaded: config, tokenizer, safetensors.
 - `files`: Which files a model folder must have.
 - `weights`: New weights for a running model: checked as a whole before the first number is changed.
-- `attention`: Attention whose bits depend on a query's own position and its own cache, and on
-  nothing else.
+- `attention`: Attention with bits that depend on a query's own position and cache alone.
 - `kv_cache`: Keys and values of every slot, in blocks.
 - `batched`: Forward passes of fixed shapes.
-- `sequential`: Passes for a model whose rows cannot be kept apart: each sequence is run by itself.
-- `verify_batched`: Proof at start-up, on this machine, with these weights, that the engine may
-  promise what it does.
-- `verify_sequential`: Proof at start-up that a model which is run alone gives a sequence's tokens
-  and nothing else.
+- `sequential`: Passes for a model that cannot share a batch.
+- `verify_batched`: Verifies at start-up that batches change no bits, on this machine.
+- `verify_sequential`: The same for a model that is run one sequence at a time.
 """

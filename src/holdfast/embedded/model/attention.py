@@ -1,4 +1,4 @@
-"""Attention whose bits depend on a query's own position and its own cache, and on nothing else.
+"""Attention with bits that depend on a query's own position and its own cache, and nothing else.
 
 Keys and values are taken in blocks of fixed size. The product of a query with one block is always
 the same small matrix product, many of them in one batched call; the maximum over blocks is exact;
@@ -24,7 +24,7 @@ from holdfast.embedded.model.kv_cache import BLOCK, Cache
 
 NAME = "holdfast"
 _UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
-_SHARING = 8
+_MIN_SHARED_ROWS = 8
 """Rows from which sharing is cheaper than copying."""
 _current = threading.local()
 
@@ -37,7 +37,7 @@ class TokenRun(Struct, frozen=True):
     last: int
     position: int
 
-    def reaching(self, block: int) -> slice | None:
+    def rows_reaching(self, block: int) -> slice | None:
         """Its rows that are long enough to have a block. Never one alone, since a batch of one
         product may be computed in another way than a larger one."""
         start = self.first + max(block * BLOCK - self.position, 0)
@@ -82,11 +82,11 @@ class AttentionBatch:
         """Long runs share their keys and values; other rows each get a copy of theirs: `single`
         has, for each block, those that are long enough to have it."""
         runs = _runs(slots, positions)
-        self.runs = [run for run in runs if run.last - run.first >= _SHARING]
+        self.runs = [run for run in runs if run.last - run.first >= _MIN_SHARED_ROWS]
         alone = [
             row
             for run in runs
-            if run.last - run.first < _SHARING
+            if run.last - run.first < _MIN_SHARED_ROWS
             for row in range(run.first, run.last)
         ]
         for block in range(self.blocks):
@@ -100,19 +100,19 @@ class AttentionBatch:
         self.cache.keys[layer][self._place] = keys[self._written]
         self.cache.values[layer][self._place] = values[self._written]
 
-    def hidden(self, window: int | None) -> Tensor:
+    def mask(self, window: int | None) -> Tensor:
         """[blocks, rows, 1, 1, BLOCK]: what a row must not see. Shared by all layers."""
         if window not in self._hidden:
             device = self.positions.device
             place = torch.arange(self.blocks * BLOCK, device=device).view(-1, 1, 1, 1, BLOCK)
             own = self.positions.view(1, -1, 1, 1, 1)
-            hidden = place > own
-            self._hidden[window] = hidden if window is None else hidden | (place <= own - window)
+            mask = place > own
+            self._hidden[window] = mask if window is None else mask | (place <= own - window)
         return self._hidden[window]
 
 
 @contextmanager
-def entered(batch: AttentionBatch) -> Iterator[None]:
+def use_batch(batch: AttentionBatch) -> Iterator[None]:
     """The model may be run in this thread, on this batch."""
     _current.batch = batch
     try:
@@ -136,36 +136,38 @@ def attend(
     *,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    **others: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """As transformers calls it: query [1, heads, rows, size], the result [1, rows, heads, size]."""
     for name in _UNKNOWN_ARGUMENTS:
-        if others.get(name) is not None:
+        if options.get(name) is not None:
             raise ValueError(f"its attention uses {name}, which this engine's does not have")
     batch: AttentionBatch = _current.batch
     rows, layer = batch.rows, module.layer_idx
     batch.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     heads, size = key.shape[1], key.shape[3]
     factor = scaling if scaling is not None else size**-0.5
-    asked = (query[0].transpose(0, 1)[:rows] * factor).reshape(rows, heads, -1, size)
-    work = _aligned if batch.aligned else _gathered
-    result = work(batch, layer, asked, sliding_window)
+    queries = (query[0].transpose(0, 1)[:rows] * factor).reshape(rows, heads, -1, size)
+    work = _attend_aligned if batch.aligned else _attend_gathered
+    result = work(batch, layer, queries, sliding_window)
     out = torch.zeros_like(query[0].transpose(0, 1), memory_format=torch.contiguous_format)
     out[:rows] = result.reshape(rows, -1, size)
     batch.layers_seen += 1
     return out[None], None
 
 
-def _aligned(batch: AttentionBatch, layer: int, asked: Tensor, window: int | None) -> Tensor:
+def _attend_aligned(
+    batch: AttentionBatch, layer: int, queries: Tensor, window: int | None
+) -> Tensor:
     """Row i is slot i: all blocks of all slots in one product, straight out of the cache."""
-    rows, heads, group, size = asked.shape
+    rows, heads, group, size = queries.shape
     blocks = batch.blocks
     keys = batch.cache.keys[layer][:blocks].view(-1, BLOCK, size)
     values = batch.cache.values[layer][:blocks].view(-1, BLOCK, size)
-    queries = asked.expand(blocks, -1, -1, -1, -1).reshape(-1, group, size)
-    scores = torch.bmm(queries, keys.transpose(1, 2)).view(blocks, rows, heads, group, BLOCK)
-    weights = _weights(scores, batch.hidden(window))
-    parts = torch.bmm(weights.view(-1, group, BLOCK), values).view(blocks, *asked.shape)
+    expanded = queries.expand(blocks, -1, -1, -1, -1).reshape(-1, group, size)
+    scores = torch.bmm(expanded, keys.transpose(1, 2)).view(blocks, rows, heads, group, BLOCK)
+    weights = _weights(scores, batch.mask(window))
+    parts = torch.bmm(weights.view(-1, group, BLOCK), values).view(blocks, *queries.shape)
     sums = weights.sum(-1, keepdim=True)
     total, mass = parts[0], sums[0]
     for block in range(1, blocks):
@@ -174,17 +176,19 @@ def _aligned(batch: AttentionBatch, layer: int, asked: Tensor, window: int | Non
     return total / mass
 
 
-def _gathered(batch: AttentionBatch, layer: int, asked: Tensor, window: int | None) -> Tensor:
+def _attend_gathered(
+    batch: AttentionBatch, layer: int, queries: Tensor, window: int | None
+) -> Tensor:
     """Any rows, block by block, and only those rows that have the block."""
-    scores = asked.new_full((batch.blocks, *asked.shape[:3], BLOCK), float("-inf"))
+    scores = queries.new_full((batch.blocks, *queries.shape[:3], BLOCK), float("-inf"))
     for block in range(batch.blocks):
         keys = batch.cache.keys[layer][block]
-        _products(batch, block, asked, keys, out=scores[block], flip=True)
-    weights = _weights(scores, batch.hidden(window))
+        _products(batch, block, queries, keys, out=scores[block], flip=True)
+    weights = _weights(scores, batch.mask(window))
     sums = weights.sum(-1, keepdim=True)
-    total, mass = torch.zeros_like(asked), sums[0]
+    total, mass = torch.zeros_like(queries), sums[0]
     for block in range(batch.blocks):
-        part = torch.zeros_like(asked)
+        part = torch.zeros_like(queries)
         values = batch.cache.values[layer][block]
         _products(batch, block, weights[block], values, out=part, flip=False)
         total = total + part
@@ -203,18 +207,18 @@ def _products(
     """
     rows = batch.single[block]
     if len(rows):
-        own = _flipped(right.index_select(0, batch.slots[rows]).flatten(0, 1), flip)
+        own = _transpose_if(right.index_select(0, batch.slots[rows]).flatten(0, 1), flip)
         product = torch.bmm(left.index_select(0, rows).flatten(0, 1), own)
         out.index_copy_(0, rows, product.view(len(rows), *out.shape[1:]))
     for run in batch.runs:
-        if (part := run.reaching(block)) is None:
+        if (part := run.rows_reaching(block)) is None:
             continue
         for head in range(left.shape[1]):
             shared = right[run.slot, head].expand(part.stop - part.start, -1, -1)
-            out[part, head] = torch.bmm(left[part, head], _flipped(shared, flip))
+            out[part, head] = torch.bmm(left[part, head], _transpose_if(shared, flip))
 
 
-def _flipped(matrices: Tensor, flip: bool) -> Tensor:
+def _transpose_if(matrices: Tensor, flip: bool) -> Tensor:
     return matrices.transpose(1, 2) if flip else matrices
 
 
@@ -229,6 +233,6 @@ def _runs(slots: list[int], positions: list[int]) -> list[TokenRun]:
     return runs
 
 
-def _weights(scores: Tensor, hidden: Tensor) -> Tensor:
-    scores = scores.masked_fill_(hidden, float("-inf"))
+def _weights(scores: Tensor, mask: Tensor) -> Tensor:
+    scores = scores.masked_fill_(mask, float("-inf"))
     return (scores - scores.amax((0, -1), keepdim=True)).exp_()

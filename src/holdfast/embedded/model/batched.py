@@ -26,7 +26,7 @@ _IDLE = -1
 
 
 class Row(Struct, frozen=True):
-    """One token at its place."""
+    """One token at its position."""
 
     token: int
     slot: int
@@ -39,7 +39,7 @@ class Passes:
     def __init__(self, model: LoadedModel, *, slots: int):
         self.narrow = _narrow(slots)
         self.widths = [self.narrow]
-        """Ascending. Those beside `narrow` are added by whoever has tried them."""
+        """Ascending. Those beside `narrow` are added by `verify_batched`."""
         self.layers_seen = 0
         """How many layers of the last pass called this engine's attention."""
         self._network = model.network
@@ -102,7 +102,7 @@ class Passes:
         tokens = [max(row.token, 0) for row in rows]
         ids = torch.tensor([tokens + padding], device=self._device)
         places = torch.tensor([[row.position for row in rows] + padding], device=self._device)
-        with torch.inference_mode(), attention.entered(batch):
+        with torch.inference_mode(), attention.use_batch(batch):
             answer = self._network(
                 input_ids=ids,
                 position_ids=places,
@@ -115,7 +115,7 @@ class Passes:
 
 
 def _narrow(slots: int) -> int:
-    """A width whose rows all fill vector registers alike, so that none is a remainder."""
+    """A width at which all rows fill vector registers alike, so that none is a remainder."""
     if slots > _LANES:
         return -(-slots // _LANES) * _LANES
     return max(4, 1 << (slots - 1).bit_length())

@@ -1,8 +1,8 @@
 """A model folder as Hugging Face writes it, loaded: config, tokenizer, safetensors.
 
-Nothing is unpickled, no code of the folder is run and no hub is asked. A model that is known to see
-its neighbours in a batch, or that cannot take this engine's attention, is loaded as it is and
-marked to be run alone. What is no causal LM is refused, in one line that says why.
+Nothing is unpickled, no code of the folder is run and no hub is contacted. A model that is known to
+depend on its neighbours in a batch, or that cannot take this engine's attention, is loaded as it is
+and marked to be run alone. What is no causal LM is rejected, in one line with the reason.
 """
 
 import os
@@ -28,7 +28,7 @@ _UNLOADABLE = (
 
 
 class LoadedModel(Struct, frozen=True):
-    """What the engine needs of a folder."""
+    """A folder, loaded."""
 
     path: Path
     network: Any
@@ -45,7 +45,7 @@ class LoadedModel(Struct, frozen=True):
     why_solo: str = ""
     """Why its sequences are run one at a time; "" when they may share a pass."""
     steady: bool = True
-    """Whether a token's place is encoded the same way however long the sequence becomes."""
+    """Whether a token's position is encoded the same way however long the sequence becomes."""
 
     @property
     def solo(self) -> bool:
@@ -62,11 +62,11 @@ def load(path: Path, *, max_length: int | None = None) -> LoadedModel:
     files.check(path)
     attention.register()
     config = _config(path)
-    _refuse_unfit(config, path)
+    _check_causal(config, path)
     text = config.get_text_config()
     length = _length(max_length, _longest(text), path)
     moving = _why_moving(text, length)
-    network, why = _network(path, moving or _why_apart(text))
+    network, why = _network(path, moving or _why_unbatchable(text))
     tokenizer = _tokenizer(path)
     return LoadedModel(
         path=path,
@@ -103,7 +103,7 @@ def _config(path: Path) -> Any:
         raise UsageError(f"{path}/config.json cannot be read: {why}") from error
 
 
-def _refuse_unfit(config: Any, path: Path) -> None:
+def _check_causal(config: Any, path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     kind = getattr(config, "model_type", "?")
@@ -115,7 +115,7 @@ def _refuse_unfit(config: Any, path: Path) -> None:
         raise UsageError(f"{path} ({kind}) does not say its vocab_size: not a language model")
 
 
-def _why_apart(text: Any) -> str:
+def _why_unbatchable(text: Any) -> str:
     """Why it is known beforehand that sequences must not share a pass; "" when it is not."""
     if any((getattr(text, name, None) or 0) > 1 for name in _EXPERTS):
         return "a mixture of experts, where it shows which rows share an expert"
@@ -124,7 +124,7 @@ def _why_apart(text: Any) -> str:
 
 
 def _why_moving(text: Any, length: int) -> str:
-    """The same for positions whose encoding changes with the length that is computed."""
+    """The same for an encoding of positions that changes with the length of the sequence."""
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") not in _MOVING_ROPE:
         return ""
@@ -141,21 +141,21 @@ def _network(path: Path, why_solo: str) -> tuple[Any, str]:
     """The network, and why it is to be run alone. With its own attention if there is a reason
     already, or if that cannot be replaced."""
     if why_solo:
-        return _loaded(path, "eager"), why_solo
+        return _load_network(path, "eager"), why_solo
     try:
-        network = _loaded(path, attention.NAME)
+        network = _load_network(path, attention.NAME)
         if _exchangeable(network):
             return network, ""
     except UsageError as error:
-        # transformers names what it was asked for and cannot give.
+        # transformers names the attention that it cannot use.
         if attention.NAME not in str(error.__cause__):
             raise
-    return _loaded(path, "eager"), "its attention cannot be replaced by another"
+    return _load_network(path, "eager"), "its attention cannot be replaced by another"
 
 
 def _exchangeable(network: Any) -> bool:
     """Some models take any name for their attention and go on with their own, but then without the
-    mask that hides later tokens. They are told by not letting go of the name."""
+    mask that hides later tokens. They are recognised by not letting go of the name."""
     network.set_attn_implementation("eager")
     config = network.config.get_text_config()
     let_go = bool(config._attn_implementation == "eager")  # noqa: SLF001  # set, but not asked for
@@ -163,7 +163,7 @@ def _exchangeable(network: Any) -> bool:
     return let_go
 
 
-def _loaded(path: Path, attending: str) -> Any:
+def _load_network(path: Path, attending: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
@@ -178,7 +178,7 @@ def _loaded(path: Path, attending: str) -> Any:
         )
     except _UNLOADABLE as error:
         raise UsageError(f"{path} cannot be loaded: {_first_line(error)}") from error
-    missing = sorted(info["missing_keys"]) + sorted(str(one) for one in info["mismatched_keys"])
+    missing = sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"]))
     if missing:
         raise UsageError(f"{path} lacks weights, or has them in another shape: {missing[:3]}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -200,15 +200,15 @@ def _tokenizer(path: Path) -> Any:
 def _longest(text: Any) -> int | None:
     """How many positions the model was made for, where it says so."""
     found = (getattr(text, name, None) for name in _POSITIONS)
-    return next((one for one in found if isinstance(one, int) and one > 0), None)
+    return next((size for size in found if isinstance(size, int) and size > 0), None)
 
 
-def _length(asked: int | None, longest: int | None, path: Path) -> int:
-    if asked is not None and longest is not None and asked > longest:
+def _length(requested: int | None, longest: int | None, path: Path) -> int:
+    if requested is not None and longest is not None and requested > longest:
         raise UsageError(
-            f"--max-model-len {asked} is more than {path} was made for ({longest} positions)"
+            f"--max-model-len {requested} is more than {path} was made for ({longest} positions)"
         )
-    return asked or longest or _DEFAULT_LENGTH
+    return requested or longest or _DEFAULT_LENGTH
 
 
 def _eos(network: Any, tokenizer: Any) -> frozenset[int]:

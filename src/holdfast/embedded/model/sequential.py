@@ -1,4 +1,4 @@
-"""Passes for a model whose rows cannot be kept apart: each sequence is run by itself.
+"""Passes for a model that cannot share a batch: each sequence is run by itself.
 
 A mixture of experts, an attention of its own, a state-space model: what a batch would do to a
 sequence's bits is unknown, so there is no batch. A sequence's results come from its own ids alone,
@@ -7,11 +7,11 @@ in one of two ways, and which one is decided by a trial at start-up:
 - With the model's own memory of the tokens before. The tokens of every full block of `stride` are
   read at once, from the memory of the blocks before; those after the last full block one by one.
   A block that fills up while it is decoded is read again as a whole. So the way to any token is the
-  same whoever asks for it and wherever it was broken off: a memory is a pure function of the tokens
+  same for every request and after every interruption: a memory is a pure function of the tokens
   that it has seen, and a copy is as good.
 - Without, the whole sequence is computed anew for each token. Slow, and nothing to get wrong.
 
-It knows tokens, slots and positions, as `passes` does, and nothing of layers.
+It knows tokens, slots and positions, as `batched` does, and nothing of layers.
 """
 
 import copy
@@ -47,19 +47,19 @@ class Memory(Struct, frozen=True):
     start: int = 0
     before: Held = {}
 
-    def copied(self) -> "Memory":
-        return Memory(self.length, _copied(self.held), self.start, self.before)
+    def copy(self) -> "Memory":
+        return Memory(self.length, _copy(self.held), self.start, self.before)
 
     def of_blocks(self) -> "Memory":
         """That of its whole blocks only."""
         if self.length == self.start:
             return self
-        return Memory(self.start, _copied(self.before), self.start, self.before)
+        return Memory(self.start, _copy(self.before), self.start, self.before)
 
 
-class CachePosition:
+class SlotMemory:
     """One slot: its tokens, the memory of as many of them as were run, and the memory just before
-    the end of its prompt, which is where others with the same prompt begin."""
+    the end of its prompt, from which others with the same prompt begin."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -69,9 +69,9 @@ class CachePosition:
     def at(self, position: int) -> Memory:
         """A copy of the longest memory that has seen no more than the tokens before a position."""
         known = (self.memory, self.prompt)
-        fitting = [one for one in known if one.length <= position]
-        fitting += [one.of_blocks() for one in known if one.start <= position < one.length]
-        return max(fitting, key=lambda one: one.length, default=Memory()).copied()
+        fitting = [memory for memory in known if memory.length <= position]
+        fitting += [m.of_blocks() for m in known if m.start <= position < m.length]
+        return max(fitting, key=lambda memory: memory.length, default=Memory()).copy()
 
     def cut(self, position: int) -> None:
         """Forgets the tokens from a position on."""
@@ -85,23 +85,23 @@ class CachePosition:
 
 
 class TokenCache:
-    """What each slot has read, in the place of `Cache`."""
+    """What each slot has read, in place of `Cache`."""
 
     def __init__(self, slots: int):
-        self.places = [CachePosition() for _ in range(slots)]
+        self.slots = [SlotMemory() for _ in range(slots)]
 
     def reserve(self, positions: int) -> None:
         """Nothing to do: lists grow."""
 
     def copy(self, source: int, target: int, *, positions: int) -> None:
         """The first positions of one slot become those of another."""
-        mine, theirs = self.places[target], self.places[source]
-        mine.tokens = theirs.tokens[:positions]
-        mine.memory, mine.prompt = theirs.at(positions), Memory()
+        copied, original = self.slots[target], self.slots[source]
+        copied.tokens = original.tokens[:positions]
+        copied.memory, copied.prompt = original.at(positions), Memory()
 
     def clean(self, slot: int) -> None:
         """Numbers that are not finite stay nowhere."""
-        self.places[slot] = CachePosition()
+        self.slots[slot] = SlotMemory()
 
 
 class SoloPasses:
@@ -109,14 +109,14 @@ class SoloPasses:
 
     def __init__(self, model: LoadedModel, *, slots: int):
         self.stride = 0
-        """Tokens in a block, 0 for no memory at all. Set by whoever has tried it."""
+        """Tokens in a block, 0 for no memory at all. Set by `verify_sequential`."""
         self.narrow = slots
         self.cache = TokenCache(slots)
         self._longest = model.max_length
         self._network = model.network
         self._device = next(model.network.parameters()).device
-        asked = inspect.signature(model.network.forward).parameters
-        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in asked else {}
+        parameters = inspect.signature(model.network.forward).parameters
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
     @property
     def room(self) -> int:
@@ -131,17 +131,17 @@ class SoloPasses:
     def run(self, rows: Sequence[Row], ends: Sequence[int]) -> Tensor:
         """Takes the rows in; gives the logits [len(ends), vocabulary] of the rows that `ends`
         names, no more than one of each slot."""
-        wanted, logits = set(ends), {}
+        last, logits = set(ends), {}
         for i, row in enumerate(rows):
-            place = self.cache.places[row.slot]
-            place.cut(row.position)
-            assert len(place.tokens) == row.position, "a sequence has no gaps"
-            place.tokens.append(row.token)
-            if i in wanted:
+            slot = self.cache.slots[row.slot]
+            slot.cut(row.position)
+            assert len(slot.tokens) == row.position, "a sequence has no gaps"
+            slot.tokens.append(row.token)
+            if i in last:
                 read_in = i > 0 and rows[i - 1].slot == row.slot
-                logits[i] = self._last(place, ends_prompt=read_in)
-            elif self.stride and len(place.tokens) % self.stride == 0:
-                self._read_blocks(place, len(place.tokens))
+                logits[i] = self._last(slot, ends_prompt=read_in)
+            elif self.stride and len(slot.tokens) % self.stride == 0:
+                self._read_blocks(slot, len(slot.tokens))
         return torch.stack([logits[end] for end in ends]) if logits else torch.empty(0)
 
     def logits(self, tokens: Sequence[int], **options: Any) -> Tensor:
@@ -151,39 +151,39 @@ class SoloPasses:
         found: Tensor = answer.logits[0]
         return found
 
-    def _last(self, place: CachePosition, *, ends_prompt: bool) -> Tensor:
+    def _last(self, slot: SlotMemory, *, ends_prompt: bool) -> Tensor:
         """The logits after the last token, which is always read by itself."""
         if not self.stride:
-            return self.logits(place.tokens, **self._last_only)[-1]
-        before = len(place.tokens) - 1
-        self._read_blocks(place, before - before % self.stride)
-        for token in place.tokens[place.memory.length : before]:
-            self._step(place, token)
+            return self.logits(slot.tokens, **self._last_only)[-1]
+        before = len(slot.tokens) - 1
+        self._read_blocks(slot, before - before % self.stride)
+        for token in slot.tokens[slot.memory.length : before]:
+            self._step(slot, token)
         if ends_prompt:
-            place.prompt = place.memory.copied()
-        return self._step(place, place.tokens[-1])
+            slot.prompt = slot.memory.copy()
+        return self._step(slot, slot.tokens[-1])
 
-    def _read_blocks(self, place: CachePosition, length: int) -> None:
+    def _read_blocks(self, slot: SlotMemory, length: int) -> None:
         """Reads what is missing of the whole blocks up to there."""
-        if place.memory.start >= length:
+        if slot.memory.start >= length:
             return
-        memory = place.memory.of_blocks()
-        held, tokens = memory.held, place.tokens
+        memory = slot.memory.of_blocks()
+        held, tokens = memory.held, slot.tokens
         for start in range(memory.length, length, self.stride):
             held, _ = self._read(tokens[start : start + self.stride], held)
-        place.memory = Memory(length, held, length, self._put_aside(held))
+        slot.memory = Memory(length, held, length, self._put_aside(held))
 
-    def _step(self, place: CachePosition, token: int) -> Tensor:
-        memory = place.memory
+    def _step(self, slot: SlotMemory, token: int) -> Tensor:
+        memory = slot.memory
         held, logits = self._read([token], memory.held)
         length = memory.length + 1
         # Blocks of one are whole at once.
         start, before = (length, {}) if self.stride == 1 else (memory.start, memory.before)
-        place.memory = Memory(length, held, start, before)
+        slot.memory = Memory(length, held, start, before)
         return logits
 
     def _put_aside(self, held: Held) -> Held:
-        return _copied(held) if self.stride > 1 else {}
+        return _copy(held) if self.stride > 1 else {}
 
     def _read(self, tokens: Sequence[int], held: Held) -> tuple[Held, Tensor]:
         """The memory after these tokens, in which the one before them is used up; and the logits
@@ -194,12 +194,12 @@ class SoloPasses:
             )
         kept = {name: getattr(answer, name, None) for name in _MEMORIES}
         logits: Tensor = answer.logits[0, -1]
-        return {name: one for name, one in kept.items() if one is not None}, logits
+        return {name: value for name, value in kept.items() if value is not None}, logits
 
     def _row(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor([list(tokens)], device=self._device)
 
 
-def _copied(held: Held) -> Held:
+def _copy(held: Held) -> Held:
     with torch.inference_mode():
         return copy.deepcopy(held)

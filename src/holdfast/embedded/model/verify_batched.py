@@ -13,28 +13,36 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from holdfast.embedded.model import attention, verify_batched, verify_sequential
+from holdfast.embedded.model import attention, verify_sequential
 from holdfast.embedded.model.batched import Passes, Row
 from holdfast.embedded.model.kv_cache import BLOCK
 from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.model.sequential import SoloPasses
 from holdfast.records.errors import HoldfastError
 
+_TRIAL_TOKENS = BLOCK + 6
+_DECODED_TOKENS = 8
+_TOLERANCE = 2e-3
+
+
+class Unfit(HoldfastError):
+    """The model's sequences must not share a pass; the message says why."""
+
 
 def passes(model: LoadedModel, *, slots: int) -> Passes | SoloPasses:
-    """What the folder promises, not yet tried."""
+    """As the folder promises, not yet verified."""
     return SoloPasses(model, slots=slots) if model.solo else Passes(model, slots=slots)
 
 
-def proved(
+def verify(
     model: LoadedModel, tried: Passes | SoloPasses
 ) -> tuple[LoadedModel, Passes | SoloPasses]:
-    """The same, tried; or the model marked to be run alone, and passes for that. Raises
+    """The same, verified; or the model marked to be run alone, and passes for that. Raises
     `UsageError` for what cannot be served in either way."""
     if isinstance(tried, Passes):
         try:
-            verify_batched.check(model, tried)
-        except verify_batched.Unfit as unfit:
+            check(model, tried)
+        except Unfit as unfit:
             model.network.set_attn_implementation("eager")
             model = replace(model, why_solo=str(unfit))
             tried = SoloPasses(model, slots=tried.narrow)
@@ -44,29 +52,20 @@ def proved(
     return model, tried
 
 
-_LENGTH = BLOCK + 6
-_DECODED = 8
-_TOLERANCE = 2e-3
-
-
-class Unfit(HoldfastError):
-    """The model's sequences must not share a pass; the message says why."""
-
-
 def check(model: LoadedModel, passes: Passes) -> None:
     """Raises `Unfit`; adds the good ones of `passes.other_widths` to `passes.widths`."""
     chance = random.Random(0)
-    length = min(_LENGTH, model.max_length)
+    length = min(_TRIAL_TOKENS, model.max_length)
     ids = [chance.randrange(model.vocabulary) for _ in range(length)]
     narrow = passes.narrow
-    alone = _runnable(model, passes, ids)
+    alone = _run_alone(model, passes, ids)
     _check_reference(model, alone[0], ids[: _prompt(ids)])
-    if not _equal(alone, _crowded(passes, ids, slots=narrow, width=narrow)):
+    if not _equal(alone, _run_crowded(passes, ids, slots=narrow, width=narrow)):
         raise Unfit(
             "on this machine its results depend on the other requests in the batch; "
             f"{_advice(alone[0].device)}"
         )
-    good = [width for width in passes.other_widths if _tried(passes, ids, width, alone)]
+    good = [width for width in passes.other_widths if _same_bits(passes, ids, width, alone)]
     passes.widths = sorted((narrow, *good))
 
 
@@ -76,22 +75,22 @@ def _advice(device: torch.device) -> str:
     return "run it on the CPU: set CUDA_VISIBLE_DEVICES to nothing"
 
 
-def _tried(passes: Passes, ids: list[int], width: int, alone: list[Tensor]) -> bool:
+def _same_bits(passes: Passes, ids: list[int], width: int, alone: list[Tensor]) -> bool:
     """Whether passes of this width give the same bits, filled up and almost empty."""
     passes.widths = sorted((width, passes.narrow))
-    found = _crowded(passes, ids, slots=min(width, passes.narrow), width=width)
-    return _equal(alone, found + _crowded(passes, ids, slots=1, width=width))
+    found = _run_crowded(passes, ids, slots=min(width, passes.narrow), width=width)
+    return _equal(alone, found + _run_crowded(passes, ids, slots=1, width=width))
 
 
 def _prompt(ids: list[int]) -> int:
     """How many of the tokens are read in as a prompt; the rest is decoded one by one."""
-    return max(1, len(ids) - _DECODED)
+    return max(1, len(ids) - _DECODED_TOKENS)
 
 
-def _runnable(model: LoadedModel, passes: Passes, ids: list[int]) -> list[Tensor]:
+def _run_alone(model: LoadedModel, passes: Passes, ids: list[int]) -> list[Tensor]:
     """The sequence on its own: logits after the prompt and after each further token."""
     try:
-        found = _crowded(passes, ids, slots=1, width=passes.narrow)
+        found = _run_crowded(passes, ids, slots=1, width=passes.narrow)
     except Exception as error:
         raise _unfit(f"{type(error).__name__}: {error}".splitlines()[0]) from error
     if passes.layers_seen != model.layers:
@@ -99,9 +98,9 @@ def _runnable(model: LoadedModel, passes: Passes, ids: list[int]) -> list[Tensor
     return found[0]
 
 
-def _crowded(passes: Passes, ids: list[int], *, slots: int, width: int) -> list[list[Tensor]]:
+def _run_crowded(passes: Passes, ids: list[int], *, slots: int, width: int) -> list[list[Tensor]]:
     """The same in several slots, with passes of `width` rows filled up by the next slot's prompt:
-    for each slot what `_runnable` has for one."""
+    for each slot what `_run_alone` has for one."""
     length = _prompt(ids)
     queue = [Row(ids[i], slot, i) for slot in range(slots) for i in range(length)]
     found: list[list[Tensor]] = [[] for _ in range(slots)]
@@ -117,9 +116,9 @@ def _crowded(passes: Passes, ids: list[int], *, slots: int, width: int) -> list[
 
 def _equal(alone: list[Tensor], crowded: list[list[Tensor]]) -> bool:
     return all(
-        torch.equal(one, other)
+        torch.equal(expected, logits)
         for found in crowded
-        for one, other in zip(alone, found, strict=True)
+        for expected, logits in zip(alone, found, strict=True)
     )
 
 
@@ -130,14 +129,14 @@ def _check_reference(model: LoadedModel, ours: Tensor, ids: list[int]) -> None:
     network.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
-            given = torch.tensor([ids, [*ids[:half], *reversed(ids[half:])]], device=ours.device)
-            theirs, ahead = network(input_ids=given, use_cache=False).logits
+            pair = torch.tensor([ids, [*ids[:half], *reversed(ids[half:])]], device=ours.device)
+            reference, ahead = network(input_ids=pair, use_cache=False).logits
     finally:
         network.set_attn_implementation(attention.NAME)
-    difference = float((ours.log_softmax(-1) - theirs[-1].log_softmax(-1)).abs().max())
+    difference = float((ours.log_softmax(-1) - reference[-1].log_softmax(-1)).abs().max())
     if not difference < _TOLERANCE:
         raise _unfit(f"its logprobs are off by {difference:.3g}")
-    if half and verify_sequential.later_shows(theirs[:half], ahead[:half]):
+    if half and verify_sequential.sees_later_tokens(reference[:half], ahead[:half]):
         raise _unfit("its own looks at later tokens")
 
 

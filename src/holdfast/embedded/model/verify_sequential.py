@@ -17,14 +17,14 @@ from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.model.sequential import STRIDE, SoloPasses
 from holdfast.records.errors import UsageError
 
-_LENGTH = 72
-_STEPS = 2 * STRIDE + 8
-_DECODED = 11
+_TRIAL_TOKENS = 72
+_STEPPED_TOKENS = 2 * STRIDE + 8
+_DECODED_TOKENS = 11
 """So that a block ends among them."""
 _SLOTS = 3
 _TOLERANCE = 2e-3
 _FORGETTING = 0.05
-_LATER_SHOWS = 1e-4
+_MIN_LATER_EFFECT = 1e-4
 """Rounding is far below; a model that looks ahead, however small its weights, is above."""
 
 
@@ -32,7 +32,7 @@ def check(model: LoadedModel) -> int:
     """The stride at which it may go, 0 for none. Raises `UsageError` for what is no causal LM, and
     for what does not give the same numbers twice."""
     chance = random.Random(0)
-    length = min(_LENGTH, model.max_length)
+    length = min(_TRIAL_TOKENS, model.max_length)
     ids, other = ([chance.randrange(model.vocabulary) for _ in range(length)] for _ in range(2))
     passes = SoloPasses(model, slots=_SLOTS)
     try:
@@ -42,21 +42,25 @@ def check(model: LoadedModel) -> int:
         passes.logits(other[: half + 1])
         again = passes.logits(ids)
     except Exception as error:
-        raise _refused(model, f"{type(error).__name__}: {error}".splitlines()[0]) from error
+        raise _unservable(model, f"{type(error).__name__}: {error}".splitlines()[0]) from error
     if whole.shape != (length, model.vocabulary):
-        raise _refused(model, f"it gives numbers of the shape {list(whole.shape)}, not logits")
+        raise _unservable(model, f"it gives numbers of the shape {list(whole.shape)}, not logits")
     if not torch.equal(whole, again):
-        raise _refused(model, "on this machine the same tokens do not give the same numbers twice")
-    if half and later_shows(whole[:half], ahead[:half]):
-        raise _refused(
+        raise _unservable(
+            model, "on this machine the same tokens do not give the same numbers twice"
+        )
+    if half and sees_later_tokens(whole[:half], ahead[:half]):
+        raise _unservable(
             model, "it is no causal LM: later tokens show in the results of earlier ones"
         )
     if not model.steady:
         return 0
     tolerance = _tolerance(passes, ids, other, whole)
     for stride in (STRIDE, 1):
-        off = _off(passes, ids[:_STEPS], other[:_STEPS], whole, stride=stride)
-        if off < tolerance:
+        deviation = _logprob_error(
+            passes, ids[:_STEPPED_TOKENS], other[:_STEPPED_TOKENS], whole, stride=stride
+        )
+        if deviation < tolerance:
             return stride
     return 0
 
@@ -65,39 +69,39 @@ def _tolerance(passes: SoloPasses, ids: list[int], other: list[int], whole: Tens
     """Rounding, and far less than forgetting would do: weights may be so small that all results
     are much alike."""
     changed = passes.logits([*other[:STRIDE], *ids[STRIDE:]])
-    effects = _apart(whole, changed)[STRIDE : 2 * STRIDE]
+    effects = _logprob_differences(whole, changed)[STRIDE : 2 * STRIDE]
     return min(_TOLERANCE, _FORGETTING * float(effects.median())) if len(effects) else _TOLERANCE
 
 
-def later_shows(one: Tensor, other: Tensor) -> bool:
+def sees_later_tokens(left: Tensor, right: Tensor) -> bool:
     """Whether logits [tokens, vocabulary] of the same tokens before different ones differ by more
     than rounding, at most of the places: at a few, even experts may be chosen otherwise by it."""
-    return not bool(_apart(one, other).median() < _LATER_SHOWS)
+    return not bool(_logprob_differences(left, right).median() < _MIN_LATER_EFFECT)
 
 
-def _off(
+def _logprob_error(
     passes: SoloPasses, ids: list[int], other: list[int], whole: Tensor, *, stride: int
 ) -> float:
     """By how much the logprobs differ from those of the whole sequence; infinitely, when they
     depend on how they were come by."""
     passes.stride = stride
-    cut = max(1, len(ids) - _DECODED)
+    cut = max(1, len(ids) - _DECODED_TOKENS)
     try:
-        alone = _continued(passes, ids, cut, kept=0, slot=0)
-        found = [_beside(passes, ids, other, cut)]
+        alone = _run_continued(passes, ids, cut, kept=0, slot=0)
+        found = [_run_interleaved(passes, ids, other, cut)]
         for kept in (cut - 1, cut // 2):  # where a memory was put aside, and where none was
             passes.cache.copy(0, 1, positions=kept)
-            found.append(_continued(passes, ids, cut, kept=kept, slot=1))
+            found.append(_run_continued(passes, ids, cut, kept=kept, slot=1))
     except Exception:  # its memory is not to be had in this way: that is what was to be found out
         return math.inf
     finally:
         for slot in range(_SLOTS):
             passes.cache.clean(slot)
-    same = all(torch.equal(alone, one) for one in found)
-    return float(_apart(alone, whole[cut - 1 : len(ids)]).max()) if same else math.inf
+    same = all(torch.equal(alone, logits) for logits in found)
+    return float(_logprob_differences(alone, whole[cut - 1 : len(ids)]).max()) if same else math.inf
 
 
-def _continued(passes: SoloPasses, ids: list[int], cut: int, *, kept: int, slot: int) -> Tensor:
+def _run_continued(passes: SoloPasses, ids: list[int], cut: int, *, kept: int, slot: int) -> Tensor:
     """A prompt, of which the slot holds the first tokens already, then one token after another: the
     logits after the prompt and after each."""
     rows = [Row(token, slot, i) for i, token in enumerate(ids)]
@@ -106,7 +110,7 @@ def _continued(passes: SoloPasses, ids: list[int], cut: int, *, kept: int, slot:
     return torch.cat(found)
 
 
-def _beside(passes: SoloPasses, ids: list[int], other: list[int], cut: int) -> Tensor:
+def _run_interleaved(passes: SoloPasses, ids: list[int], other: list[int], cut: int) -> Tensor:
     """The same, broken off in the middle of a block, and then in turns with another sequence."""
     half = max(1, cut // 2)
     passes.run([Row(token, 2, i) for i, token in enumerate(ids[:half])], [half - 1])
@@ -117,11 +121,11 @@ def _beside(passes: SoloPasses, ids: list[int], other: list[int], cut: int) -> T
     return torch.cat(found[cut - 1 - half :])
 
 
-def _apart(one: Tensor, other: Tensor) -> Tensor:
+def _logprob_differences(left: Tensor, right: Tensor) -> Tensor:
     """For each position, by how much the logprobs differ."""
-    return (one.log_softmax(-1) - other.log_softmax(-1)).abs().amax(-1)
+    return (left.log_softmax(-1) - right.log_softmax(-1)).abs().amax(-1)
 
 
-def _refused(model: LoadedModel, why: str) -> UsageError:
+def _unservable(model: LoadedModel, why: str) -> UsageError:
     kind = getattr(model.network.config, "model_type", "?")
     return UsageError(f"{model.path} ({kind}) cannot be served: {why}")

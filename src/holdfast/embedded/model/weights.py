@@ -12,7 +12,7 @@ from holdfast.records.errors import UsageError
 
 Plan = list[tuple[Tensor, Tensor]]
 """Where to, what."""
-_NAMED = 3
+_MAX_NAMED = 3
 
 
 def read(folder: Path) -> dict[str, Tensor]:
@@ -32,7 +32,7 @@ def read(folder: Path) -> dict[str, Tensor]:
     return state
 
 
-def converted(network: Any, folder: Path) -> dict[str, Tensor]:
+def read_converted(network: Any, folder: Path) -> dict[str, Tensor]:
     """The same under the names that the model has in memory, where transformers writes others: the
     experts of a mixture are many tensors in a file and one in the model. Raises `UsageError`."""
     state = read(folder)
@@ -49,9 +49,11 @@ def converted(network: Any, folder: Path) -> dict[str, Tensor]:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(f"{folder} does not fit the model: {error}".splitlines()[0]) from error
-    _refuse(unknown=info["unexpected_keys"], missing=info["missing_keys"])
-    if wrong := sorted(str(one) for one in info["mismatched_keys"]):
-        raise UsageError(f"weights of another shape than the model's: {', '.join(wrong[:_NAMED])}")
+    _check_names(unknown=info["unexpected_keys"], missing=info["missing_keys"])
+    if wrong := sorted(map(str, info["mismatched_keys"])):
+        raise UsageError(
+            f"weights of another shape than the model's: {', '.join(wrong[:_MAX_NAMED])}"
+        )
     return dict(loaded.state_dict())
 
 
@@ -61,7 +63,7 @@ def plan(network: Any, state: Mapping[str, Tensor]) -> Plan:
     Tied tensors have several names; any of them will do, and all that are given must agree.
     """
     targets: dict[str, Tensor] = network.state_dict()
-    _refuse(unknown=set(state) - set(targets))
+    _check_names(unknown=set(state) - set(targets))
     steps: dict[int, tuple[str, Tensor, Tensor]] = {}
     for name, source in state.items():
         target = targets[name]
@@ -69,7 +71,9 @@ def plan(network: Any, state: Mapping[str, Tensor]) -> Plan:
         before = steps.setdefault(target.data_ptr(), (name, target, source))
         if before[2] is not source and not torch.equal(before[2], source):
             raise UsageError(f"{before[0]} and {name} are one tensor in the model, and differ")
-    _refuse(missing=[name for name, one in targets.items() if one.data_ptr() not in steps])
+    _check_names(
+        missing=[name for name, target in targets.items() if target.data_ptr() not in steps]
+    )
     return [(target, source) for _, target, source in steps.values()]
 
 
@@ -79,11 +83,13 @@ def apply(steps: Plan) -> None:
             target.copy_(source)
 
 
-def _refuse(*, unknown: Collection[str] = (), missing: Collection[str] = ()) -> None:
+def _check_names(*, unknown: Collection[str] = (), missing: Collection[str] = ()) -> None:
     if unknown:
-        raise UsageError(f"the model has no weights called {', '.join(sorted(unknown)[:_NAMED])}")
+        raise UsageError(
+            f"the model has no weights called {', '.join(sorted(unknown)[:_MAX_NAMED])}"
+        )
     if missing:
-        raise UsageError(f"the new weights lack {', '.join(list(missing)[:_NAMED])}")
+        raise UsageError(f"the new weights lack {', '.join(list(missing)[:_MAX_NAMED])}")
 
 
 def _check(name: str, source: Tensor, target: Tensor) -> None:

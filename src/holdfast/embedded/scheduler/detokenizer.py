@@ -39,25 +39,25 @@ class GenerationText:
         self._stop = tuple(stop)
         self._skip = skip_special_tokens
         self._include_stop = include_stop
-        self._hold = max((len(one) for one in stop), default=1) - 1
+        self._hold = max(map(len, stop), default=1) - 1
         self._ids: list[int] = []
         self._prefix = 0
         self._read = 0
-        self._shown: list[str] = []
+        self._released: list[str] = []
         self._held = ""
         self.stopped_by: str | None = None
 
     @property
     def whole(self) -> str:
-        return "".join(self._shown) + self._held
+        return "".join(self._released) + self._held
 
     def push(self, token: int, *, last: object | None = None) -> str:
-        """The text that may be shown now. `last` is why the generation ends with this token; a
+        """The text that is final now. `last` is why the generation ends with this token; a
         token that ends it by being an end token has no text."""
         if last != "stop" or self._include_stop:
             self._append(token)
         if last is None and self.stopped_by is None:
-            return self._show(max(len(self._held) - self._hold, 0))
+            return self._release(max(len(self._held) - self._hold, 0))
         return self.flush()
 
     def flush(self) -> str:
@@ -65,7 +65,7 @@ class GenerationText:
         if self.stopped_by is None:
             self._extend(self._window()[len(self._read_window()) :])
             self._prefix = self._read = len(self._ids)
-        return self._show(len(self._held))
+        return self._release(len(self._held))
 
     def _append(self, token: int) -> None:
         self._ids.append(token)
@@ -91,7 +91,7 @@ class GenerationText:
             at, self.stopped_by = min(found)
             self._held = self._held[: at + len(self.stopped_by) * self._include_stop]
 
-    def _show(self, end: int) -> str:
+    def _release(self, end: int) -> str:
         piece, self._held = self._held[:end], self._held[end:]
-        self._shown.append(piece)
+        self._released.append(piece)
         return piece

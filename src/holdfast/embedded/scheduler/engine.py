@@ -1,11 +1,11 @@
 """The engine: one thread that owns the model and decodes many generations together.
 
 Requests join and leave between any two steps. The same prompt, seed and sampling give the same
-tokens and bit-identical logprobs whatever else is running, wherever the request was interrupted and
-sent again with what it already had, and in whichever slot it lands.
+tokens and bit-identical logprobs whatever else is running, in any slot, and at whatever token the
+request was interrupted and sent again with the tokens it had.
 
-It knows tokens, not messages or HTTP. Everything that others ask of it is put into an inbox and
-done by its own thread between two steps; `sink`s are called in that thread.
+It knows tokens, not messages or HTTP. Requests of other threads are put into an inbox and done by
+its own thread between two steps; `sink`s are called in that thread.
 """
 
 import threading
@@ -22,7 +22,7 @@ from holdfast.embedded.model.batched import Row
 from holdfast.embedded.model.load import LoadedModel
 from holdfast.embedded.scheduler import sampler
 from holdfast.embedded.scheduler.generation import Finish, Generation, Statistics, TokenDelta
-from holdfast.embedded.scheduler.prefix_sharing import Sharing
+from holdfast.embedded.scheduler.prefix_sharing import PrefixSharing
 from holdfast.embedded.scheduler.slots import CacheSlots
 from holdfast.records.errors import HoldfastError, UsageError
 
@@ -44,11 +44,11 @@ class PauseMode(StrEnum):
     """What becomes of the requests in flight."""
 
     KEEP = "keep"
-    """They stand still and go on with `resume`."""
+    """They are frozen until `resume`."""
     ABORT = "abort"
     """They end now, with the tokens that they have."""
     WAIT = "wait"
-    """They are finished first; nothing new is begun."""
+    """They are finished first; no other request is started."""
 
 
 class DecodeEngine:
@@ -71,7 +71,7 @@ class DecodeEngine:
         self._max_waiting = max_waiting
         self._passes = verify_batched.passes(model, slots=max_batch)
         self._slots = CacheSlots(max_batch)
-        self._sharing = Sharing(self._passes.cache)
+        self._sharing = PrefixSharing(self._passes.cache)
         self._running: list[Generation] = []
         self._waiting: deque[Generation] = deque()
         self._paused: PauseMode | None = None
@@ -84,20 +84,20 @@ class DecodeEngine:
     # --- for any thread
 
     def start(self) -> None:
-        """Proves on this machine that sequences do not see each other, then begins to work. A model
-        whose rows do is run one sequence at a time; `model.why_solo` says so from then on. Raises
-        `UsageError` for one that gives nothing to rely on even so."""
-        proved = self._do(self._prove)
+        """Verifies on this machine that sequences do not affect each other, then begins to work. A
+        model in which they do is run one sequence at a time, and has the reason in
+        `model.why_solo`. Raises `UsageError` for one that is not reliable even so."""
+        verified = self._do(self._verify)
         self._thread.start()
         try:
-            proved.result()
+            verified.result()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Ends what is in flight with `abort`, and the thread."""
-        self._put(self._shut)
+        self._put(self._shut_down)
         if self._thread.is_alive():
             self._thread.join(_JOIN_SECONDS)
 
@@ -110,20 +110,19 @@ class DecodeEngine:
 
     def submit(self, *generations: Generation) -> None:
         """All of them, or none: raises `QueueFull` or `EngineStopped`."""
-        for one in generations:
-            self._check(one)
+        for generation in generations:
+            self._check(generation)
         with self._wake:
-            self._refuse_closed()
+            self._check_open()
             if len(self._waiting) + len(generations) > self._max_waiting:
                 raise QueueFull(f"{len(self._waiting)} requests are waiting already")
             self._waiting.extend(generations)
             self._wake.notify()
 
     def cancel(self, *generations: Generation) -> None:
-        """Nobody wants them any more. Their places are free before the next step; their sinks
-        are not called again."""
-        for one in generations:
-            one.cancelled = True
+        """Their slots are free before the next step; their sinks are not called again."""
+        for generation in generations:
+            generation.cancelled = True
         self._put(self._drop_cancelled)
 
     def update_weights(
@@ -143,7 +142,7 @@ class DecodeEngine:
         return done
 
     def resume(self) -> "Future[None]":
-        return self._do(self._go_on)
+        return self._do(self._continue)
 
     @property
     def paused(self) -> bool:
@@ -160,15 +159,15 @@ class DecodeEngine:
     @property
     def cache_use(self) -> float:
         """How much of the cache's positions the requests in flight fill, 0 to 1."""
-        held = sum(one.computed for one in list(self._running))
+        held = sum(generation.computed for generation in list(self._running))
         return held / (self._slots.count * self.model.max_length)
 
-    def _check(self, one: Generation) -> None:
-        asked = one.prompt_length + one.sampling.max_tokens
-        if not 0 < one.prompt_length < asked <= self.model.max_length:
+    def _check(self, generation: Generation) -> None:
+        total = generation.prompt_length + generation.sampling.max_tokens
+        if not 0 < generation.prompt_length < total <= self.model.max_length:
             raise UsageError(
-                f"{one.prompt_length} prompt tokens and {one.sampling.max_tokens} to sample do not "
-                f"fit the maximum context length of {self.model.max_length}"
+                f"{generation.prompt_length} prompt tokens and {generation.sampling.max_tokens} to "
+                f"sample do not fit the maximum context length of {self.model.max_length}"
             )
 
     def _do(self, work: Callable[[], _T]) -> "Future[_T]":
@@ -180,7 +179,7 @@ class DecodeEngine:
                 return
             try:
                 done.set_result(work())
-            except BaseException as error:  # it belongs to whoever waits for it
+            except BaseException as error:  # raised to the caller, who waits for it
                 done.set_exception(error)
 
         self._put(run, must=True)
@@ -189,11 +188,11 @@ class DecodeEngine:
     def _put(self, work: Callable[[], None], *, must: bool = False) -> None:
         with self._wake:
             if must:
-                self._refuse_closed()
+                self._check_open()
             self._inbox.append(work)
             self._wake.notify()
 
-    def _refuse_closed(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise EngineStopped("the engine has stopped") from self.failure
 
@@ -204,27 +203,27 @@ class DecodeEngine:
             while self._next():
                 if self._steppable:
                     self._step()
-                self._tell_drained()
+                self._notify_drained()
         except BaseException as error:  # kept, and raised to every caller
             self.failure = error
-            self._shut(Finish.ERROR)
+            self._shut_down(Finish.ERROR)
             self.on_failure()
         finally:
             for work in self._inbox:  # Nothing is added any more that somebody waits for.
                 work()
 
-    def _prove(self) -> None:
-        self.model, self._passes = verify_batched.proved(self.model, self._passes)
-        self._sharing = Sharing(self._passes.cache)
+    def _verify(self) -> None:
+        self.model, self._passes = verify_batched.verify(self.model, self._passes)
+        self._sharing = PrefixSharing(self._passes.cache)
 
     def _next(self) -> bool:
-        """Waits for something to do, does what others asked; False when it is over."""
+        """Waits for work, does what is in the inbox; False when the engine is closed."""
         with self._wake:
             while not (self._inbox or self._admissible or self._steppable or self._closed):
                 self._wake.wait()
-            asked = list(self._inbox)
+            requested = list(self._inbox)
             self._inbox.clear()
-        for work in asked:
+        for work in requested:
             work()
         self._admit()
         return not self._closed
@@ -240,24 +239,24 @@ class DecodeEngine:
     def _admit(self) -> None:
         while self._admissible:
             with self._wake:
-                one = self._waiting.popleft()
-            one.slot, one.computed = self._slots.take(one.ids)
-            self._sharing.join(one, self._running)
-            self.statistics.prompt_tokens += one.prompt_length
-            self._running.append(one)
+                generation = self._waiting.popleft()
+            generation.slot, generation.computed = self._slots.take(generation.ids)
+            self._sharing.join(generation, self._running)
+            self.statistics.prompt_tokens += generation.prompt_length
+            self._running.append(generation)
 
     def _step(self) -> None:
         parts = compose(self._sharing.free(self._running), room=self._passes.room)
         rows: list[Row] = []
         ready: list[Generation] = []
         ends: list[int] = []
-        for one, count in parts:
-            verify_batched = one.computed
-            tokens = one.ids[verify_batched : verify_batched + count]
-            rows.extend(Row(token, one.slot, verify_batched + i) for i, token in enumerate(tokens))
-            one.computed += count
-            if one.pending == 0:
-                ready.append(one)
+        for generation, count in parts:
+            start = generation.computed
+            tokens = generation.ids[start : start + count]
+            rows.extend(Row(token, generation.slot, start + i) for i, token in enumerate(tokens))
+            generation.computed += count
+            if generation.pending == 0:
+                ready.append(generation)
                 ends.append(len(rows) - 1)
         logits = self._passes.run(rows, ends)
         self.statistics.count_pass(len(rows))
@@ -265,37 +264,47 @@ class DecodeEngine:
             self._sample(logits, ready)
 
     def _sample(self, logits: Tensor, ready: Sequence[Generation]) -> None:
-        asked = [(one.sampling, len(one.ids)) for one in ready]
-        drawn = sampler.draw(logits, asked)
+        requests = [(generation.sampling, len(generation.ids)) for generation in ready]
+        drawn = sampler.draw(logits, requests)
         news: list[tuple[Generation, TokenDelta]] = []
-        for one, token in zip(ready, drawn, strict=True):
+        for generation, token in zip(ready, drawn, strict=True):
             if token is None:
-                self._passes.cache.clean(one.slot)
-                one.mixed = True
-                news.append((one, one.end(Finish.ERROR)))
+                self._passes.cache.clean(generation.slot)
+                generation.mixed = True
+                news.append((generation, generation.end(Finish.ERROR)))
             else:
                 self.statistics.generation_tokens += 1
-                news.append((one, one.add(token, version=self.version, eos=self.model.eos)))
+                news.append(
+                    (generation, generation.add(token, version=self.version, eos=self.model.eos))
+                )
         self._publish(news)
 
     def _publish(self, news: Sequence[tuple[Generation, TokenDelta]]) -> None:
-        """Whoever sees an end finds its place free already."""
+        """A client that sees an end finds its slot free already."""
         self._sweep()
-        for one, delta in news:
-            one.tell(delta)
+        for generation, delta in news:
+            generation.send(delta)
 
     def _drop_cancelled(self) -> None:
         with self._wake:
-            self._waiting = deque(one for one in self._waiting if not one.cancelled)
+            self._waiting = deque(
+                generation for generation in self._waiting if not generation.cancelled
+            )
         self._sweep()
 
     def _sweep(self) -> None:
-        """Takes out what is finished or no longer wanted."""
-        for one in [one for one in self._running if one.cancelled or one.finish_reason]:
-            self._running.remove(one)
-            self._sharing.leave(one)
-            self._slots.release(one.slot, [] if one.mixed else one.ids[: one.computed])
-            self.statistics.count_finish(one.finish_reason or Finish.ABORT)
+        """Takes out what is finished or cancelled."""
+        for generation in [
+            generation
+            for generation in self._running
+            if generation.cancelled or generation.finish_reason
+        ]:
+            self._running.remove(generation)
+            self._sharing.leave(generation)
+            self._slots.release(
+                generation.slot, [] if generation.mixed else generation.ids[: generation.computed]
+            )
+            self.statistics.count_finish(generation.finish_reason or Finish.ABORT)
 
     def _switch(self, steps: weights.Plan, version: str, *, reset_cache: bool) -> None:
         weights.apply(steps)
@@ -303,10 +312,10 @@ class DecodeEngine:
         self.statistics.weight_updates += 1
         self._slots.forget()
         self._sharing.dissolve()
-        for one in self._running:
+        for generation in self._running:
             if reset_cache:
-                one.computed = 0
-            one.mixed = not reset_cache
+                generation.computed = 0
+            generation.mixed = not reset_cache
 
     def _hold(self, mode: PauseMode, done: "Future[None]") -> None:
         self._paused = mode
@@ -318,10 +327,12 @@ class DecodeEngine:
         with self._wake:
             waiting = list(self._waiting)
             self._waiting.clear()
-        ended = [one for one in (*self._running, *waiting) if not one.cancelled]
-        self._publish([(one, one.end(reason)) for one in ended])
+        ended = [
+            generation for generation in (*self._running, *waiting) if not generation.cancelled
+        ]
+        self._publish([(generation, generation.end(reason)) for generation in ended])
 
-    def _tell_drained(self) -> None:
+    def _notify_drained(self) -> None:
         if self._paused is not None and not self._steppable:
             self._release_drained()
 
@@ -331,26 +342,26 @@ class DecodeEngine:
             if done.set_running_or_notify_cancel():
                 done.set_result(None)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._paused = None
         self._release_drained()
 
-    def _shut(self, reason: Finish = Finish.ABORT) -> None:
+    def _shut_down(self, reason: Finish = Finish.ABORT) -> None:
         with self._wake:
             self._closed = True
         self._abort(reason)
-        self._go_on()
+        self._continue()
 
 
 def compose(running: Sequence[Generation], *, room: int) -> list[tuple[Generation, int]]:
-    """Whose tokens the next pass computes, and how many of each.
+    """The generations of the next pass, with the number of tokens to compute of each.
 
-    Whoever has one token to compute goes first: nobody waits for another's prompt. The rest of the
-    room goes to prompts, in order of arrival."""
+    Those with a single token go first: none waits for another's prompt. The rest of the room goes
+    to prompts, in order of arrival."""
     parts: list[tuple[Generation, int]] = []
-    for one in sorted(running, key=lambda one: one.pending > 1):
-        count = min(one.pending, room)
+    for generation in sorted(running, key=lambda generation: generation.pending > 1):
+        count = min(generation.pending, room)
         if count:
-            parts.append((one, count))
+            parts.append((generation, count))
             room -= count
     return parts

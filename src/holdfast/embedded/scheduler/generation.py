@@ -1,7 +1,7 @@
-"""One generation: what was asked, and what has come of it so far.
+"""One generation: its request, and its tokens so far.
 
 The engine's thread alone changes a generation while it is in flight; once `finish_reason` is set
-and its sink has been told, nobody changes it any more.
+and its sink was called with it, it is final.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class Finish(StrEnum):
     LENGTH = "length"
     """`max_tokens` were sampled."""
     ABORT = "abort"
-    """Somebody ended it from outside; the tokens so far are good."""
+    """It was ended from outside; the tokens so far are good."""
     ERROR = "error"
     """The model gave numbers that are not finite."""
 
@@ -55,7 +55,7 @@ class TokenCandidate(Struct, frozen=True):
 
 
 class Drawn(Struct, frozen=True):
-    """A sampled token; `top` are the most likely candidates, as many as were asked for."""
+    """A sampled token; `top` are the most likely candidates, as many as were requested."""
 
     token: int
     logprob: float
@@ -70,7 +70,7 @@ class TokenDelta(Struct, frozen=True):
     text: str
     finish_reason: Finish | None
     spans: "tuple[WeightSpan, ...]" = ()
-    """The versions of all tokens up to here: a stream that breaks off has told them."""
+    """The versions of all tokens up to here: a stream that breaks off has reported them."""
 
 
 Sink = Callable[["Generation", TokenDelta], None]
@@ -78,10 +78,10 @@ Sink = Callable[["Generation", TokenDelta], None]
 
 
 class Generation:
-    """One completion in the making: its prompt, its tokens, its place in the cache.
+    """One completion in the making: its prompt, its tokens, its slot in the cache.
 
-    `computed` counts the tokens of prompt + completion whose keys and values are in the cache of
-    `slot`. Setting it back to 0 is always safe: they are computed again, to the same bits.
+    `computed` counts the first tokens of prompt + completion that the cache has in `slot`. Setting
+    it back to 0 is always safe: they are computed again, to the same bits.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Generation:
         self.finish_reason = reason
         return TokenDelta((), self.text.flush() if self.text else "", reason, tuple(self.spans))
 
-    def tell(self, delta: TokenDelta) -> None:
+    def send(self, delta: TokenDelta) -> None:
         if self.stream or delta.finish_reason is not None:
             self.sink(self, delta)
 

@@ -1,10 +1,10 @@
-"""Prompts that begin alike are read once, by the first; the others copy its keys and values.
+"""Prompts with a common beginning are read once, by a leader; followers copy its keys and values.
 
 The samples of one task arrive together with the same prompt. Keys and values are a pure function of
-the tokens before them (see `passes`), so a copy has the bits that computing them would have given.
+the tokens before them (see `attention`), so a copy has the bits that computing would have given.
 
-A follower is held out of the passes until its leader is far enough. Leaders come before their
-followers, so somebody always goes on; a leader that leaves hands over what it has.
+A follower is held out of the passes until its leader has computed enough. Leaders come before their
+followers, so there is always one that computes; a leader that leaves hands over what it has.
 """
 
 from collections.abc import Sequence
@@ -12,47 +12,47 @@ from collections.abc import Sequence
 from holdfast.embedded.model.kv_cache import Cache
 from holdfast.embedded.model.sequential import TokenCache
 from holdfast.embedded.scheduler.generation import Generation
-from holdfast.embedded.scheduler.slots import agreeing
+from holdfast.embedded.scheduler.slots import common_prefix
 
-WORTH = 32
-"""Tokens from which a copy is worth the wait."""
+MIN_SHARED_TOKENS = 32
+"""From which a copy is worth the wait."""
 
 
-class Sharing:
-    """Who follows whom. Used in the engine's thread."""
+class PrefixSharing:
+    """Which generation follows which. Used in the engine's thread."""
 
     def __init__(self, cache: Cache | TokenCache):
         self._cache = cache
-        self._following: dict[Generation, tuple[Generation, int]] = {}
+        self._leaders: dict[Generation, tuple[Generation, int]] = {}
 
-    def join(self, one: Generation, running: Sequence[Generation]) -> None:
-        """A newcomer follows whichever generation in flight begins most like it."""
-        wanted, best = one.ids[:-1], one.computed + WORTH - 1
+    def join(self, generation: Generation, running: Sequence[Generation]) -> None:
+        """A new generation follows the one in flight with the longest common beginning."""
+        prompt, best = generation.ids[:-1], generation.computed + MIN_SHARED_TOKENS - 1
         for other in running:
-            if not other.mixed and (count := agreeing(other.ids, wanted)) > best:
+            if not other.mixed and (count := common_prefix(other.ids, prompt)) > best:
                 best = count
-                self._following[one] = (other, count)
+                self._leaders[generation] = (other, count)
 
     def free(self, running: Sequence[Generation]) -> list[Generation]:
-        """Those that go on by themselves, after handing over what has become ready."""
-        for one, (leader, count) in list(self._following.items()):
+        """Those that follow none, after handing over what has become ready."""
+        for follower, (leader, count) in list(self._leaders.items()):
             if leader.computed >= count:
-                self._hand_over(one)
-        return [one for one in running if one not in self._following]
+                self._hand_over(follower)
+        return [generation for generation in running if generation not in self._leaders]
 
-    def leave(self, one: Generation) -> None:
-        """It is finished or unwanted; its place still holds what it held."""
-        self._following.pop(one, None)
-        for follower in [f for f, (leader, _) in self._following.items() if leader is one]:
+    def leave(self, generation: Generation) -> None:
+        """It is finished or cancelled; its slot still holds what it held."""
+        self._leaders.pop(generation, None)
+        for follower in [f for f, (leader, _) in self._leaders.items() if leader is generation]:
             self._hand_over(follower)
 
     def dissolve(self) -> None:
-        """Other weights: everybody goes on alone."""
-        self._following.clear()
+        """The weights have changed: each goes on alone."""
+        self._leaders.clear()
 
-    def _hand_over(self, one: Generation) -> None:
-        leader, count = self._following.pop(one)
+    def _hand_over(self, follower: Generation) -> None:
+        leader, count = self._leaders.pop(follower)
         count = min(count, leader.computed)
-        if not leader.mixed and count > one.computed:
-            self._cache.copy(leader.slot, one.slot, positions=count)
-            one.computed = count
+        if not leader.mixed and count > follower.computed:
+            self._cache.copy(leader.slot, follower.slot, positions=count)
+            follower.computed = count

@@ -17,32 +17,38 @@ _LANES = 64
 _NONE = float("-inf")
 
 
-def draw(logits: Tensor, asked: Sequence[tuple[TokenSampling, int]]) -> list[Drawn | None]:
-    """One token for each row. `asked` has each row's sampling and the token's absolute position.
+def draw(logits: Tensor, requests: Sequence[tuple[TokenSampling, int]]) -> list[Drawn | None]:
+    """One token for each row. `requests` has each row's sampling and the token's absolute position.
 
     Logprobs are of the distribution that was sampled from; for greedy rows, of temperature 1. A row
-    whose logits are not finite gives None.
+    with logits that are not finite gives None.
     """
-    scaled = _scaled(logits, [sampling for sampling, _ in asked])
+    scaled = _scale(logits, [sampling for sampling, _ in requests])
     weights, cumulative = _weights(scaled)
-    nucleus = [i for i, (one, _) in enumerate(asked) if one.top_p < 1.0 and one.temperature > 0]
+    nucleus = [
+        i
+        for i, (sampling, _) in enumerate(requests)
+        if sampling.top_p < 1.0 and sampling.temperature > 0
+    ]
     if nucleus:
-        outside = _outside(weights[nucleus], [asked[i][0].top_p for i in nucleus])
+        outside = _outside(weights[nucleus], [requests[i][0].top_p for i in nucleus])
         scaled[nucleus] = scaled[nucleus].masked_fill(outside, _NONE)
         weights[nucleus] = weights[nucleus].masked_fill(outside, 0.0)
         cumulative[nucleus] = weights[nucleus].cumsum(-1)
     totals = cumulative[:, -1:]
-    chosen = _chosen(scaled, cumulative, totals, asked)
+    chosen = _choose(scaled, cumulative, totals, requests)
     logprobs = scaled - totals.log()
-    return _drawn(logprobs, chosen, [sampling for sampling, _ in asked])
+    return _collect(logprobs, chosen, [sampling for sampling, _ in requests])
 
 
-def _scaled(logits: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
+def _scale(logits: Tensor, samplings: Sequence[TokenSampling]) -> Tensor:
     """Logits by temperature, less each row's largest: at most 0."""
     rows, vocabulary = logits.shape
     padded = -(-vocabulary // _LANES) * _LANES
     temperature = torch.tensor(
-        [[one.temperature or 1.0] for one in samplings], dtype=torch.float64, device=logits.device
+        [[sampling.temperature or 1.0] for sampling in samplings],
+        dtype=torch.float64,
+        device=logits.device,
     )
     scaled = torch.full((rows, padded), _NONE, dtype=torch.float64, device=logits.device)
     scaled[:, :vocabulary] = logits
@@ -57,7 +63,7 @@ def _weights(scaled: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _outside(weights: Tensor, top_p: Sequence[float]) -> Tensor:
-    """Which tokens are not in the smallest set whose mass reaches top_p; ties by token id."""
+    """The tokens outside of the smallest set with a mass of top_p; ties by token id."""
     ordered, order = weights.sort(dim=-1, descending=True, stable=True)
     sums = ordered.cumsum(-1)
     limit = torch.tensor(top_p, dtype=torch.float64, device=weights.device)[:, None] * sums[:, -1:]
@@ -66,26 +72,29 @@ def _outside(weights: Tensor, top_p: Sequence[float]) -> Tensor:
     return torch.empty_like(beyond).scatter_(-1, order, beyond)
 
 
-def _chosen(
-    scaled: Tensor, cumulative: Tensor, totals: Tensor, asked: Sequence[tuple[TokenSampling, int]]
+def _choose(
+    scaled: Tensor,
+    cumulative: Tensor,
+    totals: Tensor,
+    requests: Sequence[tuple[TokenSampling, int]],
 ) -> list[int]:
-    """By inverting the cumulative sum: the first token whose sum lies above the random number."""
+    """By inverting the cumulative sum: the first token with a sum above the random number."""
     device = scaled.device
-    numbers = [[seeded_random.uniform(one.seed, position)] for one, position in asked]
+    numbers = [[seeded_random.uniform(sampling.seed, position)] for sampling, position in requests]
     target = torch.tensor(numbers, dtype=torch.float64, device=device) * totals
     # Rounding must not carry a number close to 1 past the last token that has any weight.
     target = torch.minimum(target, torch.nextafter(totals, torch.zeros_like(totals)))
     sampled = torch.searchsorted(cumulative, target, right=True)[:, 0].tolist()
-    if all(one.temperature for one, _ in asked):
+    if all(sampling.temperature for sampling, _ in requests):
         return list(sampled)
     greedy = scaled.argmax(-1).tolist()
     return [
-        best if one.temperature == 0 else drawn
-        for (one, _), best, drawn in zip(asked, greedy, sampled, strict=True)
+        best if sampling.temperature == 0 else drawn
+        for (sampling, _), best, drawn in zip(requests, greedy, sampled, strict=True)
     ]
 
 
-def _drawn(
+def _collect(
     logprobs: Tensor, chosen: Sequence[int], samplings: Sequence[TokenSampling]
 ) -> list[Drawn | None]:
     places = torch.tensor(chosen, device=logprobs.device)[:, None].clamp_(max=logprobs.shape[1] - 1)

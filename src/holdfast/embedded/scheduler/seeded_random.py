@@ -1,7 +1,7 @@
-"""Random numbers as pure functions: the one for a token depends on its seed and its place alone.
+"""Random numbers as pure functions: a token's depends on its seed and its position alone.
 
-There is no generator whose state could be somewhere else after an interruption: whoever asks again
-for position p of seed s gets the same number, in whichever process, slot or batch.
+No generator has a state that an interruption could lose: position p of seed s has the same number
+in any process, slot or batch.
 """
 
 import secrets
@@ -14,23 +14,23 @@ SEED_LEAST, SEED_MOST = -(1 << 63), (1 << 63) - 1
 
 def uniform(seed: int, position: int) -> float:
     """A number in (0, 1), neither end included, for the token at an absolute position."""
-    bits = _mixed(_mixed(seed & _MASK) ^ (position * _GOLDEN & _MASK))
+    bits = _mix(_mix(seed & _MASK) ^ (position * _GOLDEN & _MASK))
     return ((bits >> 12) + 0.5) / _STEPS
 
 
-def derived(seed: int, choice: int) -> int:
+def derive_seed(seed: int, choice: int) -> int:
     """The seed of one of n choices. Choice 0 has the request's own: it equals n = 1."""
     if choice == 0:
         return seed
-    return _mixed(_mixed(seed & _MASK) + choice * _GOLDEN & _MASK) >> 1
+    return _mix(_mix(seed & _MASK) + choice * _GOLDEN & _MASK) >> 1
 
 
 def fresh_seed() -> int:
-    """For a request that names none."""
+    """For a request without one."""
     return secrets.randbits(63)
 
 
-def _mixed(bits: int) -> int:
+def _mix(bits: int) -> int:
     """The finalizer of splitmix64: every input bit changes half of the output bits."""
     bits = (bits + _GOLDEN) & _MASK
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK

@@ -1,7 +1,7 @@
-"""Who has which place in the cache, and what the free places still hold.
+"""The slots of the cache: which are taken, and what the free ones still hold.
 
-Keys and values are a pure function of the tokens before them (see `passes`), so a new request may
-take over what an earlier one left, as far as their tokens agree: the bits are the same. A
+Keys and values are a pure function of the tokens before them (see `attention`), so a new request
+may take over what an earlier one left, as far as their tokens agree: the bits are the same. A
 conversation's next turn finds its own beginning this way.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class CacheSlots:
-    """Places 0 … count - 1."""
+    """Slots 0 … count - 1."""
 
     def __init__(self, count: int):
         self.count = count
@@ -21,32 +21,32 @@ class CacheSlots:
         return bool(self._free)
 
     def take(self, ids: Sequence[int]) -> tuple[int, int]:
-        """The free place that agrees with most of these tokens, and with how many.
+        """The free slot that has most of these tokens, and how many.
 
-        At least one token is always left to compute, since its logits are wanted."""
-        wanted = list(ids)[:-1]
-        shared = {slot: agreeing(held, wanted) for slot, held in self._free.items()}
-        slot = max(shared, key=lambda one: shared[one])
+        At least one token is always left to compute, since its logits are needed."""
+        prompt = list(ids)[:-1]
+        shared = {slot: common_prefix(held, prompt) for slot, held in self._free.items()}
+        slot = max(shared, key=shared.__getitem__)
         del self._free[slot]
         return slot, shared[slot]
 
     def release(self, slot: int, held: Sequence[int]) -> None:
-        """The place is free, and holds the keys and values of these tokens."""
-        assert slot not in self._free, "a place is released once"
+        """The slot is free, and holds the keys and values of these tokens."""
+        assert slot not in self._free, "a slot is released once"
         self._free[slot] = list(held)
 
     def forget(self) -> None:
-        """The weights are others now: nothing that the free places hold is of use."""
+        """The weights have changed: what the free slots hold is of no use."""
         for slot in self._free:
             self._free[slot] = []
 
 
-def agreeing(one: list[int], other: list[int]) -> int:
+def common_prefix(left: list[int], right: list[int]) -> int:
     """The length of the common beginning, by halving: lists compare at memory speed."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if left[low:middle] == right[low:middle]:
             low = middle
         else:
             high = middle - 1

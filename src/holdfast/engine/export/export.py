@@ -53,10 +53,10 @@ async def rows(
     """`apart`: of `ROWS`, each sample has its own."""
     for task, group in await groups_of(journal, run):
         if what is What.SAMPLES:
-            async for one in group_samples(
+            async for sample in group_samples(
                 journal, run, group, fixed=fixed_groups, logprobs=logprobs
             ):
-                yield msgspec.to_builtins(one)
+                yield msgspec.to_builtins(sample)
             continue
         if what is What.ROWS:
             if views := await _group_views(journal, group, task):
@@ -81,7 +81,7 @@ async def groups_of(journal: Journal, run: Run) -> list[tuple[Task, list[Traject
 
 
 async def history_of(journal: Journal, row: TrajectoryRow) -> History:
-    """What is recorded; a bad record is told with the name of its trajectory, never skipped."""
+    """The recorded history. A bad record raises, with its trajectory's name; none is skipped."""
     try:
         return History(await journal.history(row.id))
     except JournalCorrupt as error:
@@ -109,16 +109,18 @@ async def group_samples(
         name, sample = member.key.task, member.key.sample
         if member.status.is_outcome:
             history = await history_of(journal, member)
-            for one in samples_of(history, task=name, group=name, sample=sample):
-                if logprobs is Accepted.PROCESSED and one.logprobs_mode.is_known_to_differ:
-                    raise NotTrainable(_why_refused(one, history))
-                yield one
+            for exported in samples_of(history, task=name, group=name, sample=sample):
+                if logprobs is Accepted.PROCESSED and exported.logprobs_mode.is_known_to_differ:
+                    raise NotTrainable(_describe_refusal(exported, history))
+                yield exported
         elif fixed:
             yield placeholder(task=name, group=name, sample=sample)
 
 
-def _why_refused(sample: Sample, history: History) -> str:
-    step = next(one for one in history.generations if one.trainable and _is_to_blame(one))
+def _describe_refusal(sample: Sample, history: History) -> str:
+    step = next(
+        step for step in history.generations if step.trainable and _has_wrong_logprobs(step)
+    )
     sampling, mode = step.sampling, step.logprobs_mode
     what = f"its logprobs are {mode}, and it was sampled at {distribution_of(sampling)}"
     remedy = f"sample from an engine that gives processed ones ({PROCESSING})"
@@ -132,7 +134,7 @@ def _why_refused(sample: Sample, history: History) -> str:
     )
 
 
-def _is_to_blame(step: Generated) -> bool:
+def _has_wrong_logprobs(step: Generated) -> bool:
     return mode_with(step.logprobs_mode, step.sampling).is_known_to_differ
 
 
@@ -142,7 +144,7 @@ async def _group_views(
     """None of a group that is not settled yet: its numbers would still change."""
     if not all(member.settled for member in group):
         return []
-    return [TrajectoryView(one.key, task, await history_of(journal, one)) for one in group]
+    return [TrajectoryView(member.key, task, await history_of(journal, member)) for member in group]
 
 
 def trajectory_row(view: TrajectoryView) -> Row:
@@ -190,13 +192,13 @@ def trajectory_row(view: TrajectoryView) -> Row:
         "prefix_breaks": history.prefix_breaks,
         "refused_calls": [
             {
-                "attempt": one.attempt,
-                "wire": one.wire,
-                "status": one.status,
-                "message": one.message,
-                "answered": bool(one.answer),
+                "attempt": refusal.attempt,
+                "wire": refusal.wire,
+                "status": refusal.status,
+                "message": refusal.message,
+                "answered": bool(refusal.answer),
             }
-            for one in history.refusals.values()
+            for refusal in history.refusals.values()
         ],
     }
 
@@ -216,7 +218,7 @@ def message_row(message: object) -> Row:
 def _turn(history: History, task: Task, step: Generated) -> Row:
     return {
         "step": step.path,
-        "prompt": [message_row(one) for one in added_messages(history, task, step)],
+        "prompt": [message_row(message) for message in added_messages(history, task, step)],
         "reply": message_row(step.message),
         "finish_reason": step.finish_reason,
         "prompt_tokens": step.keep + count(step.delta),

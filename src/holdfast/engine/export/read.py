@@ -23,8 +23,8 @@ async def samples(
 ) -> AsyncIterator[Sample]:
     """What `export --what samples` writes: of groups that are settled and kept, in its order.
 
-    `logprobs`: "processed" raises `NotTrainable` at a sample whose logprobs are known not to be of
-    the distribution that was sampled from; "raw" gives it as it is (`Sample.logprobs_mode`).
+    `logprobs`: "processed" raises `NotTrainable` at logprobs that are known not to be of the
+    distribution that was sampled from; "raw" gives it as it is (`Sample.logprobs_mode`).
 
     A journal that is named by its path is opened to read, and closed at the end. `UsageError` if
     there is no such run; `JournalCorrupt` names the trajectory that cannot be read.
@@ -33,10 +33,10 @@ async def samples(
     async with _to_read(journal) as opened:
         found = await run_named(opened, run)
         for _, members in await groups_of(opened, found):
-            async for one in group_samples(
+            async for sample in group_samples(
                 opened, found, members, fixed=fixed_groups, logprobs=accepted
             ):
-                yield one
+                yield sample
 
 
 async def trajectories(journal: Journal | str | Path, run: str) -> AsyncIterator[TrajectoryView]:

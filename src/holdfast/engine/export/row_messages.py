@@ -20,7 +20,7 @@ from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 
 HELD = "evaluation_row"
-"""In a task's metadata: `messages` (by their index, whole), and `columns` whose names clash."""
+"""In a task's metadata: `messages` (by their index, whole), and `columns` with names that clash."""
 
 RETURNED = "returned_row"
 """The name of the value that a processor of rows recorded: the row that it gave back."""
@@ -42,12 +42,12 @@ def messages_of(view: TrajectoryView, last: Generated | None = None) -> list[Fie
     held = _mapping(held_of(view.task), "messages")
     fields: list[Fields] = []
     steps: list[Fields] = []
-    for said in referenced(view.history, view.task, last):
-        one = _fields(said, held)
-        if said.reference and (step := _step(view.history, said.reference, len(steps))):
+    for message in referenced(view.history, view.task, last):
+        row = _fields(message, held)
+        if message.reference and (step := _step(view.history, message.reference, len(steps))):
             steps.append(step)
-            one["control_plane_step"] = step
-        fields.append(one)
+            row["control_plane_step"] = step
+        fields.append(row)
     if steps:
         steps[-1]["termination_reason"] = _termination(view, steps[-1])
     return fields
@@ -86,12 +86,12 @@ def message_fields(message: Message) -> Fields:
     return fields
 
 
-def _fields(said: Said, held: Mapping[str, object]) -> Fields:
-    if held and said.reference.startswith("task:"):
-        whole = _mapping(held, said.reference.removeprefix("task:"))
+def _fields(message: Said, held: Mapping[str, object]) -> Fields:
+    if held and message.reference.startswith("task:"):
+        whole = _mapping(held, message.reference.removeprefix("task:"))
         if whole:
             return dict(whole)
-    return message_fields(said.message)
+    return message_fields(message.message)
 
 
 def _step(history: History, reference: str, index: int) -> Fields | None:

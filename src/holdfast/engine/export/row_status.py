@@ -39,12 +39,12 @@ def status_fields(view: TrajectoryView) -> Fields:
     failure = last_failure(view.history)
     if failure is None:
         return internal(view.reason or view.status.name, {})
-    told = {"cause": failure.cause.value, "type": failure.type, "phase": failure.phase}
-    return internal(failure.root, told)
+    info = {"cause": failure.cause.value, "type": failure.type, "phase": failure.phase}
+    return internal(failure.root, info)
 
 
-def internal(message: str, told: Mapping[str, object]) -> Fields:
-    details = [_detail("EXTRA_INFO", told)] if told else []
+def internal(message: str, info: Mapping[str, object]) -> Fields:
+    details = [_detail("EXTRA_INFO", info)] if info else []
     return {"code": INTERNAL, "message": message, "details": details}
 
 

@@ -161,10 +161,10 @@ def _traces(branch: Branch) -> list[Fields]:
 
 
 def completion_text(message: Message) -> str:
-    """What was said, from the parsed message: text, then its tool calls.
+    """The reply's text from the parsed message, then its tool calls.
 
-    Reasoning and special tokens are not in it, so it is for people and scorers; whoever wants the
-    exact text decodes the ids.
+    Reasoning and special tokens are not in it: it is for people and scorers. The exact text is in
+    the ids.
     """
     calls = [
         f'<tool_call>{{"name": {msgspec.json.encode(call.name).decode()}, '

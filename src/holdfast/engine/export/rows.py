@@ -63,7 +63,7 @@ def evaluation_rows(
     valid = [view for view in group if view.status.is_outcome]
     if valid and not spec.group.keeps(len(valid), of=len(group)):
         return [_dropped_row(spec, group, len(valid))]
-    if not valid or (_is_one_prompt(valid) and not turn_traces):
+    if not valid or (_share_prompt(valid) and not turn_traces):
         return [_group_row(spec, group, valid)]
     rows: list[Fields] = []
     for view in group:
@@ -71,7 +71,7 @@ def evaluation_rows(
     return rows
 
 
-def _is_one_prompt(valid: Sequence[TrajectoryView]) -> bool:
+def _share_prompt(valid: Sequence[TrajectoryView]) -> bool:
     """Whether all are single replies to the same prompt, so that they share its ids."""
     steps = [view.history.generations for view in valid]
     if any(len(found) != 1 for found in steps):
@@ -114,10 +114,10 @@ def extra_fields(view: TrajectoryView) -> Fields:
     last, branch = main_end(view.history), None
     if last is not None and has_tokens(view.history):
         branches = branches_of(view)
-        ending = (one for one in branches if one.turns[-1].step.path == last.path)
+        ending = (candidate for candidate in branches if candidate.turns[-1].step.path == last.path)
         branch = next(ending, branches[0] if branches else None)
-    told = _mapping(_mapping(returned_of(view), "execution_metadata"), "extra")
-    return _inherited(view) | dict(told) | flat_fields(view, branch, turn_traces=False)
+    returned = _mapping(_mapping(returned_of(view), "execution_metadata"), "extra")
+    return _inherited(view) | dict(returned) | flat_fields(view, branch, turn_traces=False)
 
 
 def _main_turns(history: History) -> list[Generated]:
@@ -149,7 +149,7 @@ def _group_row(
     if not valid:
         return _failed_row(spec, group[0], failed)
     view = valid[0]
-    steps = [one.history.generations[0] for one in valid]
+    steps = [member.history.generations[0] for member in valid]
     extra = group_fields(valid) | ({"failed_samples": failed} if failed else {})
     prompt, sampled = count(steps[0].delta), sum(count(step.ids) for step in steps)
     return _row(
@@ -208,12 +208,12 @@ def _failed_row(spec: RunSpec, view: TrajectoryView, failed: list[Fields]) -> Fi
 def _dropped_row(spec: RunSpec, group: Sequence[TrajectoryView], valid: int) -> Fields:
     """A group that the run's policy does not keep: there, but with nothing to train on."""
     failed = [_failed_sample(view) for view in group if not view.status.is_outcome]
-    said = f"the group was dropped: {valid} of {len(group)} samples are valid"
+    message = f"the group was dropped: {valid} of {len(group)} samples are valid"
     return _row(
         spec,
         group[0],
         messages=messages_of_task(group[0].task),
-        status=internal(said, {"shortfall": spec.group.shortfall.value}),
+        status=internal(message, {"shortfall": spec.group.shortfall.value}),
         extra={"failed_samples": failed},
     )
 
@@ -251,19 +251,19 @@ def _row(
             "extra": _inherited(view) | extra,
         },
     )
-    return _replaced(fields, returned) if returned and view.status.is_outcome else fields
+    return _merge_returned(fields, returned) if returned and view.status.is_outcome else fields
 
 
-def _replaced(fields: Fields, returned: Fields) -> Fields:
+def _merge_returned(fields: Fields, returned: Fields) -> Fields:
     """The row that a processor of rows gave back, with what the records know beyond it."""
-    asked, ran = _mapping(fields, "input_metadata"), _mapping(fields, "execution_metadata")
-    told = _mapping(returned, "execution_metadata")
-    extra = {**_mapping(told, "extra"), **_mapping(ran, "extra")}
+    metadata, recorded = _mapping(fields, "input_metadata"), _mapping(fields, "execution_metadata")
+    execution = _mapping(returned, "execution_metadata")
+    extra = {**_mapping(execution, "extra"), **_mapping(recorded, "extra")}
     return {
         **returned,
         **{name: value for name, value in fields.items() if name not in returned},
-        "input_metadata": {**_mapping(returned, "input_metadata"), "row_id": asked["row_id"]},
-        "execution_metadata": {**ran, **told, "extra": extra},
+        "input_metadata": {**_mapping(returned, "input_metadata"), "row_id": metadata["row_id"]},
+        "execution_metadata": {**recorded, **execution, "extra": extra},
     }
 
 
@@ -274,10 +274,10 @@ def _present(**fields: object) -> Fields:
 def _input_metadata(spec: RunSpec, view: TrajectoryView, recorded: Mapping[str, object]) -> Fields:
     """The task's own, with what was really asked of the engine where that is recorded."""
     task, untouched = view.task, is_untouched(view)
-    given = _mapping(task.metadata, "input_metadata")
+    own = _mapping(task.metadata, "input_metadata")
     params = {
         **({} if untouched else completion_params_of(spec.model, spec.sampling)),
-        **_mapping(given, "completion_params"),
+        **_mapping(own, "completion_params"),
         **_mapping(task.metadata, "completion_params"),
         **recorded,
         **({} if untouched else {"n": spec.samples}),
@@ -288,7 +288,7 @@ def _input_metadata(spec: RunSpec, view: TrajectoryView, recorded: Mapping[str, 
         for name in ("dataset_info", "session_data")
         if isinstance(task.metadata.get(name), Mapping)
     }
-    return {**given, **infos, "row_id": task.id, "completion_params": params}
+    return {**own, **infos, "row_id": task.id, "completion_params": params}
 
 
 def _columns(task: Task) -> Fields:
@@ -303,12 +303,12 @@ def _columns(task: Task) -> Fields:
 def _inherited(view: TrajectoryView) -> Fields:
     """What the task brought along in `extra`; our names are ours alone, where there is anything
     to say under them."""
-    theirs = {
+    brought = {
         **_mapping(_mapping(view.task.metadata, "execution_metadata"), "extra"),
         **_mapping(view.task.metadata, "extra"),
     }
     ours = frozenset() if is_untouched(view) else NAMES
-    return {name: value for name, value in theirs.items() if name not in ours}
+    return {name: value for name, value in brought.items() if name not in ours}
 
 
 def _mapping(holder: Mapping[str, object], name: str) -> Mapping[str, object]:
@@ -340,7 +340,7 @@ def _evaluation(view: TrajectoryView) -> Fields | None:
         return None
     metrics, reasons = (scored.metrics, scored.reasons) if scored else ({}, {})
     rest = [f"{name}: {text}" for name, text in reasons.items() if name not in metrics]
-    told = _present(
+    result = _present(
         score=view.reward or 0.0,
         is_score_valid=view.reward is not None,
         reason="\n".join(rest) or None,
@@ -354,7 +354,7 @@ def _evaluation(view: TrajectoryView) -> Fields | None:
             for name, value in metrics.items()
         },
     )
-    return told | (dict(scored.details) if scored else {})
+    return result | (dict(scored.details) if scored else {})
 
 
 def _failed_sample(view: TrajectoryView) -> Fields:
@@ -362,6 +362,6 @@ def _failed_sample(view: TrajectoryView) -> Fields:
     return {
         "sample": view.key.sample,
         "cause": failure.cause.value if failure else "",
-        # The root, whose numbers are blanked: a port or a duration is no part of the data.
+        # The root, without its numbers: a port or a duration is no part of the data.
         "message": failure.root if failure else view.reason,
     }

@@ -1,4 +1,4 @@
-"""Suspects: trajectories in whose calls the process crashed again and again.
+"""Suspects: the process crashed again and again while these trajectories had calls in flight.
 
 The more crashes, the fewer suspects run at once; in the end they run one by one. By then those that
 only ran beside the culprit have gone on, and the one that kills the process is the only one left.

@@ -1,7 +1,7 @@
-"""Orphans: asyncio tasks that user code started and left behind, and whose they are.
+"""Orphans: asyncio tasks that user code started and left behind, and their trajectories.
 
-Whatever a trajectory's task starts, and what that starts, inherits its context; so each is known by
-the trajectory that it came from, long after that is over.
+Every task that a trajectory's task starts, directly or not, inherits its context: so its trajectory
+is known, long after that is over.
 """
 
 import asyncio
@@ -11,21 +11,21 @@ from contextvars import Context
 
 from holdfast.rollout.replay.current_code import code_in
 
-SECONDS = 5.0
+WAIT_SECONDS = 5.0
 
 
-async def ended(tasks: "Iterable[asyncio.Task[object]]") -> list[str]:
-    """Cancels them and waits a while for their end; what each is called, and whose it is."""
+async def end_tasks(tasks: "Iterable[asyncio.Task[object]]") -> list[str]:
+    """Cancels the tasks and waits a while for their end; returns their names and trajectories."""
     left = list(tasks)
-    told = sorted(_told(task) for task in left)
+    names = sorted(_describe(task) for task in left)
     for task in left:
         task.cancel()
     if left:
-        await asyncio.wait(left, timeout=SECONDS)
-    return told
+        await asyncio.wait(left, timeout=WAIT_SECONDS)
+    return names
 
 
-def _told(task: "asyncio.Task[object]") -> str:
+def _describe(task: "asyncio.Task[object]") -> str:
     coroutine = task.get_coro()
     name = getattr(coroutine, "__qualname__", "") or task.get_name()
     owner = code_in(_context(task)).trajectory
@@ -36,6 +36,6 @@ def _context(task: "asyncio.Task[object]") -> Context:
     if hasattr(task, "get_context"):
         found: Context = task.get_context()
         return found
-    # Python 3.11 tells it to nobody but the garbage collector: the task's own comes first.
-    contexts = (one for one in gc.get_referents(task) if isinstance(one, Context))
+    # Python 3.11 has it only for the garbage collector: the task's own comes first.
+    contexts = (referent for referent in gc.get_referents(task) if isinstance(referent, Context))
     return next(contexts, Context())

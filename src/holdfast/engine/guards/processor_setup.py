@@ -1,6 +1,6 @@
-"""Upkeep: a processor's own setup and clean-up, which is user code outside of any trajectory.
+"""A processor's own setup and clean-up, which is user code outside of any trajectory.
 
-Both run in the task of whoever calls: what one enters the other leaves, and some things (anyio's
+Both run in the task of the caller: what one enters the other leaves, and some things (anyio's
 cancel scopes, and so MCP sessions) can be left only in the task that entered them.
 """
 
@@ -47,7 +47,7 @@ async def set_up(processor: RolloutProcessor, stop: Stop) -> None:
 
 
 async def clean_up(processor: RolloutProcessor, stop: Stop) -> None:
-    """What a processor's end raises is told; it takes nothing away from the run's result."""
+    """An error of a processor's clean-up stops the run, and leaves its results as they are."""
     try:
         async with asyncio.timeout(CLEAN_UP_SECONDS) as limit:
             await contained(_called(processor.acleanup))

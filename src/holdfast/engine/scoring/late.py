@@ -58,7 +58,7 @@ async def score_late(
     stop: Stop,
 ) -> None:
     """Returns when every outcome of the runs is scored, or has failed for good, durably; or when
-    it was asked to stop, which is told by `stop`."""
+    a stop was requested, which `stop` says."""
     assert scorer.is_group, "it is given several trajectories"
     async with _joined(journal, runs, settings, stop) as workers:
         places = await _places(journal, runs)
@@ -162,12 +162,14 @@ async def _score_some(journal: Journal, scoring: Scoring, waiting: Iterator[_Lot
             Member(lease, task, History(await journal.history(lease.id)))
             for lease, task in lot.open
         ]
-        company = [
+        settled = [
             TrajectoryView(row.key, task, History(await journal.history(row.id)))
             for row, task in lot.settled
         ]
-        assert all(one.history.finished for one in members), "every rollout is over by now"
-        await scoring.settle([one for one in members if one.history.status.is_outcome], company)
+        assert all(member.history.finished for member in members), "every rollout is over by now"
+        await scoring.settle(
+            [member for member in members if member.history.status.is_outcome], settled
+        )
 
 
 async def _until_stopped(work: Coroutine[object, object, None], stop: Stop) -> None:
@@ -185,5 +187,5 @@ async def _until_stopped(work: Coroutine[object, object, None], stop: Stop) -> N
 
 
 def _first(errors: ExceptionGroup[HoldfastError]) -> HoldfastError:
-    one = errors.exceptions[0]
-    return _first(one) if isinstance(one, ExceptionGroup) else one
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first

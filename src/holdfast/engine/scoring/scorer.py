@@ -83,7 +83,7 @@ class Scorer:
                 f"group scorer {self.name} wants to return a list of {len(views)} scores, not "
                 f"{found!r}"
             )
-        return [_score(one, self.name) for one in found]
+        return [_score(item, self.name) for item in found]
 
     async def _call(self, argument: object, seconds: float | None) -> object:
         if self._is_async:
@@ -100,7 +100,7 @@ class Scorer:
         return await self._awaited(lambda: found, left, seconds)
 
     async def _in_thread(self, call: "_InThread", seconds: float | None) -> object:
-        self._hanging = [one for one in self._hanging if one.is_running]
+        self._hanging = [item for item in self._hanging if item.is_running]
         if len(self._hanging) >= MOST_HANGING:
             raise ThreadsHang(
                 f"{len(self._hanging)} calls of scorer {self.name} did not answer within "

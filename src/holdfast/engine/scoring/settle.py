@@ -78,11 +78,11 @@ class Scoring:
         self._slots = asyncio.Semaphore(policy.concurrency)
 
     async def settle(
-        self, members: Sequence[Member], company: Sequence[TrajectoryView] = ()
+        self, members: Sequence[Member], settled: Sequence[TrajectoryView] = ()
     ) -> None:
         """Returns when every member is scored, or has failed for good, durably.
 
-        A group scorer also sees `company`: members of the group that have their scores already.
+        A group scorer also sees `settled`: members of the group that have their scores already.
         """
         if not members:
             return None
@@ -90,7 +90,7 @@ class Scoring:
         while True:
             try:
                 async with self._slots:
-                    scores = await self._score(members, company)
+                    scores = await self._score(members, settled)
             except (ThreadsHang, ScoringStopped):
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -103,11 +103,11 @@ class Scoring:
                 return await self._scored(members, scores)
 
     async def _score(
-        self, members: Sequence[Member], company: Sequence[TrajectoryView]
+        self, members: Sequence[Member], settled: Sequence[TrajectoryView]
     ) -> list[Score]:
         # Each try has its own: what one does to a task, or to what is in it, no other sees.
-        others = (TrajectoryView(one.key, own(one.task), one.history) for one in company)
-        views = [*others, *(member.view for member in members)]
+        settled_views = (TrajectoryView(view.key, own(view.task), view.history) for view in settled)
+        views = [*settled_views, *(member.view for member in members)]
         views.sort(key=lambda view: self._place(view.key))
         scores = await self.scorer.score(views, seconds=self._policy.timeout)
         found = {view.key: score for view, score in zip(views, scores, strict=True)}

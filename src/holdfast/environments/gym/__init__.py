@@ -1,6 +1,6 @@
 """gymnasium's environments.
 
-- `environment`: GymEnvironment: any gymnasium environment that can be put into words.
-- `spaces`: Spaces of gymnasium as text: which action a reply means, and what an observation says.
-- `values`: Values of numpy as plain ones that a journal can hold.
+- `environment`: `GymEnvironment`: any gymnasium environment whose observations have a text form.
+- `spaces`: reads actions from replies, formats observations as text, makes values recordable.
+- `ansi`: turns terminal colours into brackets.
 """

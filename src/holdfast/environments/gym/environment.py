@@ -1,16 +1,17 @@
-"""GymEnvironment: any gymnasium environment that can be put into words.
+"""GymEnvironment: any gymnasium environment whose observations have a text form.
 
-The reply of the policy is read as an action, the observation is shown as text. The same seed and
-the same actions give the same episode wherever the environment itself keeps to its seed, and so it
-comes back by replay. Nothing is made before `reset`, and what was made is always closed.
+The policy's reply is read as an action, the observation becomes text. It recovers by replay: most
+environments give the same episode for the same seed and actions. Nothing is created before `reset`,
+and everything that was created is closed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.environments import ansi, replies
+from holdfast.environments import replies
+from holdfast.environments.gym import ansi
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.rollout.episodes.environment import (
     DEFAULT_TIMEOUT,
@@ -31,8 +32,14 @@ except ImportError as missing:
         "(in the clone)"
     ) from missing
 
-from holdfast.environments.gym.spaces import Read, described, is_action, reading
-from holdfast.environments.gym.values import builtin, recordable
+from holdfast.environments.gym.spaces import (
+    Read,
+    action_reader,
+    format_observation,
+    is_action,
+    recordable,
+    to_builtins,
+)
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 Make = Callable[..., Env]
@@ -40,29 +47,31 @@ Actions = Mapping[str, object] | Read
 Render = Callable[[Env, object, Mapping[str, object]], str]
 
 _renders_text: dict[str, bool] = {}
-"""Whether the environment of an id has an `ansi` rendering; known once one was made."""
+"""Whether the environment of an id has an `ansi` rendering; filled when one is created."""
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _State(msgspec.Struct, frozen=True):
+    """A snapshot."""
+
     state: bytes
     steps: int
     over: bool
 
 
 class GymEnvironment(Environment):
-    """`environment` is an id or a function that makes a `gymnasium.Env`; it is given `kwargs`.
+    """`environment` is an id, or a function that creates a `gymnasium.Env` from `kwargs`.
 
-    - `actions`: the words of the actions (`{"left": 0, …}`), or a function from the reply to the
-      action that raises `ValueError` or `ToolSaysNo` where there is none. By default an action is
-      written as its number or numbers.
-    - `render`: what the policy is shown of (environment, observation, info). By default the
-      environment's own `ansi` rendering, or the observation in words; `names` are then those of
-      its parts.
-    - `instructions`: how to act; shown once, below the first observation. By default the list of
+    - `actions`: the names of the actions (`{"left": 0, …}`), or a function from the reply to the
+      action that raises `ValueError` or `ToolSaysNo` if there is none. By default the policy writes
+      the number or numbers of an action.
+    - `render`: a function from (environment, observation, info) to the text for the policy. By
+      default the environment's own `ansi` rendering, or else the formatted observation; `names`
+      are for its parts.
+    - `instructions`: how to act; added once, below the first observation. By default the list of
       actions.
-    - `as_tool`: the name of a tool by which the policy acts, instead of by what it says.
-    - `snapshot` and `restore` (state to bytes and back, random generator included) let it come
-      back without doing everything again.
+    - `as_tool`: the name of a tool with which the policy acts, instead of by its replies.
+    - `snapshot` and `restore` (state to bytes and back, with the random generator) allow recovery
+      without repeating all actions.
     """
 
     def __init__(
@@ -85,12 +94,12 @@ class GymEnvironment(Environment):
         self._environment = environment
         self._kwargs: dict[str, Any] = kwargs
         self._actions = actions
-        self._words = replies.ReplyTexts(actions) if isinstance(actions, Mapping) else None
+        self._action_names = replies.ActionNames(actions) if isinstance(actions, Mapping) else None
         self._render = render
         self._names = tuple(names)
         self._instructions = instructions
         self._as_tool = as_tool
-        self._keep, self._put_back = snapshot, restore
+        self._snapshot, self._restore = snapshot, restore
         if (snapshot is None) != (restore is None):
             raise UsageError("`snapshot` and `restore` belong together: give both, or neither")
         self.recovery = recovery or (Recovery.SNAPSHOT if snapshot else Recovery.REPLAY)
@@ -104,35 +113,38 @@ class GymEnvironment(Environment):
         self._env: Env | None = None
         self._read: Read | None = None
         self._steps = 0
-        self._over = False
+        self._is_over = False
 
     @property
     def name(self) -> str:
-        made_by = self._environment
-        return made_by if isinstance(made_by, str) else _name_of(made_by)
+        source = self._environment
+        return source if isinstance(source, str) else replies.function_name(source)
 
     @property
     def identity(self) -> str:
-        words = self._words.words if self._words else ()
-        shown = (self._render, self._names, self._instructions, self._as_tool)
-        every = (self.name, self._kwargs, words, self._actions, shown)
-        return msgspec.json.encode(builtin(every, _name_of), order="sorted").decode()
+        names = self._action_names.names if self._action_names else ()
+        text = (self._render, self._names, self._instructions, self._as_tool)
+        settings = (self.name, self._kwargs, names, self._actions, text)
+        plain = to_builtins(settings, replies.function_name)
+        return msgspec.json.encode(plain, order="sorted").decode()
 
     @property
     def tools(self) -> Sequence[Tool | Function]:
         return (self._tool(),) if self._as_tool else ()
 
     def reset(self, *, seed: int) -> Observation:
-        env, possible = self._begin()
+        env, possible = self._open()
         env.action_space.seed(seed)
         observation, info = env.reset(seed=seed)
-        self._steps, self._over = 0, False
-        text = self._shown(env, observation, info)
-        instructions = self._how(possible) if self._instructions is None else self._instructions
-        return Observation(f"{text}\n\n{instructions}".strip(), info=recordable(info))
+        self._steps, self._is_over = 0, False
+        first = Observation(self._text(env, observation, info), info=recordable(info))
+        instructions = self._instructions
+        if instructions is None:
+            instructions = self._default_instructions(possible)
+        return replies.with_instructions(first, instructions)
 
     def step(self, action: str) -> Observation:
-        return self._act(lambda: self._understood(action))
+        return self._act(lambda: self._read_action(action))
 
     def close(self) -> None:
         env, self._env = self._env, None
@@ -140,31 +152,33 @@ class GymEnvironment(Environment):
             env.close()
 
     def snapshot(self) -> bytes:
-        if self._keep is None:
+        if self._snapshot is None:
             raise UsageError(f"{self.name} was given no `snapshot`")
-        kept = _Kept(self._keep(self._opened()), self._steps, self._over)
-        return msgspec.msgpack.encode(kept)
+        state = _State(self._snapshot(self._current()), self._steps, self._is_over)
+        return msgspec.msgpack.encode(state)
 
     def restore(self, state: bytes) -> None:
-        if self._put_back is None:
+        if self._restore is None:
             raise UsageError(f"{self.name} was given no `restore`")
-        kept = msgspec.msgpack.decode(state, type=_Kept)
-        env, _ = self._begin()
-        env.reset()  # The wrappers insist on it; what it begins is replaced at once.
-        self._put_back(env, kept.state)
-        self._steps, self._over = kept.steps, kept.over
-        for layer in _layers(env):
+        saved = msgspec.msgpack.decode(state, type=_State)
+        env, _ = self._open()
+        env.reset()  # The wrappers require it; its episode is replaced at once.
+        self._restore(env, saved.state)
+        self._steps, self._is_over = saved.steps, saved.over
+        layer: object = env
+        while isinstance(layer, gymnasium.Wrapper):
             if isinstance(layer, TimeLimit):
-                # It has no other way to be told; without it, the limit would begin anew.
-                vars(layer)["_elapsed_steps"] = kept.steps
+                # It has no method for this; without it, the limit would count from 0 again.
+                vars(layer)["_elapsed_steps"] = saved.steps
+            layer = layer.env
 
-    def _begin(self) -> tuple[Env, str]:
-        """A fresh environment, and what the possible actions are."""
+    def _open(self) -> tuple[Env, str]:
+        """A new environment, and a text that names its possible actions."""
         self.close()
-        self._env = env = self._made()
-        if self._words is not None:
-            self._check_words(env)
-            return env, self._words.possible
+        self._env = env = self._create()
+        if self._action_names is not None:
+            self._check_actions(env)
+            return env, self._action_names.possible
         if callable(self._actions):
             return env, ""
         if self._as_tool and not isinstance(env.action_space, Discrete):
@@ -172,105 +186,103 @@ class GymEnvironment(Environment):
                 f"{self.name}: a tool takes one word or number, and an action is one of "
                 f"{env.action_space}; give `actions=`"
             )
-        self._read, possible = reading(env.action_space)
+        self._read, possible = action_reader(env.action_space)
         return env, possible
 
-    def _check_words(self, env: Env) -> None:
-        assert isinstance(self._actions, Mapping), "it has words"
-        for word, action in self._actions.items():
+    def _check_actions(self, env: Env) -> None:
+        assert isinstance(self._actions, Mapping), "its actions have names"
+        for name, action in self._actions.items():
             if not is_action(env.action_space, action):
                 raise UsageError(
-                    f"{self.name}: `actions` says that {word!r} is {action!r:.80}, which is no "
+                    f"{self.name}: `actions` says that {name!r} is {action!r:.80}, which is no "
                     f"action of {env.action_space}"
                 )
 
-    def _made(self) -> Env:
+    def _create(self) -> Env:
+        source = self._environment
         try:
-            return self._make()
+            return self._from_id(source) if isinstance(source, str) else source(**self._kwargs)
         except TypeError as error:
-            # A mistyped keyword, as a rule: it is the same at every try.
-            given = ", ".join(self._kwargs) or "no keywords"
-            raise UsageError(f"{self.name} cannot be made (given {given}): {error}") from error
+            # Usually a mistyped keyword: no retry can help.
+            keywords = ", ".join(self._kwargs) or "no keywords"
+            raise UsageError(f"{self.name} cannot be made (given {keywords}): {error}") from error
 
-    def _make(self) -> Env:
-        if not isinstance(self._environment, str):
-            return self._environment(**self._kwargs)
-        name = self._environment
+    def _from_id(self, name: str) -> Env:
         if "render_mode" in self._kwargs or _renders_text.get(name) is False:
-            return self._registered(name)
+            return self._make(name)
         if name not in _renders_text:
-            env = self._registered(name)
+            env = self._make(name)
             _renders_text[name] = "ansi" in (env.metadata.get("render_modes") or ())
             if not _renders_text[name]:
                 return env
             env.close()
-        return self._registered(name, render_mode="ansi")
+        return self._make(name, render_mode="ansi")
 
-    def _registered(self, name: str, **options: str) -> Env:
+    def _make(self, name: str, **options: str) -> Env:
         try:
             return gymnasium.make(name, **options, **self._kwargs)
         except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
             raise UsageError(f"gymnasium knows no {name!r}: {error}") from error
 
-    def _opened(self) -> Env:
+    def _current(self) -> Env:
         if self._env is None:
             raise UsageError(f"{self.name} was not reset")
         return self._env
 
     def _act(self, read: Callable[[], object]) -> Observation:
-        env = self._opened()
-        if self._over:
+        env = self._current()
+        if self._is_over:
             raise ToolSaysNo("Nothing happened: the episode is over.")
         observation, reward, terminated, truncated, info = env.step(read())
         self._steps += 1
-        self._over = bool(terminated or truncated)
+        self._is_over = bool(terminated or truncated)
         return Observation(
-            self._shown(env, observation, info),
+            self._text(env, observation, info),
             reward=float(np.asarray(reward).item()),
             done=bool(terminated),
             truncated=bool(truncated),
             info=recordable(info),
         )
 
-    def _understood(self, reply: str) -> object:
-        if self._words is not None and isinstance(self._actions, Mapping):
-            return self._actions[self._words.read(reply)]
+    def _read_action(self, reply: str) -> object:
+        if self._action_names is not None and isinstance(self._actions, Mapping):
+            return self._actions[self._action_names.read(reply)]
         read = self._actions if callable(self._actions) else self._read
         assert read is not None, "it was reset"
-        return replies.understood(read, reply)
+        return replies.apply_reader(read, reply)
 
-    def _shown(self, env: Env, observation: object, info: Mapping[str, object]) -> str:
+    def _text(self, env: Env, observation: object, info: Mapping[str, object]) -> str:
         if self._render is not None:
             return self._render(env, observation, info)
         if env.render_mode == "ansi":
             return ansi.plain(str(env.render())).strip("\n")
-        return described(env.observation_space, observation, self._names)
+        return format_observation(env.observation_space, observation, self._names)
 
-    def _how(self, possible: str) -> str:
+    def _default_instructions(self, possible: str) -> str:
         if self._as_tool:
             return f"Act by calling {self._as_tool}."
-        if self._words is not None:
+        if self._action_names is not None:
             return f"Reply with one of these actions: {possible}."
         return f"Reply with your action: {possible}." if possible else ""
 
     def _tool(self) -> Tool:
         def act(action: object) -> Observation:
-            seen = self._act(lambda: self._called(action))
-            return msgspec.structs.replace(seen, text=_told(seen))
+            observation = self._act(lambda: self._action_of_call(action))
+            return msgspec.structs.replace(observation, text=_tool_text(observation))
 
         hint: object = str if callable(self._actions) else int
-        if self._words is not None:
-            hint = Literal[self._words.words]
+        if self._action_names is not None:
+            hint = Literal[self._action_names.names]
         act.__annotations__ = {"action": hint, "return": Observation}
         act.__doc__ = f"Does one action in {self.name}, and shows what came of it."
         return Tool(act, name=self._as_tool, timeout=self.timeout)
 
-    def _called(self, action: object) -> object:
+    def _action_of_call(self, action: object) -> object:
         if isinstance(self._actions, Mapping):
             return self._actions[str(action)]
         if callable(self._actions):
-            return replies.understood(self._actions, str(action))
-        space = self._opened().action_space
+            return replies.apply_reader(self._actions, str(action))
+        space = self._current().action_space
         if not space.contains(action):
             raise ToolSaysNo(f"Nothing happened: {action} is no action of {space}.")
         return action
@@ -279,35 +291,23 @@ class GymEnvironment(Environment):
 def _check(environment: object, actions: object) -> None:
     if isinstance(environment, gymnasium.Env):
         raise UsageError(
-            "GymEnvironment makes its environments itself: give an id or a function, e.g. "
+            "GymEnvironment creates its environments itself: give an id or a function, e.g. "
             "lambda: gymnasium.make(…), not an environment"
         )
     if not (isinstance(environment, str) or callable(environment)):
         raise UsageError(f"give GymEnvironment an id or a function, not {environment!r:.80}")
     if not (actions is None or isinstance(actions, Mapping) or callable(actions)):
         raise UsageError(
-            "`actions` are words and their actions, e.g. {'left': 0, 'right': 1}, or a function "
+            "`actions` are names and their actions, e.g. {'left': 0, 'right': 1}, or a function "
             f"from the reply to the action, not {actions!r:.80}"
         )
 
 
-def _told(seen: Observation) -> str:
-    """What a tool says, from which a policy learns what it else would from the loop's end."""
-    words = [seen.text]
-    if seen.reward:
-        words.append(f"Reward: {seen.reward:g}.")
-    if seen.over:
-        words.append("The episode is over.")
-    return "\n".join(words)
-
-
-def _layers(env: Env) -> Iterator[Env]:
-    yield env
-    while isinstance(env, gymnasium.Wrapper):
-        env = env.env
-        yield env
-
-
-def _name_of(value: object) -> str:
-    """The same in every process, as the default `repr` with its address would not be."""
-    return str(getattr(value, "__qualname__", None) or type(value).__qualname__)
+def _tool_text(observation: Observation) -> str:
+    """The result of the tool, with the reward and the end, which a policy sees nowhere else."""
+    lines = [observation.text]
+    if observation.reward:
+        lines.append(f"Reward: {observation.reward:g}.")
+    if observation.over:
+        lines.append("The episode is over.")
+    return "\n".join(lines)

@@ -1,8 +1,10 @@
-"""Spaces of gymnasium as text: which action a reply means, and what an observation says."""
+"""Spaces of gymnasium as text: reads actions from replies, formats observations, and makes numpy's
+values recordable."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from gymnasium import Space, spaces
 
@@ -10,21 +12,26 @@ from holdfast.environments import replies
 from holdfast.records.errors import ToolSaysNo, UsageError
 
 MAX_NUMBERS = 256
-"""An array with more is no text."""
-_MAX_WORDS = 1000
+"""A larger array is not formatted as text."""
+MAX_INFO_NUMBERS = 1024
+"""A larger array in the `info` of a step is not recorded,"""
+MAX_INFO_BYTES = 64 * 1024
+"""nor is any larger value."""
+_MAX_NAMES = 1000
+_PLAIN = (bool, int, float, str, bytes, type(None))
 
 Read = Callable[[str], object]
 
 
-def reading(space: "Space[Any]") -> tuple[Read, str]:
-    """How a reply becomes an action of the space, and what the possible actions are."""
+def action_reader(space: "Space[Any]") -> tuple[Read, str]:
+    """A function from the reply to the action, and a text that names the possible actions."""
     match space:
-        case spaces.Discrete() if space.n <= _MAX_WORDS:
+        case spaces.Discrete() if space.n <= _MAX_NAMES:
             values = {str(value): value for value in _values(space)}
-            words = replies.ReplyTexts(values)
-            return lambda reply: values[words.read(reply)], f"one of {words.possible}"
+            names = replies.ActionNames(values)
+            return lambda reply: values[names.read(reply)], f"one of {names.possible}"
         case spaces.Discrete():
-            return _one_integer(space)
+            return _integer(space)
         case spaces.Box() | spaces.MultiDiscrete() | spaces.MultiBinary():
             return _numbers(space)
         case spaces.Text():
@@ -37,7 +44,7 @@ def reading(space: "Space[Any]") -> tuple[Read, str]:
 
 
 def is_action(space: "Space[Any]", value: object) -> bool:
-    """Whether it can be done. Numbers may come as lists, or in another precision."""
+    """Whether the space has this action. Lists, and other precisions, count as arrays."""
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         try:
             with np.errstate(all="ignore"):
@@ -51,12 +58,12 @@ def _values(space: spaces.Discrete) -> range:
     return range(int(space.start), int(space.start + space.n))
 
 
-def _one_integer(space: spaces.Discrete) -> tuple[Read, str]:
+def _integer(space: spaces.Discrete) -> tuple[Read, str]:
     values = _values(space)
     possible = f"an integer from {values[0]} to {values[-1]}"
 
     def read(reply: str) -> int:
-        (number,) = replies.numbers(reply, 1, possible=possible)
+        (number,) = replies.read_numbers(reply, 1, possible=possible)
         if not (number.is_integer() and int(number) in values):
             raise ToolSaysNo(f"Nothing happened: {number:g} is no action. Wanted: {possible}.")
         return int(number)
@@ -70,13 +77,13 @@ def _numbers(space: "Space[Any]") -> tuple[Read, str]:
     possible = f"{count} number{'s' * (count != 1)} in {space}"
 
     def read(reply: str) -> object:
-        found = np.asarray(replies.numbers(reply, count, possible=possible))
+        found = np.asarray(replies.read_numbers(reply, count, possible=possible))
         with np.errstate(all="ignore"):
             action = found.astype(space.dtype).reshape(shape)
         is_integer = np.issubdtype(action.dtype, np.integer)
         if not space.contains(action) or (is_integer and (action.reshape(-1) != found).any()):
             raise ToolSaysNo(
-                f"Nothing happened: {_listed(found)} is no action. Wanted: {possible}."
+                f"Nothing happened: {_format_array(found)} is no action. Wanted: {possible}."
             )
         return action
 
@@ -87,7 +94,7 @@ def _text(space: spaces.Text) -> tuple[Read, str]:
     possible = f"a text of {space.min_length} to {space.max_length} characters"
 
     def read(reply: str) -> str:
-        text = replies.tagged(reply)
+        text = replies.tagged_action(reply)
         text = reply.strip() if text is None else text
         if not space.contains(text):
             raise ToolSaysNo(f"Nothing happened: the reply is not {possible} in {space}.")
@@ -96,27 +103,27 @@ def _text(space: spaces.Text) -> tuple[Read, str]:
     return read, possible
 
 
-def described(space: "Space[Any]", observation: object, names: Sequence[str] = ()) -> str:
-    """An observation in words. `names` are those of its parts, where it has parts without any."""
+def format_observation(space: "Space[Any]", observation: object, names: Sequence[str] = ()) -> str:
+    """An observation as text. `names` are for its parts, if those have no names of their own."""
     match space:
         case spaces.Dict() if isinstance(observation, dict):
-            parts = [f"{key}: {described(space[key], observation[key])}" for key in space.spaces]
-            return "\n".join(parts)
+            texts = {key: format_observation(space[key], observation[key]) for key in space.spaces}
+            return "\n".join(f"{key}: {text}" for key, text in texts.items())
         case spaces.Tuple() if isinstance(observation, tuple):
             pairs = zip(space.spaces, observation, strict=True)
-            parts = [described(part, value) for part, value in pairs]
+            parts = [format_observation(part, value) for part, value in pairs]
         case spaces.Box() | spaces.MultiDiscrete() | spaces.MultiBinary():
             array = np.asarray(observation)
             if names or array.ndim == 1:
-                parts = [_shown(value) for value in _small(array).reshape(-1)]
+                parts = [_format(value) for value in _check_size(array).reshape(-1)]
             else:
-                return _listed(_small(array))
+                return _format_array(_check_size(array))
         case _:
-            return _shown(observation)
-    return _named(parts, names)
+            return _format(observation)
+    return _join(parts, names)
 
 
-def _named(parts: Sequence[str], names: Sequence[str]) -> str:
+def _join(parts: Sequence[str], names: Sequence[str]) -> str:
     if not names:
         return f"({', '.join(parts)})"
     if len(names) != len(parts):
@@ -124,25 +131,61 @@ def _named(parts: Sequence[str], names: Sequence[str]) -> str:
     return ", ".join(f"{name}: {part}" for name, part in zip(names, parts, strict=True))
 
 
-def _small(array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+def _check_size(array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     if array.size > MAX_NUMBERS:
         raise UsageError(
-            f"an observation of shape {array.shape} is no text: give `render=`, a function of the "
-            "environment, the observation and the info that says what the policy is shown"
+            f"an observation of shape {array.shape} is no text: give `render=`, a function from "
+            "the environment, the observation and the info to the text for the policy"
         )
     return array
 
 
-def _listed(array: "np.ndarray[Any, Any]") -> str:
+def _format_array(array: "np.ndarray[Any, Any]") -> str:
     if array.ndim == 0:
-        return _shown(array)
-    return f"[{', '.join(_listed(part) for part in array)}]"
+        return _format(array)
+    return f"[{', '.join(_format_array(part) for part in array)}]"
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
     if isinstance(value, np.ndarray):
-        return _listed(_small(value))
-    # Six digits say what the next step needs; all sixteen would be noise, and many tokens.
+        return _format_array(_check_size(value))
+    # Six digits are enough to act on; all sixteen would cost many tokens.
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# --- values that a journal can hold
+
+
+def _reject(value: object) -> object:
+    raise TypeError(f"{type(value).__name__} cannot be recorded")
+
+
+def to_builtins(value: object, otherwise: Callable[[object], object] = _reject) -> object:
+    """The value as numbers, strings, lists and dicts; `otherwise` converts any other object."""
+    match value:
+        case np.generic() | np.ndarray():
+            return value.tolist()
+        case Mapping():
+            return {str(key): to_builtins(part, otherwise) for key, part in value.items()}
+        case list() | tuple():
+            return [to_builtins(part, otherwise) for part in value]
+        case _:
+            return value if isinstance(value, _PLAIN) else otherwise(value)
+
+
+def recordable(info: Mapping[str, object]) -> dict[str, object]:
+    """The part of an `info` that can be recorded, without large arrays and objects."""
+    kept: dict[str, object] = {}
+    for key, value in info.items():
+        if isinstance(value, np.ndarray) and value.size > MAX_INFO_NUMBERS:
+            continue
+        try:
+            plain = to_builtins(value)
+            size = len(msgspec.msgpack.encode(plain))
+        except (OverflowError, RecursionError, ValueError, TypeError):
+            continue  # An `info` is an extra: it must not break the episode.
+        if size <= MAX_INFO_BYTES:
+            kept[str(key)] = plain
+    return kept

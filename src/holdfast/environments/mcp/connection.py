@@ -1,7 +1,7 @@
-"""How an MCP server is reached: a command that is started, or a URL.
+"""How an MCP server is reached: by a command that is started, or by a URL.
 
-Knows what may be told of it: neither the values of headers, tokens and environment variables, nor
-credentials in a URL or behind a flag, are ever part of a message, a log or a record.
+Values of headers, tokens and environment variables, and credentials in a URL or behind a flag, are
+never part of a message, a log or a record.
 """
 
 import re
@@ -14,9 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from holdfast.environments.mcp import first
-from holdfast.environments.mcp.first import is_first
-from holdfast.environments.mcp.words import McpTexts
+from holdfast.environments.mcp import sdk_v1
+from holdfast.environments.mcp.server_log import ServerLog
 from holdfast.records.errors import UsageError
 from holdfast.records.redaction import REDACTED, hide, hide_credentials, hide_variables, redact
 
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
 SEED = "HOLDFAST_SEED"
-MAX_SHOWN = 300
+MAX_DESCRIBED = 300
 _SECRET = re.compile(r"(?i)auth|cookie|credential|key|password|secret|token")
 _CONNECT_SECONDS = 30.0
-_READ_MARGIN = 30.0
+_READ_MARGIN_SECONDS = 30.0
 
 
 class Stdio(Struct, frozen=True):
-    """A command; its process is the session."""
+    """A server that is a command; the session is its process."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -45,30 +44,30 @@ class Stdio(Struct, frozen=True):
 
     @property
     def described(self) -> str:
-        shown = shlex.join((self.command, *_masked(self.args)))
-        return f"`{redact(shown)[:MAX_SHOWN]}`"
+        line = shlex.join((self.command, *_masked(self.args)))
+        return f"`{redact(line)[:MAX_DESCRIBED]}`"
 
     @property
     def identity(self) -> str:
-        """Where the command is installed does not matter; what it is told does."""
+        """The command without its folder, and its arguments."""
         return redact(shlex.join((PurePath(self.command).name, *_masked(self.args))))
 
     @property
     def secrets(self) -> Sequence[str]:
         masked = zip(self.args, _masked(self.args), strict=True)
-        return [*self.env.values(), *(arg for arg, shown in masked if arg != shown)]
+        return [*self.env.values(), *(arg for arg, safe in masked if arg != safe)]
 
     def transport(
-        self, words: McpTexts, lost: Callable[[], None], *, seed: int | None, timeout: float
+        self, log: ServerLog, lost: Callable[[], None], *, seed: int | None, timeout: float
     ) -> "Transport":
-        from holdfast.environments.mcp.process import Command, served
+        from holdfast.environments.mcp.process import Command, run_server
 
         env = self.env if seed is None else {SEED: str(seed), **self.env}
-        return served(Command((self.command, *self.args), env, self.cwd), words, lost)
+        return run_server(Command((self.command, *self.args), env, self.cwd), log, lost)
 
 
 class Http(Struct, frozen=True):
-    """A URL that speaks streamable HTTP; the session is the server's to keep."""
+    """A server at a URL, by streamable HTTP; the server keeps the session."""
 
     url: str
     headers: dict[str, str] = {}
@@ -88,29 +87,33 @@ class Http(Struct, frozen=True):
     @property
     def described(self) -> str:
         parts = urlsplit(self.url)
-        return redact(urlunsplit((parts.scheme, _host(parts.netloc), parts.path, "", "")))
+        host = parts.netloc.rpartition("@")[2]
+        return redact(urlunsplit((parts.scheme, host, parts.path, "", "")))
 
     @property
     def identity(self) -> str:
-        """A server that moved is still the same."""
+        """Without the host: a server may move."""
         return urlsplit(self.url).path
 
     @property
     def secrets(self) -> Sequence[str]:
         parts = urlsplit(self.url)
-        values = [one for value in self.headers.values() for one in (value, value.split(" ")[-1])]
-        # The whole URL too, lest an error quote it with its query.
-        return [*values, *(one for one in (parts.username, parts.password, parts.query) if one)]
+        values = [
+            *self.headers.values(),
+            *(value.split(" ")[-1] for value in self.headers.values()),
+        ]
+        # The query, too: an error may quote the whole URL.
+        return [*values, *filter(None, (parts.username, parts.password, parts.query))]
 
     def transport(
-        self, words: McpTexts, lost: Callable[[], None], *, seed: int | None, timeout: float
+        self, log: ServerLog, lost: Callable[[], None], *, seed: int | None, timeout: float
     ) -> "Transport":
-        connect, read = min(_CONNECT_SECONDS, timeout), timeout + _READ_MARGIN
-        if is_first():
-            return first.http(
-                self.url, headers=self.headers, timeout=(connect, read), words=words, lost=lost
+        connect, read = min(_CONNECT_SECONDS, timeout), timeout + _READ_MARGIN_SECONDS
+        if sdk_v1.is_installed():
+            return sdk_v1.http(
+                self.url, headers=self.headers, timeout=(connect, read), log=log, lost=lost
             )
-        return _http(self, words, connect=connect, read=read)
+        return _http(self, log, connect=connect, read=read)
 
 
 Connection = Stdio | Http
@@ -118,41 +121,33 @@ Connection = Stdio | Http
 
 @asynccontextmanager
 async def _http(
-    server: Http, words: McpTexts, *, connect: float, read: float
+    server: Http, log: ServerLog, *, connect: float, read: float
 ) -> "AsyncIterator[TransportStreams]":
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    from holdfast.environments.mcp.process import MAX_MESSAGE
+    from holdfast.environments.mcp.process import MAX_MESSAGE_BYTES
 
-    async def note(response: "httpx2.Response") -> None:
+    async def log_error(response: "httpx2.Response") -> None:
         if response.is_error and response.request.method == "POST":
-            words.say(f"HTTP {response.status_code} {response.reason_phrase}")
+            log.add(f"HTTP {response.status_code} {response.reason_phrase}")
 
     limits = httpx2.Timeout(connect, read=read)
     async with (
         httpx2.AsyncClient(
-            headers=server.headers, timeout=limits, event_hooks={"response": [note]}
+            headers=server.headers, timeout=limits, event_hooks={"response": [log_error]}
         ) as client,
         streamable_http_client(
-            server.url, http_client=client, max_sse_event_size=MAX_MESSAGE
+            server.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
         ) as streams,
     ):
         yield streams
 
 
-def _masked(args: Sequence[str]) -> list[str]:
-    """`--api-key abc` as `--api-key [redacted]`."""
-    return list(_each_masked(args))
-
-
-def _each_masked(args: Sequence[str]) -> Iterator[str]:
+def _masked(args: Sequence[str]) -> Iterator[str]:
+    """`--api-key abc` becomes `--api-key [redacted]`."""
     after_secret = False
     for arg in args:
         is_flag = arg.startswith("-")
         yield REDACTED if after_secret and not is_flag else redact(arg)
         after_secret = is_flag and "=" not in arg and _SECRET.search(arg) is not None
-
-
-def _host(netloc: str) -> str:
-    return netloc.rpartition("@")[2]

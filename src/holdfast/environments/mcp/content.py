@@ -1,4 +1,4 @@
-"""What a tool of an MCP server answered, as text for a model."""
+"""The result of an MCP tool call as text for a model."""
 
 from typing import TYPE_CHECKING
 
@@ -9,25 +9,22 @@ if TYPE_CHECKING:
 
 
 def text_of(result: "CallToolResult") -> str:
-    """Texts, line by line; a placeholder for each thing that is none; and the structured content
-    as JSON, where there is no text."""
-    lines = [_shown(block) for block in result.content]
-    has_text = any(_text(block) is not None for block in result.content)
-    if result.structured_content is not None and not has_text:
+    """The texts, line by line, with a placeholder for each block that is no text. Without any text,
+    also the structured content, as JSON."""
+    texts = [_text(block) for block in result.content]
+    lines = [
+        _placeholder(block) if text is None else text
+        for block, text in zip(result.content, texts, strict=True)
+    ]
+    if result.structured_content is not None and all(text is None for text in texts):
         lines.append(msgspec.json.encode(result.structured_content).decode())
     return "\n".join(lines)
-
-
-def _shown(block: "ContentBlock") -> str:
-    text = _text(block)
-    return _placeholder(block) if text is None else text
 
 
 def _text(block: "ContentBlock") -> str | None:
     if block.type == "text":
         return block.text
     if block.type == "resource":
-        # A resource that is text was put into the answer to be read.
         return getattr(block.resource, "text", None)
     return None
 

@@ -1,4 +1,4 @@
-"""The tools of an MCP server, as they are shown to a model and called."""
+"""The tools of an MCP server: listed, chosen, named, and with their contracts."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 Contracts = Contract | str | Mapping[str, Contract | str] | None
 MAX_PAGES = 1_000
-LONGEST_NAME = 64
-_ODD = re.compile(r"[^A-Za-z0-9_-]")
+MAX_NAME = 64
+_INVALID = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class McpTool(Struct, frozen=True):
-    """One tool, with the schema that its server gave it."""
+    """One tool, with its server's schema."""
 
     name: str
-    """What the model calls it: the server's name for it, after the prefix, in the letters, digits,
-    `_` and `-` that chat templates take."""
+    """For the model: the prefix and the server's name, in letters, digits, `_` and `-`, as chat
+    templates need it."""
     remote: str
-    """What its server calls it."""
+    """The server's name."""
     description: str
     parameters: Mapping[str, object]
     """The JSON schema of its arguments."""
@@ -34,7 +34,7 @@ class McpTool(Struct, frozen=True):
 
 
 class ToolChoice(Struct, frozen=True):
-    """Which of a server's tools are shown, under which names and contracts."""
+    """Which of a server's tools the model gets, with which names and contracts."""
 
     allowed: tuple[str, ...] | None = None
     prefix: str = ""
@@ -43,24 +43,24 @@ class ToolChoice(Struct, frozen=True):
     def of(self, listed: "Sequence[mcp_types.Tool]") -> tuple[McpTool, ...]:
         names = [tool.name for tool in listed]
         self._check(names)
-        wanted = names if self.allowed is None else self.allowed
-        made = tuple(self._made(tool) for tool in listed if tool.name in wanted)
-        _check_distinct(made)
-        return made
+        allowed = names if self.allowed is None else self.allowed
+        tools = tuple(self._tool(tool) for tool in listed if tool.name in allowed)
+        _check_distinct(tools)
+        return tools
 
     def _check(self, names: Sequence[str]) -> None:
         overridden = self.contract if isinstance(self.contract, Mapping) else ()
-        for option, asked in (("tools", self.allowed or ()), ("contract", overridden)):
-            unknown = [name for name in asked if name not in names]
+        for option, named in (("tools", self.allowed or ()), ("contract", overridden)):
+            unknown = [name for name in named if name not in names]
             if unknown:
                 raise UsageError(
                     f"`{option}` names {', '.join(unknown)}, which the MCP server does not have; "
                     f"it has {', '.join(names) or 'no tools'}"
                 )
 
-    def _made(self, tool: "mcp_types.Tool") -> McpTool:
+    def _tool(self, tool: "mcp_types.Tool") -> McpTool:
         return McpTool(
-            name=_ODD.sub("_", self.prefix + tool.name)[:LONGEST_NAME],
+            name=_INVALID.sub("_", self.prefix + tool.name)[:MAX_NAME],
             remote=tool.name,
             description=tool.description or tool.title or "",
             parameters=tool.input_schema,
@@ -74,8 +74,8 @@ class ToolChoice(Struct, frozen=True):
             case Mapping() if tool.name in self.contract:
                 return self.contract[tool.name]
         hints = tool.annotations
-        again = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
-        return Contract.IDEMPOTENT if again else Contract.AT_MOST_ONCE
+        is_repeatable = hints is not None and (hints.read_only_hint or hints.idempotent_hint)
+        return Contract.IDEMPOTENT if is_repeatable else Contract.AT_MOST_ONCE
 
 
 def _check_distinct(tools: Sequence[McpTool]) -> None:
@@ -89,20 +89,20 @@ def _check_distinct(tools: Sequence[McpTool]) -> None:
             )
 
 
-def contracts_of(given: Contracts) -> Contract | dict[str, Contract] | None:
-    """The `contract` option, checked."""
-    if given is None:
+def parse_contracts(option: Contracts) -> Contract | dict[str, Contract] | None:
+    """Checks the `contract` option; raises `UsageError`."""
+    if option is None:
         return None
     try:
-        if isinstance(given, Mapping):
-            return {name: Contract(one) for name, one in given.items()}
-        return Contract(given)
+        if isinstance(option, Mapping):
+            return {name: Contract(contract) for name, contract in option.items()}
+        return Contract(option)
     except ValueError as error:
         raise UsageError(f"`contract`: {error}; there are {', '.join(Contract)}") from None
 
 
-async def listed(client: "Client") -> "tuple[mcp_types.Tool, ...]":
-    """All tools, over all pages."""
+async def list_tools(client: "Client") -> "tuple[mcp_types.Tool, ...]":
+    """All tools, from all pages."""
     found: dict[str, mcp_types.Tool] = {}
     cursor: str | None = None
     for _ in range(MAX_PAGES):

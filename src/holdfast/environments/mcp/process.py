@@ -1,10 +1,9 @@
-"""The process of a stdio server, and the lines that go in and out of it.
+"""The process of a stdio server, and the messages on its standard input and output.
 
-- It ends with its session: end of input, then SIGTERM, then SIGKILL, to its own process group and
-  to nothing else.
-- It does not outlive the driver, however that one ends: its input ends, and where `setpriv` can,
-  the kernel kills it.
-- What it writes beside the protocol is kept in bounded `McpTexts` and never reaches the terminal.
+- It ends with its session: by end of input, then SIGTERM, then SIGKILL, to its own process group.
+- It ends with the driver, even if that is killed: its input ends, and the kernel kills it where
+  `setpriv` can arrange that.
+- Its other output goes to a `ServerLog` and never to the terminal.
 """
 
 import asyncio
@@ -24,9 +23,8 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from msgspec import Struct
 
-from holdfast.environments.mcp import first
-from holdfast.environments.mcp.first import is_first
-from holdfast.environments.mcp.words import McpTexts
+from holdfast.environments.mcp import sdk_v1
+from holdfast.environments.mcp.server_log import ServerLog
 from holdfast.records.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,17 +38,15 @@ if TYPE_CHECKING:
         MemoryObjectSendStream[SessionMessage],
     ]
 
-MAX_MESSAGE = 256 * 1024 * 1024
-PATIENCE = 2.0
-"""Seconds after each way of asking a server to end."""
-_LAST_WORDS = 0.5
-_POLL = 0.01
-_CHUNK = 64 * 1024
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+STOP_SECONDS = 2.0
+"""After the end of input, and after each signal."""
+_EXIT_STATUS_SECONDS = 0.5
+_POLL_SECONDS = 0.01
+_CHUNK_BYTES = 64 * 1024
 
 
 class Command(Struct, frozen=True):
-    """What is run."""
-
     argv: tuple[str, ...]
     env: dict[str, str]
     cwd: str | None = None
@@ -72,9 +68,9 @@ class ServerProcess:
         loop = asyncio.get_running_loop()
         try:
             transport, pipes = await loop.subprocess_exec(
-                lambda: SubprocessStreamProtocol(limit=MAX_MESSAGE, loop=loop),
-                *_dying_with_parent(),
-                *_found(command),
+                lambda: SubprocessStreamProtocol(limit=MAX_MESSAGE_BYTES, loop=loop),
+                *_die_with_parent(),
+                *_resolve(command),
                 env=get_default_environment() | command.env,
                 cwd=command.cwd,
                 start_new_session=True,
@@ -92,127 +88,126 @@ class ServerProcess:
             return f"it ended with exit status {code}"
         return f"it was ended by {signal.Signals(-code).name}"
 
-    async def ended(self, within: float) -> bool:
-        """Whether it is gone. (Waiting for its pipes, too, would be waiting for its children.)"""
+    async def has_ended(self, within: float) -> bool:
+        """Waits for the process, but not for its pipes, which its children may hold open."""
         deadline = asyncio.get_running_loop().time() + within
         while self._transport.get_returncode() is None:
             if asyncio.get_running_loop().time() >= deadline:
                 return False
-            await anyio.sleep(_POLL)
+            await anyio.sleep(_POLL_SECONDS)
         return True
 
     async def stop(self) -> None:
         self.stdin.close()
-        for one in (signal.SIGTERM, signal.SIGKILL):
-            if await self.ended(PATIENCE):
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if await self.has_ended(STOP_SECONDS):
                 break
-            self._signal(one)
-        await self.ended(PATIENCE)
+            self._signal(number)
+        await self.has_ended(STOP_SECONDS)
         self.kill()
 
     def kill(self) -> None:
-        """Whatever is left of it, its children too. Does nothing a second time."""
+        """Kills the process and its children. A second call does nothing."""
         self._signal(signal.SIGKILL)
         self._group = None
         self._transport.close()
 
-    def _signal(self, one: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals) -> None:
         if self._group is not None:
             try:
-                os.killpg(self._group, one)
+                os.killpg(self._group, number)
             except (ProcessLookupError, PermissionError):
-                # Gone, or no longer ours to signal.
-                self._group = None
+                self._group = None  # Gone, or no longer ours.
 
 
 @asynccontextmanager
-async def served(
-    command: Command, words: McpTexts, lost: Callable[[], None]
+async def run_server(
+    command: Command, log: ServerLog, lost: Callable[[], None]
 ) -> "AsyncIterator[Streams]":
-    """Runs a server and carries its messages; `lost` is called when no more can come."""
+    """Runs a server; yields its streams of messages. Calls `lost` when the connection is gone."""
     process = await ServerProcess.start(command)
-    arriving, arrived = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    leaving, left = anyio.create_memory_object_stream[SessionMessage](0)
+    send_in, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, receive_out = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(_listen, process, words)
-            group.start_soon(_read, process, arriving, words, lost)
-            group.start_soon(_write, process, left, lost)
+            group.start_soon(_read_stderr, process, log)
+            group.start_soon(_read_stdout, process, send_in, log, lost)
+            group.start_soon(_write_stdin, process, receive_out, lost)
             try:
-                yield arrived, leaving
+                yield incoming, outgoing
             finally:
                 with anyio.CancelScope(shield=True):
                     await process.stop()
                 group.cancel_scope.cancel()
     finally:
-        # A native cancellation goes through every shield; nothing may be left then, either.
+        # asyncio's own cancellation ignores the shield; the process must not be left then, either.
         process.kill()
-        for stream in (arriving, arrived, leaving, left):
+        for stream in (send_in, incoming, outgoing, receive_out):
             stream.close()
 
 
-async def _listen(process: ServerProcess, words: McpTexts) -> None:
-    while data := await process.stderr.read(_CHUNK):
-        words.hear(data)
+async def _read_stderr(process: ServerProcess, log: ServerLog) -> None:
+    while data := await process.stderr.read(_CHUNK_BYTES):
+        log.feed(data)
 
 
-async def _read(
-    process: ServerProcess, arriving: "Inbound", words: McpTexts, lost: Callable[[], None]
+async def _read_stdout(
+    process: ServerProcess, messages: "Inbound", log: ServerLog, lost: Callable[[], None]
 ) -> None:
     try:
         while line := await process.stdout.readline():
-            message = parsed(line)
+            message = parse_message(line)
             if message is None:
-                words.say(
-                    "on stdout, where only messages belong: " + line.decode("utf-8", "replace")
-                )
+                text = line.decode("utf-8", "replace")
+                log.add(f"on stdout, where only messages belong: {text}")
             else:
-                await arriving.send(SessionMessage(message))
+                await messages.send(SessionMessage(message))
     except ValueError:
-        words.say(f"(a message of more than {MAX_MESSAGE:,} bytes)")
+        log.add(f"(a message of more than {MAX_MESSAGE_BYTES:,} bytes)")
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         return
-    await process.ended(_LAST_WORDS)
-    words.ending = process.ending
-    arriving.close()
+    await process.has_ended(_EXIT_STATUS_SECONDS)
+    log.ending = process.ending
+    messages.close()
     lost()
 
 
-async def _write(process: ServerProcess, left: "Outbound", lost: Callable[[], None]) -> None:
+async def _write_stdin(
+    process: ServerProcess, messages: "Outbound", lost: Callable[[], None]
+) -> None:
     try:
-        async for one in left:
-            body = one.message.model_dump_json(by_alias=True, exclude_unset=True)
+        async for item in messages:
+            body = item.message.model_dump_json(by_alias=True, exclude_unset=True)
             process.stdin.write(body.encode() + b"\n")
             await process.stdin.drain()
     except OSError:
-        # It does not listen any more: an answer would be one to something else.
         lost()
 
 
-def parsed(line: bytes) -> "mcp_types.JSONRPCMessage | None":
-    """The message; None if it is none. Characters that are none are replaced: a tool's odd answer
-    is an answer."""
+def parse_message(line: bytes) -> "mcp_types.JSONRPCMessage | None":
+    """The message in a line, or None. Invalid characters are replaced: the result of a tool may
+    hold some."""
     try:
-        return _message(line)
+        return _validate(line)
     except ValueError:
         pass
     try:
-        found = json.loads(line.decode("utf-8", "replace"))
-        text = json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")
-        return _message(text)
+        message = json.loads(line.decode("utf-8", "replace"))
+        text = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+        return _validate(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _message(line: bytes) -> "mcp_types.JSONRPCMessage":
-    if is_first():
-        return first.parsed(line)  # type: ignore[no-any-return]
+def _validate(line: bytes) -> "mcp_types.JSONRPCMessage":
+    if sdk_v1.is_installed():
+        return sdk_v1.parse_message(line)  # type: ignore[no-any-return]
     import mcp_types
 
     return mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
 
 
-def _found(command: Command) -> tuple[str, ...]:
+def _resolve(command: Command) -> tuple[str, ...]:
     name, *args = command.argv
     path = shutil.which(name, path=command.env.get("PATH"))
     if path is None and not (command.cwd and os.path.exists(os.path.join(command.cwd, name))):
@@ -223,12 +218,13 @@ def _found(command: Command) -> tuple[str, ...]:
 
 
 @functools.cache
-def _dying_with_parent() -> tuple[str, ...]:
-    """The end of input tells most servers that the driver was killed; the kernel tells the rest."""
+def _die_with_parent() -> tuple[str, ...]:
+    """The prefix of a command that the kernel kills with the driver; for servers that ignore the
+    end of input."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         return ()
     prefix = (setpriv, "--pdeathsig", "KILL", "--")
-    # Not every setpriv knows the option.
-    tried = subprocess.run([*prefix, "true"], capture_output=True, timeout=10, check=False)  # noqa: S603
-    return prefix if tried.returncode == 0 else ()
+    # Not every setpriv has the option.
+    probe = subprocess.run([*prefix, "true"], capture_output=True, timeout=10, check=False)  # noqa: S603
+    return prefix if probe.returncode == 0 else ()

@@ -1,7 +1,7 @@
-"""McpServer: the description of one MCP server, made once and used by many trajectories.
+"""McpServer: describes one MCP server for many trajectories.
 
-Making one starts nothing. Sessions belong to environments, or are shared between them; the list of
-tools is asked for once and kept.
+Creating one starts nothing. Each environment has its own session, or all share one; the list of
+tools is requested once.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast.environments.mcp.connection import Connection, Http, Stdio
 from holdfast.environments.mcp.environment import McpEnvironment
-from holdfast.environments.mcp.listing import Contracts, McpTool, ToolChoice, contracts_of
+from holdfast.environments.mcp.listing import Contracts, McpTool, ToolChoice, parse_contracts
 from holdfast.environments.mcp.session import McpSession
 from holdfast.environments.mcp.shared import SharedSession, Single
 from holdfast.records.errors import EnvironmentBroken, UsageError
@@ -23,27 +23,27 @@ DEFAULT_TIMEOUT = 60.0
 
 
 class McpOptions(TypedDict, total=False):
-    """What all servers have in common."""
+    """The options of every server."""
 
     recovery: Recovery | str
-    """How a trajectory's session comes back: "stateless" (the default), "replay" or "restart"."""
+    """How a trajectory's session recovers: "stateless" (the default), "replay" or "restart"."""
     shared: bool
-    """One session for all trajectories, instead of one for each; for stateless servers only."""
+    """One session for all trajectories instead of one for each; for stateless servers only."""
     timeout: float
     """Seconds for the beginning of a session, and for each call."""
     tools: Sequence[str] | None
-    """The tools that are shown to the model, by the server's names; None: all of them."""
+    """The tools for the model, by the server's names; None: all of them."""
     prefix: str
     """Put before each tool's name, so that the tools of two servers differ."""
     contract: Contracts
-    """Overrides what the server's hints say about interrupted calls: one contract for all tools,
-    or one by (the server's) name."""
+    """What to do with interrupted calls, instead of the server's hints: one contract for all
+    tools, or a mapping from the server's names."""
 
 
 class McpServer:
-    """Made by `stdio` or `http`. `environment()` is what a trajectory uses.
+    """Created by `stdio` or `http`. A trajectory uses `environment()`.
 
-    A shared session is open while an environment is, or from `open` to `aclose` (or within
+    A shared session is open while any environment is, or from `open` to `aclose` (or within
     `async with server:`).
     """
 
@@ -55,16 +55,16 @@ class McpServer:
         self.prefix = options.get("prefix", "")
         allowed = options.get("tools")
         self._choice = ToolChoice(
-            None if allowed is None else _names(allowed),
+            None if allowed is None else _tool_names(allowed),
             self.prefix,
-            contracts_of(options.get("contract")),
+            parse_contracts(options.get("contract")),
         )
         self._is_kept = False
         self._connection = connection
-        # Only a session that begins with a handshake has a state of its own.
+        # Only a session with a handshake has state.
         self._handshake = self.recovery is not Recovery.STATELESS
         self._tools: tuple[McpTool, ...] | None = None
-        # Locks and sessions belong to the event loop that they were made in.
+        # Locks and sessions belong to one event loop.
         self._listing: WeakKeyDictionary[asyncio.AbstractEventLoop, Single] = WeakKeyDictionary()
         self._sharing: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedSession] = (
             WeakKeyDictionary()
@@ -86,13 +86,13 @@ class McpServer:
         cwd: str | PathLike[str] | None = None,
         **options: Unpack[McpOptions],
     ) -> "McpServer":
-        """A server that is started, and spoken to over its standard input and output.
+        """A server that is started as a process and speaks on its standard input and output.
 
-        It gets `env` and the few variables that every program needs (PATH, HOME, …), not all of
-        this process's; and, where the session is a trajectory's own, its seed as HOLDFAST_SEED.
+        Its variables are `env` and the few that every program needs (PATH, HOME, …), not all of
+        this process's; and HOLDFAST_SEED, the trajectory's seed, if the session is not shared.
         """
         _check_known(options, "env", "cwd")
-        _check_words(command, *args)
+        _check_strings(command, *args)
         folder = None if cwd is None else fspath(cwd)
         return cls(Stdio(command, args, dict(env or {}), folder), **options)
 
@@ -105,12 +105,10 @@ class McpServer:
         token: str | None = None,
         **options: Unpack[McpOptions],
     ) -> "McpServer":
-        """A server that is reached by streamable HTTP. `token` is sent as a bearer token."""
+        """A server behind streamable HTTP. `token` is sent as a bearer token."""
         _check_known(options, "headers", "token")
-        sent = dict(headers or {})
-        if token is not None:
-            sent["Authorization"] = f"Bearer {token}"
-        return cls(Http(url, sent), **options)
+        bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return cls(Http(url, {**(headers or {}), **bearer}), **options)
 
     @property
     def described(self) -> str:
@@ -124,10 +122,10 @@ class McpServer:
     def __repr__(self) -> str:
         return f"<McpServer {self.described}>"
 
-    # --- what a rollout uses
+    # --- for a rollout
 
     async def tools(self) -> tuple[McpTool, ...]:
-        """The server's tools; asked for once. Raises what says why the server cannot be used."""
+        """The server's tools, requested once. Raises if the server cannot be used."""
         if self._tools is None:
             single = self._listing.setdefault(asyncio.get_running_loop(), Single())
             await single.run(self._list)
@@ -147,9 +145,9 @@ class McpServer:
         return McpEnvironment(self)
 
     async def open(self) -> None:
-        """Lists the tools; a shared session then stays open until `aclose`."""
+        """Lists the tools. A shared session then stays open until `aclose`."""
         if self.shared and not self._is_kept:
-            await self.hold()
+            await self.shared_session().hold()
             self._is_kept = True
         await self.tools()
 
@@ -157,7 +155,7 @@ class McpServer:
         """Does nothing if it is not open."""
         if self._is_kept:
             self._is_kept = False
-            await self.release()
+            await self.shared_session().release()
 
     async def __aenter__(self) -> "McpServer":
         await self.open()
@@ -166,10 +164,10 @@ class McpServer:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    # --- what its environments use
+    # --- for its environments
 
     async def begin(self, seed: int | None = None) -> McpSession:
-        """A new session, with all tools that were promised."""
+        """A new session; raises `EnvironmentBroken` if a tool of the first listing is gone."""
         session = await McpSession.open(
             self._connection,
             timeout=self.timeout,
@@ -183,16 +181,8 @@ class McpServer:
             raise
         return session
 
-    async def hold(self) -> None:
-        await self._here().hold()
-
-    async def release(self) -> None:
-        await self._here().release()
-
-    async def shared_session(self) -> McpSession:
-        return await self._here().session()
-
-    def _here(self) -> SharedSession:
+    def shared_session(self) -> SharedSession:
+        """The shared session in this event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._sharing:
             self._sharing[loop] = SharedSession(self.begin)
@@ -203,12 +193,12 @@ class McpServer:
             await (await self.begin()).close()
 
     def _check(self, session: McpSession) -> None:
-        # Servers that know nothing else may be slow to say so: they are asked once.
+        # The first attempt without a handshake may take long; it is made once.
         self._handshake = self._handshake or session.began_with_handshake
         found = self._choice.of(session.tools)
         if self._tools is None:
             self._tools = found
-        gone = {one.name for one in self._tools} - {one.name for one in found}
+        gone = {tool.name for tool in self._tools} - {tool.name for tool in found}
         if gone:
             raise EnvironmentBroken(
                 f"MCP server {self.described} no longer has {', '.join(sorted(gone))}"
@@ -224,27 +214,27 @@ def _check_known(options: Iterable[str], *more: str) -> None:
         )
 
 
-def _check_words(*words: object) -> None:
-    # Not shown: there may be secrets among them.
-    strange = [type(one).__name__ for one in words if not isinstance(one, str)]
-    if strange:
+def _check_strings(*arguments: object) -> None:
+    # The message holds no values: there may be secrets among them.
+    wrong = [type(value).__name__ for value in arguments if not isinstance(value, str)]
+    if wrong:
         raise UsageError(
             "McpServer.stdio takes the command and each of its arguments as a string, as in "
-            f"McpServer.stdio('python', 'server.py'); it was given a {strange[0]}"
+            f"McpServer.stdio('python', 'server.py'); it was given a {wrong[0]}"
         )
 
 
-def _recovery(given: Recovery | str) -> Recovery:
-    levels = [one for one in Recovery if one is not Recovery.SNAPSHOT]
-    if given not in levels:
-        why = " (the protocol has no snapshots)" if given == Recovery.SNAPSHOT else ""
+def _recovery(level: Recovery | str) -> Recovery:
+    levels = [known for known in Recovery if known is not Recovery.SNAPSHOT]
+    if level not in levels:
+        reason = " (the protocol has no snapshots)" if level == Recovery.SNAPSHOT else ""
         raise UsageError(
-            f"an MCP server cannot recover by {given!r}{why}; choose one of {', '.join(levels)}"
+            f"an MCP server cannot recover by {level!r}{reason}; choose one of {', '.join(levels)}"
         )
-    return Recovery(given)
+    return Recovery(level)
 
 
-def _names(given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str):
-        raise UsageError(f"`tools` is a list of names, not one string: [{given!r}]")
-    return tuple(given)
+def _tool_names(names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise UsageError(f"`tools` is a list of names, not one string: [{names!r}]")
+    return tuple(names)

@@ -1,12 +1,11 @@
-"""Session: one connection to an MCP server, owned by one task from its beginning to its end.
+"""McpSession: one connection to an MCP server, owned by one task from its beginning to its end.
 
-The client of the `mcp` package has to be entered and left in the same task; calls may come from
-any. Invariants:
-- Nothing of a session is left when `open` raises or `close` returns: no task, process or pipe, also
-  when the caller is cancelled.
-- A session that lost its server says so at once, with the server's last words, and takes no more
-  calls. It is never repaired: whoever needs one opens another.
-- What the server refuses is `ToolSaysNo`; everything else that is no answer is `EnvironmentBroken`.
+The client of the `mcp` package must be entered and left in the same task; calls may come from any.
+- When `open` raises or `close` returns, no task, process or pipe is left, even if the caller was
+  cancelled.
+- A session that lost its server raises at once, with the server's last output, and accepts no more
+  calls. It is never repaired, only replaced.
+- A call that the server rejects raises `ToolSaysNo`; any other failure, `EnvironmentBroken`.
 """
 
 import asyncio
@@ -17,16 +16,11 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 
+from holdfast.environments.mcp import sdk_v1
 from holdfast.environments.mcp.connection import Connection, Http
 from holdfast.environments.mcp.content import text_of
-from holdfast.environments.mcp.first import (
-    CONNECTION_CLOSED,
-    FirstClient,
-    FirstError,
-    is_first,
-)
-from holdfast.environments.mcp.listing import listed
-from holdfast.environments.mcp.words import McpTexts
+from holdfast.environments.mcp.listing import list_tools
+from holdfast.environments.mcp.server_log import ServerLog
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, ToolSaysNo, UsageError
 from holdfast.records.failure import root_of
 
@@ -39,15 +33,15 @@ if TYPE_CHECKING:
 NAME = "holdfast"
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32600, -32601, -32602
 GOODBYE = 10.0
-"""Seconds that a session has to end by itself: more than a process needs to be killed."""
-_FORCED = 5.0
-_EXPLAINED = 2.0
-_NOBODY_TO_ASK = re.compile(r"(Elicitation|Sampling|List roots) not supported|no back-channel")
-"""What a server hears that has questions of its own; it makes an error of it."""
+"""Seconds for a session to end by itself: more than `process.ServerProcess.stop` takes."""
+_FORCED_CLOSE_SECONDS = 5.0
+_REASON_SECONDS = 2.0
+_UNSUPPORTED = re.compile(r"(Elicitation|Sampling|List roots) not supported|no back-channel")
+"""In the error of a server that sent a request of its own to this client."""
 
 
 class McpSession:
-    """Made by `open`, ended by `close`."""
+    """Begun by `open`, ended by `close`."""
 
     def __init__(
         self,
@@ -59,24 +53,24 @@ class McpSession:
         introduction: Mapping[str, object],
     ):
         self.tools: tuple[mcp_types.Tool, ...] = ()
-        """What the server listed when the session began."""
+        """The server's tools at the beginning of the session."""
         self.instructions = ""
         self.began_with_handshake = False
         self.answered = False
-        """Whether any call was answered."""
+        """Whether any call got a response."""
         self._connection = connection
         self._timeout = timeout
         self._handshake = handshake
         self._seed = seed
         self._introduction = introduction
-        self._words = McpTexts(connection.secrets)
+        self._log = ServerLog(connection.secrets)
         self._client: Client | None = None
-        self._settled = asyncio.Event()
-        self._leaving = asyncio.Event()
+        self._ready_or_failed = asyncio.Event()
+        self._closing = asyncio.Event()
         self._error: BaseException | None = None
-        self._heard = 0.0
+        self._last_response = 0.0
         self._scope = _new_scope()
-        self._owner = asyncio.create_task(self._own(), name=f"MCP {connection.described}")
+        self._owner = asyncio.create_task(self._run(), name=f"MCP {connection.described}")
 
     @classmethod
     async def open(
@@ -88,10 +82,10 @@ class McpSession:
         seed: int | None = None,
         introduction: Mapping[str, object] | None = None,
     ) -> "McpSession":
-        """Ready for calls, with its tools listed; `EnvironmentBroken` if it is not so in time.
+        """A session that is ready for calls, with its tools listed; raises `EnvironmentBroken`.
 
-        Without `handshake`, the server is asked first whether it needs none. `introduction` is what
-        the client says of itself beside its name.
+        Without `handshake`, a session without a handshake is tried first. `introduction` is added
+        to the client's name in the handshake.
         """
         session = cls(
             connection,
@@ -102,7 +96,7 @@ class McpSession:
         )
         try:
             async with asyncio.timeout(timeout):
-                await session._settled.wait()
+                await session._ready_or_failed.wait()
         except TimeoutError:
             await session.close()
             raise session._broken(f"did not begin a session within {timeout:g} s") from None
@@ -116,13 +110,13 @@ class McpSession:
 
     @property
     def is_alive(self) -> bool:
-        return self._client is not None and not self._leaving.is_set() and not self._owner.done()
+        return self._client is not None and not self._closing.is_set() and not self._owner.done()
 
     async def call(self, name: str, arguments: dict[str, object]) -> str:
-        """What the tool answered, as text."""
+        """The result of the tool as text."""
         if self._client is None or not self.is_alive:
             raise await self._lost(f"is gone, and {name} was not called")
-        _check_text(arguments)
+        _check_encodable(arguments)
         began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._timeout) as deadline:
@@ -130,61 +124,62 @@ class McpSession:
         except Exception as error:
             if isinstance(error, TimeoutError) and deadline.expired():
                 raise self._late(name, began) from None
-            raise await self._judged(name, error) from error
-        self._note_answer()
+            raise await self._classify(name, error) from error
+        self._note_response()
         text = text_of(result)
         if result.is_error:
             raise ToolSaysNo(text or f"{name} failed, and does not say why")
         return text
 
     async def close(self) -> None:
-        """Ends the session and waits for it, however often the caller is cancelled meanwhile."""
-        self._leaving.set()
-        if not self._settled.is_set():
+        """Ends the session and waits for its end, even if the caller is cancelled meanwhile."""
+        self._closing.set()
+        if not self._ready_or_failed.is_set():
             self._scope.cancel()
         cancelled: asyncio.CancelledError | None = None
-        for patience, force in ((GOODBYE, self._scope.cancel), (_FORCED, self._owner.cancel)):
+        steps = ((GOODBYE, self._scope.cancel), (_FORCED_CLOSE_SECONDS, self._owner.cancel))
+        for seconds, force in steps:
             try:
-                await asyncio.wait({self._owner}, timeout=patience)
+                await asyncio.wait({self._owner}, timeout=seconds)
             except asyncio.CancelledError as error:
                 cancelled = error
             if self._owner.done():
                 break
             force()
         else:
-            await asyncio.wait({self._owner}, timeout=_FORCED)
+            await asyncio.wait({self._owner}, timeout=_FORCED_CLOSE_SECONDS)
         if cancelled is not None:
             raise cancelled
 
-    # --- the owner
+    # --- the owning task
 
-    async def _own(self) -> None:
+    async def _run(self) -> None:
         try:
             with self._scope:
-                async with self._made_client() as client:
-                    self.tools = await listed(client)
+                async with self._new_client() as client:
+                    self.tools = await list_tools(client)
                     self.instructions = client.instructions or ""
                     self.began_with_handshake = client.session.initialize_result is not None
                     self._client = client
-                    self._settled.set()
-                    await self._leaving.wait()
+                    self._ready_or_failed.set()
+                    await self._closing.wait()
         except Exception as error:
             self._error = root_of(error)
         finally:
-            self._leaving.set()
-            self._settled.set()
+            self._closing.set()
+            self._ready_or_failed.set()
 
-    def _made_client(self) -> "Client":
-        _quiet()
+    def _new_client(self) -> "Client":
+        _silence_logs()
         transport = self._connection.transport(
-            self._words, self._leaving.set, seed=self._seed, timeout=self._timeout
+            self._log, self._closing.set, seed=self._seed, timeout=self._timeout
         )
         if self._introduction:
-            from holdfast.environments.mcp.introduction import introduced
+            from holdfast.environments.mcp.client_info import with_client_info
 
-            transport = introduced(transport, self._introduction)
-        if is_first():
-            return FirstClient(transport, name=NAME)  # type: ignore[return-value]
+            transport = with_client_info(transport, self._introduction)
+        if sdk_v1.is_installed():
+            return sdk_v1.V1Client(transport, name=NAME)  # type: ignore[return-value]
         from mcp.client import Client
         from mcp_types import Implementation
 
@@ -195,29 +190,29 @@ class McpSession:
             client_info=Implementation(name=NAME, version="1"),
         )
 
-    # --- what went wrong
+    # --- errors
 
-    async def _judged(self, name: str, error: Exception) -> HoldfastError:
-        if not _is_answer(error):
+    async def _classify(self, name: str, error: Exception) -> HoldfastError:
+        if not _is_mcp_error(error):
             return self._broken(f"broke while it ran {name}: {type(error).__name__}: {error}")
-        if _is_refusal(error):
-            self._note_answer()
+        if _is_rejection(error):
+            self._note_response()
             return ToolSaysNo(error.message)
         if _ends_session(error, is_http=isinstance(self._connection, Http)):
-            self._leaving.set()
+            self._closing.set()
             return await self._lost(f"was lost while it ran {name}: {error.message}")
-        self._note_answer()
+        self._note_response()
         return self._broken(f"broke while it ran {name}: {error.message} ({error.code})")
 
     def _late(self, name: str, began: float) -> EnvironmentBroken:
-        if self._heard < began:
-            # All that time it answered nobody: the next call had better find another.
-            self._leaving.set()
+        if self._last_response < began:
+            # It answered no other call in that time: the next one needs a new session.
+            self._closing.set()
         return self._broken(f"did not answer {name} within {self._timeout:g} s")
 
     async def _lost(self, what: str) -> EnvironmentBroken:
-        """Waits a little for the reason: the owner, which learns it, is on its way out."""
-        await asyncio.wait({self._owner}, timeout=_EXPLAINED)
+        """Waits a moment for the owning task, which knows the reason."""
+        await asyncio.wait({self._owner}, timeout=_REASON_SECONDS)
         return self._broken(what + self._reason())
 
     def _did_not_begin(self) -> HoldfastError:
@@ -235,17 +230,17 @@ class McpSession:
         return EnvironmentBroken(self._message(what))
 
     def _message(self, what: str, *, verb: str = "MCP server {} {}") -> str:
-        return self._words.added_to(verb.format(self._connection.described, what))
+        return self._log.append_to(verb.format(self._connection.described, what))
 
-    def _note_answer(self) -> None:
+    def _note_response(self) -> None:
         self.answered = True
-        self._heard = asyncio.get_running_loop().time()
+        self._last_response = asyncio.get_running_loop().time()
 
 
 def _new_scope() -> "anyio.CancelScope":
     try:
         import anyio
-        import mcp  # noqa: F401  # the package that all of this needs
+        import mcp  # noqa: F401
     except ImportError as error:
         raise UsageError(
             "MCP servers need their extra: pip install '.[mcp]' (in the clone)"
@@ -253,17 +248,17 @@ def _new_scope() -> "anyio.CancelScope":
     return anyio.CancelScope()
 
 
-def _is_answer(error: Exception) -> "TypeGuard[MCPError]":
-    """Whether the server, or the connection, answered with it."""
-    if is_first():
-        return isinstance(error, FirstError)
+def _is_mcp_error(error: Exception) -> "TypeGuard[MCPError]":
+    """Whether it is an error response of the server or the connection."""
+    if sdk_v1.is_installed():
+        return isinstance(error, sdk_v1.V1Error)
     from mcp.shared.exceptions import MCPError
 
     return isinstance(error, MCPError)
 
 
 def _wrong_package(error: ImportError) -> UsageError:
-    """The server did nothing wrong: what is installed here is not what this is written for."""
+    """The installed `mcp` package is neither version 1 nor 2."""
     from importlib.metadata import version
 
     return UsageError(
@@ -272,29 +267,29 @@ def _wrong_package(error: ImportError) -> UsageError:
     )
 
 
-def _is_refusal(error: "MCPError") -> bool:
-    """The server's answer to a call that it does not take."""
+def _is_rejection(error: "MCPError") -> bool:
+    """Whether the server rejected this call, and nothing else is wrong."""
     # The client makes "Not Found" of any HTTP 404, which says nothing about the call.
     unknown = error.code == METHOD_NOT_FOUND and error.message != "Not Found"
-    return error.code == INVALID_PARAMS or unknown or bool(_NOBODY_TO_ASK.search(error.message))
+    return error.code == INVALID_PARAMS or unknown or bool(_UNSUPPORTED.search(error.message))
 
 
 def _ends_session(error: "MCPError", *, is_http: bool) -> bool:
-    # By HTTP, a server that was restarted does not know the session any more.
-    codes = {CONNECTION_CLOSED, *({INVALID_REQUEST, METHOD_NOT_FOUND} if is_http else ())}
+    # By HTTP, a restarted server does not know the session.
+    codes = {sdk_v1.CONNECTION_CLOSED, *({INVALID_REQUEST, METHOD_NOT_FOUND} if is_http else ())}
     return error.code in codes
 
 
-def _check_text(arguments: dict[str, object]) -> None:
+def _check_encodable(arguments: dict[str, object]) -> None:
     try:
         msgspec.json.encode(arguments)
     except UnicodeEncodeError:
         raise ToolSaysNo("the arguments hold characters that no encoding knows") from None
 
 
-def _quiet() -> None:
-    """Keeps the client's log off the terminal, unless the program configured logging."""
+def _silence_logs() -> None:
+    """Keeps the client's log off the terminal, unless the program has configured logging."""
     for name in ("mcp", "client"):
         logger = logging.getLogger(name)
-        if not any(isinstance(one, logging.NullHandler) for one in logger.handlers):
+        if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
             logger.addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""One session for many trajectories, begun again when it is lost."""
+"""One session for many trajectories, replaced when it is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,21 +8,20 @@ from holdfast.environments.mcp.session import McpSession
 from holdfast.records.errors import EnvironmentBroken
 
 Result = TypeVar("Result")
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0
 
 
 class Single:
-    """Of those who ask at once, one does the work; if it fails, it failed for all of them."""
+    """Runs work once for concurrent callers: if it fails, it fails for all that wait."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._tries = 0
         self._error: Exception | None = None
 
     async def run(self, work: Callable[[], Awaitable[Result]]) -> Result:
         before = self._tries
-        async with self._turn:
+        async with self._lock:
             if self._tries != before and self._error is not None:
                 raise EnvironmentBroken(str(self._error)) from self._error
             self._error = None
@@ -36,11 +35,11 @@ class Single:
 
 
 class SharedSession:
-    """Open while anybody holds it.
+    """Open while at least one environment holds it.
 
-    A session that is lost is replaced by the next call, once for all who wait. One that is lost
-    again before it answered anything is replaced after a pause that grows: a server that cannot
-    work is not started in a loop.
+    The next call replaces a lost session, once for all that wait. If a session is lost before it
+    answered any call, the next one begins after a growing pause, so that a broken server is not
+    started in a loop.
     """
 
     def __init__(self, open_session: Callable[[], Awaitable[McpSession]]):
@@ -67,9 +66,9 @@ class SharedSession:
     async def session(self) -> McpSession:
         if self._session is not None and self._session.is_alive:
             return self._session
-        return await self._single.run(self._renewed)
+        return await self._single.run(self._renew)
 
-    async def _renewed(self) -> McpSession:
+    async def _renew(self) -> McpSession:
         old = self._session
         if old is not None and old.is_alive:
             return old
@@ -78,7 +77,8 @@ class SharedSession:
             self._failures = 0 if old.answered else self._failures + 1
             await old.close()
         if self._failures:
-            await asyncio.sleep(min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE))
+            pause = FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1)
+            await asyncio.sleep(min(pause, MAX_PAUSE_SECONDS))
         try:
             session = await self._open()
         except Exception:

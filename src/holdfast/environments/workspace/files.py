@@ -1,8 +1,8 @@
-"""The file tools: reading and writing within a folder, and nowhere else.
+"""The file tools: reads and writes within a folder only.
 
-A path is resolved name by name, links included, and a way out of the folder is refused; then it is
-opened name by name without following links, so that a link that is put there in between is refused
-as well. What the model asks for and cannot have is `ToolSaysNo`.
+A path is resolved name by name, with its links, and must not lead out of the folder. Then it is
+opened name by name without following links, so that a link created in between is refused, too. An
+error of the model raises `ToolSaysNo`.
 """
 
 import contextlib
@@ -12,43 +12,45 @@ import stat
 from collections.abc import Iterator
 
 from holdfast.environments.workspace.limits import MIB, WorkspaceLimit, amount
-from holdfast.environments.workspace.mounts import PLACE
-from holdfast.environments.workspace.tree import FileTree
+from holdfast.environments.workspace.sandbox.mounts import WORKSPACE
+from holdfast.environments.workspace.snapshots.tree import FileTree
 from holdfast.records.errors import ToolSaysNo
 
-LARGEST = 16 * MIB
-MOST_LINKS = 40
-LISTED = 1000
-OURS = frozenset({errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS})
-"""What goes wrong here through no fault of the model."""
+MAX_READ_BYTES = 16 * MIB
+MAX_LINKS = 40
+MAX_LISTED = 1000
+MACHINE_ERRORS = frozenset(
+    {errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS}
+)
+"""Not caused by the model."""
 
 
 class Files:
-    """The files of one workspace. `owner` is who they are to belong to, if not us."""
+    """The files of one workspace. `owner`: their user and group, if not this process's."""
 
     def __init__(self, root: str, *, owner: tuple[int, int] | None = None):
         self.root = root
         self._owner = owner
 
     def read(self, path: str) -> bytes:
-        with self._told(path), self._folder_of(path) as (folder, name):
+        with self._tool_errors(path), self._folder_of(path) as (folder, name):
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(name, flags, dir_fd=folder), "rb") as file:
                 found = os.fstat(file.fileno())
                 if not stat.S_ISREG(found.st_mode):
                     raise ToolSaysNo(f"{path} is not a file")
-                if found.st_size > LARGEST:
+                if found.st_size > MAX_READ_BYTES:
                     raise ToolSaysNo(
                         f"{path} has {amount(found.st_size)}: look at parts of it with commands"
                     )
-                return file.read(LARGEST)
+                return file.read(MAX_READ_BYTES)
 
     def write(self, path: str, content: bytes, *, mode: int | None = None) -> None:
-        """Makes the folders that are missing. What is there keeps its mode, unless one is given."""
+        """Creates missing folders. Without `mode`, an existing file keeps its mode."""
         with (
-            self._told(path),
+            self._tool_errors(path),
             self._folder_of(path, make=True) as (folder, name),
-            open(self._opened(name, folder), "wb") as file,
+            open(self._open(name, folder), "wb") as file,
         ):
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
@@ -59,21 +61,21 @@ class Files:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
 
-    def _opened(self, name: str, folder: int) -> int:
+    def _open(self, name: str, folder: int) -> int:
         flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             return os.open(name, flags, dir_fd=folder)
         except FileNotFoundError:
-            made = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
-        os.fchmod(made, 0o644)  # The driver's umask is nobody's business.
+            created = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
+        os.fchmod(created, 0o644)  # Whatever the driver's umask is.
         if self._owner is not None:
-            os.fchown(made, *self._owner)
-        return made
+            os.fchown(created, *self._owner)
+        return created
 
     def check_room(self, path: str, size: int, *, tree: FileTree, limit: WorkspaceLimit) -> None:
-        """Refuses what would not fit; `tree` is the folder as it is."""
-        with self._told(path):
-            names = self._resolved(path)
+        """Raises `ToolSaysNo` if a file of this size would not fit. `tree`: the present content."""
+        with self._tool_errors(path):
+            names = self._resolve(path)
         before = tree.entries.get(os.fsencode("/".join(names)))
         missing = sum(
             os.fsencode("/".join(names[: depth + 1])) not in tree.entries
@@ -83,10 +85,10 @@ class Files:
         if grown > limit.bytes or len(tree.entries) + missing > limit.files:
             raise ToolSaysNo(f"the workspace may hold {limit}: {path} does not fit any more")
 
-    def listed(self, path: str, tree: FileTree) -> str:
+    def list_tree(self, path: str, tree: FileTree) -> str:
         """The paths in a folder, one per line; folders end with a slash."""
-        with self._told(path):
-            names = self._resolved(path)
+        with self._tool_errors(path):
+            names = self._resolve(path)
         top = os.fsencode("/".join(names))
         entry = tree.entries.get(top)
         if names and entry is None:
@@ -94,19 +96,19 @@ class Files:
         if entry is not None and not entry.is_folder:
             return _line(top, entry.is_folder)
         inside = top + b"/" if top else b""
-        found = sorted(one for one in tree.entries if one.startswith(inside))
-        lines = [_line(one, tree.entries[one].is_folder) for one in found[:LISTED]]
-        if len(found) > LISTED:
-            lines.append(f"[… and {len(found) - LISTED:,} more]")
+        found = sorted(name for name in tree.entries if name.startswith(inside))
+        lines = [_line(name, tree.entries[name].is_folder) for name in found[:MAX_LISTED]]
+        if len(found) > MAX_LISTED:
+            lines.append(f"[… and {len(found) - MAX_LISTED:,} more]")
         return "\n".join(lines) or "[empty]"
 
     # --- confinement
 
-    def _resolved(self, path: str) -> list[str]:
-        """The names from the root down to what `path` means, none of them a link."""
+    def _resolve(self, path: str) -> list[str]:
+        """The names from the root to the target of `path`, none of them a link."""
         if "\0" in path:
             raise ToolSaysNo("a path has no NUL in it")
-        todo = list(reversed(self._within(path, path)))
+        todo = list(reversed(self._names(path, path)))
         done: list[str] = []
         links = 0
         while todo:
@@ -121,22 +123,22 @@ class Files:
                 done.append(name)
                 continue
             links += 1
-            if links > MOST_LINKS:
+            if links > MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             if target.startswith("/"):
                 done.clear()
-            todo += reversed(self._within(target, path))
+            todo += reversed(self._names(target, path))
         return done
 
-    def _within(self, path: str, shown: str) -> list[str]:
-        """The names in a path; an absolute one must begin with the workspace's own."""
+    def _names(self, path: str, original: str) -> list[str]:
+        """The names in a path; an absolute one must begin with the workspace."""
         if path.startswith("/"):
-            for root in (PLACE, self.root):
+            for root in (WORKSPACE, self.root):
                 if path == root or path.startswith(root + "/"):
                     path = path[len(root) :]
                     break
             else:
-                raise ToolSaysNo(f"{shown} is outside of the workspace")
+                raise ToolSaysNo(f"{original} is outside of the workspace")
         return [name for name in path.split("/") if name not in ("", ".")]
 
     def _link(self, path: str) -> str | None:
@@ -150,7 +152,7 @@ class Files:
     @contextlib.contextmanager
     def _folder_of(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         """The open folder that `path` is in, and its last name."""
-        names = self._resolved(path)
+        names = self._resolve(path)
         if not names:
             raise ToolSaysNo(f"{path or '.'} is a folder")
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -169,16 +171,16 @@ class Files:
     def _make(self, name: str, folder: int) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o755, dir_fd=folder)
-            os.chmod(name, 0o755, dir_fd=folder)  # noqa: S103 - as everybody makes folders
+            os.chmod(name, 0o755, dir_fd=folder)  # noqa: S103 - the usual mode
             if self._owner is not None:
                 os.chown(name, *self._owner, dir_fd=folder, follow_symlinks=False)
 
     @contextlib.contextmanager
-    def _told(self, path: str) -> Iterator[None]:
+    def _tool_errors(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if error.errno in OURS:
+            if error.errno in MACHINE_ERRORS:
                 raise
             raise ToolSaysNo(f"{path}: {error.strerror}") from None
         except UnicodeEncodeError:

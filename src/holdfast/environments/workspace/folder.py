@@ -1,8 +1,8 @@
-"""Folders of workspaces: one per process, in it one per workspace.
+"""Folders of workspaces: one per process, and in it one per workspace.
 
-A process holds a lock for as long as it lives. Whoever comes next removes the folders of those that
-were killed, with everything that still runs in them. Nothing else that lies there is touched: a
-root is a folder that the user may have other uses for.
+Each process holds a lock while it lives. The next process removes the folders of killed ones, with
+everything that still runs in them. It touches nothing else in the root, which may be a folder of
+the user's.
 """
 
 import atexit
@@ -21,16 +21,16 @@ import threading
 import time
 from collections.abc import Iterable
 
-from holdfast.environments.workspace.processes import kill_all
+from holdfast.environments.workspace.sandbox.processes import kill_all
 from holdfast.records.errors import EnvironmentBroken, UsageError
 
 LOCK = ".lock"
 IN_USE = b"in use"
-"""In the lock of a folder that was claimed; it is gone when somebody else has the lock."""
-ROUNDS, PAUSE = 500, 0.02
+"""The content of the lock of a claimed folder; empty while a process only removes the folder."""
+TRIES, PAUSE_SECONDS = 500, 0.02
 _ELSEWHERE = "set TMPDIR to another folder (or, of workspaces, name another `root`)"
-_OURS = re.compile(r"[0-9a-f]{12}\.lock").fullmatch
-"""The lock of a room. Other programs call their files .lock as well, and those are theirs."""
+_is_room_lock = re.compile(r"[0-9a-f]{12}\.lock").fullmatch
+"""Other programs may have .lock files there, too."""
 _log = logging.getLogger("holdfast.environments")
 _lock = threading.Lock()
 _rooms: dict[str, "Room"] = {}
@@ -53,27 +53,27 @@ class Room:
         atexit.register(self._leave)
 
     def _leave(self) -> None:
-        """A process that is killed leaves this to the next one."""
+        """At exit; a killed process leaves it to the next one."""
         if self.is_ours and self._held is not None:
             _empty_if_possible(self.path, self._held)
 
     @property
     def is_ours(self) -> bool:
-        """Not after a fork: two processes would count the same numbers."""
+        """False after a fork: two processes would use the same numbers."""
         return self._process == os.getpid() and os.path.isdir(self.path)
 
     def place(self) -> str:
-        """A new folder; its name is always as long, so that outputs are."""
+        """A new folder. All names have the same length, and so have outputs that hold them."""
         path = os.path.join(self.path, f"{next(self._numbers):06d}")
         os.mkdir(path, 0o700)
         return path
 
 
 class FolderClaim:
-    """A folder whose path is known beforehand, and that one at a time may have.
+    """A folder whose path is known beforehand, with one holder at a time.
 
-    What was left there is removed first, and whatever still runs in it is ended: nothing of an
-    earlier holder is there, or writes there later, as far as it can be found.
+    Files of an earlier holder are removed first, and its processes killed, as far as they can be
+    found.
     """
 
     def __init__(self, root: str, names: Iterable[str]):
@@ -84,46 +84,46 @@ class FolderClaim:
 
     @property
     def name(self) -> str:
-        """The one of the names that it got."""
+        """The name that was free."""
         return os.path.basename(self._path)
 
     def take(self) -> str:
-        """An empty folder at the first of the names that can be had. Blocks."""
-        where = _resolved(self._root)
-        _make_private(where)
+        """An empty folder at the first free name. Blocks."""
+        root = _resolve(self._root)
+        _make_private(root)
         for name in self._names:
-            path = os.path.join(where, name)
-            if (held := _hold_unless_in_use(path + LOCK)) is not None and _is_emptied(path, held):
+            path = os.path.join(root, name)
+            if (held := _hold_unless_in_use(path + LOCK)) is not None and _empty(path, held):
                 self._path, self._held = path, held
                 os.write(held, IN_USE)
                 place = os.path.join(path, f"{1:06d}")
                 os.makedirs(place, 0o700)
                 return place
-        raise EnvironmentBroken(f"no folder can be had in {where}: {_ELSEWHERE}")
+        raise EnvironmentBroken(f"no folder can be had in {root}: {_ELSEWHERE}")
 
     def give_up(self) -> None:
-        """Ends what runs in it, and removes it. Harmless where it was never taken."""
+        """Kills what runs in it and removes it. Does nothing if it was not taken."""
         if self._held is not None:
             held, self._held = self._held, None
             _empty_if_possible(self._path, held, sandboxed=False)
 
 
 def _hold_unless_in_use(lock: str) -> int | None:
-    """Whoever only removes what a killed process left is done soon, and is waited for."""
-    for _ in range(ROUNDS):
+    """Waits for a process that only removes the folder, but not for one that uses it."""
+    for _ in range(TRIES):
         if (held := _hold(lock)) is not None:
             return held
         with contextlib.suppress(FileNotFoundError):
             if os.stat(lock).st_size:
                 return None
-        time.sleep(PAUSE)
+        time.sleep(PAUSE_SECONDS)
     return None
 
 
-def _is_emptied(path: str, held: int) -> bool:
-    """Whether nothing is left there; otherwise it is not held any more, either."""
+def _empty(path: str, held: int) -> bool:
+    """Whether the folder could be removed; if not, the lock is released."""
     try:
-        _end_all_in(path, sandboxed=False)
+        _kill_all_in(path, sandboxed=False)
         remove(path)
     except (EnvironmentBroken, OSError) as error:
         _log.warning("what an attempt has left stays for now: %s", error)
@@ -133,51 +133,49 @@ def _is_emptied(path: str, held: int) -> bool:
 
 
 def new_place(root: str | None) -> str:
-    """An empty folder that nobody else has. Blocks."""
-    where = _resolved(
-        root or os.path.join(tempfile.gettempdir(), f"holdfast-workspaces-{os.geteuid()}")
-    )
+    """A new, empty folder. Blocks."""
+    root = root or os.path.join(tempfile.gettempdir(), f"holdfast-workspaces-{os.geteuid()}")
+    root = _resolve(root)
     with _lock:
-        room = _rooms.get(where)
+        room = _rooms.get(root)
         if room is None or not room.is_ours:
-            room = _rooms[where] = Room(where)
+            room = _rooms[root] = Room(root)
         return room.place()
 
 
 def make(path: str) -> None:
-    """As everybody makes folders, whatever the driver's umask is: modes are part of a snapshot."""
+    """With the usual mode, whatever the driver's umask is: modes are part of a snapshot."""
     os.makedirs(path)
-    os.chmod(path, 0o755)  # noqa: S103 - what leads to it is closed to others
+    os.chmod(path, 0o755)  # noqa: S103 - its parent is closed to other users
 
 
 def remove(path: str) -> None:
-    """Whatever is in it: read-only folders, a million files, folders nested without end."""
+    """Removes a folder or file: also read-only ones, a million files, and any depth."""
     if os.path.islink(path) or not os.path.isdir(path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         return
-    # What it cannot do is done, or told, below.
     with contextlib.suppress(OSError, RecursionError):
         shutil.rmtree(path)
     if not os.path.lexists(path):
         return
-    # rm walks by file descriptors: no depth is too much for it.
+    # rm can remove folders of any depth.
     subprocess.run(["/bin/chmod", "-R", "u+rwX", "--", path], capture_output=True, check=False)  # noqa: S603
     done = subprocess.run(["/bin/rm", "-rf", "--", path], capture_output=True, check=False)  # noqa: S603
     if os.path.lexists(path):
-        words = done.stderr.decode("utf-8", "replace")[-300:].strip()
-        raise EnvironmentBroken(f"the workspace {path} cannot be removed: {words}")
+        reason = done.stderr.decode("utf-8", "replace")[-300:].strip()
+        raise EnvironmentBroken(f"the workspace {path} cannot be removed: {reason}")
 
 
-def _resolved(root: str) -> str:
-    """The folder that a path leads to, made if need be. In a folder that all may write to, anyone
-    can put a link by that name, to any folder of the user's: it is not followed."""
+def _resolve(root: str) -> str:
+    """The real path of the root, which is created if needed. A link of another user is not
+    followed: in /tmp, anyone could create one to a folder of the user's."""
     path = os.path.abspath(root)
     try:
         os.makedirs(path, 0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"{root} is no folder: {_ELSEWHERE}") from error
-    # Only now: whoever comes in between cannot put a link where a folder is.
+    # After it exists: nobody can replace a folder by a link now.
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
         raise UsageError(f"{root} is a link of somebody else's: {_ELSEWHERE}")
@@ -195,17 +193,17 @@ def _make_private(root: str) -> None:
 
 def _remove_abandoned(root: str) -> None:
     for entry in list(os.scandir(root)):
-        if _OURS(entry.name):
+        if _is_room_lock(entry.name):
             held = _hold(entry.path)
             if held is not None:
                 _empty_if_possible(entry.path.removesuffix(LOCK), held)
 
 
 def _empty_if_possible(path: str, held: int, *, sandboxed: bool = True) -> None:
-    """What cannot be removed (a container has left files of another user in it) is no reason not to
-    work beside it; the next process tries again."""
+    """Removes the folder and its lock. What cannot be removed (a container may have left files of
+    another user) stays for the next process."""
     try:
-        _end_all_in(path, sandboxed=sandboxed)
+        _kill_all_in(path, sandboxed=sandboxed)
         remove(path)
         os.unlink(path + LOCK)
     except (EnvironmentBroken, OSError) as error:
@@ -214,18 +212,18 @@ def _empty_if_possible(path: str, held: int, *, sandboxed: bool = True) -> None:
         os.close(held)
 
 
-def _end_all_in(path: str, *, sandboxed: bool = True) -> None:
+def _kill_all_in(path: str, *, sandboxed: bool = True) -> None:
     with contextlib.suppress(FileNotFoundError):
         for entry in list(os.scandir(path)):
             kill_all(os.path.join(entry.path, FILES), sandboxed=sandboxed)
 
 
 FILES = "files"
-"""The workspace itself, within its place."""
+"""The name of the workspace itself, within its folder."""
 
 
 def _hold(path: str) -> int | None:
-    """The lock, unless a living process has it, or it was removed in this very moment."""
+    """The lock's file descriptor; None if another process has it, or removed it just now."""
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

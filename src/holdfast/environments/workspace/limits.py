@@ -1,4 +1,4 @@
-"""What a workspace and the commands in it may use."""
+"""The limits of a workspace and of its commands."""
 
 import resource
 
@@ -10,11 +10,11 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 ADDRESS_SPACE = 4
-"""Address space per byte of memory: reserving is free, but mapping shared memory is not."""
+"""Times the memory limit: reserved memory costs nothing, but shared memory must be bounded."""
 
 
 class WorkspaceLimit(Struct, frozen=True):
-    """How large a workspace may be between two commands. It bounds every snapshot, too."""
+    """The size of a workspace between two commands, and so of every snapshot."""
 
     bytes: int = 512 * MIB
     files: int = 20_000
@@ -29,18 +29,18 @@ class WorkspaceLimit(Struct, frozen=True):
 
 
 class ResourceLimits(Struct, frozen=True):
-    """Limits of one command; None leaves one unset. All but `processes` and `temporary` hold for
-    each process by itself: the sum is for a container or a cgroup around the run to bound."""
+    """Limits of one command; None means no limit. All but `processes` and `temporary` hold for each
+    process; to limit the sum, run Holdfast in a container or a cgroup."""
 
     memory: int | None = 4 * GIB
     """Bytes of private memory."""
     processes: int | None = 256
-    """Processes and threads of the command together. Held only within bubblewrap."""
+    """Processes and threads together. Enforced only within bubblewrap."""
     file_size: int | None = 512 * MIB
     cpu_seconds: int | None = None
     open_files: int | None = 1024
     temporary: int = 256 * MIB
-    """Bytes in /tmp, which is empty when a command begins. Held only within bubblewrap."""
+    """Bytes in /tmp, which is empty when a command begins. Enforced only within bubblewrap."""
     niceness: int = 5
 
     def __post_init__(self) -> None:
@@ -52,26 +52,23 @@ class ResourceLimits(Struct, frozen=True):
             raise UsageError(f"limits: niceness={self.niceness} is not between 0 and 19")
 
     def as_arguments(self, *, count_processes: bool) -> list[str]:
-        """For prlimit(1), which sets them between fork and exec; threads make it unsafe here."""
-        found = ["--core=0"]
-        if self.memory is not None:
-            found.append(_argument("data", resource.RLIMIT_DATA, self.memory))
-            found.append(_argument("as", resource.RLIMIT_AS, self.memory * ADDRESS_SPACE))
-        if self.processes is not None and count_processes:
-            found.append(_argument("nproc", resource.RLIMIT_NPROC, self.processes))
-        if self.file_size is not None:
-            found.append(_argument("fsize", resource.RLIMIT_FSIZE, self.file_size))
-        if self.cpu_seconds is not None:
-            found.append(_argument("cpu", resource.RLIMIT_CPU, self.cpu_seconds))
-        if self.open_files is not None:
-            found.append(_argument("nofile", resource.RLIMIT_NOFILE, self.open_files))
-        return found
+        """For prlimit(1), which sets them after the fork; in a process with threads we cannot."""
+        limits = [
+            ("data", resource.RLIMIT_DATA, self.memory),
+            ("as", resource.RLIMIT_AS, self.memory and self.memory * ADDRESS_SPACE),
+            ("nproc", resource.RLIMIT_NPROC, self.processes if count_processes else None),
+            ("fsize", resource.RLIMIT_FSIZE, self.file_size),
+            ("cpu", resource.RLIMIT_CPU, self.cpu_seconds),
+            ("nofile", resource.RLIMIT_NOFILE, self.open_files),
+        ]
+        found = [_argument(name, kind, value) for name, kind, value in limits if value is not None]
+        return ["--core=0", *found]
 
 
-def _argument(name: str, which: int, wanted: int) -> str:
-    # Only root may raise a hard limit: where ours is lower already, it stays.
-    _, hard = resource.getrlimit(which)
-    value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+def _argument(name: str, kind: int, value: int) -> str:
+    # Only root may raise a hard limit, so a lower one of this process stays.
+    _, hard = resource.getrlimit(kind)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     return f"--{name}={value}:{value}"
 
 

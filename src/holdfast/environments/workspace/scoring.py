@@ -1,36 +1,35 @@
-"""Scoring what is in a workspace by running a command, in a folder that the policy never had.
+"""Scores the files of a workspace by running a command in a folder that the policy cannot reach.
 
-The folder holds what is kept of the workspace and then the scorer's own files; it is removed
-afterwards, and the workspace is as it was. Files that steer the tests from outside of them
-(`STEERING`) are not taken over from the workspace.
+The folder holds files of the workspace and then the scorer's own; it is removed afterwards, and the
+workspace does not change. Files that configure the tests (`TEST_CONFIGURATION`) are not copied from
+the workspace.
 """
 
 import os
 import re
 from collections.abc import Mapping
-from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.environments.workspace.command import CommandEnded
 from holdfast.environments.workspace.files import Files
 from holdfast.environments.workspace.folder import remove
-from holdfast.environments.workspace.source import as_bytes, copy, digest_of, put
+from holdfast.environments.workspace.sandbox.command import CommandEnded
+from holdfast.environments.workspace.source import as_bytes, copy, digest_of, write_all
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.rollout.episodes.environment import Observation
 
 PREFIX = "holdfast scoring "
 REPORT = ".holdfast-report.xml"
-STEERING = frozenset(
+TEST_CONFIGURATION = frozenset(
     {
         *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"),
         *("setup.cfg", "pyproject.toml", "sitecustomize.py", "usercustomize.py"),
     }
 )
 PYTEST = re.compile(r"""(^|[\s/;&|("'])(pytest|py\.test)($|[\s;&|)"'])""")
-MOST_KNOWN = 10_000
-_made: dict[str, None] = {}
-"""The actions that this process made last, by whichever workspace."""
+MAX_KNOWN = 10_000
+_known: dict[str, None] = {}
+"""The latest actions of all workspaces in this process."""
 _SUITE = re.compile(rb"<testsuite\b[^>]*>")
 _COUNT = re.compile(rb'\b(tests|failures|errors|skipped)="(\d{1,9})"')
 
@@ -45,7 +44,7 @@ class WorkspaceScoring(Struct, frozen=True):
 
     @property
     def action(self) -> str:
-        """What `step` takes for it. The policy cannot say it without knowing the files."""
+        """For `step`. The policy cannot guess it without knowing the files."""
         kept = ("*",) if self.keep is None else ("", *self.keep)
         return PREFIX + digest_of(self.files, self.command, str(self.timeout), *kept)
 
@@ -55,7 +54,7 @@ class WorkspaceScoring(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """Of a pytest run."""
+    """The numbers of a pytest run."""
 
     passed: int = 0
     failed: int = 0
@@ -68,12 +67,6 @@ class Counts(Struct, frozen=True):
     @property
     def is_success(self) -> bool:
         return self.passed > 0 and not self.failed and not self.errors
-
-
-class ScoringHome(Protocol):
-    """What a command calls its home."""
-
-    def home(self, folder: str) -> str: ...
 
 
 def make(
@@ -92,17 +85,17 @@ def make(
         normal = None
     contents = {os.path.normpath(path): as_bytes(path, body) for path, body in files.items()}
     made = WorkspaceScoring(command, contents, normal, timeout)
-    _made.pop(made.action, None)
-    _made[made.action] = None
-    if len(_made) > MOST_KNOWN:
-        del _made[next(iter(_made))]
+    _known.pop(made.action, None)
+    _known[made.action] = None
+    if len(_known) > MAX_KNOWN:
+        del _known[next(iter(_known))]
     return made
 
 
-def check_none(action: str) -> None:
-    """Run as a command, another workspace's scoring would look like a failure of the policy. What
-    nobody made is the policy's own words, and no error: that would be an escape from a reward."""
-    if action in _made:
+def check_not_scoring(action: str) -> None:
+    """Raises for the scoring of another workspace: run as a command, it would look like a failure
+    of the policy. An invented one is no error, or the policy could avoid its reward with it."""
+    if action in _known:
         raise UsageError(
             "this scoring was made by another workspace: call `scoring` on the instance that is "
             "stepped, which is `episode.environment`"
@@ -112,28 +105,28 @@ def check_none(action: str) -> None:
 def prepare(scoring: WorkspaceScoring, workspace: str, files: Files) -> None:
     """Fills the empty folder of `files`."""
     kept = None if scoring.keep is None else {os.fsencode(path) for path in scoring.keep}
-    copy(workspace, files.root, wanted=lambda path: _is_wanted(path, kept))
+    copy(workspace, files.root, include=lambda path: _is_copied(path, kept))
     for path in scoring.files:
         _clear(files.root, path)
-    put(scoring.files, files)
+    write_all(scoring.files, files)
 
 
-def _is_wanted(path: bytes, kept: set[bytes] | None) -> bool:
+def _is_copied(path: bytes, kept: set[bytes] | None) -> bool:
     if path == os.fsencode(REPORT):
         return False
     if kept is not None and path in kept:
         return True
     names = path.decode("utf-8", "replace").split("/")
-    # Bytecode may say that it is not to be compared with its source.
-    if names[-1] in STEERING or "__pycache__" in names:
+    # Bytecode can be marked as not to be compared with its source.
+    if names[-1] in TEST_CONFIGURATION or "__pycache__" in names:
         return False
     if kept is None:
         return True
-    return any(path.startswith(one + b"/") or one.startswith(path + b"/") for one in kept)
+    return any(path.startswith(top + b"/") or top.startswith(path + b"/") for top in kept)
 
 
 def _clear(root: str, path: str) -> None:
-    """Whatever the policy put where a scorer's file belongs."""
+    """Removes files of the policy that are in the way of a scorer's file."""
     names = path.split("/")
     for depth in range(1, len(names) + 1):
         where = os.path.join(root, *names[:depth])
@@ -143,20 +136,20 @@ def _clear(root: str, path: str) -> None:
             return
 
 
-def environment(scoring: WorkspaceScoring, home: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Variables for the command besides those that all commands get (`given`)."""
+def environment(scoring: WorkspaceScoring, home: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Variables for the command besides those of all commands (`env`)."""
     if not scoring.is_pytest:
         return {"PYTHONNOUSERSITE": "1"}
-    # Our own plugin is registered with the interpreter, and need not be seen from in there.
+    # Our own plugin is registered with the interpreter, but cannot be imported in the sandbox.
     options = f"-p no:cacheprovider -p no:holdfast --junitxml={home}/{REPORT}"
-    options = f"{given.get('PYTEST_ADDOPTS', '')} {options}".strip()
+    options = f"{env.get('PYTEST_ADDOPTS', '')} {options}".strip()
     return {"PYTHONNOUSERSITE": "1", "PYTEST_ADDOPTS": options}
 
 
 def observe(
     scoring: WorkspaceScoring, ended: CommandEnded, files: Files, *, text: str
 ) -> Observation:
-    """What pytest counted decides, where it ran: leaving early with 0 proves nothing."""
+    """For pytest, its counts decide, since tests can make it exit early with 0."""
     info: dict[str, object] = {
         "exit_code": ended.exit_code, "stopped": ended.stopped, "output": text
     }  # fmt: skip
@@ -171,7 +164,7 @@ def observe(
 
 
 def _counts(files: Files) -> Counts | None:
-    """From pytest's report; nothing, if it wrote none."""
+    """From pytest's report, if there is one."""
     try:
         found = _SUITE.search(files.read(REPORT))
     except ToolSaysNo:

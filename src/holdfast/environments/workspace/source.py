@@ -1,4 +1,4 @@
-"""What a workspace begins with: given files, or a copy of a folder."""
+"""The files that a workspace begins with: contents, or a copy of a folder."""
 
 import functools
 import hashlib
@@ -7,28 +7,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holdfast.environments.workspace.files import Files
-from holdfast.environments.workspace.tree import MOST, parts, scan
+from holdfast.environments.workspace.snapshots.tree import MAX_ENTRIES, read_parts, scan
 from holdfast.records.errors import ToolSaysNo, UsageError
 
-PART = 1 << 20
+PART_BYTES = 1 << 20
 
 
 class Source:
-    """Checked when it is made, written at every reset."""
+    """Checked when it is created, written at every reset."""
 
-    def __init__(self, given: Mapping[str, str | bytes] | str | Path):
+    def __init__(self, source: Mapping[str, str | bytes] | str | Path):
         self.folder: str | None = None
         self.files: dict[str, bytes] = {}
-        if isinstance(given, Mapping):
-            self.files = {path: as_bytes(path, body) for path, body in given.items()}
+        if isinstance(source, Mapping):
+            self.files = {path: as_bytes(path, body) for path, body in source.items()}
         else:
-            self.folder = os.path.abspath(given)
+            self.folder = os.path.abspath(source)
             if not os.path.isdir(self.folder):
                 raise UsageError(f"the workspace's folder {self.folder} is not there")
 
     @property
     def digest(self) -> str:
-        """Of all that is in it. A folder is read once per process: leave it alone meanwhile."""
+        """Of all contents. A folder is read once per process, and must not change meanwhile."""
         if self.folder is not None:
             return _folder_digest(self.folder)
         return digest_of(self.files)
@@ -37,10 +37,10 @@ class Source:
         """Into the empty folder `root`."""
         if self.folder is not None:
             copy(self.folder, root)
-        put(self.files, files)
+        write_all(self.files, files)
 
 
-def put(contents: Mapping[str, bytes], files: Files) -> None:
+def write_all(contents: Mapping[str, bytes], files: Files) -> None:
     for path, body in contents.items():
         try:
             files.write(path, body, mode=0o755 if body.startswith(b"#!") else 0o644)
@@ -48,10 +48,10 @@ def put(contents: Mapping[str, bytes], files: Files) -> None:
             raise UsageError(f"a workspace cannot begin with this file: {no}") from no
 
 
-def copy(source: str, target: str, *, wanted: Callable[[bytes], bool] = lambda _: True) -> None:
-    """Files, folders and links with their modes; nothing else, and no times."""
-    tree = scan(source, most=MOST)
-    chosen = [path for path in sorted(tree.entries) if wanted(path)]
+def copy(source: str, target: str, *, include: Callable[[bytes], bool] = lambda _: True) -> None:
+    """Copies files, folders and links with their modes, without times."""
+    tree = scan(source, most=MAX_ENTRIES)
+    chosen = [path for path in sorted(tree.entries) if include(path)]
     for path in chosen:
         entry = tree.entries[path]
         here, there = (os.path.join(os.fsencode(root), path) for root in (source, target))
@@ -59,7 +59,7 @@ def copy(source: str, target: str, *, wanted: Callable[[bytes], bool] = lambda _
             os.mkdir(there, 0o700)
         elif entry.is_file:
             with open(there, "xb") as file:
-                file.writelines(parts(here, PART))
+                file.writelines(read_parts(here, PART_BYTES))
             os.chmod(there, entry.mode)
         else:
             os.symlink(os.readlink(here), there)
@@ -77,23 +77,23 @@ def as_bytes(path: str, body: str | bytes) -> bytes:
 
 
 def digest_of(files: Mapping[str, bytes], *more: str) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in (*(part for path in sorted(files) for part in (path, files[path])), *more):
         body = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
-        found.update(len(body).to_bytes(8, "big") + body)
-    return found.hexdigest()
+        digest.update(len(body).to_bytes(8, "big") + body)
+    return digest.hexdigest()
 
 
 @functools.cache
 def _folder_digest(folder: str) -> str:
-    tree = scan(folder, most=MOST)
+    tree = scan(folder, most=MAX_ENTRIES)
     contents: dict[str, bytes] = {}
     for path, entry in tree.entries.items():
         where = os.path.join(os.fsencode(folder), path)
         if entry.is_file:
             with open(where, "rb") as file:
-                said = hashlib.file_digest(file, "sha256").digest()
+                content = hashlib.file_digest(file, "sha256").digest()
         else:
-            said = b"" if entry.is_folder else os.readlink(where)
-        contents[os.fsdecode(path)] = b"%o " % (entry.kind | entry.mode) + said
+            content = b"" if entry.is_folder else os.readlink(where)
+        contents[os.fsdecode(path)] = b"%o " % (entry.kind | entry.mode) + content
     return digest_of(contents)

@@ -1,5 +1,5 @@
-"""Blocking work of a workspace, off the event loop, and never left behind: whoever is cancelled
-waits until the work is over, so that nothing writes into a folder that is being removed."""
+"""Runs blocking work of a workspace off the event loop. A cancelled caller waits for the end of the
+work, so that nothing writes into a folder that is being removed."""
 
 import asyncio
 import threading
@@ -9,16 +9,16 @@ from typing import TypeVar
 from holdfast.rollout.threads.mailbox import mailbox_of, set_exception, set_result
 
 Result = TypeVar("Result")
-PATIENCE = 60.0
+CANCEL_SECONDS = 60.0
 
 
 async def in_thread(
     function: Callable[[], Result], *, interrupt: Callable[[], None] | None = None
 ) -> Result:
-    """Runs `function` in a thread of its own; `interrupt` is called when the await is cancelled.
+    """Runs `function` in a new thread; calls `interrupt` when the caller is cancelled.
 
-    A thread of its own, since a process that is told to die with its parent dies with the *thread*
-    that started it.
+    In a new thread, since a process that dies with its parent dies with the *thread* that started
+    it.
     """
     loop = asyncio.get_running_loop()
     mailbox = mailbox_of(loop)
@@ -38,7 +38,7 @@ async def in_thread(
     except asyncio.CancelledError:
         if interrupt is not None:
             interrupt()
-        done, _ = await asyncio.wait([future], timeout=PATIENCE)
-        for one in done:
-            one.exception()  # Looked at: the cancellation is what the caller hears of.
+        done, _ = await asyncio.wait([future], timeout=CANCEL_SECONDS)
+        for task in done:
+            task.exception()  # Retrieved, so that asyncio does not log it.
         raise

@@ -1,13 +1,14 @@
 """Workspace: a folder per trajectory, with a shell and file tools, for coding tasks.
 
-Commands run with limits of time, output and resources, without the driver's environment
-variables, and within bubblewrap where it works. Nothing outlives its command but files, so that a
-snapshot of the files is all of the state. What a command does, however bad, is an answer to the
-policy; only what goes wrong on our side breaks the environment.
+Commands run with limits of time, output and resources, without the driver's environment variables,
+and within bubblewrap where it works. Only files outlive a command, so that a snapshot of the files
+is the whole state. Whatever a command does is a result for the policy; only an error on our side
+breaks the environment.
 """
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -15,17 +16,30 @@ from typing import TypeVar
 from msgspec import structs
 
 from holdfast.environments.workspace import folder as folders
-from holdfast.environments.workspace import mounts, sandbox, scoring, settings
-from holdfast.environments.workspace.command import Bounds, CommandEnded, CommandStop, Launch, run
+from holdfast.environments.workspace import scoring
 from holdfast.environments.workspace.files import Files
 from holdfast.environments.workspace.limits import ResourceLimits, WorkspaceLimit, amount
-from holdfast.environments.workspace.output import Output
-from holdfast.environments.workspace.sandbox import Isolation, Sandbox, SandboxJob
+from holdfast.environments.workspace.sandbox import mounts, sandbox
+from holdfast.environments.workspace.sandbox.command import (
+    Bounds,
+    CommandEnded,
+    CommandStop,
+    Launch,
+    run,
+)
+from holdfast.environments.workspace.sandbox.output import Output
+from holdfast.environments.workspace.sandbox.sandbox import Isolation, Sandbox, SandboxJob
 from holdfast.environments.workspace.scoring import WorkspaceScoring
-from holdfast.environments.workspace.snapshot import Snapshots
+from holdfast.environments.workspace.snapshots.snapshot import Snapshots
+from holdfast.environments.workspace.snapshots.tree import (
+    FileTree,
+    chown_all,
+    format_removed,
+    scan,
+    trim,
+)
 from holdfast.environments.workspace.source import Source, digest_of
 from holdfast.environments.workspace.threads import in_thread
-from holdfast.environments.workspace.tree import FileTree, give, scan, told, trim
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.records.redaction import hide_variables
 from holdfast.rollout.episodes.environment import (
@@ -38,21 +52,21 @@ from holdfast.rollout.tools.tool import Function, Tool
 
 Result = TypeVar("Result")
 TOOLS = ("shell", "read_file", "write_file", "edit_file", "list_files")
-NOTHING: Mapping[str, str | bytes] = {}
+NO_FILES: Mapping[str, str | bytes] = {}
 LIMITS = ResourceLimits()
-ROOM = WorkspaceLimit()
-OURS = 300.0
-"""Seconds that a call may take beyond its command: preparing, snapshots, cleaning up."""
-LONGEST_COMMAND = 100_000
-"""Bytes: the system takes no longer argument."""
+WORKSPACE_LIMIT = WorkspaceLimit()
+OVERHEAD_SECONDS = 300.0
+"""For a call besides its command: preparing, snapshots, cleaning up."""
+MAX_COMMAND_BYTES = 100_000
+"""The system accepts no longer argument."""
 
 
 class Workspace(Environment):
-    """`files` maps paths to text or bytes (those that begin with `#!` can be executed), or is a
-    folder that is copied.
+    """`files` maps paths to text or bytes (files that begin with `#!` are executable), or is a
+    folder to copy.
 
-    Give its tools to the policy, or use `step` with shell commands. `scoring` makes an action for
-    `step` that runs tests which the policy has not seen.
+    Give its tools to the policy, or call `step` with shell commands. `scoring` makes an action for
+    `step` that runs hidden tests.
     """
 
     recovery = Recovery.SNAPSHOT
@@ -60,14 +74,14 @@ class Workspace(Environment):
 
     def __init__(
         self,
-        files: Mapping[str, str | bytes] | str | Path = NOTHING,
+        files: Mapping[str, str | bytes] | str | Path = NO_FILES,
         *,
         sandbox: Isolation | str = Isolation.AUTO,
         network: bool = False,
         command_timeout: float = 120.0,
         output_limit: int = 16 * 1024,
         limits: ResourceLimits = LIMITS,
-        workspace_limit: WorkspaceLimit = ROOM,
+        workspace_limit: WorkspaceLimit = WORKSPACE_LIMIT,
         env: Mapping[str, str] | None = None,
         tools: Sequence[str] = TOOLS,
         read_only: Sequence[str] = (),
@@ -75,78 +89,78 @@ class Workspace(Environment):
         root: str | None = None,
     ):
         self._source = Source(files)
-        self._wanted = settings.isolation(sandbox)
+        self._isolation_option = _isolation(sandbox)
         self._network = network
-        self._bounds = settings.bounds(command_timeout, output_limit)
+        self._bounds = _bounds(command_timeout, output_limit)
         self._limits = limits
         self._limit = workspace_limit
-        self._given_env = dict(env or {})
-        hide_variables(self._given_env)
-        self._env = settings.variables(env or {}, interpreter)
-        self._read_only = mounts.checked(tuple(read_only))
+        self._user_env = dict(env or {})
+        hide_variables(self._user_env)
+        self._env = _variables(self._user_env, interpreter)
+        self._read_only = mounts.check_paths(tuple(read_only))
         if interpreter:
             self._read_only += mounts.interpreter()
         self._root = root
-        self._tools = _named(self, tools)
+        self._tools = _select_tools(self, tools)
         self._scorings: dict[str, WorkspaceScoring] = {}
-        self._place = ""
+        self._parent = ""
+        """The folder that holds the workspace and its temporary files."""
         self._tree: FileTree | None = None
-        """The folder as it is now, if that is known."""
-        self.timeout = max(DEFAULT_TIMEOUT, command_timeout + OURS)
+        """The present content of the workspace, if known."""
+        self.timeout = max(DEFAULT_TIMEOUT, command_timeout + OVERHEAD_SECONDS)
 
-    # --- what an environment is
+    # --- the environment
 
     @property
     def identity(self) -> str:
-        given = (f"{name}={value}" for name, value in sorted(self._given_env.items()))
-        return digest_of({}, self._source.digest, str(self._network), *given)
+        variables = (f"{name}={value}" for name, value in sorted(self._user_env.items()))
+        return digest_of({}, self._source.digest, str(self._network), *variables)
 
     @property
     def tools(self) -> Sequence[Tool | Function]:
-        limit = self._bounds.seconds + OURS
+        limit = self._bounds.seconds + OVERHEAD_SECONDS
         return [Tool(function, timeout=limit) for function in self._tools]
 
     @property
     def isolation(self) -> str:
-        """`bwrap` or `none`; known once it is reset."""
+        """`bwrap` or `none`; known after the reset."""
         return str(self._sandbox.isolation)
 
     @property
     def path(self) -> str:
-        """Where the folder is on this machine; another one after each reset."""
-        if not self._place:
+        """The folder on this machine; a new one after each reset."""
+        if not self._parent:
             raise UsageError("the workspace is not open")
-        return os.path.join(self._place, folders.FILES)
+        return os.path.join(self._parent, folders.FILES)
 
     async def reset(self, *, seed: int) -> Observation:
         del seed
         await self._open()
         self._snapshots = Snapshots(self.blobs)
-        tree = await in_thread(self._begin)
-        seen = self._files.listed(".", tree)
-        return Observation(seen, info={"sandbox": self.isolation})
+        tree = await in_thread(self._write_source)
+        return Observation(self._files.list_tree(".", tree), info={"sandbox": self.isolation})
 
     async def restore(self, state: bytes) -> None:
         await self._open()
         self._snapshots = Snapshots(self.blobs)
         await self._snapshots.restore(self.path, state)
-        await in_thread(lambda: give(self.path, self._sandbox.owner))
+        await in_thread(lambda: chown_all(self.path, self._sandbox.owner))
 
     async def snapshot(self) -> bytes:
-        tree = self._tree = await in_thread(self._known_tree)
+        tree = self._tree = await in_thread(self._current_tree)
         return await self._snapshots.take(self.path, tree)
 
     async def close(self) -> None:
-        if self._place:
-            await in_thread(self._leave)
+        if self._parent:
+            await in_thread(self._remove)
 
     async def step(self, action: str) -> Observation:
-        """Runs a shell command, or what `scoring` has made."""
-        if (wanted := self._scorings.get(action)) is not None:
-            return await self._score(wanted)
-        scoring.check_none(action)
+        """Runs a shell command, or an action that `scoring` has made."""
+        if (own := self._scorings.get(action)) is not None:
+            return await self._score(own)
+        scoring.check_not_scoring(action)
         ended, note = await self._execute(action)
-        return Observation(self._said(ended, note), info={"exit_code": ended.exit_code})
+        return Observation(self._format_result(ended, note), info={"exit_code": ended.exit_code})
 
     def scoring(
         self,
@@ -156,34 +170,34 @@ class Workspace(Environment):
         keep: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> str:
-        """An action for `step`: runs `command` in a fresh folder with what is in the workspace
-        (only the paths in `keep`, if given) and then `files`. Its reward is 1.0 where the command
-        ends with 0, and, if it is pytest, tests passed and none failed; `info` has the numbers.
+        """An action for `step`: runs `command` in a new folder with the workspace's files (only the
+        paths in `keep`, if given) and `files`. The reward is 1.0 if the command exits with 0 and,
+        for pytest, tests passed and none failed; `info` has the numbers.
         """
-        chosen = None if keep is None else tuple(keep)
-        made = scoring.make(command, files or {}, keep=chosen, timeout=timeout)
+        paths = None if keep is None else tuple(keep)
+        made = scoring.make(command, files or {}, keep=paths, timeout=timeout)
         self._scorings[made.action] = made
         return made.action
 
-    # --- programs that work in it by themselves
+    # --- other programs in the workspace
 
     def launch(
-        self, words: Sequence[str], *, env: Mapping[str, str], read_only: Sequence[str] = ()
+        self, argv: Sequence[str], *, env: Mapping[str, str], read_only: Sequence[str] = ()
     ) -> Launch:
-        """Starts a program whose home and working folder the workspace is, with the workspace's
-        own variables and `env`; it has the network, and sees `read_only`, too. Whoever starts it
-        ends it, and says `touched` when the files are looked at."""
-        job = self._job(f"exec {shlex.join(words)}", self.path, env)
-        seen = (*job.read_only, *mounts.checked(tuple(read_only)))
-        return self._sandbox.launch(structs.replace(job, network=True, read_only=seen))
+        """A program with the workspace as its home and working folder, with the workspace's
+        variables, `env` and the network, that can read `read_only`. The caller starts and ends it,
+        and calls `touched` before the files are used again."""
+        job = self._job(f"exec {shlex.join(argv)}", self.path, env)
+        readable = (*job.read_only, *mounts.check_paths(tuple(read_only)))
+        return self._sandbox.launch(structs.replace(job, network=True, read_only=readable))
 
     def touched(self) -> None:
-        """Something else than this workspace's own commands may have changed the files."""
+        """Another program may have changed the files."""
         self._tree = None
 
     async def check_room(self) -> bool:
-        """Whether what is in it is within its limit."""
-        tree = self._tree = await in_thread(self._known_tree)
+        """Whether the files are within the limit."""
+        tree = self._tree = await in_thread(self._current_tree)
         return tree.fits(self._limit)
 
     # --- tools
@@ -195,7 +209,7 @@ class Workspace(Environment):
         background processes end with the command. `timeout` is in seconds.
         """
         ended, note = await self._execute(command, timeout)
-        return self._said(ended, note)
+        return self._format_result(ended, note)
 
     async def read_file(self, path: str, start: int = 1, lines: int | None = None) -> str:
         """Returns a text file, or `lines` lines of it from line `start` on."""
@@ -222,26 +236,26 @@ class Workspace(Environment):
 
     async def list_files(self, path: str = ".") -> str:
         """Lists all files and folders in a folder of the workspace."""
-        tree = self._tree = await in_thread(self._known_tree)
-        return self._files.listed(path, tree)
+        tree = self._tree = await in_thread(self._current_tree)
+        return self._files.list_tree(path, tree)
 
-    # --- how
+    # --- folders
 
     async def _open(self) -> None:
-        if self._place:
-            await in_thread(self._leave)
-        self._sandbox: Sandbox = await in_thread(lambda: sandbox.choose(self._wanted))
-        self._place = await in_thread(lambda: folders.new_place(self._root))
-        self._temporary = os.path.join(self._place, "tmp")
+        if self._parent:
+            await in_thread(self._remove)
+        self._sandbox: Sandbox = await in_thread(lambda: sandbox.choose(self._isolation_option))
+        self._parent = await in_thread(lambda: folders.new_place(self._root))
+        self._temporary = os.path.join(self._parent, "tmp")
         for path in (self.path, self._temporary):
             folders.make(path)
         self._inode = os.lstat(self.path).st_ino
         self._files = Files(self.path, owner=self._sandbox.owner)
 
-    def _begin(self) -> FileTree:
+    def _write_source(self) -> FileTree:
         self._source.write(self.path, self._files)
-        give(self.path, self._sandbox.owner)
-        tree = self._tree = self._known_tree()
+        chown_all(self.path, self._sandbox.owner)
+        tree = self._tree = self._current_tree()
         if not tree.fits(self._limit):
             raise UsageError(
                 f"the workspace begins with {amount(tree.bytes)} in {len(tree.entries):,} files; "
@@ -249,70 +263,73 @@ class Workspace(Environment):
             )
         return tree
 
-    def _leave(self) -> None:
-        place, path = self._place, self.path
-        self._sandbox.sweep(path)
-        folders.remove(place)
-        self._place, self._tree = "", None
+    def _remove(self) -> None:
+        self._sandbox.kill_all_in(self.path)
+        folders.remove(self._parent)
+        self._parent, self._tree = "", None
 
-    def _known_tree(self) -> FileTree:
+    def _current_tree(self) -> FileTree:
         if self._tree is not None:
             return self._tree
         return scan(self.path, most=2 * self._limit.files)
 
+    # --- commands
+
     async def _execute(
         self, command: str, timeout: float | None = None
     ) -> tuple[CommandEnded, str]:
-        """Runs it, and brings the folder back within its limit."""
+        """Runs it and trims the folder to its limit. The note names files that were removed."""
         seconds = self._seconds(timeout)
         job = self._job(command, self.path)
 
         def work(stop: CommandStop) -> tuple[CommandEnded, str]:
-            before = self._known_tree()
+            before = self._current_tree()
             self._tree = None
-            ended = run(
-                self._sandbox.launch(job),
-                Bounds(seconds, self._bounds.output),
-                stop=stop,
-                watch=lambda: self._overfull(job.folder),
-            )
-            self._find_again()
+            ended = self._run(job, seconds, stop)
+            self._check_folder()
             self._empty_temporary()
             self._tree, removed = trim(job.folder, before, self._limit)
-            return ended, told(removed, self._limit)
+            return ended, format_removed(removed, self._limit)
 
         return await _stoppable(work)
 
-    async def _score(self, wanted: WorkspaceScoring) -> Observation:
-        seconds = self._seconds(wanted.timeout)
+    async def _score(self, own: WorkspaceScoring) -> Observation:
+        seconds = self._seconds(own.timeout)
 
         def work(stop: CommandStop) -> Observation:
-            place = os.path.join(self._place, "score", folders.FILES)
-            folders.remove(os.path.dirname(place))
-            folders.make(place)
-            files = Files(place, owner=self._sandbox.owner)
+            parent = os.path.join(self._parent, "score")
+            folder = os.path.join(parent, folders.FILES)
+            folders.remove(parent)
+            folders.make(folder)
+            files = Files(folder, owner=self._sandbox.owner)
             try:
-                scoring.prepare(wanted, self.path, files)
-                give(place, self._sandbox.owner)
-                extra = scoring.environment(wanted, self._sandbox.home(place), self._env)
-                job = self._job(wanted.command, place, extra)
-                bounds = Bounds(seconds, self._bounds.output)
-                watch = lambda: self._overfull(place)  # noqa: E731
-                ended = run(self._sandbox.launch(job), bounds, stop=stop, watch=watch)
+                scoring.prepare(own, self.path, files)
+                chown_all(folder, self._sandbox.owner)
+                extra = scoring.environment(own, self._sandbox.home(folder), self._env)
+                ended = self._run(self._job(own.command, folder, extra), seconds, stop)
                 self._empty_temporary()
-                text = self._said(ended, "", folder=place)
-                return scoring.observe(wanted, ended, files, text=text)
+                text = self._format_result(ended, "", folder=folder)
+                return scoring.observe(own, ended, files, text=text)
             finally:
-                self._sandbox.sweep(place)
-                folders.remove(os.path.dirname(place))
+                self._sandbox.kill_all_in(folder)
+                folders.remove(parent)
 
         return await _stoppable(work)
 
+    def _run(self, job: SandboxJob, seconds: float, stop: CommandStop) -> CommandEnded:
+        def watch() -> str:
+            if scan(job.folder, most=2 * self._limit.files).fits(self._limit):
+                return ""
+            return f"stopped: the workspace may hold {self._limit}"
+
+        bounds = Bounds(seconds, self._bounds.output)
+        return run(self._sandbox.launch(job), bounds, stop=stop, watch=watch)
+
     def _job(self, command: str, folder: str, extra: Mapping[str, str] | None = None) -> SandboxJob:
-        if "\0" in command or len(command.encode("utf-8", "replace")) > LONGEST_COMMAND:
+        if "\0" in command or len(command.encode("utf-8", "replace")) > MAX_COMMAND_BYTES:
             raise ToolSaysNo(
-                f"a command is text of at most {LONGEST_COMMAND:,} bytes without NUL: write it to "
-                "a file and run that"
+                f"a command is text of at most {MAX_COMMAND_BYTES:,} bytes without NUL: write it "
+                "to a file and run that"
             )
         return SandboxJob(
             command=command.encode("utf-8", "replace").decode(),
@@ -332,14 +349,9 @@ class Workspace(Environment):
             raise ToolSaysNo(f"a command may take up to {most:g} s, not {timeout:g}")
         return timeout
 
-    def _overfull(self, folder: str) -> str:
-        if scan(folder, most=2 * self._limit.files).fits(self._limit):
-            return ""
-        return f"stopped: the workspace may hold {self._limit}"
-
-    def _find_again(self) -> None:
-        """Without a sandbox, a command can remove the folder, which is a way to empty it; or put
-        something else there, in which nothing may be removed for being too much."""
+    def _check_folder(self) -> None:
+        """Without a sandbox, a command can remove the folder, which counts as emptying it; or
+        replace it, and then no file in the new one may be removed to make room."""
         try:
             found = os.lstat(self.path)
         except FileNotFoundError:
@@ -350,21 +362,21 @@ class Workspace(Environment):
             raise EnvironmentBroken("a command put another folder in place of the workspace")
 
     def _empty_temporary(self) -> None:
-        """As a private /tmp is; nothing but the workspace outlives a command."""
+        """Only files in the workspace outlive a command."""
         if not os.path.isdir(self._temporary) or os.listdir(self._temporary):
             folders.remove(self._temporary)
             folders.make(self._temporary)
 
-    def _said(self, ended: CommandEnded, note: str, *, folder: str = "") -> str:
-        # Without a sandbox they are folders of this machine, others each time.
-        names = {folder or self.path: mounts.PLACE, self._temporary: "/tmp"}  # noqa: S108
+    def _format_result(self, ended: CommandEnded, note: str, *, folder: str = "") -> str:
+        # Without a sandbox, the output may hold the real paths, which differ each time.
+        names = {folder or self.path: mounts.WORKSPACE, self._temporary: "/tmp"}  # noqa: S108
         rename = {os.fsencode(old): os.fsencode(new) for old, new in names.items()}
         text = ended.output.text(rename).rstrip("\n")
         ending = f"[{ended.stopped}]" if ended.stopped else f"[exit code {ended.exit_code}]"
         return "\n".join(part for part in (text, note, ending) if part)
 
     def _write(self, path: str, body: bytes) -> None:
-        tree = self._known_tree()
+        tree = self._current_tree()
         self._files.check_room(path, len(body), tree=tree, limit=self._limit)
         self._tree = None
         self._files.write(path, body)
@@ -388,8 +400,46 @@ async def _stoppable(work: Callable[[CommandStop], Result]) -> Result:
         stop.close()
 
 
-def _named(workspace: Workspace, names: Sequence[str]) -> list[Function]:
+# --- the arguments of a workspace
+
+
+def _select_tools(workspace: Workspace, names: Sequence[str]) -> list[Function]:
     for name in names:
         if name not in TOOLS:
             raise UsageError(f"a workspace has no tool {name!r}; there are {', '.join(TOOLS)}")
     return [getattr(workspace, name) for name in names]
+
+
+def _isolation(option: str) -> Isolation:
+    try:
+        return Isolation(option)
+    except ValueError:
+        raise UsageError(f"sandbox={option!r}: there are {', '.join(Isolation)}") from None
+
+
+def _bounds(seconds: float, output: int) -> Bounds:
+    if not 0 < seconds < float("inf") or output < 1:
+        raise UsageError(f"command_timeout={seconds} and output_limit={output} must be above 0")
+    return Bounds(seconds, output)
+
+
+def _variables(env: Mapping[str, str], interpreter: bool) -> dict[str, str]:
+    """All variables of a command: none of the driver's, which may hold keys and tokens."""
+    paths = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"]
+    if interpreter:
+        paths.insert(0, os.path.join(sys.prefix, "bin"))
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(f"env: {name!r} cannot be the name of a variable, or its value is bad")
+        if name in ("HOME", "TMPDIR"):
+            raise UsageError(f"env: {name} is the workspace's own")
+    return {
+        "PATH": ":".join(paths),
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        # Bytecode is checked by times, which snapshots do not keep; and a repeated command must
+        # print sets in the same order.
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        **env,
+    }

@@ -1,13 +1,11 @@
-"""What `@evaluation_test` was told, checked.
+"""The arguments of `@evaluation_test` and the flags of pytest, checked.
 
-- `definition`: Definition: what `@evaluation_test` says, read and checked where it stands.
-- `validate`: The decorator's arguments, read and checked: each mistake is told with the argument's
-  name.
-- `completion_params`: Setting: one set of completion params, read.
-- `retries`: Retries, as eval-protocol writes them down.
-- `fingerprint`: What makes two scorers the same: their code, their mode, and what they are called
-  with.
-- `options`: Options: what a session says about all of its evaluations.
-- `flags`: The words that pytest's command line gains.
-- `parameters`: EPParameters: what an `@evaluation_test` was told, for trainers that look it up.
+- `definition`: the definition of an evaluation, and its variants.
+- `validate`: the decorator's arguments, read and checked.
+- `completion_params`: one set of completion params, read.
+- `retries`: eval-protocol's configuration of retries.
+- `fingerprint`: the identity of a scorer: its code, its mode and its arguments.
+- `flags`: the flags of the pytest plugin.
+- `options`: the values of the flags, for all evaluations of a session.
+- `parameters`: the decorator's arguments under eval-protocol's names, for trainers.
 """

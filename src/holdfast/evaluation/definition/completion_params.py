@@ -38,32 +38,39 @@ def setting_of(
     params: Mapping[str, object] | None, overrides: Mapping[str, object] | None = None
 ) -> Setting:
     """`overrides` go before the params. `UsageError` names what is unknown or makes no sense."""
-    given = _flat(params or {}) | _flat(overrides or {})
-    key = given.pop("api_key", None)
+    merged = _flat(params or {}) | _flat(overrides or {})
+    key = merged.pop("api_key", None)
     if key is not None and not isinstance(key, str):
         raise UsageError("completion_params: api_key is a string")
-    rest = dict(given)
-    effort, wanted = rest.pop("reasoning_effort", None), rest.pop("response_format", None)
+    rest = dict(merged)
+    effort, response_format = rest.pop("reasoning_effort", None), rest.pop("response_format", None)
     try:
-        read = read_params(rest)
+        params_read = read_params(rest)
     except ValueError as error:
         raise UsageError(str(error)) from error
     sampling = Sampling()
     for name in ("max_tokens", "temperature", "top_p", "stop"):
-        if (value := getattr(read, name)) is not None:
+        if (value := getattr(params_read, name)) is not None:
             sampling = structs.replace(sampling, **{name: value})
     if effort is not None:
         sampling = structs.replace(sampling, reasoning_effort=str(effort))
-    if wanted is not None:
-        sampling = structs.replace(sampling, json=json_of(wanted))
-    return Setting(_recorded(given), read.model, read.base_url, read.n, sampling, key)
+    if response_format is not None:
+        sampling = structs.replace(sampling, json=json_of(response_format))
+    return Setting(
+        _without_secrets(merged),
+        params_read.model,
+        params_read.base_url,
+        params_read.n,
+        sampling,
+        key,
+    )
 
 
-def _recorded(given: dict[str, object]) -> dict[str, object]:
+def _without_secrets(params: dict[str, object]) -> dict[str, object]:
     """An address may have a password in it, which is no part of what is shown and recorded."""
     return {
         name: redact(value) if name in _ADDRESSES and isinstance(value, str) else value
-        for name, value in given.items()
+        for name, value in params.items()
     }
 
 
@@ -80,27 +87,31 @@ def _flat(params: Mapping[str, object]) -> dict[str, object]:
 
 
 def ids_of(settings: Sequence[Setting]) -> list[str]:
-    """Readable names that tell the settings apart: the model, and what else differs."""
+    """Readable and different names of the settings: the model, and what else differs."""
     differing = [
         name
-        for name in sorted({name for one in settings for name in one.params} - {"model"})
-        if len({_shown(one.params.get(name)) for one in settings}) > 1
+        for name in sorted({name for setting in settings for name in setting.params} - {"model"})
+        if len({_format_value(setting.params.get(name)) for setting in settings}) > 1
     ]
     ids = [
         ",".join(
             [
-                *([one.model.rpartition("/")[2] or one.model] if one.model else []),
-                *(f"{name}={_shown(one.params[name])}" for name in differing if name in one.params),
+                *([setting.model.rpartition("/")[2] or setting.model] if setting.model else []),
+                *(
+                    f"{name}={_format_value(setting.params[name])}"
+                    for name in differing
+                    if name in setting.params
+                ),
             ]
         )
         or "default"
-        for one in settings
+        for setting in settings
     ]
     if len(set(ids)) == len(ids):
         return ids
     return [f"{name}#{number}" if ids.count(name) > 1 else name for number, name in enumerate(ids)]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     text = str(value).replace("/", "_").replace("[", "(").replace("]", ")")
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"

@@ -75,11 +75,11 @@ class Definition(Struct, frozen=True):
     @property
     def arguments(self) -> tuple[inspect.Parameter, ...]:
         """What the function wants beside its rows: fixtures, parameters, `self`."""
-        given = {name for keywords in self.keywords for name in keywords}
+        keywords_ = {name for keywords in self.keywords for name in keywords}
         return tuple(
-            one
-            for name, one in inspect.signature(self.function).parameters.items()
-            if name != self.mode.argument and name not in given
+            parameter
+            for name, parameter in inspect.signature(self.function).parameters.items()
+            if name != self.mode.argument and name not in keywords_
         )
 
 
@@ -97,12 +97,14 @@ class Variant(Struct, frozen=True):
 def variants_of(definition: Definition, options: Options | None = None) -> list[Variant]:
     """All experiments of the definition, as the session's options change it."""
     options = options or Options()
-    given = tuple(options.completion_params or definition.completion_params) or (None,)
-    settings = [setting_of(one, options.overrides) for one in given]
+    sets = tuple(options.completion_params or definition.completion_params) or (None,)
+    settings = [setting_of(params, options.overrides) for params in sets]
     if definition.mode is Mode.GROUPWISE:
         choices = [("", tuple(settings))]
     else:
-        choices = [(name, (one,)) for name, one in zip(ids_of(settings), settings, strict=True)]
+        choices = [
+            (name, (params,)) for name, params in zip(ids_of(settings), settings, strict=True)
+        ]
     datasets = _datasets(definition, options)
     keywords = definition.keywords or ({},)
     return [
@@ -118,11 +120,11 @@ def variants_of(definition: Definition, options: Options | None = None) -> list[
             ),
             dataset=dataset,
             settings=chosen,
-            keywords=words,
+            keywords=keyword_arguments,
         )
         for label, dataset in zip(_labels(datasets), datasets, strict=True)
         for name, chosen in choices
-        for number, words in enumerate(keywords)
+        for number, keyword_arguments in enumerate(keywords)
     ]
 
 
@@ -140,11 +142,11 @@ def _datasets(definition: Definition, options: Options) -> list[Dataset]:
     if options.max_rows is None:
         return datasets
     limit = None if options.max_rows < 0 else options.max_rows
-    return [dataclasses.replace(one, limit=limit) for one in datasets]
+    return [dataclasses.replace(dataset, limit=limit) for dataset in datasets]
 
 
 def _labels(datasets: Sequence[Dataset]) -> list[str]:
-    names = [one.name or "rows" for one in datasets]
+    names = [dataset.name or "rows" for dataset in datasets]
     return [
         name if names.count(name) == 1 else f"{name}{number}" for number, name in enumerate(names)
     ]

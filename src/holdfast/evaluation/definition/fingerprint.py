@@ -18,17 +18,17 @@ _DEEPEST = 20
 def scorer_fingerprint(
     definition: Definition,
     variant: Variant,
-    given: Mapping[str, object] | None = None,
+    arguments: Mapping[str, object] | None = None,
     *,
     tasks: str = "",
 ) -> tuple[str, Code]:
     """`name@digest`, and what it stands for. Other evaluations in the file, and decorators, are no
     part of it; everything else in the file is, and the modules of the user's own that it imports,
-    since a scorer may call it. `given` are the values that its parameters have beside the variant's
-    own, and `self`; `tasks` the digest of all rows."""
+    since a scorer may call it. `arguments` are the values of its parameters beside the variant's
+    own, and `self`; `tasks` is the digest of all rows."""
     with files_taken_down() as files:
-        now = _digest(definition, variant, given, tasks=tasks, code=_files)
-    before = _digest(definition, variant, given, tasks=tasks, code=_file)
+        now = _digest(definition, variant, arguments, tasks=tasks, code=_files)
+    before = _digest(definition, variant, arguments, tasks=tasks, code=_file)
     name = definition.function.__name__
     return f"{name}@{now}", Code(files, f"{name}@{before}")
 
@@ -36,7 +36,7 @@ def scorer_fingerprint(
 def _digest(
     definition: Definition,
     variant: Variant,
-    given: Mapping[str, object] | None,
+    arguments: Mapping[str, object] | None,
     *,
     tasks: str,
     code: "Callable[[object, str], bytes]",
@@ -45,7 +45,7 @@ def _digest(
     digest = hashlib.sha256(_source(definition, code))
     digest.update(definition.mode.encode())
     digest.update(_text(variant.keywords).encode("utf-8", "surrogatepass"))
-    for name, value in sorted((given or {}).items()):
+    for name, value in sorted((arguments or {}).items()):
         if name == "self":
             for text in _inherited(value, definition, code):
                 digest.update(text)
@@ -55,7 +55,7 @@ def _digest(
         digest.update(_text(_held(cell)).encode("utf-8", "surrogatepass"))
     if definition.mode is Mode.GROUPWISE:
         # Whom a row is compared with is part of how it is judged.
-        digest.update(_company(variant).encode("utf-8", "surrogatepass"))
+        digest.update(_describe_settings(variant).encode("utf-8", "surrogatepass"))
     elif definition.mode is Mode.ALL:
         digest.update(tasks.encode())
     return digest.hexdigest()[:12]
@@ -70,25 +70,25 @@ def _file(subject: object, keep: str) -> bytes:
     return without_evaluations(Path(inspect.getfile(subject)).read_bytes(), keep=keep)  # type: ignore[arg-type]
 
 
-def _company(variant: Variant) -> str:
-    """The settings whose rows are compared; one that is alone is its run's own."""
+def _describe_settings(variant: Variant) -> str:
+    """The settings that are compared; "" where there is only one."""
     if len(variant.settings) == 1:
         return ""
-    return _text([one.params for one in variant.settings])
+    return _text([setting.params for setting in variant.settings])
 
 
 def _text(value: object, depth: int = 0) -> str:
     """The same in every process for what is equal: sets have no order, and objects without a text
-    of their own are told apart by their types alone."""
+    of their own differ by their types alone."""
     if depth > _DEEPEST:
         return type(value).__qualname__
     if isinstance(value, Mapping):
         items = (f"{_text(key, depth + 1)}: {_text(value[key], depth + 1)}" for key in value)
         return f"{{{', '.join(sorted(items))}}}"
     if isinstance(value, Set):
-        return f"{{{', '.join(sorted(_text(one, depth + 1) for one in value))}}}"
+        return f"{{{', '.join(sorted(_text(item, depth + 1) for item in value))}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_text(one, depth + 1) for one in value)}]"
+        return f"[{', '.join(_text(item, depth + 1) for item in value)}]"
     return _ADDRESS.sub("", repr(value))
 
 
@@ -104,13 +104,13 @@ def _held(cell: object) -> object:
 def _inherited(
     instance: object, definition: Definition, code: "Callable[[object, str], bytes]"
 ) -> Iterator[bytes]:
-    """An evaluation in a base class is judged with what its heirs say, wherever they stand."""
+    """An evaluation in a base class is judged with the code of its subclasses, in any file."""
     yield type(instance).__qualname__.encode("utf-8", "surrogatepass")
     own = inspect.getfile(definition.function)
-    for one in type(instance).__mro__:
+    for base in type(instance).__mro__:
         try:
-            if inspect.getfile(one) != own:
-                yield code(one, "")
+            if inspect.getfile(base) != own:
+                yield code(base, "")
         except (TypeError, OSError):
             continue
 

@@ -32,27 +32,28 @@ _OURS = {
     "report",
 }
 """Flags that eval-protocol does not have."""
-_THEIRS = {"max-concurrency": "max-concurrent-rollouts", "summary": "summary-json"}
+_EVAL_PROTOCOL_NAMES = {"max-concurrency": "max-concurrent-rollouts", "summary": "summary-json"}
 """Flags that have another name there."""
 
 
-def register(parser: "pytest.Parser", *, with_theirs: bool | None = None) -> None:
-    """Adds all flags; `with_theirs`: also those of eval-protocol."""
-    if with_theirs is None:
-        with_theirs = find_spec("eval_protocol") is None
+def register(parser: "pytest.Parser", *, with_eval_protocol: bool | None = None) -> None:
+    """Adds all flags; `with_eval_protocol`: also those of eval-protocol."""
+    if with_eval_protocol is None:
+        with_eval_protocol = find_spec("eval_protocol") is None
     group = parser.getgroup("holdfast", "evaluations (holdfast)")
     for option in _flags():
         names = [f"--holdfast-{option.name}"]
-        if with_theirs and option.name not in _OURS:
-            names.append(f"--ep-{_THEIRS.get(option.name, option.name)}")
+        if with_eval_protocol and option.name not in _OURS:
+            names.append(f"--ep-{_EVAL_PROTOCOL_NAMES.get(option.name, option.name)}")
         group.addoption(*names, **{"dest": PREFIX + option.dest, **option.keywords()})
     group.addoption(
         f"--holdfast-no-{FAILS.name}",
         dest=PREFIX + FAILS.dest,
         action="store_false",
+        default=None,
         help="a row that failed for good is counted and shown, and fails nothing",
     )
-    if with_theirs:
+    if with_eval_protocol:
         group.addoption(
             f"--ep-{FAILS.name}",
             "--ep-fail-on-max-retry",
@@ -194,9 +195,9 @@ def _file(text: str) -> str:
 
 
 def _folder(text: str) -> str:
-    """Told before hours of rollouts, not after them. Nothing is made yet."""
+    """Checked before hours of rollouts, not after them. Nothing is made yet."""
     path = Path(text).absolute()
-    near = next(one for one in (path, *path.parents) if one.exists())
+    near = next(parent for parent in (path, *path.parents) if parent.exists())
     if not near.is_dir():
         raise ArgumentTypeError(f"{str(near)!r} is no folder")
     if not os.access(near, os.W_OK):

@@ -43,8 +43,8 @@ class Options(Struct, frozen=True):
     def overrides(self) -> dict[str, object]:
         """Completion params that go before every setting's own."""
         merged: dict[str, object] = {}
-        for one in self.input_param or ():
-            merged |= one
+        for params in self.input_param or ():
+            merged |= params
         if self.reasoning_effort is not None:
             merged["reasoning_effort"] = self.reasoning_effort
         return merged
@@ -52,7 +52,7 @@ class Options(Struct, frozen=True):
 
 def options_of(values: Mapping[str, object]) -> Options:
     """From what pytest's command line came to."""
-    found = {one.name: values.get(PREFIX + one.name) for one in structs.fields(Options)}
+    found = {field.name: values.get(PREFIX + field.name) for field in structs.fields(Options)}
     return msgspec.convert(
         {name: value for name, value in found.items() if value is not None}, Options
     )

@@ -1,4 +1,4 @@
-"""EPParameters: what an `@evaluation_test` was told, for trainers that look it up.
+"""EPParameters: the arguments of an `@evaluation_test`, for trainers that look them up.
 
 It is at `test.__ep_params__`, under eval-protocol's names.
 """

@@ -59,7 +59,7 @@ def get_default_exception_handler_config() -> ExceptionHandlerConfig:
 
 
 class Retrying(Struct, frozen=True):
-    """What of it the engine is told."""
+    """What the engine needs of it."""
 
     max_retry: int | None = None
     backoff: float | None = None
@@ -77,8 +77,8 @@ def retrying_of(config: object) -> Retrying:
     tries = getattr(backoff, "max_tries", None)
     if not isinstance(tries, int) or tries < 0:
         raise UsageError(
-            "exception_handler_config wants an ExceptionHandlerConfig whose "
-            f"backoff_config.max_tries is 0 or more, not {config!r:.200}"
+            "exception_handler_config wants an ExceptionHandlerConfig with "
+            f"backoff_config.max_tries of 0 or more, not {config!r:.200}"
         )
     return Retrying(
         max_retry=tries,

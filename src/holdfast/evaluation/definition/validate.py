@@ -1,4 +1,4 @@
-"""The decorator's arguments, read and checked: each mistake is told with the argument's name."""
+"""The decorator's arguments, read and checked: each error names its argument."""
 
 import difflib
 import inspect
@@ -50,26 +50,26 @@ _NUMBERS = {
 _BOUNDS = ("standard_error", "clustered_standard_error")
 
 
-def threshold(given: Any) -> Threshold | None:
+def threshold(value: Any) -> Threshold | None:
     """A number, `{"success": …, "standard_error": …}`, or an EvaluationThreshold."""
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, Threshold):
-        return given
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return Threshold(float(given))
+    if isinstance(value, Threshold):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Threshold(float(value))
     found = (
-        given if isinstance(given, Mapping) else vars(given) if hasattr(given, "__dict__") else {}
+        value if isinstance(value, Mapping) else vars(value) if hasattr(value, "__dict__") else {}
     )
     success = found.get("success")
-    known = not isinstance(given, Mapping) or given.keys() <= {"success", *_BOUNDS}
+    known = not isinstance(value, Mapping) or value.keys() <= {"success", *_BOUNDS}
     if not known or not isinstance(success, int | float) or isinstance(success, bool):
         raise UsageError(
             "passed_threshold wants a number, or success (and standard_error, "
-            f"clustered_standard_error) as an EvaluationThreshold or a dict, not {given!r:.200}"
+            f"clustered_standard_error) as an EvaluationThreshold or a dict, not {value!r:.200}"
         )
     bounds = (found.get(name) for name in _BOUNDS)
-    return Threshold(float(success), *(None if one is None else float(one) for one in bounds))
+    return Threshold(float(success), *(None if bound is None else float(bound) for bound in bounds))
 
 
 def listed(params: Any) -> tuple[Params | None, ...]:
@@ -86,11 +86,11 @@ def listed(params: Any) -> tuple[Params | None, ...]:
 
 def check_settings(settings: Sequence[Params | None], samples: int | None) -> None:
     """Every setting can be read, and none contradicts the evaluation."""
-    for one in settings:
-        wanted = setting_of(one).samples
-        if wanted is not None and samples is not None and wanted != samples:
+    for setting in settings:
+        own = setting_of(setting).samples
+        if own is not None and samples is not None and own != samples:
             raise UsageError(
-                f"samples={samples} contradicts n={wanted} of the completion_params; give one"
+                f"samples={samples} contradicts n={own} of the completion_params; give one"
             )
 
 
@@ -104,13 +104,13 @@ def check_names(decorator: Callable[..., Any], bare: object, unknown: Params) ->
         raise UsageError(f"evaluation_test has no argument {name!r}{meant}")
 
 
-def names(argument: str, given: Any) -> tuple[str, ...] | None:
-    if given is None:
+def names(argument: str, value: Any) -> tuple[str, ...] | None:
+    if value is None:
         return None
-    listed = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-    found = tuple(given) if listed else ()
-    if not found or not all(isinstance(one, str) for one in found):
-        raise UsageError(f"{argument} wants a list of strings, not {given!r:.200}")
+    listed = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+    found = tuple(value) if listed else ()
+    if not found or not all(isinstance(name, str) for name in found):
+        raise UsageError(f"{argument} wants a list of strings, not {value!r:.200}")
     return found
 
 
@@ -119,29 +119,29 @@ def addresses(policy: Any) -> tuple[str, ...] | None:
     return names("policy", [policy] if isinstance(policy, str) else policy)
 
 
-def processor(given: object) -> RolloutProcessor:
-    if given is None:
+def processor(value: object) -> RolloutProcessor:
+    if value is None:
         return SingleTurnRolloutProcessor()
     try:
-        found = row_processor(given) or as_processor(given)
+        found = row_processor(value) or as_processor(value)
     except UsageError as error:
         raise UsageError(f"rollout_processor: {error}") from None
     return row_processor(found) or found
 
 
-def logger(given: Any) -> DatasetLogger | None:
+def logger(value: Any) -> DatasetLogger | None:
     """One of the user's own; the default one writes where rows are anyway."""
-    if given is None or isinstance(given, JournalDatasetLogger):
+    if value is None or isinstance(value, JournalDatasetLogger):
         return None
-    if not callable(getattr(given, "log", None)):
-        raise UsageError(f"logger wants a DatasetLogger, with `log(row)`, not {given!r:.200}")
-    found: DatasetLogger = given
+    if not callable(getattr(value, "log", None)):
+        raise UsageError(f"logger wants a DatasetLogger, with `log(row)`, not {value!r:.200}")
+    found: DatasetLogger = value
     return found
 
 
-def configured(processor: RolloutProcessor, **given: object) -> RolloutProcessor:
+def configured(processor: RolloutProcessor, **arguments: object) -> RolloutProcessor:
     """What eval-protocol hands to processors beside the rows goes to those that know it."""
-    named = {name: value for name, value in given.items() if value is not None and value != {}}
+    named = {name: value for name, value in arguments.items() if value is not None and value != {}}
     if not named:
         return processor
     configured = getattr(processor, "configured", None)
@@ -155,10 +155,10 @@ def configured(processor: RolloutProcessor, **given: object) -> RolloutProcessor
     return found
 
 
-def datasets(function: Callable[..., Any], **given: Any) -> tuple[Dataset, ...]:
+def datasets(function: Callable[..., Any], **arguments: Any) -> tuple[Dataset, ...]:
     names = ("dataset", "input_dataset", "input_messages", "input_rows", "data_loaders")
-    named = [name for name in names if given[name] is not None]
-    own = given.pop("dataset")
+    named = [name for name in names if arguments[name] is not None]
+    own = arguments.pop("dataset")
     if isinstance(own, list | tuple) and not own:
         raise UsageError("dataset is empty: there would be nothing to evaluate")
     if not named:
@@ -166,10 +166,10 @@ def datasets(function: Callable[..., Any], **given: Any) -> tuple[Dataset, ...]:
     if len(named) > 1:
         raise UsageError(f"rows come from one place; given are {' and '.join(named)}")
     if own is not None:
-        given["input_dataset"] = own
-    if given["data_loaders"] is not None and given["preprocess_fn"] is not None:
+        arguments["input_dataset"] = own
+    if arguments["data_loaders"] is not None and arguments["preprocess_fn"] is not None:
         raise UsageError("preprocess_fn goes to the data loader where data_loaders are given")
-    return tuple(datasets_of(**given, beside=folder(function)))
+    return tuple(datasets_of(**arguments, beside=folder(function)))
 
 
 def folder(function: Callable[..., Any]) -> Path | None:
@@ -179,21 +179,23 @@ def folder(function: Callable[..., Any]) -> Path | None:
         return None
 
 
-def keywords(given: Any, function: Callable[..., Any], mode: Mode) -> tuple[Params, ...]:
-    if given is None:
+def keywords(value: Any, function: Callable[..., Any], mode: Mode) -> tuple[Params, ...]:
+    if value is None:
         return ()
-    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        raise UsageError(f"evaluation_test_kwargs wants a list of objects, not {given!r:.200}")
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+        raise UsageError(f"evaluation_test_kwargs wants a list of objects, not {value!r:.200}")
     parameters = inspect.signature(function).parameters
-    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-    for name in sorted({name for one in given for name in one or {}}):
+    takes_any = any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
+    for name in sorted({name for parameter in value for name in parameter or {}}):
         if name == mode.argument or (name not in parameters and not takes_any):
             raise UsageError(f"evaluation_test_kwargs: {function.__name__} takes no {name!r}")
-    return tuple(one or {} for one in given)
+    return tuple(parameter or {} for parameter in value)
 
 
-def check_numbers(**values: object) -> None:
-    """Each by the bounds of the option that has its name; None was not given."""
-    for name, value in values.items():
-        if value is not None:
-            _NUMBERS[name].check(name, value)
+def check_numbers(arguments: Params) -> None:
+    """Each number by its bounds; None was not given."""
+    for name, kind in _NUMBERS.items():
+        if arguments[name] is not None:
+            kind.check(name, arguments[name])

@@ -1,4 +1,11 @@
-"""Report: a run as one HTML file that needs no server, no network and no other file."""
+"""Report: a run as one HTML file that needs no server, no network and no other file.
+
+- `writer`: The report's writer: reads a run once, one trajectory in memory at a time, and writes as
+  it goes.
+- `pieces`: Pieces: the text of each sampled token, found by decoding; nothing is ever encoded.
+- `timeline`: Timeline: what happened in a trajectory, in order, as small arrays that the page
+  draws.
+"""
 
 from holdfast.evaluation.report.writer import MAX_BYTES as MAX_BYTES
 from holdfast.evaluation.report.writer import Written as Written

@@ -77,15 +77,7 @@ def _asked(
 
 
 def _message(message: Message, cut: Cutter) -> Item:
-    return ["m", message.role.value, cut(text_of(message)), message.name or ""]
-
-
-def text_of(message: Message) -> str:
-    """The text; what is no text (an image) by its name."""
-    if message.content is None or isinstance(message.content, str):
-        return message.content or ""
-    parts = (part.get("text", f"[{part.get('type', 'part')}]") for part in message.content)
-    return "".join(str(part) for part in parts)
+    return ["m", message.role.value, cut(message.readable), message.name or ""]
 
 
 def _step(step: Step, history: History, cut: Cutter) -> Item:
@@ -110,7 +102,7 @@ def _reply(step: Generated, cut: Cutter) -> Item:
     return [
         "a",
         step.path,
-        cut(text_of(message)),
+        cut(message.readable),
         cut(message.reasoning),
         [[call.name, cut(call.arguments)] for call in message.tool_calls],
         count(step.ids),

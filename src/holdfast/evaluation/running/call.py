@@ -23,17 +23,17 @@ class Evaluation:
     def __init__(self, definition: Definition):
         self._definition = definition
 
-    def __call__(self, *given: object, **arguments: object) -> object:
+    def __call__(self, *positional: object, **arguments: object) -> object:
         """Judges what it is given; without a row, runs all of it and raises where it fails."""
         function, rows = self._definition.function, self._definition.mode.argument
         import_theirs(function)
         if rows in arguments:
-            return _judged(function(*given, **arguments))
-        wanted = [one.name for one in self._definition.arguments]
-        is_method = wanted[:1] == ["self"]
-        if len(given) == (2 if is_method else 1):
-            return _judged(function(*given[:-1], **{rows: given[-1]}, **arguments))
-        named = dict(zip(wanted, given, strict=False)) | arguments
+            return _awaitable(function(*positional, **arguments))
+        names = [argument.name for argument in self._definition.arguments]
+        is_method = names[:1] == ["self"]
+        if len(positional) == (2 if is_method else 1):
+            return _awaitable(function(*positional[:-1], **{rows: positional[-1]}, **arguments))
+        named = dict(zip(names, positional, strict=False)) | arguments
         session = EvaluationSession()
         try:
             for variant in variants_of(self._definition):
@@ -58,11 +58,11 @@ class Evaluation:
         `variant` names one where there are several; `arguments` are what pytest would have filled
         in: fixtures, parameters, `self`; `options` are the flags of the pytest plugin.
         """
-        _no_loop()
+        _check_no_loop()
         session = _session(options, journal)
         try:
-            experiment = self._chosen(session, variant, arguments)
-            return _run(_with(experiment, policy, renderer))
+            experiment = self._choose(session, variant, arguments)
+            return _run(_with_policy(experiment, policy, renderer))
         finally:
             session.close()
 
@@ -81,8 +81,8 @@ class Evaluation:
 
         session = _session(options, journal)
         try:
-            experiment = self._chosen(session, variant, arguments)
-            outcome = await perform_async(_with(experiment, policy, renderer))
+            experiment = self._choose(session, variant, arguments)
+            outcome = await perform_async(_with_policy(experiment, policy, renderer))
             assert outcome is not None, "nobody asks it to stop"
             return outcome
         except ScoringStopped as error:
@@ -90,20 +90,20 @@ class Evaluation:
         finally:
             session.close()
 
-    def _chosen(
+    def _choose(
         self, session: EvaluationSession, name: str | None, arguments: Mapping[str, object] | None
     ) -> "Experiment":
         variants = variants_of(self._definition, session.options)
-        known = [one.id for one in variants]
+        ids = [variant_.id for variant_ in variants]
         if name is None and len(variants) > 1:
             raise UsageError(
                 f"{self._definition.name} has {len(variants)} variants; name one with variant=: "
-                f"{', '.join(known)}"
+                f"{', '.join(ids)}"
             )
-        if name is not None and name not in known:
-            has = f"it has {', '.join(known)}" if len(known) > 1 else "it has but one: leave it out"
+        if name is not None and name not in ids:
+            has = f"it has {', '.join(ids)}" if len(ids) > 1 else "it has but one: leave it out"
             raise UsageError(f"{self._definition.name} has no variant {name!r}; {has}")
-        chosen = variants[0 if name is None else known.index(name)]
+        chosen = variants[0 if name is None else ids.index(name)]
         return self._experiment(session, chosen, arguments or {})
 
     def _experiment(
@@ -113,18 +113,18 @@ class Evaluation:
         from holdfast.evaluation.running.resume import run_name
 
         missing = [
-            one.name
-            for one in self._definition.arguments
-            if one.default is inspect.Parameter.empty
-            and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-            and one.name not in arguments
+            parameter.name
+            for parameter in self._definition.arguments
+            if parameter.default is inspect.Parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            and parameter.name not in arguments
         ]
         if missing:
             raise UsageError(
                 f"{self._definition.name} also takes {', '.join(missing)}, which pytest fills in; "
                 "without it, give arguments={…}"
             )
-        _check_taken(self._definition, arguments)
+        _check_arguments(self._definition, arguments)
         module, _, function = self._definition.name.rpartition(".")
         return Experiment(
             definition=self._definition,
@@ -145,7 +145,7 @@ class Judged(list[object]):
         yield  # It never waits.
 
 
-def _judged(found: object) -> object:
+def _awaitable(found: object) -> object:
     """`await test(row)` is how eval-protocol's tests are called, whatever the function is."""
     return Judged(found) if isinstance(found, list) else found
 
@@ -159,7 +159,7 @@ def _session(options: Options | None, journal: str | None) -> EvaluationSession:
     )
 
 
-def _with(
+def _with_policy(
     experiment: "Experiment",
     policy: "Policy | str | Sequence[str] | None",
     renderer: "Renderer | None",
@@ -186,7 +186,7 @@ def _run(experiment: "Experiment") -> "Outcome":
         raise error.raised from None
 
 
-def _no_loop() -> None:
+def _check_no_loop() -> None:
     import asyncio
 
     try:
@@ -196,9 +196,9 @@ def _no_loop() -> None:
     raise UsageError("an event loop runs already: await evaluate_async(…) instead of evaluate(…)")
 
 
-def _check_taken(definition: Definition, arguments: Mapping[str, object]) -> None:
+def _check_arguments(definition: Definition, arguments: Mapping[str, object]) -> None:
     """Before anything is rolled out, and not by each row that is judged."""
-    kinds = {one.name: one.kind for one in definition.arguments}
+    kinds = {parameter.name: parameter.kind for parameter in definition.arguments}
     if inspect.Parameter.VAR_KEYWORD in kinds.values():
         return
     for name in sorted(set(arguments) - set(kinds) - {"self"}):

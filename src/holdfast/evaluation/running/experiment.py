@@ -34,9 +34,9 @@ from holdfast.evaluation.running.output_files import Decode, write_page, write_r
 from holdfast.evaluation.running.providers import POLICY, names_of
 from holdfast.evaluation.running.resume import (
     Opened,
-    judged_together,
     limited,
     open_recorded,
+    open_together,
     settled_already,
 )
 from holdfast.evaluation.running.scorer import scorer_of
@@ -144,7 +144,7 @@ async def _runs(work: _Work) -> list[Run]:
             return runs
     if _is_late(work.experiment):
         whole = work.experiment.definition.mode is Mode.ALL
-        runs = await judged_together(work.journal, runs, work.tasks, whole=whole)
+        runs = await open_together(work.journal, runs, work.tasks, whole=whole)
         await score_late(
             work.journal,
             runs,
@@ -254,12 +254,12 @@ async def _drive(work: _Work, plan: RunPlan, connection: Connection, setting: Se
         on_settled=work.settled.note,
     )
     async with _report_progress(work, run, progress):
-        ending = await _worked(engine)
-    _note(work, ending)
+        ending = await _work_on(engine)
+    _add_cuts(work, ending)
     return run
 
 
-async def _worked(engine: Engine) -> Ending:
+async def _work_on(engine: Engine) -> Ending:
     try:
         return await engine.work()
     except RunHeld as error:
@@ -286,7 +286,7 @@ async def _report_progress(work: _Work, run: Run, progress: Progress) -> AsyncIt
         await asyncio.gather(reporting, return_exceptions=True)
 
 
-def _note(work: _Work, ending: Ending) -> None:
+def _add_cuts(work: _Work, ending: Ending) -> None:
     if ending.fatal is not None:
         raise ending.fatal
     work.notes += [
@@ -299,13 +299,13 @@ def _note(work: _Work, ending: Ending) -> None:
 async def _resume_notes(journal: Journal, opened: Opened, *, retry: bool) -> list[str]:
     listed = [row for row in await journal.trajectories(opened.run) if not row.resting]
     settled = sum(row.settled for row in listed)
-    begun = sum(bool(row.records) for row in listed) - settled
-    if opened.told or not (settled or begun):
-        return [opened.told] if opened.told else []
+    started = sum(bool(row.records) for row in listed) - settled
+    if opened.note or not (settled or started):
+        return [opened.note] if opened.note else []
     if settled == len(listed) and not retry:
         return [_finished_note(opened.run)]
     name = opened.run.spec.name
-    return [f"{name} goes on: {settled} of {len(listed)} rows were done, {begun} begun"]
+    return [f"{name} goes on: {settled} of {len(listed)} rows were done, {started} begun"]
 
 
 def _finished_note(run: Run) -> str:
@@ -337,7 +337,10 @@ def _scorer(work: _Work, runs: Sequence[Run]) -> Scorer:
     import_theirs(definition.function)
     maker = RowMaker(
         definition,
-        {run.spec.name: (run.spec, one) for run, one in zip(runs, variant.settings, strict=False)},
+        {
+            run.spec.name: (run.spec, setting)
+            for run, setting in zip(runs, variant.settings, strict=False)
+        },
         num_runs=experiment.session.options.num_runs or definition.num_runs,
     )
     return scorer_of(
@@ -355,7 +358,7 @@ def _settings(experiment: Experiment) -> Settings:
     retries = (options.max_retry, retrying.max_retry, defaults.max_retry)
     return Settings(
         concurrency=options.max_concurrency or definition.max_concurrent_rollouts,
-        max_retry=next(one for one in retries if one is not None),
+        max_retry=next(limit for limit in retries if limit is not None),
         backoff=defaults.backoff if retrying.backoff is None else retrying.backoff,
         backoff_cap=defaults.backoff_cap if retrying.backoff_cap is None else retrying.backoff_cap,
         backoff_growth=retrying.backoff_growth or defaults.backoff_growth,

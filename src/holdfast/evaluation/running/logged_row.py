@@ -19,9 +19,9 @@ PREFIX = "logged."
 
 def experiment_of(row: EvaluationRow, journal: str) -> Experiment:
     """Generates nothing; its score is the row's own."""
-    told = row.execution_metadata
+    metadata = row.execution_metadata
     # What was not said counts as said: an id that is made anew would be another each time.
-    told.rollout_id = name = told.rollout_id or str(row.input_metadata.row_id)
+    metadata.rollout_id = name = metadata.rollout_id or str(row.input_metadata.row_id)
     processor = NoOpRolloutProcessor()
     definition = Definition(
         function=own_result,
@@ -56,7 +56,7 @@ async def rows_in(journal: Journal) -> list[EvaluationRow]:
             several = [row_from(task) for task in await journal.tasks(run)]
         else:
             exported = rows(journal, run, What.ROWS, apart=True)
-            several = [EvaluationRow.model_validate(one) async for one in exported]
+            several = [EvaluationRow.model_validate(row_fields) async for row_fields in exported]
         for row in several:
             found[str(row.execution_metadata.rollout_id)] = row
     return list(found.values())

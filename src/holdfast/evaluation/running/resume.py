@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from holdfast.engine.open_run import in_words, open_run
+from holdfast.engine.open_run import describe_differences, open_run
 from holdfast.engine.report import many
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
@@ -25,7 +25,7 @@ number and their endings."""
 
 class Opened(Struct, frozen=True):
     run: Run
-    told: str = ""
+    note: str = ""
     """What people should know about it."""
     rescored: bool = False
     """Its scorer is another than the one that it was scored with."""
@@ -33,7 +33,7 @@ class Opened(Struct, frozen=True):
 
 def run_name(module: str, function: str, *variants: str) -> str:
     """`module.function[variant]`, as a run's name may be."""
-    inside = "-".join(one for one in variants if one)
+    inside = "-".join(variant for variant in variants if variant)
     return limited(f"{module}.{function}{f'[{inside}]' if inside else ''}")
 
 
@@ -62,7 +62,7 @@ async def open_recorded(
     """The run to work on; `spec.name` is the experiment's. With `resume`, a run that is recorded
     differently is an error; with `new`, nothing recorded is gone on with."""
     known = await runs_named(journal, spec.name)
-    for opening in () if new else (_same, _grown):
+    for opening in () if new else (_find_same, _find_grown):
         for run in reversed(known):
             if (opened := await opening(journal, run, spec, tasks)) is not None:
                 return opened
@@ -84,7 +84,9 @@ async def open_recorded(
     return Opened(run, _why_another(run, known, differs))
 
 
-async def _same(journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]) -> Opened | None:
+async def _find_same(
+    journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
+) -> Opened | None:
     """The run as it is recorded, or scored anew."""
     same = structs.replace(spec, name=run.spec.name)
     differences = run.spec.differences(same)
@@ -93,11 +95,13 @@ async def _same(journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
     if not all(line.startswith("scorer:") for line in differences):
         return None
     again = await open_run(journal, same, tasks, accept_changes=True)
-    told = f"{run.spec.name}: the scorer changed; what was rolled out is scored anew"
-    return Opened(again, told, rescored=True)
+    note = f"{run.spec.name}: the scorer changed; what was rolled out is scored anew"
+    return Opened(again, note, rescored=True)
 
 
-async def _grown(journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]) -> Opened | None:
+async def _find_grown(
+    journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
+) -> Opened | None:
     """The run with more rows at its end."""
     same = structs.replace(spec, name=run.spec.name)
     differences = run.spec.differences(same)
@@ -108,11 +112,11 @@ async def _grown(journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task
         return None
     again = await open_run(journal, same, tasks, accept_changes=True)
     more = len(tasks) - len(recorded)
-    told = f"{run.spec.name} goes on with {many(more, 'row')} more; it had {len(recorded)}"
-    return Opened(again, told, rescored=run.spec.scorer != spec.scorer)
+    note = f"{run.spec.name} goes on with {many(more, 'row')} more; it had {len(recorded)}"
+    return Opened(again, note, rescored=run.spec.scorer != spec.scorer)
 
 
-async def judged_together(
+async def open_together(
     journal: Journal, runs: Sequence[Run], tasks: Sequence[Task], *, whole: bool
 ) -> list[Run]:
     """The runs, ready to be judged across them (`whole`: all rows at once, else task by task).
@@ -132,8 +136,8 @@ async def judged_together(
 
 
 async def _unsettled(journal: Journal, run: Run, tasks: Sequence[Task]) -> Run:
-    """In two steps, each of which opens every outcome. Whoever finds it between them finds a run
-    of another scorer, and scores it anew, too."""
+    """In two steps, each of which opens every outcome. A process that comes between them finds a
+    run of another scorer, and scores it anew, too."""
     for scorer in (f"{run.spec.scorer} in other company", run.spec.scorer):
         spec = structs.replace(run.spec, scorer=scorer)
         run = await open_run(journal, spec, tasks, accept_changes=True)
@@ -172,7 +176,7 @@ async def _differences(
     journal: Journal, run: Run, spec: RunSpec, tasks: Sequence[Task]
 ) -> list[str]:
     lines = run.spec.differences(structs.replace(spec, name=run.spec.name))
-    return await in_words(journal, run, tasks, lines)
+    return await describe_differences(journal, run, tasks, lines)
 
 
 def _numbered(base: str, number: int) -> str:

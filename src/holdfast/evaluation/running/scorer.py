@@ -26,7 +26,7 @@ from holdfast.rollout.episodes.environment import as_number
 
 RowOf = Callable[[TrajectoryView], EvaluationRow]
 Log = Callable[[EvaluationRow], object]
-WANTED = (
+ACCEPTED = (
     "a row with its evaluation_result, an EvaluateResult, a number, a bool, a Score, or a dict "
     "with a 'score'"
 )
@@ -54,7 +54,7 @@ def scorer_of(
 def logging(function: Callable[..., Any], log: Log, *, several: bool) -> Callable[..., Any]:
     """The function, and then the log, with what was judged."""
 
-    def judged(found: object, rows: Sequence[EvaluationRow]) -> object:
+    def log_rows(found: object, rows: Sequence[EvaluationRow]) -> object:
         listed = found if several and isinstance(found, Sequence) else [found]
         for row, result in zip(rows, listed, strict=False):
             log(_with_result(row, result, getattr(function, "__name__", "the evaluation")))
@@ -66,12 +66,12 @@ def logging(function: Callable[..., Any], log: Log, *, several: bool) -> Callabl
     if inspect.iscoroutinefunction(function):
 
         async def later(**arguments: Any) -> object:
-            return judged(await function(**arguments), rows_of(arguments))
+            return log_rows(await function(**arguments), rows_of(arguments))
 
         return functools.wraps(function)(later)
 
     def at_once(**arguments: Any) -> object:
-        return judged(function(**arguments), rows_of(arguments))
+        return log_rows(function(**arguments), rows_of(arguments))
 
     return functools.wraps(function)(at_once)
 
@@ -158,17 +158,17 @@ def _group(
     return score
 
 
-async def _all_later(found: Awaitable[object], wanted: int, name: str) -> list[Score]:
+async def _all_later(found: Awaitable[object], count: int, name: str) -> list[Score]:
     with _judging():
-        return scores_of(await found, wanted, name)
+        return scores_of(await found, count, name)
 
 
-def scores_of(found: object, wanted: int, name: str) -> list[Score]:
+def scores_of(found: object, count: int, name: str) -> list[Score]:
     """One for each row, in their order."""
-    if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != wanted:
+    if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != count:
         what = f"{len(found)} of them" if isinstance(found, Sequence) else repr(found)[:200]
-        raise TypeError(f"{name} wants to return a list of {wanted}, one for each row, not {what}")
-    return [score_of(one, name) for one in found]
+        raise TypeError(f"{name} wants to return a list of {count}, one for each row, not {what}")
+    return [score_of(result, name) for result in found]
 
 
 def score_of(found: object, name: str) -> Score:
@@ -180,7 +180,7 @@ def score_of(found: object, name: str) -> Score:
         return _of_result(result)
     number = as_number(found)
     if number is None:
-        raise TypeError(f"{name} returned {found!r:.200}; it wants to return {WANTED}")
+        raise TypeError(f"{name} returned {found!r:.200}; it wants to return {ACCEPTED}")
     return Score(number)
 
 
@@ -193,34 +193,36 @@ def _result_in(found: Any, name: str) -> EvaluateResult | None:
             raise TypeError(f"{name} returned a row without its evaluation_result; set that")
         return _result_in(found.evaluation_result, name)
     if isinstance(found, Mapping):
-        return EvaluateResult.model_validate(_described(found))
+        return EvaluateResult.model_validate(_with_metrics(found))
     if isinstance(found, BaseModel) and "score" in type(found).model_fields:
         return EvaluateResult.model_validate(found.model_dump(mode="json", exclude_unset=True))
     return None
 
 
-def _described(found: Mapping[Any, Any]) -> dict[str, object]:
+def _with_metrics(found: Mapping[Any, Any]) -> dict[str, object]:
     """A dict may give a metric as a plain number."""
     described = {str(key): value for key, value in found.items()}
     metrics = described.get("metrics")
     if isinstance(metrics, Mapping):
         described["metrics"] = {
-            str(name): one
-            if (number := as_number(one)) is None
+            str(name): metric
+            if (number := as_number(metric)) is None
             else {"score": number, "reason": ""}
-            for name, one in metrics.items()
+            for name, metric in metrics.items()
         }
     return described
 
 
 def _of_result(result: EvaluateResult) -> Score:
     """The result, whole; one that is not valid has no reward."""
-    reasons = {name: one.reason for name, one in result.metrics.items() if one.reason}
+    reasons = {name: metric.reason for name, metric in result.metrics.items() if metric.reason}
     if result.reason:
         reasons = {"reason": result.reason, **reasons}
     return Score(
         reward=result.score if result.is_score_valid else None,
-        metrics={name: one.score for name, one in result.metrics.items() if one.is_score_valid},
+        metrics={
+            name: metric.score for name, metric in result.metrics.items() if metric.is_score_valid
+        },
         reasons=reasons,
         details=result.model_dump(mode="json", exclude_unset=True),
     )

@@ -24,30 +24,36 @@ class RowMaker:
         self._definition = definition
         self._runs = runs
         self._num_runs = num_runs
-        self._told = self._metadata()
+        self._eval_metadata = self._metadata()
 
     def row(self, view: TrajectoryView) -> EvaluationRow:
         """One of its own for each call: a scorer may change it as it likes."""
         spec, setting = self._runs[view.key.run]
         row = row_of(_unscored(view), spec)
-        asked = row.input_metadata
-        asked.completion_params = {**(asked.completion_params or {}), **deepcopy(setting.params)}
-        asked.session_data = {**(asked.session_data or {}), "mode": self._definition.mode.value}
+        metadata = row.input_metadata
+        metadata.completion_params = {
+            **(metadata.completion_params or {}),
+            **deepcopy(setting.params),
+        }
+        metadata.session_data = {
+            **(metadata.session_data or {}),
+            "mode": self._definition.mode.value,
+        }
         index = view.key.sample // max(1, spec.samples // self._num_runs)
         row.execution_metadata.run_id = f"{spec.name}/{index}"
-        row.eval_metadata = told = self._told.model_copy()
-        if told.passed_threshold is not None:
-            told.passed_threshold = told.passed_threshold.model_copy()
+        row.eval_metadata = eval_metadata = self._eval_metadata.model_copy()
+        if eval_metadata.passed_threshold is not None:
+            eval_metadata.passed_threshold = eval_metadata.passed_threshold.model_copy()
         return row
 
     def _metadata(self) -> EvalMetadata:
-        definition, asked = self._definition, self._definition.threshold
+        definition, own = self._definition, self._definition.threshold
         threshold = None
-        if asked is not None:
+        if own is not None:
             threshold = EvaluationThreshold(
-                success=asked.success,
-                standard_error=asked.standard_error,
-                clustered_standard_error=asked.clustered_standard_error,
+                success=own.success,
+                standard_error=own.standard_error,
+                clustered_standard_error=own.clustered_standard_error,
             )
         return EvalMetadata(
             name=definition.function.__name__,

@@ -44,13 +44,13 @@ class EvaluationSession:
             if place != MEMORY and Path(place).is_dir():
                 raise UsageError(f"--holdfast-journal {place} is a folder; name a file")
             if place != MEMORY:
-                with _made(Path(place).absolute().parent):
+                with _writable(Path(place).absolute().parent):
                     Path(place).absolute().parent.mkdir(parents=True, exist_ok=True)
             return place
         folder = self._root / FOLDER
-        with _made(folder):
+        with _writable(folder):
             folder.mkdir(exist_ok=True)
-            _ignored_by_git(folder)
+            _ignore_in_git(folder)
         return str(folder / FILE)
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class EvaluationSession:
 
 
 @contextmanager
-def _made(folder: Path) -> Iterator[None]:
+def _writable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -69,7 +69,7 @@ def _made(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _ignored_by_git(folder: Path) -> None:
+def _ignore_in_git(folder: Path) -> None:
     """A journal is no part of a repository. Several workers may come here at once."""
     own = folder / ".gitignore"
     if not own.exists():

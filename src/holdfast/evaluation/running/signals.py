@@ -2,7 +2,7 @@
 
 The first signal stops the run with care; another one interrupts at once, which is safe, too. Where
 user code keeps the event loop busy, the first waits for it, and Python's own way is gone after it:
-the second cancels, the third interrupts wherever it is.
+the second cancels, the third interrupts at any line.
 """
 
 import asyncio

@@ -7,12 +7,11 @@
 - `remote`: RemoteRolloutProcessor: an agent that runs as a service somewhere else.
 - `process`: An agent's process: started with the addresses and keys that its SDKs read, watched,
   and ended together with everything that it started.
-- `sandboxed_process`: FolderProcess: an agent's process in its workspace, within the workspace's
+- `sandboxed_process`: SandboxedProcess: an agent's process in its workspace, within the workspace's
   sandbox.
-- `workspace`: AgentFolder: the workspace that an agent works in with its own hands.
+- `workspace`: AgentWorkspace: the workspace in which an agent works by itself.
 - `workspace_policy`: What an agent finds around it when it is started again.
 - `attempt`: AttemptSetup: the workspace and the environments of one attempt of an agent, and its
   end.
-- `temp_dirs`: Scratch: folders that are needed while something runs, and that nobody wants
-  afterwards.
+- `temp_dirs`: Scratch folders: needed while something runs, and removed afterwards.
 """

@@ -140,7 +140,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
     @property
     def _running(self) -> Gateway:
         if self._gateway is None:
-            raise UsageError("the gateway is there while a run goes on: not before, and not after")
+            raise UsageError("the gateway exists while a run goes on: not before, and not after")
         return self._gateway
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:

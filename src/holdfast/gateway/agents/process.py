@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.environments.workspace.confinement import confinement
+from holdfast.environments.workspace.sandbox.confinement import confinement
 from holdfast.gateway.protocol.keys import PREFIX
 from holdfast.gateway.server import Binding
 from holdfast.records.errors import UsageError

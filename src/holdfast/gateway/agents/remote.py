@@ -1,7 +1,7 @@
 """RemoteRolloutProcessor: an agent that runs as a service somewhere else.
 
 The service is asked to start, is polled until it is done, and is stopped when the attempt ends
-otherwise. It speaks to the gateway like any agent. What it reports is joined by trajectory and
+otherwise. It uses the gateway like any agent. What it reports is joined by trajectory and
 attempt: a word about another attempt is never taken for one about this.
 
     POST   {url}/runs        {"trajectory", "attempt", "task", "model", "url", "key"} → {"id"}
@@ -193,7 +193,7 @@ class RemoteRolloutProcessor(GatewayRolloutProcessor):
             ) from error
 
     async def _stop(self, run: str) -> None:
-        """The attempt ended otherwise; that the service hears of it is worth a few seconds."""
+        """Asks the service to stop: the attempt ended otherwise. Takes a few seconds at most."""
         assert self._http is not None, "a processor is set up first"
         try:
             async with asyncio.timeout(STOP_SECONDS):

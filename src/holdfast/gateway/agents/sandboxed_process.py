@@ -1,4 +1,4 @@
-"""FolderProcess: an agent's process in its workspace, within the workspace's sandbox.
+"""SandboxedProcess: an agent's process in its workspace, within the workspace's sandbox.
 
 It is started and waited for in one thread, since it dies with the thread that started it.
 When `run` is over, nothing that it started is alive, as far as its sandbox can see.
@@ -11,8 +11,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from holdfast.environments.workspace.command import CommandEnded, CommandStop, Launch
-from holdfast.environments.workspace.output import Output
+from holdfast.environments.workspace.sandbox.command import CommandEnded, CommandStop, Launch
+from holdfast.environments.workspace.sandbox.output import Output
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.gateway.agents.process import TAIL_CHARACTERS, end_of
 from holdfast.records.errors import EnvironmentBroken

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.environments.workspace.confinement import confinement
+from holdfast.environments.workspace.sandbox.confinement import confinement
 from holdfast.environments.workspace.threads import in_thread
 from holdfast.gateway.agents.gateway_processor import (
     SILENCE_SECONDS,

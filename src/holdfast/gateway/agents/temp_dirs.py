@@ -1,4 +1,4 @@
-"""Scratch: folders that are needed while something runs, and that nobody wants afterwards.
+"""Scratch folders: needed while something runs, and removed afterwards.
 
 Each is locked for as long as it is in use. What a process that was killed has left is removed by
 the next one that needs such a folder, with the agents that still run in it; what a living process

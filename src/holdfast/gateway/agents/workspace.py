@@ -1,4 +1,4 @@
-"""AgentFolder: the workspace that an agent works in with its own hands.
+"""AgentWorkspace: the workspace in which an agent works by itself.
 
 What it does there is in no record, unlike the actions of an episode. So the way back is not by
 doing them again: the folder begins anew, or it is what it was when a call came, and the agent does
@@ -14,10 +14,13 @@ from holdfast.records.errors import JournalCorrupt, Truncated, UsageError
 from holdfast.records.history import History
 from holdfast.records.step import Entered, EnvironmentStepped, Snapshotted
 from holdfast.records.trajectory import Truncation
-from holdfast.rollout.episodes.environment import Observation
+from holdfast.rollout.episodes.environment import (
+    Observation,
+    observation_of,
+    step_of,
+)
 from holdfast.rollout.episodes.episode import Episode
 from holdfast.rollout.episodes.guarded import identity_of
-from holdfast.rollout.episodes.observation_records import observation_of, step_of
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.session import Session
@@ -48,7 +51,7 @@ class AgentWorkspace(Episode):
         self._restore = restore
 
     async def open(self, seed: int | None = None) -> None:
-        """Unlike other episodes, it is there at once, on replay, too: the agent needs it."""
+        """Unlike other episodes, it is opened at once, on replay, too: the agent needs it."""
         session, workspace = self._session, self.workspace
         if getattr(workspace, "blobs", None) is not None:
             raise UsageError("the workspace is in use already: make a new one for each attempt")
@@ -78,7 +81,7 @@ class AgentWorkspace(Episode):
         self.observation = observation_of(step)
 
     async def _restore_latest(self) -> bool:
-        """A damaged snapshot is no loss: the agent starts over, and is given back its calls."""
+        """A damaged snapshot is no loss: the agent starts over, and its calls are replayed."""
         session = self._session
         world = session.history.worlds[PATH]
         if self._restore is not Restore.LATEST or not world.snapshots:
@@ -122,7 +125,7 @@ class AgentWorkspace(Episode):
         return await self._live.guarded.snapshot()
 
     async def revive(self) -> None:
-        """It is there."""
+        """Nothing to do: it was opened at once."""
 
     async def _bring_back(self) -> None:
         if self._closed:

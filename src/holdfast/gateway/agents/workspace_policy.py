@@ -1,8 +1,8 @@
 """What an agent finds around it when it is started again.
 
-Its calls are given back to it, whatever world it is in. What its own hands did outside of the
-gateway is not recorded: whether that is done again, or is there already, is what a world says.
-Tools that are called through the gateway (see `tools`) are recorded in any world.
+Its calls are replayed in any case. What it did outside of the gateway is not recorded: a world says
+whether that is done again, or is there already. Tools that are called through the gateway (see
+`tools`) are recorded in any world.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ class Restore(StrEnum):
     """What a workspace is when its agent is started again."""
 
     START = "start"
-    """As it was in the beginning. For agents that start over: while they are given back their
-    calls, they do with their own hands what they did before."""
+    """As it was in the beginning. For agents that start over: while their calls are
+    replayed, they do by themselves what they did before."""
     LATEST = "latest"
     """As it was when the last call came. For agents that keep where they are in their home, and
     can go on from there."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from holdfast.gateway.calls.attempt_status import status_of
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.messages import RequestRejected
+from holdfast.gateway.protocol.messages import RequestRejected, shortened
 from holdfast.gateway.server import Binding
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey
@@ -201,15 +201,15 @@ class Offers:
 
 def _not_open(task: str, sample: int) -> RequestRejected:
     message = (
-        f"task {task[:200]!r}, sample {sample} is not open: it is done, or not of this run, or its "
-        'next attempt is not begun yet, which "wait" waits for'
+        f"task {shortened(task)!r}, sample {sample} is not open: it is done, or not of this run, "
+        'or its next attempt is not begun yet, which "wait" waits for'
     )
     return RequestRejected(404, message, code="not_open")
 
 
 def taken_by_another(task: str, sample: int) -> RequestRejected:
     message = (
-        f"task {task[:200]!r}, sample {sample} has just been taken by another agent; request it "
-        "again only to replace that one"
+        f"task {shortened(task)!r}, sample {sample} has just been taken by another agent; request "
+        "it again only to replace that one"
     )
     return RequestRejected(TAKEN, message, code="taken")

@@ -1,9 +1,9 @@
 """When are two requests, or two conversations, the same?
 
 Clients do not send back exactly what they got: they drop reasoning, split text into parts, write a
-call's arguments anew. Compared is the content of a conversation: roles, text, calls with their ids,
-names and arguments as values, results. Digests are chained message by message, so that the longest
-known beginning of a conversation is found by looking digests up.
+call's arguments anew. Compared is the content of a conversation: roles, text, images, calls with
+their ids, names and arguments as values, results. Digests are chained message by message, so that
+the longest known beginning of a conversation is found by looking digests up.
 """
 
 import hashlib
@@ -80,9 +80,14 @@ def _content(message: Message) -> bytes:
     calls = [(call.id, call.name, arguments_of(call.arguments)) for call in message.tool_calls]
     text = message.text
     # An assistant's text before its calls loses its ends in some clients.
-    return encode(
-        (str(message.role), text.strip() if calls else text, calls, message.tool_call_id or "")
+    content: tuple[object, ...] = (
+        str(message.role),
+        text.strip() if calls else text,
+        calls,
+        message.tool_call_id or "",
     )
+    # With images, their positions count.
+    return encode((*content, in_order(message.content)) if message.images else content)
 
 
 def arguments_of(arguments: str) -> str:

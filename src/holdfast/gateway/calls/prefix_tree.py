@@ -6,6 +6,7 @@ the new messages are rendered. One that rewrites earlier messages breaks off vis
 shares nothing with any of them (a sub-agent) is a root of its own.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +18,7 @@ from holdfast.gateway.calls.raw_prompts import WIRE as RAW_WIRE
 from holdfast.records.conversation import conversation
 from holdfast.records.history import History, stream_of
 from holdfast.records.message import Message
-from holdfast.records.step import Called, Generated
+from holdfast.records.step import ADDED, Called, Generated
 from holdfast.records.task import Task
 from holdfast.rollout.replay.prompt import Stream
 
@@ -143,6 +144,39 @@ class PrefixTree:
         step = self._history.steps[path]
         assert isinstance(step, Generated), "a call is answered by generations"
         return step
+
+
+def _digest(message: Message) -> bytes:
+    return hashlib.blake2b(canonical.in_order(message), digest_size=16).digest()
+
+
+class RecordedImages:
+    """Where the record has messages with images, so that none is stored twice: an agent sends them
+    again with every conversation that it begins, or rewrites."""
+
+    def __init__(self, history: History, task: Task):
+        self._references: dict[bytes, str] = {}
+        for at, message in enumerate(task.messages):
+            self._add(message, f"task:{at}")
+        for step in history.generations:
+            self.add(step)
+
+    def add(self, step: Generated) -> None:
+        """Takes in what a generation recorded."""
+        for at, message in enumerate(step.added):
+            if not isinstance(message, str):
+                self._add(message, f"{ADDED}{step.path}:{at}")
+
+    def references(self, messages: Sequence[Message]) -> tuple[Message | str, ...]:
+        """The messages as they are recorded: those that the record has, by reference."""
+        return tuple(
+            self._references.get(_digest(message), message) if message.images else message
+            for message in messages
+        )
+
+    def _add(self, message: Message, reference: str) -> None:
+        if message.images:
+            self._references.setdefault(_digest(message), reference)
 
 
 def _ends(called: Called, step: Generated) -> list[bytes]:

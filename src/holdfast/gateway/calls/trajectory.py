@@ -22,7 +22,12 @@ from holdfast.gateway.calls.answer import build_answer
 from holdfast.gateway.calls.attempt_status import steps_of_last_attempt
 from holdfast.gateway.calls.call import AgentCall, CallId, CallSubscription, PendingCall
 from holdfast.gateway.calls.lookup import ConversationCache, TrajectoryLookup
-from holdfast.gateway.calls.prefix_tree import Conversation, PrefixTree, TreePosition
+from holdfast.gateway.calls.prefix_tree import (
+    Conversation,
+    PrefixTree,
+    RecordedImages,
+    TreePosition,
+)
 from holdfast.gateway.calls.raw_prompts import RawPrompts, prompts_of
 from holdfast.gateway.calls.rejections import RejectedCalls
 from holdfast.gateway.calls.stream import LiveAnswer, Pace, drafted_calls
@@ -31,7 +36,7 @@ from holdfast.gateway.calls.tool_schemas import ToolSchemas, ToolSet
 from holdfast.gateway.protocol.messages import Answer, Ask, Opening, RequestRejected
 from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
-from holdfast.records.step import Called, Generated
+from holdfast.records.step import ADDED, Called, Generated
 from holdfast.rollout.replay import generate_step
 from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.generate_step import GenerateStep
@@ -72,6 +77,7 @@ class AgentTrajectory:
         self.last_heard = session.clock.elapsed()
         """The time of the agent's last request, or of the last response to it."""
         self._tree = PrefixTree(session.history, session.task)
+        self._images = RecordedImages(session.history, session.task)
         self._calls: defaultdict[bytes, list[AgentCall]] = defaultdict(list)
         self._named: dict[str, AgentCall] = {}
         # Calls at once are not recorded in the order of their numbers, and some of them never.
@@ -237,6 +243,7 @@ class AgentTrajectory:
         )
         for step in steps:
             self._visit(step.path)
+            self._images.add(step)
         if position is None:
             self._raw_prompts.add(called)
         else:
@@ -323,7 +330,7 @@ class AgentTrajectory:
         first: tuple[TreePosition, list[GenerateStep]] | None = None
         conversation = self._conversation(request, pending.digests, pending.tools)
         for position in self._tree.positions(conversation):
-            turns = await _turns(pending, position, paths, speaker, self.session)
+            turns = await _turns(pending, position, paths, speaker, self.session, self._images)
             if all(draft.fingerprint == turns[0].prompt.fingerprint for draft in drafts):
                 return position, turns
             first = first or (position, turns)
@@ -339,13 +346,17 @@ class AgentTrajectory:
             self._visit(path)
 
     def _visit(self, path: str) -> None:
-        """The base of a reply is part of this attempt as well, though it was not requested again:
-        without it, the reply would have lost its beginning."""
-        while path and path not in self._visited:
+        """The sources of a reply are part of this attempt as well, though they were not requested
+        again: without them, the reply would have lost its beginning."""
+        paths = [path]
+        while paths:
+            path = paths.pop()
+            if path in self._visited:
+                continue
             self._visited.add(path)
             self.session.log.keep(path)
             step = self.session.history.steps.get(path)
-            path = step.base if isinstance(step, Generated) else ""
+            paths += step.sources if isinstance(step, Generated) else ()
 
     # --- signs of life
 
@@ -403,12 +414,18 @@ async def _turns(
     paths: Sequence[str],
     speaker: Speaker,
     session: Session,
+    images: RecordedImages,
 ) -> list[GenerateStep]:
     """One for each path, all from the same prompt."""
     tools, sampling = pending.request.tools, pending.sampling
     stream, messages = position.stream, position.messages
     prompt = await stream.prepare(messages, tools, renderer=speaker.renderer, sampling=sampling)
-    added = stream.added(messages, anew=bool(prompt.prefix_break))
+    added = images.references(stream.added(messages, anew=bool(prompt.prefix_break)))
+    # Choices are recorded together: the others refer to images that the first one adds.
+    others = tuple(
+        f"{ADDED}{paths[0]}:{at}" if not isinstance(item, str) and item.images else item
+        for at, item in enumerate(added)
+    )
     ids = stream.prompt_ids(prompt)
     return [
         GenerateStep(
@@ -418,7 +435,7 @@ async def _turns(
             sampling=sampling,
             tools=tools,
             messages=tuple(messages),
-            added=tuple(added),
+            added=added if path == paths[0] else others,
             seed_from=f"{pending.seed_from}.{path.split('.')[1]}",
             seed=pending.seed(session, path.split(".")[1]),
         )
@@ -437,6 +454,7 @@ def _sampling(run: Sampling, request: Ask) -> Sampling:
         "top_k": request.top_k,
         "tool_choice": request.tool_choice or None,
         "parallel_tool_calls": None if request.parallel_tool_calls else False,
+        "thinking_token_budget": request.thinking_token_budget,
     }
     changes = {name: value for name, value in options.items() if value is not None}
     try:

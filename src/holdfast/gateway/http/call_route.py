@@ -9,8 +9,9 @@ from aiohttp import web
 from msgspec import Struct, structs
 
 from holdfast.gateway.calls.call import CallSubscription
-from holdfast.gateway.calls.strip_fields import Ignoring
+from holdfast.gateway.calls.strip_fields import MESSAGES, Ignoring
 from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.calls.unsupported import rejection_of
 from holdfast.gateway.http.exceptions import gateway_failed
 from holdfast.gateway.http.relay import Tickets
 from holdfast.gateway.http.request import Visit
@@ -97,13 +98,18 @@ async def _send(
 
 async def prompt_tokens(trajectory: AgentTrajectory, request: Ask) -> int:
     """The length of the prompt that would be sent now: sampled tokens are counted as they were
-    sampled, and only the rest is rendered. Nothing is sampled or recorded."""
+    sampled, and only the rest is rendered. Nothing is sampled or recorded. Raises
+    `RequestRejected`."""
+    try:
+        return await _prompt_tokens(trajectory, request)
+    except Unsupported as error:
+        raise rejection_of(error, request, MESSAGES) or error from error
+
+
+async def _prompt_tokens(trajectory: AgentTrajectory, request: Ask) -> int:
     session = trajectory.session
     effort = request.reasoning_effort or session.context.spec.sampling.reasoning_effort
-    try:
-        renderer = at_effort(session.speaker.renderer, effort)
-    except Unsupported as error:
-        raise RequestRejected(400, str(error), param="output_config.effort") from error
+    renderer = at_effort(session.speaker.renderer, effort)
     if isinstance(renderer, MessagesOnly):
         raise RequestRejected(
             400, "the engine takes messages and tells no tokens: they cannot be counted"

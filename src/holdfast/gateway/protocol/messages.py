@@ -82,6 +82,9 @@ class Ask(Struct, frozen=True):
     """Whether the first message is instructions, which hold for this response alone."""
     previous: str | None = None
     """The id of the response that it continues (`/v1/responses`)."""
+    image_param: str = ""
+    """The request's own name for the first message with an image; "" where none has one."""
+    thinking_token_budget: int | None = None
 
 
 class AnswerChoice(Struct, frozen=True):

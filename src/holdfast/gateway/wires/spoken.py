@@ -1,4 +1,4 @@
-"""Spoken: what a stream has told of one choice, and what is left to tell when it ends."""
+"""Spoken: what a stream has sent of one choice, and what is left to send when it ends."""
 
 from holdfast.gateway.protocol.messages import AnswerDelta, Untellable
 from holdfast.records.message import Message
@@ -19,7 +19,7 @@ class Spoken:
         (self._reasoning if delta.is_reasoning else self._text).append(delta.text)
 
     def rest(self, message: Message) -> tuple[str, str]:
-        """What was not told of the reasoning, and of the text."""
+        """What was not sent of the reasoning, and of the text."""
         return (
             _after("".join(self._reasoning), message.reasoning or ""),
             _after("".join(self._text), message.text),
@@ -28,5 +28,5 @@ class Spoken:
 
 def _after(told: str, whole: str) -> str:
     if not whole.startswith(told):
-        raise Untellable(f"{len(told)} characters were told, and the answer begins otherwise")
+        raise Untellable(f"{len(told)} characters were sent, and the answer begins otherwise")
     return whole[len(told) :]

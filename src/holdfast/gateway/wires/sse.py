@@ -1,4 +1,4 @@
-"""Server-sent events as bytes, and texts cut into the pieces that a stream tells them in.
+"""Server-sent events as bytes, and texts cut into the pieces of a stream.
 
 Knows nothing of any provider. The same text is always cut in the same places, so that a stream that
 is told again has the same bytes.

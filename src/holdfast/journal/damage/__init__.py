@@ -5,6 +5,6 @@
 - `tables`: What has to hold outside the logs: rows that decode, numbers without gaps, whole
   indexes.
 - `repair_tables`: Makes anew what a journal holds twice: indexes, names of tasks, heads and links.
-- `finding`: Finding a run by its name, for whoever typed it.
+- `finding`: Finding a run by the name that a user typed.
 - `accept_losses`: Accepting what is lost: the journal goes back to its last commit that is there.
 """

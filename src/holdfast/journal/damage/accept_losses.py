@@ -1,23 +1,29 @@
 """Accepting what is lost: the journal goes back to its last commit that is there.
 
-What is damaged is kept beside the journal, under another name. Each step may be repeated: until the
-last one, the loss is still found.
+What is damaged is kept beside the journal, under another name. Killed at any moment, it can be
+begun again: it keeps nothing twice, loses nothing more, and ends as if it had not been killed.
 """
 
+import filecmp
 import os
 import shutil
 import sqlite3
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
+from holdfast import crashpoint
 from holdfast.journal.files import witness
 from holdfast.journal.files.folders import make_alike, sync_file, sync_folder
 from holdfast.journal.files.wal import beside, log_of
 from holdfast.journal.sqlite.commits import identity_of, last_number
-from holdfast.journal.sqlite.creation import aside_of, set_aside
+from holdfast.journal.sqlite.creation import kept_name, set_aside
 from holdfast.journal.sqlite.losses import Loss
 from holdfast.journal.sqlite.schema import prepare
 from holdfast.records.errors import JournalError
+
+STEP = "journal.repairing"
+_MENDING, _MENDED = "-mending", "-mended"
 
 
 def accept(path: Path, loss: Loss) -> str:
@@ -26,20 +32,47 @@ def accept(path: Path, loss: Loss) -> str:
     log, file = log_of(path), beside(path, "")
     kept: list[Path] = []
     if log.exists() and log.stat().st_size:
-        kept = [set_aside(log)] if loss.without_log else [_copied(log), _copied(file)]
+        kept = [set_aside(log)] if loss.without_log else _keep(log, file)
         sync_folder(log.parent)
+        crashpoint.reach(STEP)
     number = make_last(path)
     names = " and ".join(each.name for each in kept)
     where = f"; what was there is kept in {names}" if kept else ""
     return f"{loss.what}; went back to commit {number:,}, the last one that is there{where}"
 
 
-def _copied(file: Path) -> Path:
-    kept = aside_of(file)
-    shutil.copyfile(file, kept)
-    make_alike(kept, file)
-    sync_file(kept)
+def _keep(first: Path, *others: Path) -> list[Path]:
+    """Copies of the files, all with one number. That of the first is made last: where it is there,
+    a repair that was killed has kept the others as they were before it changed anything."""
+    files = (first, *others)
+    for number in count(1):
+        kept = [kept_name(file, number) for file in files]
+        if _is_copy(kept[0], first) and all(copy.exists() for copy in kept):
+            break
+        pairs = list(zip(files, kept, strict=True))
+        if not kept[0].exists() and all(
+            _is_copy(copy, file) or not copy.exists() for file, copy in pairs
+        ):
+            for file, copy in reversed(pairs):
+                if not copy.exists():
+                    _copy(file, copy)
+            break
     return kept
+
+
+def _is_copy(kept: Path, file: Path) -> bool:
+    return kept.exists() and filecmp.cmp(kept, file, shallow=False)
+
+
+def _copy(file: Path, kept: Path) -> None:
+    """Whole, or not under that name."""
+    unfinished = file.with_name(f"{file.name}.keeping")
+    shutil.copyfile(file, unfinished)
+    make_alike(unfinished, file)
+    sync_file(unfinished)
+    crashpoint.reach(STEP)
+    unfinished.replace(kept)
+    crashpoint.reach(STEP)
 
 
 def make_last(path: Path) -> int:
@@ -53,23 +86,31 @@ def make_last(path: Path) -> int:
         connection.execute("PRAGMA synchronous=FULL")
         busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
-            raise JournalError(f"journal {path} is in use; stop whoever uses it, then repair")
+            raise JournalError(
+                f"journal {path} is in use; stop the processes that use it, then repair"
+            )
+        crashpoint.reach(STEP)
         identity, number = identity_of(connection), last_number(connection)
+    crashpoint.reach(STEP)
     witness.begin_anew(path, identity or 0, number)
+    crashpoint.reach(STEP)
     return number
 
 
+# --- a file that ends within a page ------------------------------------------------------------
+
+
 def copy_to_mend(path: Path) -> Path:
-    """A copy of a file that ends within a page, with its log, filled up with zeros."""
-    copy = beside(path, "-mended")
-    for side in ("-wal", "-shm", witness.SUFFIX):
-        beside(copy, side).unlink(missing_ok=True)
+    """A copy of such a file, with its log, filled up with zeros."""
+    copy = beside(path, _MENDING)
+    remove_copy(copy)
     shutil.copyfile(beside(path, ""), copy)
     make_alike(copy, beside(path, ""))
     if log_of(path).exists():
         shutil.copyfile(log_of(path), log_of(copy))
     page_size = _page_size(copy)
     os.truncate(copy, -(-copy.stat().st_size // page_size) * page_size)
+    crashpoint.reach(STEP)
     return copy
 
 
@@ -84,18 +125,51 @@ def take_mended(path: Path, copy: Path) -> Path:
     """The copy takes the journal's place; where the damaged file is kept."""
     make_last(copy)
     sync_file(copy)
-    file, kept = beside(path, ""), aside_of(beside(path, ""))
-    if log_of(path).exists():
-        set_aside(log_of(path))
-    beside(path, "-shm").unlink(missing_ok=True)
-    os.link(file, kept)  # There is no moment without a journal.
-    copy.replace(file)
+    log, file = log_of(path), beside(path, "")
+    _keep(*((log, file) if log.exists() and log.stat().st_size else (file,)))
+    sync_folder(copy.parent)
+    copy.replace(beside(path, _MENDED))
+    sync_folder(copy.parent)
+    crashpoint.reach(STEP)
+    return finish_mending(path)
+
+
+def has_unfinished_mending(path: Path) -> bool:
+    """Whether a mended copy of this very file waits to take its place: a repair was killed."""
+    file, mended = beside(path, ""), beside(path, _MENDED)
+    return mended.exists() and _kept_of(file) is not None
+
+
+def finish_mending(path: Path) -> Path:
+    """The log goes first: beside the mended file, it would be read as a part of that. Both are
+    kept already."""
+    file = beside(path, "")
+    kept = _kept_of(file)
+    assert kept is not None, "it was kept before the copy got its name"
+    remove_copy(beside(path, _MENDING))  # What lay beside the copy.
+    for side in ("-wal", "-shm"):
+        beside(path, side).unlink(missing_ok=True)
+    crashpoint.reach(STEP)
+    beside(path, _MENDED).replace(file)  # There is no moment without a journal.
     sync_folder(file.parent)
-    remove_copy(copy)
+    crashpoint.reach(STEP)
     make_last(path)
     return kept
 
 
+def _kept_of(file: Path) -> Path | None:
+    """The copy of the file that was kept."""
+    for number in count(1):
+        kept = kept_name(file, number)
+        if not kept.exists():
+            return None
+        if _is_copy(kept, file):
+            return kept
+    raise AssertionError("it counts on")
+
+
 def remove_copy(copy: Path) -> None:
-    for side in ("", "-wal", "-shm", witness.SUFFIX):
-        beside(copy, side).unlink(missing_ok=True)
+    """With all that lies beside it, also what its own repair kept."""
+    for file in list(copy.parent.iterdir()):
+        if file.name.startswith(copy.name):
+            file.unlink(missing_ok=True)

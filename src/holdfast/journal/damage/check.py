@@ -16,19 +16,29 @@ from pathlib import Path
 
 from msgspec import Struct, field, structs
 
+from holdfast import crashpoint
 from holdfast.journal.damage import tables
-from holdfast.journal.damage.accept_losses import accept, copy_to_mend, remove_copy, take_mended
+from holdfast.journal.damage.accept_losses import (
+    STEP,
+    accept,
+    copy_to_mend,
+    finish_mending,
+    has_unfinished_mending,
+    remove_copy,
+    take_mended,
+)
 from holdfast.journal.damage.logs import Finding, TrajectoryState, check_log
 from holdfast.journal.damage.repair_tables import damage_of, is_beyond_repair, mend_tables
+from holdfast.journal.files import witness
 from holdfast.journal.journal import Cut, WorkerIdentity, digest_of
-from holdfast.journal.lease_clock import IS_LEASED, BootClock
+from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, BootClock, with_lease_end
 from holdfast.journal.process import is_gone
 from holdfast.journal.sqlite.chain import COLUMNS, rows
 from holdfast.journal.sqlite.cut import mend
 from holdfast.journal.sqlite.journal import connect_to_read, plain_connect
 from holdfast.journal.sqlite.losses import Loss, find_loss
 from holdfast.journal.sqlite.names import refuse_second_name
-from holdfast.journal.sqlite.runs import shown
+from holdfast.journal.sqlite.runs import decode_name
 from holdfast.journal.sqlite.schema import SALVAGE, JournalDamaged, explain, log_size, prepare
 from holdfast.records.errors import JournalError, RunHeld
 
@@ -96,7 +106,7 @@ def _guarded(
 
 
 def _pages(connection: sqlite3.Connection, report: Report) -> None:
-    """Of all tables; what an index alone explains was told with its remedy already."""
+    """Of all tables; what an index alone explains is reported already, with its remedy."""
     known = {"ok", *(finding.what for finding in report.findings)}
     for (line,) in connection.execute("PRAGMA quick_check"):
         if line not in known:
@@ -157,7 +167,7 @@ def _trajectories(connection: sqlite3.Connection, report: Report) -> None:
     found = connection.execute("SELECT 1 FROM sqlite_temp_schema WHERE name = 'found'").fetchone()
     for number, named, status, settled, epoch, orphan in connection.execute(_TRAJECTORIES):
         report.trajectories += 1
-        name = shown(named)
+        name = decode_name(named)
         if not isinstance(status, int) or not isinstance(epoch, int):
             report.add(name, "has a row that does not decode", SALVAGE)
             continue
@@ -222,10 +232,9 @@ def _deliveries(connection: sqlite3.Connection, report: Report) -> None:
     for run, consumer, task, step, members, settled in connection.execute(_DELIVERED):
         report.deliveries += 1
         if not members or members != settled:
-            what = (
-                f"task {task} of run {shown(run)} was delivered before all its members were settled"
-            )
-            report.add(f"consumer {shown(consumer)}, step {step}", what, remedy)
+            group = f"task {task} of run {decode_name(run)}"
+            what = f"{group} was delivered before all its members were settled"
+            report.add(f"consumer {decode_name(consumer)}, step {step}", what, remedy)
     for run, consumer, task, times in connection.execute(_TWICE):
         what = f"task {task} of run {run} was delivered {times} times"
         report.add(f"consumer {consumer}", what, remedy)
@@ -296,7 +305,9 @@ def repair(path: Path) -> list[Cut]:
         mend_tables(connection, damage)
         cuts = list(_cut_all(connection))
         connection.execute("DROP INDEX records_repair")
+        crashpoint.reach(STEP)
         connection.execute("COMMIT")
+        crashpoint.reach(STEP)
     except sqlite3.Error as error:
         raise explain(error, path) from error
     finally:
@@ -312,6 +323,9 @@ def accept_loss(path: Path) -> str | None:
     if not path.exists():
         raise JournalError(f"there is no journal at {path}")
     refuse_second_name(path)
+    witness.remove_unfinished(path)
+    if has_unfinished_mending(path):
+        return _kept("was cut, and its mending was interrupted", finish_mending(path))
     loss = find_loss(path, thoroughly=True)
     if loss is None:
         return None
@@ -319,13 +333,13 @@ def accept_loss(path: Path) -> str | None:
         _refuse_if_held(connection)
     if loss.is_cut:
         return _mend_cut(path, loss)
-    return accept(path, _whole_one(path, loss))
+    return accept(path, _choose_whole(path, loss))
 
 
-def _whole_one(path: Path, loss: Loss) -> Loss:
+def _choose_whole(path: Path, loss: Loss) -> Loss:
     """With or without the log: what is left must be a state that the journal was in once.
 
-    The file alone may be one whose log was being copied, half of it. With the good part of its log
+    The file alone may hold half of a log that was being copied. With the good part of its log
     it is whole unless more than that was copied; what else is torn in it is mended afterwards.
     """
     findings = _findings(path, without_log=loss.without_log)
@@ -368,25 +382,30 @@ def _mend_cut(path: Path, loss: Loss) -> str:
     finally:
         remove_copy(copy)
     lost = sum(cut.lost for cut in cuts)
-    return f"{loss.what}; {lost} records were cut; the file as it was is kept in {kept.name}"
+    return _kept(f"{loss.what}; {lost} records were cut", kept)
+
+
+def _kept(what: str, kept: Path) -> str:
+    return f"{what}; the file as it was is kept in {kept.name}"
 
 
 def _refuse_if_held(connection: sqlite3.Connection) -> None:
-    for run, *identity in connection.execute(
-        "SELECT r.name, w.host, w.pid, w.born, w.namespace "  # noqa: S608 - IS_LEASED is ours
+    for run, seconds, *identity in connection.execute(
+        f"SELECT r.name, {SECONDS_LEFT}, w.host, w.pid, w.born, w.namespace "  # noqa: S608 - both are ours
         f"FROM workers w JOIN runs r ON r.id = w.run WHERE {IS_LEASED}",
         BootClock().read().parameters,
     ):
         worker = WorkerIdentity(*identity)
         if not is_gone(worker):
-            raise RunHeld(f"run {run!r} is being worked on by {worker}; stop it, then repair")
+            held = f"run {run!r} is being worked on by {with_lease_end(worker, seconds)}"
+            raise RunHeld(f"{held}; stop it, then repair")
 
 
 def _cut_all(connection: sqlite3.Connection) -> Iterator[Cut]:
     for number, name, *_ in connection.execute(_TRAJECTORIES):
-        cut = mend(connection, number, name=shown(name))
+        cut = mend(connection, number, name=decode_name(name))
         if cut is not None:
-            # Whoever still believes to hold it, holds the log as it was before.
+            # A worker that still believes to hold it has the log as it was before.
             connection.execute(
                 "UPDATE trajectories SET owner = NULL, epoch = epoch + 1 WHERE id = ?", (number,)
             )

@@ -1,4 +1,4 @@
-"""Finding a run by its name, for whoever typed it."""
+"""Finding a run by the name that a user typed."""
 
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError

@@ -174,11 +174,10 @@ class _Log:
             yield f"begins with {record.drafted} drafted tokens, which are not recorded"
         step = joined(record, draft)
         yield from wrong_tokens(step)
-        length = 0
-        if step.base:
-            if not isinstance(self._history.steps.get(step.base), Generated):
-                yield f"continues step {step.base}, which is no earlier generation"
-            length = self._lengths.get(step.base, 0)
+        for path in step.sources:
+            if not isinstance(self._history.steps.get(path), Generated):
+                yield f"continues step {path}, which is no earlier generation"
+        length = self._lengths.get(step.base, 0) if step.base else 0
         if not 0 <= step.keep <= length:
             yield f"keeps {step.keep} tokens of a stream of {length}"
         self._lengths[step.path] = step.keep + count(step.delta) + count(step.ids)

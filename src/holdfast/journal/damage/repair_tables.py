@@ -1,6 +1,6 @@
 """Makes anew what a journal holds twice: indexes, names of tasks, heads and links.
 
-Each can be told from rows that are still there, so nothing is lost. What cannot be made anew stays
+Each follows from rows that are still there, so nothing is lost. What cannot be made anew stays
 as it is, and the check goes on naming it.
 
 What is broken is looked for before the transaction that mends it: after SQLite has come upon a
@@ -47,7 +47,7 @@ def is_beyond_repair(connection: sqlite3.Connection) -> bool:
 
 
 def _wrong_pages(connection: sqlite3.Connection) -> list[str] | None:
-    """None where that cannot be told."""
+    """None where that cannot be known."""
     try:
         lines = connection.execute(f"PRAGMA quick_check({_ALL})").fetchall()
     except sqlite3.DatabaseError:

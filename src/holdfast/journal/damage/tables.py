@@ -1,7 +1,7 @@
 """What has to hold outside the logs: rows that decode, numbers without gaps, whole indexes.
 
 Every row is found without an index, because an index that lost an entry would hide the row. What
-only an index can tell is left to SQLite, which holds each one against its table.
+only an index knows is left to SQLite, which holds each one against its table.
 """
 
 import sqlite3
@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from holdfast.journal.damage.logs import Finding
-from holdfast.journal.sqlite.runs import TASK, MisnamedTask, run_of, shown, task_of, text_of
+from holdfast.journal.sqlite.runs import TASK, MisnamedTask, decode_name, run_of, task_of, text_of
 from holdfast.journal.sqlite.schema import GROUPS, SALVAGE, TOTALS, VERSION, prepare
 from holdfast.records.errors import JournalCorrupt
 
 FILE = "file, "
-_ANEW = f"repair the journal: what the rows tell is made anew; if that does not help, {SALVAGE}"
+_ANEW = (
+    f"repair the journal: what follows from the rows is made anew; if that does not help, {SALVAGE}"
+)
 _HEADS = "repair the journal: it is taken away, nothing is cut"
 _NAMES = f"repair the journal: the task gets its name back; if that does not help, {SALVAGE}"
 _TASKS = "resume the run with its task file and accept the change: that writes the task anew"
@@ -38,7 +40,7 @@ def schema(connection: sqlite3.Connection) -> Iterator[Finding]:
 
 
 INDEXED = frozenset({"batches", "blobs", "counters", "runs", "tasks", "trajectories"})
-"""Tables whose indexes can be made anew: another check tells whether their rows are whole. Of a
+"""Tables with indexes that can be made anew: another check finds rows that are not whole. Of a
 delivery, the index may know better than the row."""
 DERIVED = frozenset({"heads", "links", "task_groups", "totals"})
 """Tables that say nothing that records and trajectories do not say."""
@@ -74,7 +76,7 @@ def runs(connection: sqlite3.Connection) -> Iterator[Finding | None]:
         try:
             run_of(text_of(name, of=f"the name of run {row[0]}"), (*row,))
         except JournalCorrupt as error:
-            yield Finding(f"run {shown(name)}", str(error), SALVAGE)
+            yield Finding(f"run {decode_name(name)}", str(error), SALVAGE)
         else:
             yield None
 
@@ -85,7 +87,7 @@ def tasks(connection: sqlite3.Connection) -> Iterator[Finding | None]:
         f"SELECT CAST(coalesce(r.name, '?') AS BLOB), k.current, {TASK} FROM tasks k NOT INDEXED "  # noqa: S608 - TASK is ours
         "LEFT JOIN runs r ON r.id = k.run"
     ):
-        where = f"task {shown(run)}/{shown(row[0])}"
+        where = f"task {decode_name(run)}/{decode_name(row[0])}"
         try:
             task_of((row[0], row[1], row[2]))
         except MisnamedTask as error:

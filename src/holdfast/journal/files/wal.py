@@ -2,7 +2,7 @@
 
 SQLite reads the log up to the first frame that fails its checksum, and takes what follows for the
 rest of an older log. That is right after a power loss, and wrong after damage: then committed
-transactions are gone without a word. The two can be told apart. Each frame's checksum goes on from
+transactions are gone without a word. The two differ: each frame's checksum goes on from
 that of the frame before it, and a transaction begins only after the one before it was synced. So a
 commit frame with another frame chained to it was on the disk, and so was everything before it:
 where a frame at or before it is bad now, it was damaged.

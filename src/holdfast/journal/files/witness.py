@@ -1,10 +1,11 @@
 """The witness: a small file beside the journal that knows how many commits there were.
 
-Whoever loses a piece of the write-ahead log loses whole commits, and what is left looks like a
-journal in which they never happened. So each writer, when a commit was synced and before anyone is
-told, notes its number here. The note is not synced: it survives the process, and costs no second
-wait for the disk. It is synced when the log is copied and at a clean end. So the witness may know
-less than the journal, after a power loss; never more. Where it does know more, commits are lost.
+Losing a piece of the write-ahead log loses whole commits, and what is left looks like a
+journal in which they never happened. So each writer, when a commit was synced and before its
+callers wake, notes its number here. The note is not synced: it survives the process, and costs no
+second wait for the disk. It is synced when the log is copied and at a clean end. So the witness may
+know less than the journal, after a power loss; never more. Where it does know more, commits are
+lost.
 
 The file has a fixed number of slots, and each writer writes into one of its own, so that writers
 need not wait for each other. Two that share a slot make the witness know a little less.
@@ -20,10 +21,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast import crashpoint
 from holdfast.journal.files.folders import make_alike, sync_folder
 from holdfast.journal.files.wal import beside
 
 SUFFIX = "-witness"
+_NEW = f"{SUFFIX}-new"
 SLOTS = 64
 SLOT_BYTES = 64
 # A mark, the journal's identity, the number, when that was, and the boot of the machine.
@@ -89,18 +92,22 @@ def notes(journal: Path) -> dict[int, Note]:
 
 def begin_anew(journal: Path, identity: int, number: int) -> None:
     """From now on the journal's last commit is that one, whatever was known before."""
-    path = witness_of(journal)
-    new = path.with_name(f"{path.name}-new")
-    with suppress(FileNotFoundError):
-        new.unlink()
+    path, new = witness_of(journal), beside(journal, _NEW)
+    remove_unfinished(journal)
     file = _open(new, journal)
     try:
         os.pwrite(file, _packed(identity, number, _boot()), 0)
         os.fsync(file)
     finally:
         os.close(file)
+    crashpoint.reach("journal.repairing")
     new.replace(path)
     sync_folder(path.parent)
+
+
+def remove_unfinished(journal: Path) -> None:
+    """What is left of a new witness when its writer was killed."""
+    beside(journal, _NEW).unlink(missing_ok=True)
 
 
 def _open(path: Path, journal: Path) -> int:
@@ -124,7 +131,7 @@ def _packed(identity: int, number: int, boot: bytes) -> bytes:
 
 
 def _unpacked(slot: bytes, boot: bytes) -> tuple[int, Note | None]:
-    """Whose note it is, and the note; None for what was never written, or is damaged."""
+    """The journal's identity, and the note; None for what was never written, or is damaged."""
     if len(slot) < _SLOT.size + _CRC.size or not slot.startswith(_MARK):
         return 0, None
     if _CRC.unpack_from(slot, _SLOT.size)[0] != zlib.crc32(slot[: _SLOT.size]):

@@ -2,10 +2,9 @@
 
 - `journal`: The journal on SQLite: one file, any number of processes on one machine.
 - `schema`: The SQLite schema: its version, its migrations, and what is refused at the door.
-- `runs`: Runs, tasks and the listing of trajectories, as SQL.
+- `runs`: Runs, their tasks, trajectories and weight versions, as SQL.
 - `leases`: Workers, leases and claims, as SQL.
-- `delivery`: Delivery to a consumer, as SQL: reserved, committed with a checkpoint, given back on a
-  restore.
+- `delivery`: The ledger of a run's groups, as SQL.
 - `chain`: The chain: how the records of one trajectory are found among everybody's.
 - `appends`: Appending: fencing and insertion for a whole batch in a handful of statements.
 - `handle`: Handle: the connection that writes, from one error to the next.

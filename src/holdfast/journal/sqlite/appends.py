@@ -36,7 +36,7 @@ _RECORDS = _inserts("ABORT INTO records(position, trajectory, seq, epoch, crc, b
 # The records are what counts: a link or a head that damage left behind is no reason to refuse them.
 _LINKS = _inserts("REPLACE INTO links(position, previous)", 2)
 _HEADS = _inserts("REPLACE INTO heads(trajectory, position, length)", 3)
-_STANDING = """SELECT (SELECT coalesce(max(position), 0) FROM records), json_group_array(json_array(
+_LOG_ENDS = """SELECT (SELECT coalesce(max(position), 0) FROM records), json_group_array(json_array(
         t.id, t.epoch, coalesce(h.position, 0), coalesce(h.length, 0)))
     FROM trajectories t LEFT JOIN heads h ON h.trajectory = t.id
     WHERE t.id IN (SELECT value FROM json_each(?))"""
@@ -147,14 +147,14 @@ class Appender:
     """Runs batches, and remembers between them where the logs of its connection stand.
 
     While only this connection writes, every batch would read what the last one wrote. SQLite counts
-    the commits of all others (`data_version`); a look at that count under the write lock tells
+    the commits of all others (`data_version`); a look at that count under the write lock shows
     whether what is remembered still holds, epochs included.
     """
 
     def __init__(self) -> None:
         self._connection: sqlite3.Connection | None = None
-        self._others = -1
-        self._standing: LogEnd | None = None
+        self._foreign_commits = -1
+        self._log_end: LogEnd | None = None
 
     def run_batch(self, connection: sqlite3.Connection, batch: list[Operation]) -> None:
         """Runs operations in their order: appends in bulk, everything else one by one in between.
@@ -170,23 +170,27 @@ class Appender:
                 continue
             self._append_all(connection, appends)
             appends = []
-            self._standing = None  # It may change whatever it likes.
+            self._log_end = None  # It may change whatever it likes.
             _run_alone(connection, operation)
         self._append_all(connection, appends)
 
     def _look(self, connection: sqlite3.Connection) -> None:
-        (others,) = connection.execute("PRAGMA data_version").fetchone()
-        if connection is not self._connection or others != self._others:
-            self._connection, self._others, self._standing = connection, others, None
+        (foreign_commits,) = connection.execute("PRAGMA data_version").fetchone()
+        if connection is not self._connection or foreign_commits != self._foreign_commits:
+            self._connection, self._foreign_commits, self._log_end = (
+                connection,
+                foreign_commits,
+                None,
+            )
 
     def _append_all(self, connection: sqlite3.Connection, appends: list[Append]) -> None:
         if not appends:
             return
         # Unless it is written to the end, it is not what stands in the journal.
-        standing, self._standing = self._standing, None
-        standing = _extended(connection, standing, appends)
-        write(connection, appends, standing)
-        self._standing = standing
+        log_end, self._log_end = self._log_end, None
+        log_end = _extended(connection, log_end, appends)
+        write(connection, appends, log_end)
+        self._log_end = log_end
 
 
 def _run_alone(connection: sqlite3.Connection, operation: Operation) -> None:
@@ -199,44 +203,44 @@ def _run_alone(connection: sqlite3.Connection, operation: Operation) -> None:
 
 
 def _extended(
-    connection: sqlite3.Connection, standing: LogEnd | None, appends: list[Append]
+    connection: sqlite3.Connection, log_end: LogEnd | None, appends: list[Append]
 ) -> LogEnd:
     """With the heads of all that these append to."""
-    if standing is None or len(standing.heads) > MAX_HEADS:
-        standing = LogEnd(-1, {})
-    heads = standing.heads
+    if log_end is None or len(log_end.heads) > MAX_HEADS:
+        log_end = LogEnd(-1, {})
+    heads = log_end.heads
     unknown = [
         entry.lease.id
         for append in appends
         for entry in append.entries
         if entry.lease.id not in heads
     ]
-    if unknown or standing.position < 0:
-        found = standing_of(connection, unknown)
+    if unknown or log_end.position < 0:
+        found = read_log_end(connection, unknown)
         heads |= found.heads
-        standing.position = found.position
-    return standing
+        log_end.position = found.position
+    return log_end
 
 
-def write(connection: sqlite3.Connection, appends: list[Append], standing: LogEnd) -> None:
+def write(connection: sqlite3.Connection, appends: list[Append], log_end: LogEnd) -> None:
     """Those that are not refused."""
     rows: list[Row] = []
     marked: list[AppendEntry] = []
     for append in appends:
-        append.error = _take_places(append.entries, standing.heads)
+        append.error = _take_places(append.entries, log_end.heads)
         if append.error is None:
             for entry in append.entries:
                 rows += entry.rows
                 if entry.status is not None or entry.settled is not None:
                     marked.append(entry)
-    insert(connection, rows, standing)
+    insert(connection, rows, log_end)
     for entry in marked:
         _mark(connection, entry)
 
 
-def standing_of(connection: sqlite3.Connection, trajectories: list[int]) -> LogEnd:
-    asked = json.encode(trajectories).decode()
-    position, found = connection.execute(_STANDING, (asked,)).fetchone()
+def read_log_end(connection: sqlite3.Connection, trajectories: list[int]) -> LogEnd:
+    ids = json.encode(trajectories).decode()
+    position, found = connection.execute(_LOG_ENDS, (ids,)).fetchone()
     return LogEnd(position, {head.trajectory: head for head in _heads.decode(found)})
 
 
@@ -254,11 +258,11 @@ def _take_places(entries: list[AppendEntry], heads: dict[int, Head]) -> JournalE
 
 def _take_all_places(entries: list[AppendEntry], heads: dict[int, Head]) -> JournalError | None:
     for number, entry in enumerate(entries):
-        refused = _take_places([entry], heads)
-        if refused is not None:
+        error = _take_places([entry], heads)
+        if error is not None:
             for taken in reversed(entries[:number]):
                 heads[taken.lease.id].length = taken.first
-            return refused
+            return error
     return None
 
 
@@ -280,12 +284,12 @@ def lost(lease: Lease, epoch: int | None) -> LeaseLost:
     )
 
 
-def insert(connection: sqlite3.Connection, rows: list[Row], standing: LogEnd) -> None:
+def insert(connection: sqlite3.Connection, rows: list[Row], log_end: LogEnd) -> None:
     """Writes rows behind the last position, each linked to the one before it in its log.
 
     Their heads have taken their places already; here they learn the positions.
     """
-    position, heads = standing.position, standing.heads
+    position, heads = log_end.position, log_end.heads
     records: list[object] = []
     links: list[object] = []
     touched: dict[int, Head] = {}
@@ -298,7 +302,7 @@ def insert(connection: sqlite3.Connection, rows: list[Row], standing: LogEnd) ->
     moved: list[object] = []
     for trajectory, head in touched.items():
         moved += (trajectory, head.position, head.length)
-    standing.position = position
+    log_end.position = position
     _insert(connection, _RECORDS, records, 6)
     _insert(connection, _LINKS, links, 2)
     _insert(connection, _HEADS, moved, 3)

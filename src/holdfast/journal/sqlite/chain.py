@@ -10,7 +10,7 @@ the records do not say themselves: a reader that they lead astray finds the reco
 `relink` makes them anew, and the check holds them against the records.
 
 A log without a head is empty, unless its trajectory was begun: then the head may be lost, and only
-a pass over all records can tell. Beginning sets the status, in the transaction of the first record.
+a pass over all records finds it. Beginning sets the status, in the transaction of the first record.
 """
 
 import sqlite3
@@ -74,8 +74,8 @@ def lengths_without_heads(
     """How many records those have that have any: one pass over all records, if any are asked."""
     if not trajectories:
         return {}
-    asked = json.encode(trajectories).decode()
-    return dict(connection.execute(_COUNTED, (asked,)).fetchall())
+    ids = json.encode(trajectories).decode()
+    return dict(connection.execute(_COUNTED, (ids,)).fetchall())
 
 
 def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[Row, None, None]:
@@ -92,11 +92,11 @@ def rows(connection: sqlite3.Connection, trajectory: int) -> Generator[Row, None
             done += 1
     if counted is None:
         counted = length(connection, trajectory)
-    if done != counted or (not counted and _is_begun(connection, trajectory)):
+    if done != counted or (not counted and _has_started(connection, trajectory)):
         yield from rows_without_links(connection, trajectory, done)
 
 
-def _is_begun(connection: sqlite3.Connection, trajectory: int) -> bool:
+def _has_started(connection: sqlite3.Connection, trajectory: int) -> bool:
     """Whether something was recorded of it, as its own row has it."""
     row = connection.execute(
         "SELECT status != 0 FROM trajectories WHERE id = ?", (trajectory,)
@@ -117,8 +117,8 @@ def rows_without_links(
                 done += 1
         counted = length(connection, trajectory)
         if done != counted:
-            told = f"its head counts {counted} records" if counted else "its head is lost"
-            reason = f"is where the log ends, but {told}"
+            what = f"its head counts {counted} records" if counted else "its head is lost"
+            reason = f"is where the log ends, but {what}"
             raise BadRecord(trajectory, done, position, reason)
 
 

@@ -33,26 +33,26 @@ _PASSIVE = "PRAGMA wal_checkpoint(PASSIVE)"
 
 
 class Checkpointer:
-    """Told by the writer how much it wrote; holds it up only for the rest of a long log."""
+    """Counts what the writer wrote; holds it up only for the rest of a long log."""
 
     def __init__(
         self, connect: Callable[[], sqlite3.Connection], copied: Callable[[], None] = lambda: None
     ):
-        """`copied` is called after each copy, by whoever made it."""
+        """`copied` is called after each copy, in the thread that made it."""
         self._connect = connect
         self._copied = copied
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._wake = threading.Event()
         self._copying = threading.Lock()
-        """Held by whoever copies: SQLite lets only one, and sends the other away."""
+        """Held while copying: SQLite lets only one thread, and sends the other away."""
         self._stopping = False
         self._written = 0
         """Bytes, since the log was used from its start: as the writer counts, which does not see
-        all that is written around its records, or as whoever copied found."""
+        all that is written around its records, or as the last copy found."""
         self._found = 0
         """How long the log was when it was last copied."""
-        self._asked_at = 0
+        self._requested_at = 0
         """Of these, how many there were when the thread was last asked to copy them."""
         self._next_rest = 0
         """The writer does not copy before so many: what it could not do, it cannot do at once."""
@@ -60,10 +60,10 @@ class Checkpointer:
         """They are copied, and the writer has not looked since."""
 
     def after_commit(self, size: int) -> bool:
-        """Told by the writer between two transactions; whether it is to `copy_rest` before it
+        """Called by the writer between two transactions; whether it is to `copy_rest` before it
         goes on."""
         self._written = max(self._written + size + COMMIT_BYTES, self._found)
-        left = self._written - self._asked_at
+        left = self._written - self._requested_at
         is_long = self._is_copied and self._written >= RESTART_BYTES
         if self._written >= max(MOST_BYTES, self._next_rest):
             return True
@@ -71,7 +71,7 @@ class Checkpointer:
             return True
         if is_long or left >= START_BYTES:
             self._is_copied = False
-            self._asked_at = self._written
+            self._requested_at = self._written
             self._start()
             self._wake.set()
         return False
@@ -84,9 +84,9 @@ class Checkpointer:
             self._found, is_all = _copy(connection)
             self._copied()
             if is_all:
-                self._written = self._found = self._asked_at = self._next_rest = 0
+                self._written = self._found = self._requested_at = self._next_rest = 0
                 return
-        self._asked_at = self._written
+        self._requested_at = self._written
         self._next_rest = self._written + START_BYTES
 
     def _start(self) -> None:
@@ -104,7 +104,7 @@ class Checkpointer:
         try:
             connection = self._connect()
         except JournalError:
-            return  # The writer meets the same trouble and tells it to someone who listens.
+            return  # The writer meets the same trouble and reports it to its callers.
         try:
             while self._wake.wait() and not self._stopping:
                 self._wake.clear()

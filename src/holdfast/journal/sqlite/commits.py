@@ -99,7 +99,7 @@ class Commits:
         return None if row is None else int(row[0])
 
     def note(self, number: int) -> None:
-        """That commit was synced: to be noted before anyone is told."""
+        """That commit was synced: to be noted before its callers wake."""
         if self._witness is not None:
             self._witness.note(number)
 

@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from holdfast import crashpoint
@@ -83,7 +84,10 @@ def set_aside(file: Path) -> Path:
 
 def aside_of(file: Path) -> Path:
     """The first such name that is free."""
-    number = 1
-    while (kept := file.with_name(f"{file.name}.kept-{number}")).exists():
-        number += 1
-    return kept
+    return next(
+        kept for kept in (kept_name(file, number) for number in count(1)) if not kept.exists()
+    )
+
+
+def kept_name(file: Path, number: int) -> Path:
+    return file.with_name(f"{file.name}.kept-{number}")

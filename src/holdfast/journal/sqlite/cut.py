@@ -10,7 +10,7 @@ from contextlib import closing
 
 from holdfast.journal.journal import Cut, Lease
 from holdfast.journal.sqlite import chain
-from holdfast.journal.sqlite.appends import Row, insert, lost, standing_of
+from holdfast.journal.sqlite.appends import Row, insert, lost, read_log_end
 from holdfast.journal.sqlite.chain import BadRecord
 from holdfast.journal.sqlite.runs import NOW
 from holdfast.records.codec import checksum, decode, encode
@@ -135,12 +135,12 @@ def reopen_failed(connection: sqlite3.Connection, run: Run, reason: str) -> int:
         (run.id, int(Status.FAILED)),
     ).fetchall()
     _refuse_headless(connection, [trajectory for trajectory, _, length in failed if not length])
-    standing = standing_of(connection, [trajectory for trajectory, _, _ in failed])
+    log_end = read_log_end(connection, [trajectory for trajectory, _, _ in failed])
     rows: list[Row] = []
     for trajectory, epoch, seq in failed:
         rows.append((trajectory, seq, epoch, checksum(body, trajectory, seq, epoch), body))
-        standing.heads[trajectory].length = seq + 1
-    insert(connection, rows, standing)
+        log_end.heads[trajectory].length = seq + 1
+    insert(connection, rows, log_end)
     connection.executemany(
         "UPDATE trajectories SET settled = NULL, status = ?, epoch = ? WHERE id = ?",
         [(int(Status.RUNNING), epoch, trajectory) for trajectory, epoch, _ in failed],

@@ -371,7 +371,7 @@ def rewind(connection: sqlite3.Connection, consumer: Consumer, step: int, now: I
     named = _named(consumer) | {"step": step}
     # They are looked at again, as if nobody had, and with them what waits behind them: so the order
     # stays, and a group that was opened again meanwhile is not given.
-    given_back = connection.execute(
+    returned = connection.execute(
         "DELETE FROM deliveries WHERE run = :run AND consumer = :name "
         "AND state IN (1, 2) AND (step > :step OR step IS NULL) RETURNING settled",
         named,
@@ -381,14 +381,14 @@ def rewind(connection: sqlite3.Connection, consumer: Consumer, step: int, now: I
         "RETURNING settled",
         named,
     ).fetchall()
-    first = min((place for (place,) in given_back + waiting), default=None)
+    first = min((place for (place,) in returned + waiting), default=None)
     # The restored checkpoint is the truth, also when a later one had been committed.
     connection.execute(
         "UPDATE consumers SET committed = min(committed, :step), "
         "seen = min(seen, coalesce(:first - 1, seen)) WHERE run = :run AND consumer = :name",
         named | {"first": first},
     )
-    return len(given_back)
+    return len(returned)
 
 
 # --- the ledger

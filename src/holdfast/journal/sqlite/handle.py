@@ -51,7 +51,7 @@ class Handle:
     def give_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(sqlite3.Error):  # What it held is rolled back by whoever comes next.
+            with suppress(sqlite3.Error):  # The next connection rolls back what it held.
                 connection.close()
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ class SqliteJournal:
         self.changes = Changes()
         self._lease_clock = lease_clock or BootClock()
         self._jumps = JumpWatch()
-        # Whoever changes the working directory later does not mean another journal.
+        # A later change of the working directory does not mean another journal.
         self._file = path.absolute()
         self._read_only = read_only
         self._closed = False

@@ -1,6 +1,6 @@
 """Workers, leases and claims, as SQL.
 
-A worker's one heartbeat keeps all its leases. Whoever takes a trajectory over bumps its epoch, so
+A worker's one heartbeat keeps all its leases. Taking a trajectory over bumps its epoch, so
 that a worker that was only asleep finds every append refused. Clocks decide when a worker may be
 taken for dead; they never decide whether a write is right.
 """
@@ -16,7 +16,7 @@ from holdfast.journal.journal import (
     Worker,
     WorkerIdentity,
 )
-from holdfast.journal.lease_clock import IS_LEASED, Instant
+from holdfast.journal.lease_clock import IS_LEASED, SECONDS_LEFT, Instant, with_lease_end
 from holdfast.journal.process import is_gone
 from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.runs import TASK, status_of, task_of, trajectory_rows
@@ -39,7 +39,7 @@ def join(
     share: bool,
     now: Instant,
 ) -> Worker:
-    live = _bury_the_dead(connection, run.id, now)
+    live = _release_dead(connection, run.id, now)
     if live and not share:
         raise RunHeld(
             f"run {run.spec.name!r} is being worked on by {', '.join(live)}; wait for it, stop "
@@ -50,17 +50,18 @@ def join(
     return Worker(worker, identity, run.id, lease_seconds)
 
 
-def _bury_the_dead(connection: sqlite3.Connection, run: int, now: Instant) -> list[str]:
-    """Fences workers whose lease ran out or whose process is gone; names those that live."""
+def _release_dead(connection: sqlite3.Connection, run: int, now: Instant) -> list[str]:
+    """Fences workers with a lease that ran out or a process that is gone; names those that live."""
     living = []
     found = connection.execute(
-        f"SELECT id, {IS_LEASED}, host, pid, born, namespace FROM workers w WHERE run = :run",  # noqa: S608 - IS_LEASED is ours
+        f"SELECT id, {IS_LEASED}, {SECONDS_LEFT}, host, pid, born, namespace "  # noqa: S608 - both are ours
+        "FROM workers w WHERE run = :run",
         now.parameters | {"run": run},
     ).fetchall()
-    for worker, is_leased, *row in found:
+    for worker, is_leased, seconds, *row in found:
         identity = WorkerIdentity(*row)
         if is_leased and not is_gone(identity):
-            living.append(str(identity))
+            living.append(with_lease_end(identity, seconds))
         else:
             _release(connection, worker)
     return living
@@ -106,15 +107,15 @@ def claim(
     connection: sqlite3.Connection, worker: Worker, *, groups: int, after: int, now: Instant
 ) -> list[Claim]:
     """Groups behind task `after`, in order. An expired worker's groups are taken over."""
-    # Whoever claims is alive; without this a worker that overslept would claim its own groups anew.
+    # It is alive; without this, one that overslept would claim its own groups anew.
     heartbeat(connection, worker, now)
     (run,) = connection.execute("SELECT name FROM runs WHERE id = ?", (worker.run,)).fetchone()
-    wanted = now.parameters | {"run": worker.run, "after": after, "groups": groups}
-    ordinals = connection.execute(_CLAIMABLE, wanted).fetchall()
+    parameters = now.parameters | {"run": worker.run, "after": after, "groups": groups}
+    ordinals = connection.execute(_CLAIMABLE, parameters).fetchall()
     if not ordinals and after < 0:
         # Nothing is left but what others hold: those that were killed hold nothing any more.
-        _bury_the_dead(connection, worker.run, now)
-        ordinals = connection.execute(_CLAIMABLE, wanted).fetchall()
+        _release_dead(connection, worker.run, now)
+        ordinals = connection.execute(_CLAIMABLE, parameters).fetchall()
     return [_claim_group(connection, run, worker, ordinal) for (ordinal,) in ordinals]
 
 
@@ -149,7 +150,7 @@ def _claim_group(connection: sqlite3.Connection, run: str, worker: Worker, ordin
 def _lengths(
     connection: sqlite3.Connection, taken: list[tuple[int, int, int, int]]
 ) -> dict[int, int]:
-    """A log whose head is lost is not empty: whoever loads it is told so, and can have it cut."""
+    """A log without its head is not empty: loading it raises, and then it can be cut."""
     lengths = {identity: chain.length(connection, identity) for identity, *_ in taken}
     headless = [identity for identity, _, _, status in taken if status and not lengths[identity]]
     return lengths | chain.lengths_without_heads(connection, headless)

@@ -2,7 +2,7 @@
 
 Four things are held against each other: what SQLite will read, what the file is without its log,
 what the witness knows, and what lies in the log behind the point where SQLite stops. See `wal` and
-`witness` for what each can tell. The log may have been copied into the file already, beyond the
+`witness` for what each can show. The log may have been copied into the file already, beyond the
 point where it is damaged: then SQLite would put old pages over newer ones, and the file alone is
 what is left.
 Nothing here writes, and a live writer gives no false alarm: the witness is read before the
@@ -28,7 +28,7 @@ from holdfast.journal.sqlite.schema import (
     mode_to_read,
 )
 
-# As long as whoever opens it afterwards would wait.
+# As long as opening it afterwards would wait.
 BUSY_SECONDS = 30.0
 # A file that a live process copies its log into may show half of a page: then it is read again.
 _TRIES, _PAUSE = 5, 0.05
@@ -66,7 +66,7 @@ def refuse_losses(path: Path) -> None:
 
 
 def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
-    """None where all is there, or where nobody can tell.
+    """None where all is there, or where that cannot be known.
 
     Where the witness vouches for the last commit, the log is read only `thoroughly`.
     """
@@ -74,7 +74,7 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
     try:
         state = _read(path, mode_to_read(path))
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        # Whoever opens it is told what is the matter with it, unless the log is.
+        # Opening it says what is the matter with it, unless the log is.
         return _unreadable_with_log(path, noted) if _is_of_content(error) else None
     if log_size(path) and _is_foreign(path, state):
         what = "has the log (-wal) of another journal beside it"
@@ -87,7 +87,7 @@ def find_loss(path: Path, *, thoroughly: bool = False) -> Loss | None:
         return _left_alone(path, newer, note)
     if note is not None and note.number > state.number:
         log = scan(log_of(path))
-        return _lost(path, state, log, _told_by(note, state, _why(log)))
+        return _lost(path, state, log, _describe_loss(note, state, _why(log)))
     found = None
     if thoroughly or not _is_vouched_for(path, state, note):
         found = scan(log_of(path))
@@ -119,7 +119,7 @@ def _left_alone(path: Path, alone: _State, note: Note | None) -> Loss:
     if note is None:
         what = f"has a log that must not be read, and may have lost commits: {why}"
     elif note.number > alone.number:
-        what = _told_by(note, alone, why)
+        what = _describe_loss(note, alone, why)
     else:
         what = f"has lost no commit, but has a log that must not be read: {why}"
     return Loss(what, _put_back(path, alone), without_log=True)
@@ -199,7 +199,7 @@ def _is_vouched_for(path: Path, state: _State, note: Note | None) -> bool:
     return now is not None and state.number <= now.number
 
 
-def _told_by(note: Note, left: _State, why: str) -> str:
+def _describe_loss(note: Note, left: _State, why: str) -> str:
     when = datetime.fromtimestamp(note.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return f"has lost {_commits(note.number - left.number)}, the last one of {when}: {why}"
 

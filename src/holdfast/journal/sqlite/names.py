@@ -17,7 +17,7 @@ _MOUNT_POINT = 4
 
 
 def refuse_second_name(path: Path) -> None:
-    """`JournalError` for a file whose log may lie elsewhere."""
+    """`JournalError` for a file with a log that may lie elsewhere."""
     file = beside(path, "")
     if not file.is_file():
         return

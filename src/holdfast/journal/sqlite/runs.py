@@ -208,7 +208,7 @@ class MisnamedTask(JournalCorrupt):
     """A task is whole, but its row has another name for it."""
 
     def __init__(self, name: object, task: Task):
-        super().__init__(f"task {shown(name)!r} is named {task.id!r} in its own text")
+        super().__init__(f"task {decode_name(name)!r} is named {task.id!r} in its own text")
         self.task = task
 
 
@@ -216,18 +216,18 @@ def task_of(row: tuple[object, object, object]) -> Task:
     """Of `TASK`; what is not as it was written is `JournalCorrupt`."""
     name, body, crc = row
     if not isinstance(body, bytes) or zlib.crc32(body) != crc:
-        raise JournalCorrupt(f"task {shown(name)!r} fails its checksum")
+        raise JournalCorrupt(f"task {decode_name(name)!r} fails its checksum")
     try:
         task = msgspec.msgpack.decode(body, type=Task)
     except ValueError as error:
-        raise JournalCorrupt(f"task {shown(name)!r} does not decode: {error}") from error
+        raise JournalCorrupt(f"task {decode_name(name)!r} does not decode: {error}") from error
     if name != task.id.encode():
         raise MisnamedTask(name, task)
     return task
 
 
-def shown(name: object) -> str:
-    """A name that was read as bytes, for whoever looks for it: whatever damage made of it."""
+def decode_name(name: object) -> str:
+    """A name that was read as bytes, as text, whatever damage made of it."""
     return name.decode(errors="replace") if isinstance(name, bytes) else "?"
 
 
@@ -256,7 +256,7 @@ def some_tasks(connection: sqlite3.Connection, run: Run, ordinals: Sequence[int]
 
 
 def tasks(connection: sqlite3.Connection, run: Run) -> list[Task]:
-    # Closed at once, also by an error: whoever kept that would keep the snapshot with it.
+    # Closed at once, also by an error: a reference to that would keep the snapshot with it.
     with closing(
         connection.execute(f"SELECT {TASK} FROM tasks k WHERE run = ? ORDER BY ordinal", (run.id,))  # noqa: S608 - ours
     ) as rows:

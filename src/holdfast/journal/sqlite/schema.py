@@ -1,8 +1,8 @@
 """The SQLite schema: its version, its migrations, and what is refused at the door.
 
 A file that is no journal, or a journal of a newer version, is refused before anything is written
-to it. Older versions are brought forward in one transaction by whoever opens them to write, and
-read as they are by whoever only reads.
+to it. Older versions are brought forward in one transaction when they are opened to write, and
+read as they are.
 
 SQLite's own troubles get our words here, too: what is the matter with which file, and what to do.
 """
@@ -38,8 +38,8 @@ _PARTS = ("-wal", "-shm", "-witness", ".gateway-secret")
 _MAGIC = b"SQLite format 3\0"
 _APPLICATION_AT = 68
 
-# What is told by other rows, and kept so that nothing has to be counted: how many members of each
-# group are open, and its place in the order of settling (its last member's); how far a run is.
+# What follows from other rows, and is kept so that nothing has to be counted: how many members of
+# each group are open, and its place in the order of settling (its last member's); how far a run is.
 GROUPS = """SELECT run, task, count(*) - count(settled) AS open,
         CASE WHEN count(*) = count(settled) THEN max(settled) END AS settled
     FROM trajectories NOT INDEXED GROUP BY run, task"""
@@ -96,7 +96,7 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
         """CREATE TABLE consumers(
             run INTEGER NOT NULL, consumer TEXT NOT NULL, committed INTEGER NOT NULL,
             PRIMARY KEY(run, consumer))""",
-        # Each writer's last committed batch: after an error at COMMIT it tells what happened.
+        # Each writer's last committed batch: after an error at COMMIT it shows what happened.
         """CREATE TABLE writers(name TEXT PRIMARY KEY, batch INTEGER NOT NULL)""",
         # The order in which trajectories settle: deliveries follow it.
         """CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL)""",
@@ -241,7 +241,7 @@ def journal_of(path: Path) -> Path | None:
         return path
     wholes = (path.name.removesuffix(part) for part in _PARTS if path.name.endswith(part))
     found = (path.with_name(name) for name in wholes if name)
-    return next((one for one in found if _is_journal(one)), None)
+    return next((journal for journal in found if _is_journal(journal)), None)
 
 
 def _is_journal(path: Path) -> bool:

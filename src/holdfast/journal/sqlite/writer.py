@@ -5,10 +5,11 @@ wakes every waiter with one call into the event loop. So a single appender waits
 256 of them share it.
 
 Under load two halves take turns, because there is one interpreter lock: the loop needs it to go on
-with those whose records are durable, the thread needs it for everything but the work inside
-SQLite, and the longest piece of that is COMMIT. So a batch is told right before the COMMIT of
-the next one, and the loop is busy while the disk is. When nothing else waits, or what waits may
-take long, it is told at once; and where the disk takes longer than the loop, all share its fsync.
+with the callers of durable records, the thread needs it for everything but the work inside
+SQLite, and the longest piece of that is COMMIT. So the callers of a batch wake right before the
+COMMIT of the next one, and the loop is busy while the disk is. When nothing else waits, or what
+waits may take long, they wake at once; and where the disk takes longer than the loop, all share its
+fsync.
 
 Failure rules. An operation that is refused fails its own caller only. After an I/O error the
 outcome of the transaction is unknown: the connection is closed and never used again, a new one
@@ -136,7 +137,7 @@ class Writer:
         self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._closed = False
         self._forks = _forks
-        self._untold: list[Operation] = []
+        self._unnotified: list[Operation] = []
         self._untidied: int | None = None
         self._commit_seconds = 0.0
         self.batches = 0
@@ -233,22 +234,22 @@ class Writer:
         while not closing and (first := self._queue.get()) is not None:
             batch, closing = self._gather(first)
             if not all(operation.brief for operation in batch):
-                self._tell()
+                self._notify_waiters()
             try:
                 self._commit(batch)
             finally:
-                self._tell()
-            self._untold = batch
+                self._notify_waiters()
+            self._unnotified = batch
             if self._queue.empty() or not self._is_quick(self._queue.qsize() + len(batch)):
-                self._tell()
+                self._notify_waiters()
             self._tidy()
-        self._tell()
+        self._notify_waiters()
         self._handle.close()
         self._commits.close()
 
-    def _tell(self) -> None:
+    def _notify_waiters(self) -> None:
         """Those of the batch before, unless they know."""
-        batch, self._untold = self._untold, []
+        batch, self._unnotified = self._unnotified, []
         if batch:
             self._report(batch)
 
@@ -281,7 +282,7 @@ class Writer:
 
     def _gather(self, first: Operation) -> tuple[list[Operation], bool]:
         batch, rows, size = [first], first.rows, first.size
-        most = self._share(1 + self._queue.qsize() + len(self._untold))
+        most = self._share(1 + self._queue.qsize() + len(self._unnotified))
         while rows < most and size < MAX_BYTES:
             try:
                 operation = self._queue.get_nowait()
@@ -335,7 +336,7 @@ class Writer:
         self._number = self._commits.next_number(connection)
         rows = sum([operation.rows for operation in batch])
         self._handle.check_place()
-        self._tell()
+        self._notify_waiters()
         crashpoint.reach("journal.before_commit", rows)
         began = time.monotonic()
         connection.execute("COMMIT")
@@ -347,25 +348,25 @@ class Writer:
         self._untidied = sum([operation.size for operation in batch])
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        """Waits for the write lock, but lets nobody wait for that who is only to be told."""
-        if self._untold:
+        """Waits for the write lock, but lets no caller wait for that who is only to be woken."""
+        if self._unnotified:
             connection.execute("PRAGMA busy_timeout=0")
             try:
                 connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error):
                     raise
-                self._tell()
+                self._notify_waiters()
             connection.execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
         if not connection.in_transaction:
             connection.execute("BEGIN IMMEDIATE")
 
     def _tidy(self) -> None:
-        """Looks after the log, if something was written to it. Nobody waits for that to be told."""
+        """Looks after the log, if something was written to it. No caller waits for that."""
         size, self._untidied = self._untidied, None
         if size is None or not self._checkpointer.after_commit(size):
             return
-        self._tell()
+        self._notify_waiters()
         try:
             self._checkpointer.copy_rest(self._handle.connection)
         except (sqlite3.Error, JournalError):  # The batch is durable; the handle is not trusted.

@@ -114,21 +114,21 @@ class SampleCall:
         if self._must_begin_anew(endpoint):
             self._renewals += 1
             sampled.begin_anew()
-        ask = await self._ask(endpoint)
+        attempt = await self._ask(endpoint)
         self._version = self._replicas.version_of(endpoint)
         sampled.begin(
-            ask.prompt,
+            attempt.prompt,
             version=self._version,
             logprobs_mode=endpoint.logprobs_mode,
-            spelled=ask.spelled,
+            spelled=attempt.spelled,
         )
         self._watch = StopWatch.at_seam(self._request, sampled)
         endpoint.running += 1
         try:
-            if ask.stream:
-                await self._follow(endpoint, ask)
+            if attempt.stream:
+                await self._follow(endpoint, attempt)
             else:
-                await self._receive(endpoint, ask)
+                await self._receive(endpoint, attempt)
             self._check_end()
         except PolicyError as error:
             if isinstance(error, EngineUnavailable) and self._is_complete():
@@ -223,15 +223,15 @@ class SampleCall:
         digest = hashlib.blake2b(f"{seed}\0{at}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 
-    async def _receive(self, endpoint: Endpoint, ask: SampleRequest) -> None:
-        await endpoint.answer(ask, self._sampled, before=lambda: self._note_version(endpoint))
+    async def _receive(self, endpoint: Endpoint, attempt: SampleRequest) -> None:
+        await endpoint.answer(attempt, self._sampled, before=lambda: self._note_version(endpoint))
         if self._watch is not None:
             self._watch.found(self._sampled)
 
-    async def _follow(self, endpoint: Endpoint, ask: SampleRequest) -> None:
+    async def _follow(self, endpoint: Endpoint, attempt: SampleRequest) -> None:
         partial = self._request.partial
         assert partial is not None, "only what is kept in parts is streamed"
-        stream = endpoint.stream(ask, self._sampled)
+        stream = endpoint.stream(attempt, self._sampled)
         self._fresh, self._fresh_at = 0, self._clock.elapsed()
         try:
             async for _ in stream:

@@ -103,7 +103,7 @@ class CircuitBreaker:
             self._cool_down = COOL_BASE
 
     def failed(self) -> None:
-        """A call could not reach the endpoint, or was told that it is not able to serve."""
+        """A call could not reach the endpoint, or the endpoint said that it cannot serve."""
         self._in_a_row += 1
         if self._in_a_row >= FAILURES_IN_A_ROW:
             self.shut()
@@ -161,7 +161,7 @@ class CircuitBreaker:
             self._open.set()
 
     async def aclose(self) -> None:
-        # Whoever still waits must not go on to a client that is closed.
+        # A call that still waits must not go on to a client that is closed.
         self._down = self._down or f"the client of {self._name} was closed"
         if self._prober is not None:
             self._prober.cancel()

@@ -31,11 +31,11 @@ _UNKNOWN = {Kind.VLLM_GENERATE: (403, 404, 405)}
 async def discover(endpoint: Endpoint, dialect: Kind | None) -> None:
     """Sets the endpoint's dialect and its model's limits; raises what a user can do about it."""
     served = await served_models(endpoint)
-    described = next((one for one in served if one.id == endpoint.model), None)
+    described = next((item for item in served if item.id == endpoint.model), None)
     if described is None:
         raise PolicyRefused(
             f"{endpoint.name} does not serve model {endpoint.model!r}; it serves: "
-            f"{', '.join(one.id for one in served) or 'none'}"
+            f"{', '.join(entry.id for entry in served) or 'none'}"
         )
     kind = dialect or await _kind(endpoint, described)
     endpoint.dialect = DIALECTS[kind]
@@ -55,7 +55,7 @@ async def logprobs_mode_of(
         return LogprobsMode.UNKNOWN
     if described.logprobs_mode in tuple(LogprobsMode):
         return LogprobsMode(described.logprobs_mode)
-    post = partial(endpoint.ask, seconds=seconds)
+    post = partial(endpoint.send, seconds=seconds)
     return await measured(post, endpoint.dialect, endpoint.model)
 
 
@@ -106,7 +106,7 @@ async def check_spoken(endpoints: Sequence[Endpoint]) -> None:
     """
     for endpoint in endpoints:
         try:
-            await endpoint.ask("POST", endpoint.dialect.path, {"model": endpoint.model})
+            await endpoint.send("POST", endpoint.dialect.path, {"model": endpoint.model})
         except Denied as error:
             if error.status not in _UNKNOWN.get(endpoint.dialect.kind, (404, 405)):
                 raise
@@ -142,7 +142,7 @@ async def _offers_generate(endpoint: Endpoint) -> bool:
     """Whether vLLM's own wire is there and switched on: it then refuses an empty request as such,
     instead of not knowing it (404) or having it disabled (403)."""
     try:
-        await endpoint.ask("POST", DIALECTS[Kind.VLLM_GENERATE].path, {})
+        await endpoint.send("POST", DIALECTS[Kind.VLLM_GENERATE].path, {})
     except (BadRequest, Truncated):
         return True
     except UNREACHABLE:
@@ -169,7 +169,7 @@ async def _look_at_sglang(endpoint: Endpoint) -> None:
     described = endpoint.described
     lengths = [found.get(name) for name in ("context_length", "max_total_num_tokens")]
     if described.max_model_len is None:
-        known = (one for one in lengths if isinstance(one, int) and one > 0)
+        known = (length for length in lengths if isinstance(length, int) and length > 0)
         described.max_model_len = next(known, None)
     is_deterministic = found.get("enable_deterministic_inference")
     if described.seeds is None and isinstance(is_deterministic, bool):
@@ -188,7 +188,7 @@ async def _gives_ids(endpoint: Endpoint) -> bool:
         "return_token_ids": True,
     }
     try:
-        piece = dialect.whole(await endpoint.ask("POST", dialect.path, body))
+        piece = dialect.whole(await endpoint.send("POST", dialect.path, body))
     except (*UNREACHABLE, Unusable, EngineSays):
         return False
     return bool(piece.ids) and piece.logprobs is not None

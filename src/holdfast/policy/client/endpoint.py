@@ -56,6 +56,8 @@ _TOO_LONG = re.compile(
     r"(?i)maximum context length|context.?length|max_model_len"
     r"|(?:prompt|input)[^.]{0,80}\bis too long"
 )
+_QUERY = re.compile(r"(?i)(https?://[^\s?#\"'<>]+)[?#][^\s\"'<>]+")
+_DATA = re.compile(r"(?i)data:[a-z0-9.+/;=-]+,[^\s\"'<>]*")
 _MAX_ANSWER = 1 << 28
 _MAX_REFUSAL = 1 << 20
 _MAX_SAID = 1_000
@@ -63,6 +65,12 @@ _MAX_ID = 512
 _EVIDENCE = 300
 _SELF = "the engine"
 _encoder = msgspec.json.Encoder()
+
+
+def _quotable(said: str) -> str:
+    """What an engine says, without secrets. It may quote an image, or the address of one, with a
+    query that is a signature."""
+    return redact(_DATA.sub("data:…", _QUERY.sub(r"\1?…", said)))[:_MAX_SAID]
 
 
 class Endpoint:
@@ -128,9 +136,9 @@ class Endpoint:
         return msgspec.json.decode(body, type=Models).data
 
     async def get(self, path: str) -> bytes:
-        return await self.ask("GET", path)
+        return await self.send("GET", path)
 
-    async def ask(
+    async def send(
         self, method: str, path: str, body: object = None, *, seconds: float = PROBE_SECONDS
     ) -> bytes:
         """One small request; a status other than 200 is raised."""
@@ -151,7 +159,7 @@ class Endpoint:
 
     async def _probe(self, in_earnest: bool) -> str | None:
         try:
-            served = {one.id: one for one in await self.models()}
+            served = {item.id: item for item in await self.models()}
         except UNREACHABLE as error:
             return say(error)
         if (model := served.get(self.model)) is None:
@@ -164,7 +172,7 @@ class Endpoint:
             return why
         if (why := await self._wrong_version()) is not None or not in_earnest:
             return why
-        return await why_it_cannot_sample(self.ask, self.dialect, self.model)
+        return await why_it_cannot_sample(self.send, self.dialect, self.model)
 
     async def _wrong_version(self) -> str | None:
         if self.expected_version is None or (version := await self.version()) is None:
@@ -186,35 +194,35 @@ class Endpoint:
     # --- asking it
 
     async def answer(
-        self, ask: SampleRequest, sampled: Sampled, *, before: Callable[[], None]
+        self, attempt: SampleRequest, sampled: Sampled, *, before: Callable[[], None]
     ) -> None:
         """One request, one answer, all of it taken into `sampled`; `before` is called first."""
-        async with self._post(ask) as response:
+        async with self._post(attempt) as response:
             raw = await _bounded(response, _MAX_ANSWER)
         before()
         try:
-            sampled.take(self.dialect.whole(without_echo(raw, ask.spelled)), model=self.model)
+            sampled.take(self.dialect.whole(without_echo(raw, attempt.spelled)), model=self.model)
         except (Unusable, EngineSays) as error:
-            raise self._known_to_fit(self._bad(error, raw), ask) from error
+            raise self._known_to_fit(self._bad(error, raw), attempt) from error
 
-    async def stream(self, ask: SampleRequest, sampled: Sampled) -> AsyncIterator[None]:
+    async def stream(self, attempt: SampleRequest, sampled: Sampled) -> AsyncIterator[None]:
         """Yields whenever something new was taken into `sampled`, until the stream ends."""
         read, events = self.dialect.reader(), SseParser()
-        async with self._post(ask) as response:
+        async with self._post(attempt) as response:
             async for chunk in response.content.iter_any():
                 found = events.feed(chunk)
-                self._take_events(found, read, sampled, ask)
-                yield  # Also at the end: whoever follows has not seen what came with it.
+                self._take_events(found, read, sampled, attempt)
+                yield  # Also at the end: the caller has not seen what came with it.
                 if found and found[-1] == END:
                     return
 
     def _take_events(
-        self, events: list[bytes], read: Reader, sampled: Sampled, ask: SampleRequest
+        self, events: list[bytes], read: Reader, sampled: Sampled, attempt: SampleRequest
     ) -> None:
         """Takes what came together; a run of events that only bring tokens is checked as one."""
         run, data = Tokens(), b""
         # An engine repeats the prompt at the beginning, if at all.
-        prompt = None if sampled.fresh else ask.spelled
+        prompt = None if sampled.fresh else attempt.spelled
         died: EngineSays | None = None
         try:
             for data in events:
@@ -232,33 +240,33 @@ class Endpoint:
         except Unusable as error:
             raise self._bad(error, error.evidence or data) from error
         if died is not None:
-            raise self._known_to_fit(self._bad(died, data), ask) from died
+            raise self._known_to_fit(self._bad(died, data), attempt) from died
 
     def _bad(
         self, error: Unusable | EngineSays, raw: bytes
     ) -> PolicyError | BadRequest | Truncated:
         if isinstance(error, EngineSays):
-            return self._refused(error.status, redact(str(error))[:_MAX_SAID], {})
+            return self._refused(error.status, _quotable(str(error)), {})
         evidence = redact(raw[: 2 * _EVIDENCE].decode("utf-8", "replace"))[:_EVIDENCE]
         return BadAnswer(f"the engine's answer cannot be used: {error}. It begins: {evidence}")
 
     @asynccontextmanager
-    async def _post(self, ask: SampleRequest) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _post(self, attempt: SampleRequest) -> AsyncIterator[aiohttp.ClientResponse]:
         """The response, once its status is known to be good. Socket errors come out as ours."""
-        headers = {"Content-Type": "application/json", "X-Request-Id": _header(ask.request.id)}
+        headers = {"Content-Type": "application/json", "X-Request-Id": _header(attempt.request.id)}
         try:
             async with self._client().post(
                 self.url + self.dialect.path,
-                data=_encoder.encode(self.dialect.body(ask)),
+                data=_encoder.encode(self.dialect.body(attempt)),
                 headers=headers,
-                timeout=self._timeouts[ask.stream],
+                timeout=self._timeouts[attempt.stream],
                 # Elsewhere is not what was asked: neither the prompt nor the answer goes there.
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
                     raw = await _bounded(response, _MAX_REFUSAL)
                     raise self._known_to_fit(
-                        self._refusal(response.status, response.headers, raw), ask
+                        self._refusal(response.status, response.headers, raw), attempt
                     )
                 yield response
         except aiohttp.ConnectionTimeoutError as error:
@@ -266,7 +274,7 @@ class Endpoint:
                 f"{self.name} took no connection within {CONNECT_SECONDS:g} s", connected=False
             ) from error
         except TimeoutError as error:
-            raise EngineUnavailable(self._too_slow(stream=ask.stream)) from error
+            raise EngineUnavailable(self._too_slow(stream=attempt.stream)) from error
         except (aiohttp.ClientConnectionError, OSError) as error:
             raise EngineUnavailable(
                 f"connection to {self.name} lost: {say(error)}", connected=False
@@ -274,12 +282,12 @@ class Endpoint:
         except aiohttp.ClientError as error:
             raise EngineUnavailable(f"{self.name}: {say(error)}") from error
 
-    def _known_to_fit(self, error: Exception, ask: SampleRequest) -> Exception:
+    def _known_to_fit(self, error: Exception, attempt: SampleRequest) -> Exception:
         """An engine that calls too long what it has said it takes is out of order."""
         longest = self.described.max_model_len
         if not isinstance(error, ContextOverflow) or longest is None:
             return error
-        tokens = len(ask.prompt) + ask.max_tokens
+        tokens = len(attempt.prompt) + attempt.max_tokens
         if tokens > longest or not self.dialect.has_tokens:
             return error
         return EngineUnavailable(
@@ -294,7 +302,7 @@ class Endpoint:
     def _refusal(
         self, status: int, headers: Mapping[str, str], body: bytes
     ) -> PolicyError | BadRequest | Truncated:
-        return self._refused(status, redact(_message(body))[:_MAX_SAID], headers)
+        return self._refused(status, _quotable(_message(body)), headers)
 
     def _refused(
         self, status: int, said: str, headers: Mapping[str, str]
@@ -361,7 +369,7 @@ def base_url(url: str) -> str:
     except ValueError:  # A port or an IPv6 address that is none.
         usable = False
     if not usable:
-        # One with an @ may hold a password in a shape that nobody can tell.
+        # One with an @ may hold a password in a shape that nobody knows.
         shown = "what was given" if "@" in url else repr(redact(url))
         raise UsageError(
             "an inference engine's address (--policy) looks like http://127.0.0.1:8000, not "

@@ -35,7 +35,7 @@ UNLIKE = 0.25
 
 
 async def measured(post: Post, dialect: Dialect, model: str) -> LogprobsMode:
-    """UNKNOWN where the engine answers nothing that tells, or not in time."""
+    """UNKNOWN where the engine's answers do not show it, or do not come in time."""
     for prompt in PROMPTS:
         asks = [_sampled(post, dialect, model, prompt, how) for how in (GREEDY, TEMPERED, CUT)]
         greedy, tempered, cut = await asyncio.gather(*asks)
@@ -52,18 +52,18 @@ async def _sampled(
 ) -> Piece | None:
     ids = array("i", prompt)
     request = Request(ids, sampling, None, "logprobs")
-    ask = SampleRequest(request, model, ids, max_tokens=TOKENS, seed=None, stream=False)
+    attempt = SampleRequest(request, model, ids, max_tokens=TOKENS, seed=None, stream=False)
     try:
-        return dialect.whole(await post("POST", dialect.path, dialect.body(ask)))
+        return dialect.whole(await post("POST", dialect.path, dialect.body(attempt)))
     except (*UNREACHABLE, Unusable, EngineSays):
         return None
 
 
 def _is_in(other: Piece, greedy: Piece) -> bool | None:
-    """Whether what makes `other` different is in its logprobs; None: it cannot be told."""
+    """Whether what makes `other` different is in its logprobs; None: unknown."""
     ids = zip(greedy.ids or (), other.ids or (), strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ids))
-    own, theirs = (-sum((one.logprobs or ())[:same]) for one in (greedy, other))
+    own, theirs = (-sum((item.logprobs or ())[:same]) for item in (greedy, other))
     if own < LEAST:
         return None
     if theirs <= UNLIKE * own:

@@ -9,7 +9,7 @@ _OTHERS = "use vLLM, SGLang or another engine that can"
 
 
 def check_possible(request: Request, endpoint: Endpoint) -> None:
-    """Raises `Unsupported`, in words that an agent may be told: they hold no address."""
+    """Raises `Unsupported`, with a message for agents: it holds no address."""
     sampling = request.sampling
     is_embedded = not endpoint.takes_json
     if sampling.json is not False and is_embedded:
@@ -23,3 +23,11 @@ def check_possible(request: Request, endpoint: Endpoint) -> None:
         raise Unsupported(what, f"this engine cannot keep a reply to tool calls; {_OTHERS}")
     if sampling.top_k and is_embedded:
         raise Unsupported("top_k", f"the embedded engine draws of all tokens; {_OTHERS}")
+    if sampling.thinking_token_budget is not None and (
+        is_embedded or endpoint.dialect.kind in (Kind.SGLANG, Kind.FIREWORKS)
+    ):
+        raise Unsupported(
+            "thinking_token_budget",
+            "this engine ends no reasoning after a number of tokens; use vLLM, started with "
+            "--reasoning-parser",
+        )

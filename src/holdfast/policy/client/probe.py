@@ -34,9 +34,9 @@ async def why_it_cannot_sample(post: Post, dialect: Dialect, model: str) -> str 
     """Asks for a single token. One that takes its time over it, or objects, is at work."""
     prompt = array("i", [1])
     request = Request(prompt, Sampling(1), None, "trial", messages=(user("Hello."),))
-    ask = SampleRequest(request, model, prompt, max_tokens=1, seed=None, stream=False)
+    attempt = SampleRequest(request, model, prompt, max_tokens=1, seed=None, stream=False)
     try:
-        await post("POST", dialect.path, dialect.body(ask))
+        await post("POST", dialect.path, dialect.body(attempt))
     except (TimeoutError, BadRequest, Truncated, PolicyRefused):
         return None
     except UNREACHABLE as error:

@@ -25,9 +25,9 @@ async def repeatability(policy: Policy, request: Request, *, seeds_by_position: 
     if first.ids != second.ids:
         return "do not repeat: a run cannot be reproduced, only resumed"
     beside = [await _beside(policy, request, others=others) for others in COMPANY]
-    if any(one.ids != first.ids for one in beside):
+    if any(item.ids != first.ids for item in beside):
         return "repeat alone, and not beside other requests: a run can be resumed, not reproduced"
-    if off := max(_difference(first, one) for one in (second, *beside)):
+    if off := max(_difference(first, entry) for entry in (second, *beside)):
         return f"repeat the tokens, {_TRIED}; their logprobs differ by up to {off:.2g}"
     if not seeds_by_position:
         return f"repeat exactly for whole replies (tokens and logprobs, {_TRIED})"

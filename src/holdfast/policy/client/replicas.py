@@ -63,7 +63,7 @@ class EnginePolicy:
         if len({endpoint.url for endpoint in self.endpoints}) < len(self.endpoints):
             raise UsageError("the policy names the same address twice")
         self._homes: OrderedDict[str, Endpoint] = OrderedDict()
-        self._downtime = Downtime([one.gate for one in self.endpoints], self._clock)
+        self._downtime = Downtime([replica.gate for replica in self.endpoints], self._clock)
         self._version: str | None = None
 
     def _endpoint(
@@ -93,7 +93,7 @@ class EnginePolicy:
     ) -> "EnginePolicy":
         """A policy for another model or other replicas, as patient as this one. At this one's own
         addresses it has this one's key; a key goes nowhere else."""
-        if {one.url for one in self.endpoints} >= {base_url(url) for url in urls}:
+        if {endpoint.url for endpoint in self.endpoints} >= {base_url(url) for url in urls}:
             api_key = api_key or self._api_key
         return EnginePolicy(
             urls,
@@ -116,9 +116,10 @@ class EnginePolicy:
     async def check(self) -> None:
         """Finds out what each replica is. One that is down is left for later, if others are up."""
         found = await asyncio.gather(
-            *(discover(one, self._dialect) for one in self.endpoints), return_exceptions=True
+            *(discover(replica, self._dialect) for replica in self.endpoints),
+            return_exceptions=True,
         )
-        errors = [one for one in found if isinstance(one, BaseException)]
+        errors = [error for error in found if isinstance(error, BaseException)]
         for error in errors:
             if not isinstance(error, EndpointDown) or len(errors) == len(found):
                 raise error
@@ -131,7 +132,7 @@ class EnginePolicy:
 
     async def _introduce(self, endpoint: Endpoint) -> str | None:
         """A replica that was down at the start, seen for the first time."""
-        like = next(one for one in self.endpoints if one.introduce is None)
+        like = next(replica for replica in self.endpoints if replica.introduce is None)
         try:
             await discover(endpoint, self._dialect)
         except HoldfastError as error:
@@ -163,8 +164,8 @@ class EnginePolicy:
 
     def _agree(self) -> None:
         """All replicas speak one dialect: a rollout either has tokens or has none."""
-        up = [one for one in self.endpoints if one.gate.is_open]
-        kinds = sorted({one.dialect.kind.value for one in up})
+        up = [replica for replica in self.endpoints if replica.gate.is_open]
+        kinds = sorted({replica.dialect.kind.value for replica in up})
         if len({one.dialect.has_tokens for one in up}) > 1:
             raise UsageError(f"the replicas differ: {', '.join(kinds)}; name one with --dialect")
         for endpoint in up:
@@ -183,7 +184,9 @@ class EnginePolicy:
     @property
     def logprobs_mode(self) -> LogprobsMode:
         """What the logprobs of its replicas have in them, once it was checked."""
-        return worst(one.logprobs_mode for one in self.endpoints if one.introduce is None)
+        return worst(
+            endpoint.logprobs_mode for endpoint in self.endpoints if endpoint.introduce is None
+        )
 
     @property
     def seeds(self) -> Seeds:
@@ -211,16 +214,22 @@ class EnginePolicy:
             return self.endpoints[0]
         while True:
             await self.available()
-            if up := [one for one in self.endpoints if one.gate.is_open and not one.draining]:
-                return self._best(request, [one for one in up if one is not avoid] or up)
+            if up := [
+                endpoint
+                for endpoint in self.endpoints
+                if endpoint.gate.is_open and not endpoint.draining
+            ]:
+                return self._best(
+                    request, [replica for replica in up if replica is not avoid] or up
+                )
             await self._clock.sleep(DRAIN_POLL)
 
     def _best(self, request: Request, up: list[Endpoint]) -> Endpoint:
-        busy = SLACK * (1 + sum(one.running for one in up)) / len(up)
+        busy = SLACK * (1 + sum(replica.running for replica in up)) / len(up)
         home = self._homes.get(request.home)
         if home is None or home not in up or home.running > busy:
             ranked = sorted(up, key=lambda one: _rank(request.family, one.url), reverse=True)
-            home = next((one for one in ranked if one.running < busy), None)
+            home = next((replica for replica in ranked if replica.running < busy), None)
             home = home or min(up, key=lambda one: one.running)
         if request.home:
             self._homes[request.home] = home
@@ -293,7 +302,7 @@ class EnginePolicy:
         results = await asyncio.gather(
             *(endpoint.aclose() for endpoint in self.endpoints), return_exceptions=True
         )
-        errors = [one for one in results if isinstance(one, BaseException)]
+        errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             raise errors[0]
 
@@ -306,7 +315,7 @@ async def only_model(url: str, *, api_key: str | None = None) -> str:
     finally:
         await policy.aclose()
     if len(served) != 1:
-        names = ", ".join(one.id for one in served) or "none"
+        names = ", ".join(served_model.id for served_model in served) or "none"
         raise UsageError(f"{policy.endpoints[0].name} serves {names}: name one with --model")
     return served[0].id
 

@@ -30,7 +30,7 @@ class ServedModel(msgspec.Struct):
     logprobs_mode: str | None = None
     """A word of `LogprobsMode`, from an engine that says it."""
     renderer: str | None = None
-    """The renderer of its tokens, where no tokenizer's folder would tell."""
+    """The renderer of its tokens, where no tokenizer's folder names it."""
 
 
 class Models(msgspec.Struct):

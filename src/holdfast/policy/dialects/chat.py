@@ -24,7 +24,7 @@ class _Call(Struct):
     id: str | None = None
 
 
-class _Said(Struct):
+class _MessageBody(Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -32,7 +32,7 @@ class _Said(Struct):
 
 
 class _Choice(Struct):
-    message: _Said
+    message: _MessageBody
     finish_reason: str | None = None
     index: int = 0
 
@@ -49,13 +49,13 @@ class Chat:
     path = "/v1/chat/completions"
     has_tokens = False
 
-    def body(self, ask: SampleRequest) -> dict[str, object]:
-        request = ask.request
+    def body(self, attempt: SampleRequest) -> dict[str, object]:
+        request = attempt.request
         sampling = request.sampling
         body: dict[str, object] = {
-            "model": ask.model,
-            "messages": [_message(one) for one in request.messages],
-            "max_tokens": ask.max_tokens,
+            "model": attempt.model,
+            "messages": [_message(message) for message in request.messages],
+            "max_tokens": attempt.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
         }
@@ -63,8 +63,8 @@ class Chat:
             body["tools"] = list(request.tools)
         if sampling.stop:
             body["stop"] = list(sampling.stop)
-        if ask.seed is not None:
-            body["seed"] = ask.seed
+        if attempt.seed is not None:
+            body["seed"] = attempt.seed
         if sampling.json is not False:
             body["response_format"] = response_format_of(sampling)
         if sampling.reasoning_effort is not None:
@@ -75,6 +75,8 @@ class Chat:
             body["tool_choice"] = _tool_choice(sampling)
         if not sampling.parallel_tool_calls:
             body["parallel_tool_calls"] = False
+        if sampling.thinking_token_budget is not None:
+            body["thinking_token_budget"] = sampling.thinking_token_budget
         return body
 
     def whole(self, body: bytes) -> Piece:
@@ -84,7 +86,7 @@ class Chat:
         return ended(
             Piece(
                 finish_reason=None if reason is None else _REASONS.get(reason, reason),
-                message=_said(choice.message),
+                message=_to_message(choice.message),
             )
         )
 
@@ -98,23 +100,23 @@ def _tool_choice(sampling: Sampling) -> object:
 
 
 def _message(message: Message) -> dict[str, object]:
-    said: dict[str, object] = msgspec.to_builtins(message)
-    said.setdefault("content", "")
+    fields: dict[str, object] = msgspec.to_builtins(message)
+    fields.setdefault("content", "")
     if message.tool_calls:
-        said["content"] = said["content"] or None
+        fields["content"] = fields["content"] or None
         # A record leaves out what never varies; the wire wants it.
-        said["tool_calls"] = [
+        fields["tool_calls"] = [
             {"id": call.id, "type": call.type, "function": msgspec.to_builtins(call.function)}
             for call in message.tool_calls
         ]
-    said.pop("reasoning", None)
-    return {key: value for key, value in said.items() if value is not None or key == "content"}
+    fields.pop("reasoning", None)
+    return {key: value for key, value in fields.items() if value is not None or key == "content"}
 
 
-def _said(said: _Said) -> Message:
+def _to_message(fields: _MessageBody) -> Message:
     calls = tuple(
         ToolCall(call.id or "", FunctionCall(call.function.name, call.function.arguments))
-        for call in said.tool_calls or ()
+        for call in fields.tool_calls or ()
     )
-    reasoning = said.reasoning_content or said.reasoning
-    return Message(Role.ASSISTANT, said.content or "", tool_calls=calls, reasoning=reasoning)
+    reasoning = fields.reasoning_content or fields.reasoning
+    return Message(Role.ASSISTANT, fields.content or "", tool_calls=calls, reasoning=reasoning)

@@ -1,4 +1,4 @@
-"""What the wires have in common whose answers are a list of choices and a usage."""
+"""Common to the dialects with answers that are a list of choices and a usage."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -35,7 +35,7 @@ class Choices(Generic[Kind]):
 
     def event(self, data: bytes) -> Piece:
         answer = decoded(self._decoder, data)
-        if not answer.choices:  # The last event of a stream tells the usage and nothing else.
+        if not answer.choices:  # The last event of a stream holds the usage and nothing else.
             return counted(Piece(), answer.usage)
         return self._read(answer)
 

@@ -52,13 +52,13 @@ class Completions(Choices[_Answer]):
     def __init__(self) -> None:
         super().__init__(_decoder, _read)
 
-    def body(self, ask: SampleRequest) -> dict[str, object]:
-        request = ask.request
+    def body(self, attempt: SampleRequest) -> dict[str, object]:
+        request = attempt.request
         sampling = request.sampling
         body: dict[str, object] = {
-            "model": ask.model,
-            "prompt": ask.spelled,
-            "max_tokens": ask.max_tokens,
+            "model": attempt.model,
+            "prompt": attempt.spelled,
+            "max_tokens": attempt.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             **_NEUTRAL,
@@ -69,15 +69,17 @@ class Completions(Choices[_Answer]):
             body["stop"] = list(sampling.stop)
         if request.stop_token_ids:
             body["stop_token_ids"] = list(request.stop_token_ids)
-        if ask.seed is not None:
-            body["seed"] = ask.seed
+        if attempt.seed is not None:
+            body["seed"] = attempt.seed
         if sampling.json is not False:
             body["response_format"] = response_format_of(sampling)
         if request.structure:
             body["structured_outputs"] = {"structural_tag": request.structure}
         if sampling.top_k:
             body["top_k"] = sampling.top_k
-        if ask.stream:
+        if sampling.thinking_token_budget is not None:
+            body["thinking_token_budget"] = sampling.thinking_token_budget
+        if attempt.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return body
 

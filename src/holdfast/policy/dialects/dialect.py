@@ -112,7 +112,7 @@ class Dialect(Protocol):
     has_tokens: bool
     """Whether it gives ids and logprobs: without them, nothing can be trained."""
 
-    def body(self, ask: SampleRequest) -> dict[str, object]: ...
+    def body(self, attempt: SampleRequest) -> dict[str, object]: ...
 
     def whole(self, body: bytes) -> Piece:
         """Raises `Unusable` or `EngineSays`."""

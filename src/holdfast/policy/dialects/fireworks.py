@@ -56,24 +56,24 @@ class Fireworks(Choices[_Answer]):
     def __init__(self) -> None:
         super().__init__(_decoder, _read)
 
-    def body(self, ask: SampleRequest) -> dict[str, object]:
-        request = ask.request
+    def body(self, attempt: SampleRequest) -> dict[str, object]:
+        request = attempt.request
         sampling = request.sampling
         body: dict[str, object] = {
-            "model": ask.model,
-            "prompt": ask.spelled,
-            "max_tokens": ask.max_tokens,
+            "model": attempt.model,
+            "prompt": attempt.spelled,
+            "max_tokens": attempt.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "logprobs": True,
             "return_token_ids": True,
         }
-        if ask.stream:
+        if attempt.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         if sampling.stop:
             body["stop"] = list(sampling.stop)
-        if ask.seed is not None:
-            body["seed"] = ask.seed
+        if attempt.seed is not None:
+            body["seed"] = attempt.seed
         if sampling.json is not False:
             body["response_format"] = response_format_of(sampling)
         if sampling.top_k:
@@ -86,13 +86,13 @@ def _read(answer: _Answer) -> Piece:
     if choice.text and choice.token_ids is None and choice.logprobs is None:
         raise Unusable("it has text but no token_ids (return_token_ids was asked for)")
     content = choice.logprobs.content if choice.logprobs else None
-    if content and len({one.sampling_logprob is None for one in content}) > 1:
+    if content and len({part.sampling_logprob is None for part in content}) > 1:
         raise Unusable("some of its tokens have no sampling_logprob")
     ids = choice.token_ids
     if content is not None:
-        named = [one.token_id for one in content]
+        named = [item.token_id for item in content]
         if ids is None and None not in named:
-            ids = [one for one in named if one is not None]
+            ids = [entry for entry in named if entry is not None]
         elif ids is not None:
             check_named(named, ids)
     piece = Piece(

@@ -55,11 +55,11 @@ class Generate(Choices[_Answer]):
     def __init__(self) -> None:
         super().__init__(_decoder, _read)
 
-    def body(self, ask: SampleRequest) -> dict[str, object]:
-        request = ask.request
+    def body(self, attempt: SampleRequest) -> dict[str, object]:
+        request = attempt.request
         sampling = request.sampling
         params: dict[str, object] = {
-            "max_tokens": ask.max_tokens,
+            "max_tokens": attempt.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "logprobs": 0,
@@ -69,8 +69,8 @@ class Generate(Choices[_Answer]):
             params |= {"stop": list(sampling.stop), "detokenize": True}
         if request.stop_token_ids:
             params["stop_token_ids"] = list(request.stop_token_ids)
-        if ask.seed is not None:
-            params["seed"] = ask.seed
+        if attempt.seed is not None:
+            params["seed"] = attempt.seed
         if sampling.json is not False:
             schema = sampling.schema
             params["structured_outputs"] = {"json": schema} if schema else {"json_object": True}
@@ -78,13 +78,15 @@ class Generate(Choices[_Answer]):
             params["structured_outputs"] = {"structural_tag": request.structure}
         if sampling.top_k:
             params["top_k"] = sampling.top_k
+        if sampling.thinking_token_budget is not None:
+            params["thinking_token_budget"] = sampling.thinking_token_budget
         body: dict[str, object] = {
-            "model": ask.model,
-            "token_ids": ask.spelled,
+            "model": attempt.model,
+            "token_ids": attempt.spelled,
             "sampling_params": params,
             "return_token_ids": True,
         }
-        if ask.stream:
+        if attempt.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return body
 
@@ -94,10 +96,10 @@ def _read(answer: _Answer) -> Piece:
     content = choice.logprobs.content if choice.logprobs else None
     ids = choice.token_ids
     if ids is not None and content is not None:
-        check_named([one.token_id for one in content], ids)
+        check_named([part.token_id for part in content], ids)
     piece = Piece(
         ids=ids,
-        logprobs=None if content is None else [one.logprob for one in content],
+        logprobs=None if content is None else [item.logprob for item in content],
         finish_reason=choice.finish_reason,
         model=answer.model,
         prompt=unread(answer.prompt_token_ids),

@@ -113,7 +113,9 @@ def only(choices: Sequence[Choice]) -> Choice:
 def check_named(named: Sequence[int | None], ids: Sequence[int]) -> None:
     """Where an engine names a token beside its logprob, it is the token of that place. That there
     are as many of them as ids is checked elsewhere."""
-    if named != ids and any(name not in (None, one) for name, one in zip(named, ids, strict=False)):
+    if named != ids and any(
+        name not in (None, item) for name, item in zip(named, ids, strict=False)
+    ):
         raise Unusable("its logprobs belong to other tokens than its ids")
 
 

@@ -55,11 +55,11 @@ class SGLang:
     path = "/generate"
     has_tokens = True
 
-    def body(self, ask: SampleRequest) -> dict[str, object]:
-        request = ask.request
+    def body(self, attempt: SampleRequest) -> dict[str, object]:
+        request = attempt.request
         sampling = request.sampling
         params: dict[str, object] = {
-            "max_new_tokens": ask.max_tokens,
+            "max_new_tokens": attempt.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
         }
@@ -67,8 +67,8 @@ class SGLang:
             params["stop"] = list(sampling.stop)
         if request.stop_token_ids:
             params["stop_token_ids"] = list(request.stop_token_ids)
-        if ask.seed is not None:
-            params["sampling_seed"] = ask.seed
+        if attempt.seed is not None:
+            params["sampling_seed"] = attempt.seed
         if sampling.json is not False:
             # It has no word of its own for any object, only for schemas.
             params["json_schema"] = _ANY_OBJECT if sampling.json is True else sampling.json
@@ -77,11 +77,11 @@ class SGLang:
         if sampling.top_k:
             params["top_k"] = sampling.top_k
         return {
-            "input_ids": ask.spelled,
+            "input_ids": attempt.spelled,
             "sampling_params": params,
             "return_logprob": True,
             "logprob_start_len": -1,
-            "stream": ask.stream,
+            "stream": attempt.stream,
         }
 
     def whole(self, body: bytes) -> Piece:
@@ -125,10 +125,10 @@ def _read(answer: _Answer, taken: list[int]) -> Piece:
     if len(ids) == total and ids[: len(taken)] != taken:
         raise Unusable("it repeats other output_ids than it sent before")
     ids, logprobs = _new(ids, len(taken), total), _new(logprobs, len(taken), total)
-    check_named([one[1] for one in logprobs], ids)
+    check_named([logprob[1] for logprob in logprobs], ids)
     return Piece(
         ids=ids,
-        logprobs=[one[0] for one in logprobs],
+        logprobs=[item[0] for item in logprobs],
         finish_reason=finish.type if finish else None,
         total=meta.completion_tokens,
         prompt_tokens=meta.prompt_tokens,
@@ -147,7 +147,7 @@ def _total(meta: _Meta, ids: list[int], taken: list[int]) -> int:
 
 
 def _new(items: list[Item], seen: int, total: int) -> list[Item]:
-    """An event has everything, or only what is new; `total` tells which."""
+    """An event has everything, or only what is new; `total` shows which."""
     return items[seen:] if len(items) == total else items
 
 

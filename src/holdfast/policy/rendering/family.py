@@ -20,6 +20,7 @@ from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments, verb
 from holdfast.policy.rendering.tokenizer import Tokenizer, extra
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message
+from holdfast.records.sampling import NO_REASONING
 from holdfast.records.tokens import last_of
 
 Tools = Sequence[dict[str, object]]
@@ -37,6 +38,7 @@ _VERBATIM = frozenset(
         "gpt-oss",
     )
 )
+_NEVER_REASON = ("llama-3", "deepseek-v3")
 # Calls are JSON between tags, name first.
 _HERMES = frozenset(("qwen3", "qwen3-vl", "prime-qwen3"))
 _DEVELOPER = frozenset(("gpt-oss", "gemma4", "deepseek-v4"))
@@ -76,22 +78,35 @@ class FamilyRenderer:
         self._closing = tokenizer.encode(_CLOSINGS.get(family, "</think>"))
         digest = tokenizer.digest(repr(sorted(chosen.items())), str(keep_reasoning))
         self.name = f"renderers:{family}@{version()}+{digest}"
+        self.reasons = family not in _NEVER_REASON
+        """Whether its replies may hold reasoning."""
         self._at_effort: dict[str, FamilyRenderer] = {}
 
     def with_effort(self, effort: str) -> "FamilyRenderer":
         if (found := self._at_effort.get(effort)) is not None:
             return found
         other = copy.copy(self)
-        options = {**self._options, "reasoning_effort": effort}
-        try:
-            vars(other)["_package"] = _package_renderer(
-                self.tokenizer, self.family, options, keep_reasoning=self._keep_reasoning
-            )
-        except UsageError as error:
-            raise unsupported(str(error)) from error
+        vars(other)["_package"] = self._package_at(effort)
         if len(self._at_effort) < MOST_LEVELS:
             self._at_effort[effort] = other
         return other
+
+    def _package_at(self, effort: str) -> Any:
+        """Some families only know whether a model is to reason at all."""
+        ways: list[dict[str, object]] = [{"reasoning_effort": effort}]
+        if effort == NO_REASONING:
+            ways.insert(0, {"enable_thinking": False})
+        for way in ways:
+            try:
+                return _package_renderer(
+                    self.tokenizer,
+                    self.family,
+                    {**self._options, **way},
+                    keep_reasoning=self._keep_reasoning,
+                )
+            except UsageError as error:
+                last = error
+        raise unsupported(str(last)) from last
 
     def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
         try:

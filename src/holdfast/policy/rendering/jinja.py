@@ -60,8 +60,8 @@ class ChatTemplate:
         """Whether what it writes may depend on a variable that is given to it."""
         meta = extra("jinja2.meta", needed_by="a chat template")
         return all(
-            variable in meta.find_undeclared_variables(one.environment.parse(self._sources[name]))
-            for name, one in self._compiled.items()
+            variable in meta.find_undeclared_variables(item.environment.parse(self._sources[name]))
+            for name, item in self._compiled.items()
         )
 
     def given(self, **variables: object) -> "ChatTemplate":

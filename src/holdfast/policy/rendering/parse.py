@@ -37,7 +37,7 @@ class CompletionParser:
             (name for mark, name in _DETECTED if mark in template), PLAIN
         )
         self.reasons = "</think>" in template
-        """Whether the template tells reasoning from what is said."""
+        """Whether the template keeps reasoning apart from text."""
         end = tokenizer.encode("</think>")
         self.reasoning_end = end[0] if self.reasons and len(end) == 1 else None
         self._tokenizer = tokenizer

@@ -1,4 +1,4 @@
-"""LiveMessage: what can be told of a reply while it is sampled.
+"""LiveMessage: what can be sent of a reply while it is sampled.
 
 The end of a reply decides what its beginning means: markup that closes makes a call of what looked
 like text, and the ends of a text may be stripped. What is told here is what no end can change: text
@@ -38,7 +38,7 @@ _BETWEEN = frozenset(
     )
 )
 _WHOLE_IS_A_CALL = frozenset(("llama-3",))
-"""Families whose calls are JSON without any markup around it."""
+"""Families with calls that are JSON without any markup around it."""
 _CONTENT_AFTER = {"inkling": "<|content_text|>"}
 """Families in which other text may be the name of a call."""
 
@@ -52,19 +52,19 @@ Said = tuple[Channel, str]
 
 
 class Grammar(Struct, frozen=True):
-    """What a renderer's replies are told apart by."""
+    """What separates the parts of a renderer's replies."""
 
     control: dict[int, str]
     """Tokens that are no text."""
     markers: tuple[str, ...]
-    """What they are, and what counts as markup however it is spelled."""
+    """What they are, and what counts as markup in whatever encoding."""
     whole_is_a_call: bool = False
     content_after: str | None = None
     """The only markup after which text is content."""
 
 
 def grammar_of(renderer: Renderer) -> Grammar | None:
-    """None: nothing of a reply can be told before its end."""
+    """None: nothing of a reply can be sent before its end."""
     if isinstance(renderer, ByteRenderer):
         control = {ByteRenderer.OPEN: "<|open|>", ByteRenderer.END: "<|end|>"}
         return Grammar(control, (*_THINK, *_TOOL))
@@ -104,7 +104,7 @@ class LiveMessage:
         self._ids: array[int] = array("i")
         self._text = Increments(self._decode)
         self._channel: Channel | None = Channel.CONTENT if bare else None
-        """Whose the present text is; None: that has to be found out."""
+        """The channel of the present text; None: not known yet."""
         self._unplaced = ""
         """The text since the last sign of markup, while it belongs to nothing."""
         self._held = ""
@@ -114,10 +114,10 @@ class LiveMessage:
         self._found: list[Said] = []
         self._last_marker: str | None = None
         self.is_over = found is None
-        """Whether nothing more is told before the reply is whole."""
+        """Whether nothing more is sent before the reply is whole."""
 
     def take(self, ids: Sequence[int]) -> list[Said]:
-        """What can be told now that `ids` have been sampled, too."""
+        """What can be sent now that `ids` have been sampled, too."""
         start = 0
         for at, token in enumerate(ids):
             if self.is_over:
@@ -168,7 +168,7 @@ class LiveMessage:
             self.is_over = True
 
     def _tell(self) -> None:
-        assert self._channel is not None, "text has its channel before it is told"
+        assert self._channel is not None, "text has its channel before it is sent"
         # Spaces at the end may be stripped, and so may those before the beginning of a sign.
         end = len(self._held) - self._signs.begun(self._held)
         certain = self._held[:end].rstrip()
@@ -180,11 +180,11 @@ class LiveMessage:
             self._found.append((channel, text))
             self._told[channel].append(text)
 
-    # --- whose it is
+    # --- its channel
 
     def _place(self, *, is_whole: bool) -> None:
-        """Finds out whose the text since the last sign is. Only the last text can be placed: of an
-        earlier one, the parser says where it went together with what followed."""
+        """Finds the channel of the text since the last sign. Only the last text can be placed: of
+        an earlier one, the parser says where it went together with what followed."""
         text = _core(self._unplaced)
         if not text.strip() or not is_whole:
             return
@@ -193,9 +193,9 @@ class LiveMessage:
             self.is_over = True
             return
         said = self._renderer.parse(self._ids, prompt=self._prompt, tools=self._tools)
-        ends = [one for one in Channel if _core(_of(said, one)).endswith(text.strip())]
+        ends = [item for item in Channel if _core(_of(said, item)).endswith(text.strip())]
         if len(ends) > 1:
-            return  # More text will tell.
+            return  # More text will show it.
         if not ends or not self._goes_on(said, ends[0]):
             self.is_over = True
             return
@@ -206,11 +206,11 @@ class LiveMessage:
         self._unplaced = ""
 
     def _rest(self, said: Message, channel: Channel) -> str:
-        """What the parser found and was not told."""
+        """What the parser found and was not sent."""
         return _core(_of(said, channel))[len("".join(self._told[channel])) :]
 
     def _goes_on(self, said: Message, channel: Channel) -> bool:
-        """Whether what the parser found goes on from what was told, and will whatever comes."""
+        """Whether what the parser found goes on from what was sent, and will whatever comes."""
         found, told = _of(said, channel), "".join(self._told[channel])
         if channel is Channel.CONTENT and not self._is_content(found, is_first=not told):
             return False
@@ -243,7 +243,7 @@ class _Signs(Struct, frozen=True):
 
 @lru_cache(maxsize=64)
 def _signs(markers: tuple[str, ...]) -> _Signs:
-    longest_first = sorted((one for one in markers if one), key=len, reverse=True)
+    longest_first = sorted((marker for marker in markers if marker), key=len, reverse=True)
     return _Signs(
         re.compile("|".join(map(re.escape, longest_first)) or r"(?!)"),
         frozenset(_beginnings(longest_first)),

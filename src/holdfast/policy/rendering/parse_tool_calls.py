@@ -75,7 +75,7 @@ def from_attempts(
 
 
 def without_calls(found: Message, text: str) -> Message:
-    """The message whose calls are none, but text like the rest. `text`: all that was sampled."""
+    """The message with its calls as text, like the rest. `text`: all that was sampled."""
     if found.reasoning:
         text = text.partition(found.reasoning)[2].lstrip().removeprefix("</think>") or text
     return message(text.strip(), reasoning=found.reasoning)

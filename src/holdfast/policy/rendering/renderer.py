@@ -55,7 +55,7 @@ class Renderer(Protocol):
     ) -> Message:
         """The assistant's message. Tool calls have no ids yet; malformed ones stay text.
 
-        The prompt tells whether it opened the reasoning that the completion goes on with.
+        The prompt shows whether it opened the reasoning that the completion goes on with.
         """
         ...
 
@@ -78,6 +78,8 @@ class ByteRenderer:
     OPEN = 256
     END = 257
     stop_token_ids: tuple[int, ...] = (END,)
+    reasons = False
+    """Its replies hold no reasoning apart from their text."""
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[dict[str, object]]

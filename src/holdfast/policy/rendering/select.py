@@ -146,7 +146,10 @@ def _plain(family: str) -> str:
 def _fitting(
     tokenizer: Tokenizer, template: TemplateRenderer, options: Mapping[str, object] | None
 ) -> str | None:
-    return next((one for one in _candidates(tokenizer) if _fits(one, template, options)), None)
+    return next(
+        (candidate for candidate in _candidates(tokenizer) if _fits(candidate, template, options)),
+        None,
+    )
 
 
 def _fits(family: str, template: TemplateRenderer, options: Mapping[str, object] | None) -> bool:

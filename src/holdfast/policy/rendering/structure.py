@@ -29,7 +29,7 @@ class Marks(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class MarksCalls(Protocol):
-    """A renderer whose calls can be forced."""
+    """A renderer of a model that can be made to call tools."""
 
     def call_marks(self, name: str) -> Marks | None:
         """Of a call of this tool; None where the family writes arguments otherwise."""
@@ -48,16 +48,16 @@ def structure_of(renderer: object, sampling: Sampling, tools: Tools) -> str:
     if not forced and (sampling.parallel_tool_calls or not tools):
         return ""
     what = "tool_choice" if forced else "parallel_tool_calls"
-    functions = [_function(one) for one in tools]
-    chosen = [one for one in functions if sampling.forced_tool in ("", one["name"])]
+    functions = [_function(tool) for tool in tools]
+    chosen = [function for function in functions if sampling.forced_tool in ("", function["name"])]
     if not chosen:
         named = sampling.tool_choice.removeprefix(NAMED)
         raise Unsupported(what, f"there is no tool {named!r} to be called" if tools else "no tools")
     found = [
-        (renderer.call_marks(str(one["name"])) if isinstance(renderer, MarksCalls) else None, one)
-        for one in chosen
+        (renderer.call_marks(str(item["name"])) if isinstance(renderer, MarksCalls) else None, item)
+        for item in chosen
     ]
-    tags = [_tag(marks, one) for marks, one in found if marks is not None]
+    tags = [_tag(marks, entry) for marks, entry in found if marks is not None]
     if len(tags) < len(found):
         name = getattr(renderer, "name", "this renderer")
         raise Unsupported(what, f"calls as {name} writes them cannot be kept to a schema")

@@ -23,10 +23,17 @@ from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
 from holdfast.policy.rendering.tokenizer import Tokenizer
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role
+from holdfast.records.sampling import NO_REASONING
 from holdfast.records.tokens import last_of
 
 Tools = Sequence[dict[str, object]]
 _NAME = re.compile(r"[\w.:/-]{1,128}")
+
+
+def _variables(effort: str) -> dict[str, object]:
+    """The variables of a template for it: some only know whether a model is to reason at all."""
+    said: dict[str, object] = {"reasoning_effort": effort}
+    return said | {"enable_thinking": False} if effort == NO_REASONING else said
 
 
 class TemplateRenderer:
@@ -55,17 +62,22 @@ class TemplateRenderer:
         chosen = repr(sorted((options or {}).items()))
         digest = tokenizer.digest(template.text, chosen, self._parser.name)
         self.name = f"template:{self._parser.name}+{digest}"
+        self.reasons = self._parser.reasons
+        """Whether its replies may hold reasoning."""
         self._at_effort: dict[str, TemplateRenderer] = {}
 
     def with_effort(self, effort: str) -> "TemplateRenderer":
         if (found := self._at_effort.get(effort)) is not None:
             return found
-        if not self._template.reads("reasoning_effort"):
+        given = {
+            name: value for name, value in _variables(effort).items() if self._template.reads(name)
+        }
+        if not given:
             raise unsupported(
                 f"the chat template of {self.tokenizer.name_or_path} never reads reasoning_effort",
                 told="its chat template never reads it",
             )
-        template = self._template.given(reasoning_effort=effort)
+        template = self._template.given(**given)
         other = copy.copy(self)
         vars(other).update(_template=template, _stand_in=StandIn(template, self.tokenizer))
         if len(self._at_effort) < MOST_LEVELS:

@@ -57,7 +57,9 @@ class StandIn:
         """The ids after the assistant's end, with `messages` next; None if nothing is proven."""
         if self.end is None:
             return None
-        ids = tuple(str(one["tool_call_id"]) for one in messages if one.get("tool_call_id"))
+        ids = tuple(
+            str(message["tool_call_id"]) for message in messages if message.get("tool_call_id")
+        )
         try:
             before, turn = self._before(tools), self._turn(shape, ids, tools)
             text = self._template.render(

@@ -70,9 +70,11 @@ def _quoted_inside(value: object, quoted: Quoted) -> object:
     if isinstance(value, str):
         return quoted(storable(value))
     if isinstance(value, list):
-        return [_quoted_inside(one, quoted) for one in value]
+        return [_quoted_inside(item, quoted) for item in value]
     if isinstance(value, dict):
-        return {quoted(storable(key)): _quoted_inside(one, quoted) for key, one in value.items()}
+        return {
+            quoted(storable(key)): _quoted_inside(entry, quoted) for key, entry in value.items()
+        }
     return value
 
 

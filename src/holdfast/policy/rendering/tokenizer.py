@@ -151,7 +151,7 @@ class Tokenizer:
         generation = _json(self.folder / "generation_config.json").get("eos_token_id")
         named = generation if isinstance(generation, list) else [generation]
         ids = [self.eos_token_id, *named]
-        return tuple(dict.fromkeys(one for one in ids if isinstance(one, int)))
+        return tuple(dict.fromkeys(token_id for token_id in ids if isinstance(token_id, int)))
 
     def digest(self, *parts: str) -> str:
         """Of everything that decides about ids, `parts` included."""
@@ -255,7 +255,7 @@ def _chat_template(folder: Path, settings: dict[str, Any]) -> str | dict[str, st
         "chat_template"
     )
     if isinstance(found, list):
-        return {one["name"]: one["template"] for one in found}
+        return {item["name"]: item["template"] for item in found}
     return found if isinstance(found, str) else None
 
 
@@ -265,5 +265,5 @@ def _is_markup(token: str) -> bool:
 
 
 def _control_pattern(tokens: Iterable[str]) -> re.Pattern[str]:
-    longest_first = sorted((one for one in tokens if len(one) > 1), key=len, reverse=True)
+    longest_first = sorted((token for token in tokens if len(token) > 1), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")

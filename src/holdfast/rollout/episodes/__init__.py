@@ -5,5 +5,4 @@
 - `restore`: LiveEnvironment: an episode's environment as it is now, and the way back to it.
 - `guarded`: A user's environment, called with care: each call has its deadline and its thread, what
   it raises is classified once, and what it returns can be recorded.
-- `observation_records`: Between an environment's answers and the records of them.
 """

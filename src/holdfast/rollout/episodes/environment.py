@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from holdfast.records.errors import UsageError
+from holdfast.records.step import EnvironmentStepped, ToolResult
 from holdfast.rollout.tools.tool import Function, Tool, result_text
 
 DEFAULT_TIMEOUT = 600.0
@@ -88,7 +89,7 @@ def _check_info(info: object) -> None:
 
 
 def as_number(value: object) -> float | None:
-    """A number of whatever library as a float; None for what is no number."""
+    """A number of any library as a float; None for anything else."""
     if isinstance(value, int | float):
         return float(value)
     # numpy's and torch's scalars, Decimal, Fraction; text has no __float__.
@@ -147,7 +148,7 @@ class Environment:
         return ()
 
     def prepare(self) -> Awaitable[None] | None:
-        """Called before `tools` is read, on replay, too: finds out what there is, and opens
+        """Called before `tools` is read, on replay, too: finds out which tools there are, and opens
         nothing that has to be closed."""
         return None
 
@@ -176,3 +177,39 @@ def earns_rewards(environment: Environment) -> bool:
     if environment.earns is not None:
         return environment.earns
     return type(environment).step is not Environment.step
+
+
+# --- records
+
+
+def step_of(
+    seen: Observation, *, path: str, fingerprint: bytes, action: str, episode: str, seconds: float
+) -> EnvironmentStepped:
+    return EnvironmentStepped(
+        path=path,
+        fingerprint=fingerprint,
+        action=action,
+        observation=seen.text,
+        reward=seen.reward,
+        done=seen.done,
+        environment=episode,
+        truncated=seen.truncated,
+        error=seen.error,
+        info=msgspec.msgpack.encode(seen.info) if seen.info else b"",
+        seconds=seconds,
+    )
+
+
+def observation_of(step: EnvironmentStepped) -> Observation:
+    info = msgspec.msgpack.decode(step.info) if step.info else {}
+    return Observation(
+        step.observation, step.reward, step.done, step.truncated, info, step.error, step.path
+    )
+
+
+def answer_of(result: ToolResult) -> Observation:
+    """What an environment's tool answered."""
+    reward = result.reward or 0.0
+    return Observation(
+        result.content, reward, result.done, result.truncated, error=result.error, path=result.path
+    )

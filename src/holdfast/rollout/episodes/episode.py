@@ -14,9 +14,15 @@ from typing import Any
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.records.failure import failure_of
 from holdfast.records.step import CloseFailed, Contract, EnvironmentStepped, ToolResult
-from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
+from holdfast.rollout.episodes.environment import (
+    Environment,
+    Observation,
+    Recovery,
+    answer_of,
+    observation_of,
+    step_of,
+)
 from holdfast.rollout.episodes.guarded import check_usable, identity_of, recovery_of
-from holdfast.rollout.episodes.observation_records import answer_of, observation_of, step_of
 from holdfast.rollout.episodes.restore import EPISODE_OVER, LiveEnvironment
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.nested_steps import check_own_attempt

@@ -21,9 +21,15 @@ from holdfast.records.step import (
     ToolResult,
     is_cut_by,
 )
-from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, checked
+from holdfast.rollout.episodes.environment import (
+    Environment,
+    Observation,
+    Recovery,
+    answer_of,
+    checked,
+    observation_of,
+)
 from holdfast.rollout.episodes.guarded import GuardedEnvironment
-from holdfast.rollout.episodes.observation_records import answer_of, observation_of
 from holdfast.rollout.replay import divergence
 from holdfast.rollout.replay.crash_count import check_alive
 from holdfast.rollout.replay.nested_steps import StepScope
@@ -78,7 +84,7 @@ class LiveEnvironment:
         self._done.append(path)
 
     def mark_lost(self) -> None:
-        """An action was cut off half-way: nobody knows what state that left."""
+        """An action was cut off half-way: the state is unknown."""
         self._is_lost = self.level is not Recovery.STATELESS
 
     # --- snapshots

@@ -99,7 +99,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
         return self._params.n
 
     async def setup(self) -> None:
-        """An endpoint that all rows share is looked at before the first of them."""
+        """Checks an endpoint that all rows share, before the first of them."""
         if self._params.base_url is not None and self._params.model is not None:
             await self._clients.get((self._params.base_url,), self._params.model).check()
 

@@ -6,8 +6,7 @@
 - `step_log`: StepLog: the recorded steps of a trajectory, and which of them this attempt has taken.
 - `episode_set`: EpisodeSet: the environments of one attempt, brought back and closed together.
 - `session`: Session: one attempt at one trajectory: its log, its state and its episodes.
-- `nested_steps`: Inside: user code that runs within a step, a tool's, an environment's or one given
-  to `t.value`.
+- `nested_steps`: StepScope: user code within a step: a tool's, an environment's or `t.value`'s.
 - `unawaited`: Steps that were called: one that nobody awaits is an error at the rollout's end.
 - `crash_count`: Calls of tools and environments in which the process died, or was stopped, before.
 - `divergence`: Divergence in words: what is recorded, what the rollout asks for now, and where they
@@ -15,7 +14,7 @@
 - `speaker`: Speaker: who speaks in a turn: a policy, and the renderer that turns messages into its
   tokens.
 - `budget`: Budgets: how much one trajectory may use, in turns, tokens and time.
-- `reply`: What a rollout is given back by its steps.
+- `reply`: The results of steps: Reply and ToolReply.
 - `prompt`: The prompt of the next turn: what is kept of the token stream, and what comes after it.
 - `generate_step`: One generation: what is asked of the policy, kept on the way, and recorded at the
   end.

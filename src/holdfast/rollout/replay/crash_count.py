@@ -4,7 +4,7 @@ Whatever was under way at a death may have caused it, and nearly always did not:
 machines are taken away. So a call is tried again, and again. Only one in which the process dies
 every time is given up at last, or the run would never end; and before that, trajectories that are
 suspected of it run with ever fewer of their like beside them, so that those which only were nearby
-get on and are suspects no more (see `engine.suspects`).
+finish and are suspects no more (see `engine.guards.crash_suspects`).
 """
 
 from holdfast.records.errors import EnvironmentBroken

@@ -49,6 +49,10 @@ class GenerateStep(Struct, frozen=True):
 
 
 _NOBODY = (b"", 0, 0)
+_LONGEST_TOKEN = 16
+"""Characters: no text has fewer tokens than this says."""
+_THINKING_SLACK = 64
+"""Tokens that an engine may need to end reasoning in its own words."""
 
 
 class Audience(Struct, frozen=True):
@@ -59,7 +63,7 @@ class Audience(Struct, frozen=True):
     every: int
     """Tokens between two calls."""
     seconds: float | None
-    """Or so many of them, where tokens come slowly; None: a few."""
+    """Seconds between two calls, where tokens come slowly; None: a few."""
     call: bytes = b""
     """Kept with the drafts: see `Drafted`."""
     occurrence: int = 0
@@ -201,6 +205,7 @@ def _message(speaker: Speaker, turn: GenerateStep, completion: Completion) -> Me
     message = completion.message or _parse(speaker, turn, unpack_ids(completion.ids))
     _check_json(turn, completion, message)
     _check_calls(turn, completion, message)
+    _check_thinking(speaker, turn, message)
     return message
 
 
@@ -217,7 +222,7 @@ def _parse(speaker: Speaker, turn: GenerateStep, ids: "array[int]") -> Message:
 
 
 def _check_json(turn: GenerateStep, completion: Completion, message: Message) -> None:
-    """An engine that does not know the parameter may well ignore it: what it says is looked at. A
+    """An engine that does not know the parameter may well ignore it: its reply is checked. A
     reply that was cut is no JSON, and no lie; nor is one that calls a tool."""
     sampling = turn.sampling
     if sampling.json is False or completion.finish_reason != "stop":
@@ -249,6 +254,22 @@ def _check_calls(turn: GenerateStep, completion: Completion, message: Message) -
         "or its reply began with reasoning that is not set apart (vLLM: "
         f"--reasoning-parser). It begins: {message.text[:100]!r}",
     )
+
+
+def _check_thinking(speaker: Speaker, turn: GenerateStep, message: Message) -> None:
+    """The same for reasoning that has to end after so many tokens. How many there were is an
+    estimate: it is raised for what no engine does that knows the parameter."""
+    budget, reasoning = turn.sampling.thinking_token_budget, message.reasoning
+    if budget is None or not reasoning:
+        return
+    encode = getattr(speaker.renderer, "encode", None)
+    tokens = len(encode(reasoning, whole=False)) if encode else len(reasoning) // _LONGEST_TOKEN
+    if tokens > budget + budget // 8 + _THINKING_SLACK:
+        raise Unsupported(
+            "thinking_token_budget",
+            f"the engine was asked to end its reasoning after {budget:,} tokens and reasoned for "
+            f"about {tokens:,}: it does not know how (a recent vLLM does, with --reasoning-parser)",
+        )
 
 
 def without_drafted(session: Session, step: Generated) -> Generated:

@@ -1,4 +1,4 @@
-"""Inside: user code that runs within a step, a tool's, an environment's or one given to `t.value`.
+"""StepScope: user code that runs within a step: a tool's, an environment's or `t.value`'s.
 
 On replay that code does not run, since what came of it is recorded. Were the steps that it takes
 counted with those of the conversation, all that follow would have other places on replay. So they

@@ -17,6 +17,7 @@ from msgspec import Struct
 from holdfast.policy.off_loop import off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.errors import IMAGES, Unsupported
 from holdfast.records.message import Message, size_of
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
@@ -117,19 +118,18 @@ class Stream:
         renderer: Renderer,
         sampling: Sampling,
     ) -> Prompt:
-        """The next prompt, made in a thread where the conversation is a large one."""
-        size = self._size(messages) + len(msgspec.msgpack.encode(tools))
-        make = partial(self.next_prompt, messages, tools, renderer=renderer, sampling=sampling)
-        return await off_loop(make, size=size)
-
-    def _size(self, messages: Sequence[Message]) -> int:
-        """Of what may have to be rendered, in characters and, of what is known, in tokens."""
-        known = len(self._messages)
-        if list(messages[:known]) != self._messages:
-            return sum(map(size_of, messages))
+        """The next prompt, made in a thread where the conversation is a large one. Raises
+        `Unsupported` for images that cannot be rendered."""
+        is_known = list(messages[: len(self._messages)]) == self._messages
+        new = messages[len(self._messages) :] if is_known else messages
+        if not isinstance(renderer, MessagesOnly):
+            _check_text_only(new)
         # The stream is put together here: in a thread, a copy that is made meanwhile might see
         # half of it.
-        return len(self.ids) + sum(map(size_of, messages[known:]))
+        size = sum(map(size_of, new)) + (len(self.ids) if is_known else 0)
+        size += len(msgspec.msgpack.encode(tools))
+        make = partial(self.next_prompt, messages, tools, renderer=renderer, sampling=sampling)
+        return await off_loop(make, size=size)
 
     def next_prompt(
         self,
@@ -206,6 +206,17 @@ class Stream:
         self._messages = [*messages, step.message]
         self._tools = tools
         self._effort = step.sampling.reasoning_effort
+
+
+def _check_text_only(messages: Sequence[Message]) -> None:
+    # What an image is in a prompt of tokens, only its engine knows: nothing is guessed.
+    if any(message.images for message in messages):
+        raise Unsupported(
+            IMAGES,
+            "a message holds an image, and this policy's engine is sent tokens, in which there is "
+            "none; use a policy that is sent messages (the dialect chat) and whose engine takes "
+            "images, or leave them out",
+        )
 
 
 def _text_without_tokens(step: Generated) -> tuple[bytes, ...]:

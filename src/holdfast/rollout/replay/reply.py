@@ -1,4 +1,4 @@
-"""What a rollout is given back by its steps. The same, field for field, live and on replay."""
+"""The results of steps, as a rollout gets them: the same live and on replay."""
 
 from msgspec import Struct
 

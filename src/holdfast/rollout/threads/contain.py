@@ -79,7 +79,7 @@ def _retrieve_error(job: "asyncio.Task[Result]") -> None:
 
 
 async def finished(job: "asyncio.Future[Result]", seconds: float | None) -> bool:
-    """Whether the job ends within so many seconds. It is waited for, and otherwise left alone.
+    """Waits until the job ends, or for so many seconds; whether it has ended.
 
     As `asyncio.wait` would, for a single one: every trajectory waits so, more than once.
     """

@@ -39,9 +39,9 @@ class OwnThread:
         timeout: float | None = None,
         behind: bool = False,
     ) -> Result:
-        """What `function` returns, or `CallTimedOut`; what comes after that is not looked at.
+        """Returns the result of `function`; raises `CallTimedOut`, and ignores a later result.
 
-        After a call that nobody waits for any more, only what may wait `behind` it is taken.
+        After a call that timed out, only calls that may wait `behind` it are taken.
         """
         if self._hangs and not behind:
             raise EnvironmentBroken(f"an earlier call of {self._what} still hangs")

@@ -22,7 +22,7 @@ from holdfast.rollout.threads.start_signal import Begin, CallDropped, StartSigna
 
 MAX_ABANDONED = 64
 HANGING_SECONDS = 60.0
-"""How long so many may hang before that is more than a slow moment."""
+"""How long `MAX_ABANDONED` calls may hang before new ones are refused."""
 POLL_SECONDS = 0.1
 IDLE_SECONDS = 1.0
 PATIENCE_SECONDS = 0.01
@@ -43,8 +43,8 @@ class DaemonThreads:
     """Runs calls in threads of its own. Cancelling the await abandons a thread until its call ends
     by itself.
 
-    No call waits for others that take their time: while the threads do not get on, there are twice
-    as many after each moment. Short calls, of which thousands may come at once, share one: threads
+    No call waits for slow ones: while the threads make no progress, their number doubles after each
+    moment. Short calls, of which thousands may come at once, share one: threads
     that fight for the interpreter's lock take longer than the calls. One that is free goes after a
     while.
     """
@@ -81,7 +81,7 @@ class DaemonThreads:
 
     @asynccontextmanager
     async def slot(self, function: Callable[[], Result]) -> "AsyncIterator[Begin[Result]]":
-        """A thread that is there for the function, which runs when the block begins it."""
+        """A thread for the function, which runs when the block begins it."""
         await self.room()
         async with _Admission() as admission:
             start = StartSignal()
@@ -214,7 +214,7 @@ class _Line:
         """The bells of threads that wait for work. One that is taken out is rung."""
         self._threads = 0
         self._ended = 0
-        """Calls, ever: how one sees that the threads get on."""
+        """Calls that have ended, ever: by it, progress is seen."""
         self._counting = threading.Lock()
         self._watched_by: asyncio.AbstractEventLoop | None = None
 
@@ -237,14 +237,14 @@ class _Line:
     # --- on the caller's loop
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Another loop's eye is not trusted: that loop may have ended.
+        # Another loop's watch is not trusted: that loop may have ended.
         if self._watched_by is not loop:
             self._watched_by = loop
             due = loop.time() + PATIENCE_SECONDS
             loop.call_at(due, self._look, loop, due, self._ended)
 
     def _look(self, loop: asyncio.AbstractEventLoop, due: float, ended: int) -> None:
-        """More threads, if those that there are do not get on."""
+        """Starts more threads, if the present ones make no progress."""
         self._watched_by = None
         try:
             waited = time.monotonic() - self._waiting[0].since
@@ -272,7 +272,7 @@ class _Line:
             self._ended += 1
 
     def _is_called(self, bell: "queue.SimpleQueue[None]") -> bool:
-        """Waits for work. False where none came: the thread ends, and nobody counts on it."""
+        """Waits for work. False where none came: the thread ends."""
         self._free.append(bell)
         if self._waiting and self._takes_back(bell):
             return True  # It came at this moment, when no thread seemed free.

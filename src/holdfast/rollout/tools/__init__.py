@@ -8,6 +8,6 @@
 - `validate`: Arguments against a ready-made JSON schema, in words that a model can act on.
 - `docstring`: A docstring, taken apart: what a function does, what its parameters mean, what it
   returns.
-- `result`: A tool's result as text: what the model is shown of whatever a function returned.
+- `result`: A tool's result as text: how a return value is rendered for the model.
 - `isolated`: Room.
 """

@@ -1,4 +1,4 @@
-"""A tool's result as text: what the model is shown of whatever a function returned."""
+"""A tool's result as text: how a return value is rendered for the model."""
 
 import builtins
 import json

@@ -112,7 +112,7 @@ class Signature:
 
 
 class ReadySchema:
-    """A JSON schema that somebody else wrote, for a function that takes what it describes."""
+    """A ready JSON schema, for a function that takes what it describes."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class ReadySchema:
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """What a function is called, whatever wraps it."""
+    """A function's name, under any partials."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))

@@ -47,7 +47,7 @@ class _Position:
         self.root = root
         self.path = path
         self.followed = followed
-        """Of this very value: a schema may refer to itself in vain."""
+        """References followed for this very value: a schema may refer to itself."""
 
     def inside(self, part: str) -> "_Position":
         return _Position(self.root, self.path + part)

@@ -1,4 +1,4 @@
-"""How the fake engine answers one request: plain or streamed, rightly or with a fault.
+"""The response to one request of the fake engine: plain or streamed, right or with a fault.
 
 Every fault that begins after the request was read is committed here.
 """
@@ -8,73 +8,75 @@ import asyncio
 from aiohttp import web
 from msgspec import Struct
 
+from holdfast.engine_api import errors
 from holdfast.testing.fake_engine import connection
-from holdfast.testing.fake_engine import errors as refusals
 from holdfast.testing.fake_engine import misbehaviour as wrong
 from holdfast.testing.fake_engine.faults import Fault, FaultKind
 from holdfast.testing.fake_engine.generation import FakeGeneration
 from holdfast.testing.fake_engine.request import FakeRequest, FakeWire
 from holdfast.testing.fake_engine.schedule import FakeRun
 
-FOR_EVER = 1e9
+FOREVER_SECONDS = 1e9
 
 
 class AnswerTask(Struct):
-    """One request that was read: what to say of it, and what is to go wrong."""
+    """One request that was read: its response, and what is to go wrong."""
 
     request: web.Request
     wire: FakeWire
     job: FakeRequest
-    """As the answer tells it."""
+    """As the response reports it."""
     fault: Fault | None
     moment: int | None
     """The tokens before the fault."""
     per_chunk: int
 
 
-async def plain(task: AnswerTask, run: FakeRun) -> web.StreamResponse:
+async def send_plain(task: AnswerTask, run: FakeRun) -> web.StreamResponse:
     """The whole answer at once."""
     interrupted = task.fault is not None and task.fault.kind in wrong.INTERRUPTIONS
     while run.generation.finish_reason is None:
         if interrupted and len(run.generation.ids) == task.moment:
             break
-        await _held(task, run)
+        await _hold(task, run)
         await run.advance(_next(task, run.generation, task.job.limits.max_tokens))
     if task.fault is None:
-        return connection.json(connection.encoded(task.wire.whole(task.job, run.generation.take())))
+        return connection.json_bytes(
+            connection.encode(task.wire.whole(task.job, run.generation.take()))
+        )
     if interrupted:
         return await _plain_interruption(task, run.generation)
-    return await _spoiled(task, run.generation, task.fault.kind)
+    return await _send_spoiled(task, run.generation, task.fault.kind)
 
 
 async def _plain_interruption(task: AnswerTask, generation: FakeGeneration) -> web.StreamResponse:
     assert task.fault is not None, "something interrupts"
     kind = task.fault.kind
     if kind == FaultKind.STREAM_ERROR:
-        raise refusals.engine_died()
+        raise errors.engine_failed()
     if kind == FaultKind.STREAM_STALL:
-        await asyncio.sleep(task.fault.seconds or FOR_EVER)
+        await asyncio.sleep(task.fault.seconds or FOREVER_SECONDS)
     if kind in (FaultKind.STREAM_STALL, FaultKind.STREAM_CUT):
         return connection.reset(task.request)
     if kind == FaultKind.ABORT:
         generation.abort()
-    return connection.json(connection.encoded(task.wire.whole(task.job, generation.take())))
+    return connection.json_bytes(connection.encode(task.wire.whole(task.job, generation.take())))
 
 
-async def _spoiled(
+async def _send_spoiled(
     task: AnswerTask, generation: FakeGeneration, kind: FaultKind
 ) -> web.StreamResponse:
     if kind == FaultKind.RESET_AFTER:
         return connection.reset(task.request)
-    job, pieces = wrong.spoiled(task.job, generation.take(), kind)
-    answer = task.wire.whole(job, wrong.joined(pieces))
-    body = wrong.spoiled_bytes(connection.encoded(answer), kind)
+    job, pieces = wrong.spoil(task.job, generation.take(), kind)
+    answer = task.wire.whole(job, wrong.join_pieces(pieces))
+    body = wrong.spoil_bytes(connection.encode(answer), kind)
     if kind == FaultKind.TRUNCATED_BODY:
-        return await connection.truncated(task.request, body)
-    return connection.json(body)
+        return await connection.send_truncated(task.request, body)
+    return connection.json_bytes(body)
 
 
-async def streamed(task: AnswerTask, run: FakeRun, stream: connection.FakeEventStream) -> bool:
+async def send_stream(task: AnswerTask, run: FakeRun, stream: connection.FakeEventStream) -> bool:
     """Events, piece by piece; whether the generation and its stream came to their own end."""
     events = _Sender(task, stream)
     try:
@@ -83,7 +85,7 @@ async def streamed(task: AnswerTask, run: FakeRun, stream: connection.FakeEventS
             return False
         await events.closing(len(run.generation.ids))
     except ConnectionResetError:
-        # The client has left; the cancellation that tells so may come too late.
+        # The client has left; the cancellation for it may come too late.
         return False
     return run.generation.finish_reason != "abort"
 
@@ -98,7 +100,7 @@ async def _pieces(task: AnswerTask, run: FakeRun, events: "_Sender") -> bool:
                 return False
             spoil = fault.kind
         if generation.finish_reason is None:
-            await _held(task, run)
+            await _hold(task, run)
             await run.advance(_next(task, generation, task.per_chunk))
         await events.piece(generation, spoil)
         if spoil == FaultKind.TRUNCATED_BODY:
@@ -120,12 +122,12 @@ async def _interrupts(fault: Fault, generation: FakeGeneration, events: "_Sender
         await events.stream.end()
     else:
         if fault.kind == FaultKind.STREAM_STALL:
-            await asyncio.sleep(fault.seconds or FOR_EVER)
+            await asyncio.sleep(fault.seconds or FOREVER_SECONDS)
         events.stream.reset()
     return True
 
 
-async def _held(task: AnswerTask, run: FakeRun) -> None:
+async def _hold(task: AnswerTask, run: FakeRun) -> None:
     fault = task.fault
     if fault is None or fault.kind != FaultKind.HOLD or len(run.generation.ids) != task.moment:
         return
@@ -141,24 +143,24 @@ def _next(task: AnswerTask, generation: FakeGeneration, most: int) -> int:
 
 
 class _Sender:
-    """Encodes what is said, and spoils it where told to."""
+    """Encodes events, and spoils them where a fault is due."""
 
     def __init__(self, task: AnswerTask, stream: connection.FakeEventStream):
         self._task = task
-        self._events = task.wire.events()
+        self._wire = task.wire.for_stream()
         self.stream = stream
 
     async def opening(self) -> None:
-        for event in self._events.opening(self._task.job):
-            await self.stream.send(connection.encoded(event))
+        for event in self._wire.opening(self._task.job):
+            await self.stream.send(connection.encode(event))
 
     async def piece(self, generation: FakeGeneration, spoil: FaultKind | None) -> None:
         job, pieces = self._task.job, [generation.take()]
         if spoil is not None:
-            job, pieces = wrong.spoiled(job, pieces[0], spoil)
-        for one in pieces:
-            for event in self._events.piece(job, one):
-                await self._send(connection.encoded(event), spoil)
+            job, pieces = wrong.spoil(job, pieces[0], spoil)
+        for piece in pieces:
+            for event in self._wire.chunks(job, piece):
+                await self._send(connection.encode(event), spoil)
 
     async def _send(self, data: bytes, spoil: FaultKind | None) -> None:
         fault = self._task.fault
@@ -166,20 +168,20 @@ class _Sender:
             # SGLang's events repeat what came before, also what was wrong.
             spoil = fault.kind
         if spoil is not None:
-            data = wrong.spoiled_bytes(data, spoil)
+            data = wrong.spoil_bytes(data, spoil)
         if spoil == FaultKind.TRUNCATED_BODY:
             await self.stream.break_off(data)
         else:
             await self.stream.send(data)
 
     async def closing(self, tokens: int) -> None:
-        for event in self._events.closing(self._task.job, tokens):
-            await self.stream.send(connection.encoded(event))
+        for event in self._wire.closing(self._task.job, tokens):
+            await self.stream.send(connection.encode(event))
         await self.stream.send(connection.DONE)
         await self.stream.end()
 
     async def error(self) -> None:
-        event = self._task.wire.error(refusals.engine_died())
-        await self.stream.send(connection.encoded(event))
+        event = self._task.wire.error(errors.engine_failed())
+        await self.stream.send(connection.encode(event))
         await self.stream.send(connection.DONE)
         await self.stream.end()

@@ -3,50 +3,42 @@
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
-from holdfast.testing.fake_engine.errors import FakeRequestRejected, malformed
+from holdfast.engine_api.errors import EngineRequestRejected
 
 DONE = b"[DONE]"
-T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _encoder = msgspec.json.Encoder()
 
 
-def encoded(value: object) -> bytes:
+def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
-def json(body: bytes, status: int = 200) -> web.Response:
+def json_bytes(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json")
 
 
-def answer(value: object) -> web.Response:
-    return json(encoded(value))
-
-
-def body(raw: bytes, kind: type[T]) -> T:
-    """Raises `FakeRequestRejected`."""
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.MsgspecError as error:
-        raise malformed(error) from error
+def json_response(value: object) -> web.Response:
+    return json_bytes(encode(value))
 
 
 @web.middleware
-async def refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What a handler raises as a refusal is the answer."""
+async def send_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answers with the error that a handler raises."""
     try:
         return await handler(request)
-    except FakeRequestRejected as refused:
-        return refusal(refused)
+    except EngineRequestRejected as error:
+        return error_response(error)
 
 
-def refusal(refused: FakeRequestRejected, *, retry_after: float | None = None) -> web.Response:
-    response = json(refused.encoded(), refused.status)
+def error_response(
+    error: EngineRequestRejected, *, retry_after: float | None = None
+) -> web.Response:
+    response = json_bytes(error.encode(), error.status)
     if retry_after is not None:
         response.headers["Retry-After"] = f"{retry_after:g}"
     return response
@@ -68,7 +60,7 @@ def hang_up(request: web.Request) -> None:
         request.transport.close()
 
 
-async def truncated(request: web.Request, body: bytes) -> web.StreamResponse:
+async def send_truncated(request: web.Request, body: bytes) -> web.StreamResponse:
     response = web.StreamResponse()
     response.content_type = "application/json"
     response.content_length = len(body)

@@ -1,4 +1,4 @@
-"""Faults that the fake engine commits on purpose, as values.
+"""Faults of the fake engine, as values.
 
 A plan is a sequence of faults. Which request is hit depends only on its `X-Request-Id` and on how
 often it came before, never on timing or on other requests, so that a run with the same ids meets
@@ -24,7 +24,7 @@ class FaultKind(StrEnum):
     UNAVAILABLE = "unavailable"
     """503, with Retry-After if the fault has one."""
     CONTEXT_OVERFLOW = "context_overflow"
-    """400: the prompt is said to be too long."""
+    """400, as for a prompt that is too long."""
     RESET_BEFORE = "reset_before"
     HANG = "hang"
     """No answer for `seconds` (0: for as long as the client waits), then a reset."""
@@ -83,7 +83,7 @@ HARMLESS = frozenset({FaultKind.SLOW, FaultKind.HOLD, FaultKind.EMPTY_DELTA})
 
 
 class Fault(Struct, frozen=True):
-    """One thing that goes wrong, for the requests whose id contains `matching`."""
+    """One thing that goes wrong, for requests with `matching` in their id."""
 
     kind: FaultKind
     matching: str = ""
@@ -100,7 +100,7 @@ class Fault(Struct, frozen=True):
     skip: int = 0
     """How many first tries of each request id are spared."""
     path: str = ""
-    """Only for endpoints whose path contains this."""
+    """Only for endpoints with this in their path."""
 
 
 class FaultPlan:

@@ -1,7 +1,7 @@
 """One sample of the fake engine while it is drawn: token by token, or all at once.
 
-What was drawn is taken in pieces; the pieces of a generation are, put together, what one piece
-would have held. Knows nothing of HTTP, of faults or of time.
+Tokens are taken in pieces, which make up the same sample however it is divided. Knows nothing of
+HTTP, of faults or of time.
 """
 
 import codecs
@@ -9,11 +9,11 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from holdfast.testing.fake_engine.json_output import written
+from holdfast.testing.fake_engine.json_output import write_json
 from holdfast.testing.fake_engine.options import DEFAULT_VERSION, Seeds
 from holdfast.testing.fake_engine.tokens import (
+    ALPHABET,
     END,
-    LETTERS,
     MASK,
     PACKED,
     SPREAD,
@@ -58,14 +58,14 @@ class FakePiece(Struct):
 
 class JsonScript(Struct, frozen=True):
     """A reply that fits a schema. As in real engines, it begins with the request: what the prompt
-    holds already is not gone on with."""
+    holds of a reply is not continued."""
 
     schema: dict[str, object]
     state: int
-    begun: int = 0
+    written: int = 0
 
     def text(self, salt: int) -> bytes:
-        return written(self.schema, self.state ^ salt).encode()
+        return write_json(self.schema, self.state ^ salt).encode()
 
 
 class FakeGeneration:
@@ -128,22 +128,22 @@ class FakeGeneration:
         ids, logprobs, state = self.ids, self.logprobs, self._state
         reply, position = self._reply(salt), len(ids)
         if self._script is not None:
-            position += self._script.begun
+            position += self._script.written
         # The hot loop of every benchmark: `mix` is written out, and nothing is called in vain.
         end_below, stops, texts = self._end_below, self._stop_ids, self._stop_texts
         scores = self._scores
-        for place in range(position, position + count):
+        for index in range(position, position + count):
             mixed = (state ^ salt) * SPREAD & MASK
             mixed ^= mixed >> 15
             if reply is not None:
-                token = reply[place] if place < len(reply) else END
+                token = reply[index] if index < len(reply) else END
             else:
-                token = END if mixed < end_below else LETTERS[mixed & 31]
+                token = END if mixed < end_below else ALPHABET[mixed & 31]
             ids.append(token)
             logprobs.append(scores[mixed >> 5 & 1023])
             state = crc32(PACKED[token], state)
-            if token in stops or (texts and self._met_text()):
-                self._stopped(token)
+            if token in stops or (texts and self._matched_stop()):
+                self._stop_at(token)
                 break
         self._state = state
 
@@ -154,15 +154,15 @@ class FakeGeneration:
             self._replies[salt] = self._script.text(salt)
         return self._replies[salt]
 
-    def _met_text(self) -> str | None:
+    def _matched_stop(self) -> str | None:
         for encoded, text in self._stop_texts:
             if self.ids[-len(encoded) :] == list(encoded):
                 return text
         return None
 
-    def _stopped(self, token: int) -> None:
+    def _stop_at(self, token: int) -> None:
         self.finish_reason = "stop"
-        self._stop = self._met_text() or (token if token != END else None)
+        self._stop = self._matched_stop() or (token if token != END else None)
 
     def _attribute(self, version: str, start: int) -> None:
         if len(self.ids) == start:
@@ -175,7 +175,7 @@ class FakeGeneration:
     # --- taking
 
     def take(self) -> FakePiece:
-        """What was drawn since the last time."""
+        """The tokens drawn since the last time."""
         start, text_start = self._taken, self._text_taken
         ids = self.ids[start:]
         self._taken = len(self.ids)
@@ -193,7 +193,7 @@ class FakeGeneration:
         )
 
     def _text(self, ids: list[int]) -> str:
-        """As vLLM does: what may become a stop string is held back, and never a part of it shown.
+        """As vLLM does: what may become a stop string is held back, and no part of it released.
 
         The ids keep the stop string, the text does not.
         """
@@ -201,13 +201,13 @@ class FakeGeneration:
         text = self._text_held + self._decoder.decode(raw, final=self.ended)
         if self.ended:
             hold = len(self._stop) if isinstance(self._stop, str) else 0
-            shown, self._text_held = text[: len(text) - hold], ""
+            released, self._text_held = text[: len(text) - hold], ""
         else:
             hold = max((len(stop) for _, stop in self._stop_texts), default=1) - 1
-            shown = text[: max(0, len(text) - hold)]
-            self._text_held = text[len(shown) :]
-        self._text_taken += len(shown)
-        return shown
+            released = text[: max(0, len(text) - hold)]
+            self._text_held = text[len(released) :]
+        self._text_taken += len(released)
+        return released
 
 
 def whole(

@@ -1,6 +1,6 @@
 """A fake inference engine: a real HTTP server in a process of its own.
 
-`FakeEngine` starts, kills, restarts and asks it, without an event loop; the server itself is
+`FakeEngine` starts, kills, restarts and questions it, without an event loop; the server itself is
 `server`, and `python -m holdfast.testing.fake_engine` runs it by hand.
 
     with FakeEngine(faults=[Fault(FaultKind.RATE_LIMIT)]) as engine:
@@ -39,7 +39,7 @@ from holdfast.testing.fake_engine.options import (
 )
 
 START_SECONDS = 30.0
-ASK_SECONDS = 10.0
+REQUEST_SECONDS = 10.0
 
 # A proxy in the environment is not for an engine on this machine.
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -70,6 +70,8 @@ class FakeEngine:
         version: str = DEFAULT_VERSION,
         seeds: Seeds = "position",
         logprobs_mode: LogprobsMode = "processed",
+        images: bool = False,
+        thinking_budgets: bool = False,
     ):
         if dialect == "fireworks" and "/" not in model:
             model = f"accounts/fireworks/models/{model}"
@@ -88,6 +90,8 @@ class FakeEngine:
             version=version,
             seeds=seeds,
             logprobs_mode=logprobs_mode,
+            images=images,
+            thinking_budgets=thinking_budgets,
         )
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,7 +111,7 @@ class FakeEngine:
     def pid(self) -> int:
         return self._running().pid
 
-    # --- its life
+    # --- start and stop
 
     def start(self) -> Self:
         """Returns when it answers. The port stays the same for the life of this handle."""
@@ -154,26 +158,26 @@ class FakeEngine:
     ) -> None:
         self.stop()
 
-    # --- what it saw
+    # --- what it received
 
     def stats(self) -> FakeStats:
-        return msgspec.json.decode(self._ask("/stats"), type=FakeStats)
+        return msgspec.json.decode(self._request("/stats"), type=FakeStats)
 
     def requests(self) -> list[tuple[str, int]]:
         """Request ids with their arrival numbers, in order of arrival, faulty ones included."""
-        return msgspec.json.decode(self._ask("/requests"), type=list[tuple[str, int]])
+        return msgspec.json.decode(self._request("/requests"), type=list[tuple[str, int]])
 
     def calls(self) -> list[SeenCall]:
         """The requests that could be read, in order of arrival."""
-        return msgspec.json.decode(self._ask("/calls"), type=list[SeenCall])
+        return msgspec.json.decode(self._request("/calls"), type=list[SeenCall])
 
     def reset(self) -> None:
-        """Clears the counters; the fault plan remembers whom it has hit."""
-        self._ask("/reset", b"")
+        """Clears the counters; the fault plan remembers which requests it has hit."""
+        self._request("/reset", b"")
 
     def set_faults(self, *faults: Fault) -> None:
-        """Replaces the plan, and whom it has hit is forgotten."""
-        self._ask("/faults", msgspec.json.encode(faults))
+        """Replaces the plan, which has hit no request yet."""
+        self._request("/faults", msgspec.json.encode(faults))
         self._options = msgspec.structs.replace(self._options, faults=faults)
 
     def start_with(self, **options: object) -> None:
@@ -184,14 +188,14 @@ class FakeEngine:
         """From the next token on, running generations included, the tokens are of this version.
 
         A process that is started again begins with it."""
-        self._ask("/weights", version.encode())
+        self._request("/weights", version.encode())
         self._options = msgspec.structs.replace(self._options, version=version)
 
     def release(self) -> None:
         """Lets go of the generations that a `FaultKind.HOLD` holds; `stats().held` counts them."""
-        self._ask("/release", b"")
+        self._request("/release", b"")
 
-    # --- how
+    # --- inside
 
     def _command(self) -> list[str]:
         options = msgspec.json.encode(self._options).decode()
@@ -217,8 +221,8 @@ class FakeEngine:
         return int(url.rpartition(":")[2])
 
     def _failure(self, what: str) -> FakeEngineError:
-        said = self._log.read_text(errors="replace")[-2000:] if self._log is not None else ""
-        return FakeEngineError(f"the fake engine did not start: {what}\n{said}".rstrip())
+        log = self._log.read_text(errors="replace")[-2000:] if self._log is not None else ""
+        return FakeEngineError(f"the fake engine did not start: {what}\n{log}".rstrip())
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -237,9 +241,9 @@ class FakeEngine:
             raise FakeEngineError("the fake engine is not running")
         return self._process
 
-    def _ask(self, path: str, body: bytes | None = None) -> bytes:
+    def _request(self, path: str, body: bytes | None = None) -> bytes:
         self._running()
-        with _direct.open(f"{self.url}{path}", body, timeout=ASK_SECONDS) as answer:
+        with _direct.open(f"{self.url}{path}", body, timeout=REQUEST_SECONDS) as answer:
             return bytes(answer.read())
 
 
@@ -249,35 +253,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument("--parent", type=int, help="end when this process is no longer the parent")
-    parser.add_argument("--options", default="{}", help="JSON of fake_options.Options")
+    parser.add_argument("--options", default="{}", help="JSON of `FakeOptions`")
     names = ("model", "mean-length", "delay", "max-model-len", "token-delay", "tokens-per-chunk")
     for name in (*names, "dialect", "version", "seeds", "logprobs-mode"):
         parser.add_argument(f"--{name}", help=f"overrides {name} of --options")
-    parser.add_argument("--reply", action="append", help="a template; may be given many times")
+    parser.add_argument(
+        "--reply", dest="replies", action="append", help="a template; may be given many times"
+    )
     parser.add_argument("--faults", type=msgspec.json.decode, help="JSON: a list of faults")
     serve(parser.parse_args(arguments))
 
 
-def serve(asked: argparse.Namespace) -> None:
-    # The handle, and whoever imports it, do without aiohttp.
+def serve(arguments: argparse.Namespace) -> None:
+    # The handle, and code that imports it, do without aiohttp.
     from holdfast.testing.fake_engine import process as fake_process
 
-    given = {
-        "model": asked.model,
-        "mean_length": asked.mean_length,
-        "delay": asked.delay,
-        "max_model_len": asked.max_model_len,
-        "token_delay": asked.token_delay,
-        "tokens_per_chunk": asked.tokens_per_chunk,
-        "dialect": asked.dialect,
-        "version": asked.version,
-        "seeds": asked.seeds,
-        "logprobs_mode": asked.logprobs_mode,
-        "replies": asked.reply,
-        "faults": asked.faults,
-    }
-    merged = msgspec.json.decode(asked.options, type=dict[str, object])
-    merged |= {name: value for name, value in given.items() if value is not None}
+    merged = msgspec.json.decode(arguments.options, type=dict[str, object])
+    for name, value in vars(arguments).items():
+        if name in FakeOptions.__struct_fields__ and value is not None:
+            merged[name] = value
     options = msgspec.convert(merged, FakeOptions, strict=False)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(fake_process.serve(options, port=asked.port, parent=asked.parent))
+        asyncio.run(fake_process.serve(options, port=arguments.port, parent=arguments.parent))

@@ -1,18 +1,17 @@
-"""JSON that the fake engine writes where a request asks for it: any object, or one of a schema.
+"""JSON replies of the fake engine, where a request asks for them: any object, or one of a schema.
 
-What is written is a pure function of the schema and a number. It knows the part of JSON Schema that
-engines are mostly asked for; the rest is refused, with vLLM's words, when a request is read.
+A reply is a pure function of the schema and a number. It knows the common part of JSON Schema; the
+rest is rejected, with vLLM's messages, when a request is read.
 """
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 from zlib import crc32
 
-from msgspec import Struct
-
-from holdfast.testing.fake_engine import errors as refusals
-from holdfast.testing.fake_engine.tokens import LETTERS, mix
+from holdfast.engine_api.errors import EngineRequestRejected
+from holdfast.engine_api.requests import ResponseFormat, StructuredOutputs, decode
+from holdfast.testing.fake_engine.tokens import ALPHABET, mix
 
 ANY: dict[str, object] = {
     "type": "object",
@@ -22,61 +21,72 @@ ANY: dict[str, object] = {
 """What is written where any object will do."""
 TAGS = "structural_tag"
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
-_DEEPEST = 32
+_MAX_DEPTH = 32
 
 
-class JsonSchema(Struct):
-    schema: dict[str, object] | None = None
-    name: str = ""
-    strict: bool | None = None
+def required_schema(
+    response_format: ResponseFormat | None, structured: StructuredOutputs | None
+) -> dict[str, object] | None:
+    """The schema that a reply has to fit; None: anything goes. Raises `EngineRequestRejected`."""
+    if structured is not None:
+        return _structured_schema(structured)
+    if response_format is None or response_format.type == "text":
+        return None
+    if response_format.type == "json_object":
+        return ANY
+    declared = response_format.json_schema
+    if declared is None or declared.schema is None:
+        problem = "When response_format type is 'json_schema', the 'json_schema' field must be "
+        raise EngineRequestRejected(
+            400, f"{problem}provided. (parameter=response_format)", param="response_format"
+        )
+    return check_schema(declared.schema)
 
 
-class ResponseFormat(Struct):
-    """As chat APIs have it, and vLLM's and Fireworks' completions."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-    def wanted(self) -> dict[str, object] | None:
-        """The schema that a reply has to fit; None: anything goes."""
-        if self.type == "text":
-            return None
-        if self.type == "json_object":
-            return ANY
-        if self.json_schema is None or self.json_schema.schema is None:
-            said = "When response_format type is 'json_schema', the 'json_schema' field must be "
-            raise refusals.FakeRequestRejected(
-                400, f"{said}provided. (parameter=response_format)", param="response_format"
-            )
-        return checked(self.json_schema.schema)
+def _structured_schema(structured: StructuredOutputs) -> dict[str, object]:
+    kinds = [structured.json, structured.json_object, structured.structural_tag]
+    if (count := sum(kind is not None for kind in kinds)) != 1:
+        many = "multiple" if count else "none"
+        problem = f"one kind of structured outputs constraint but {many} are specified"
+        raise EngineRequestRejected(400, f"You must use {problem}")
+    if structured.structural_tag is not None:
+        return parse_structural_tag(structured.structural_tag)
+    if structured.json is None:
+        return ANY
+    schema = structured.json
+    return parse_schema(schema) if isinstance(schema, str) else check_schema(schema)
 
 
-def checked(schema: dict[str, object]) -> dict[str, object]:
-    """Raises `Refused` for what cannot be written."""
-    written(schema, 0)
+def parse_schema(schema: str) -> dict[str, object]:
+    return check_schema(decode(schema.encode(), dict[str, object]))
+
+
+def check_schema(schema: dict[str, object]) -> dict[str, object]:
+    """Raises `EngineRequestRejected` for what cannot be written."""
+    write_json(schema, 0)
     return schema
 
 
-def written(schema: Mapping[str, object], state: int) -> str:
+def write_json(schema: Mapping[str, object], state: int) -> str:
     """JSON that fits the schema; of a structural tag, one of its tags around such JSON."""
     if schema.get("type") == TAGS:
-        return _tagged(schema, state)
+        return _write_tagged(schema, state)
     return json.dumps(_value(schema, schema, state, 0))
 
 
-def tags(text: str) -> dict[str, object]:
+def parse_structural_tag(text: str) -> dict[str, object]:
     """A structural tag, as vLLM and SGLang take it."""
     try:
         found = json.loads(text)
-        written(found, 0)
+        write_json(found, 0)
     except (ValueError, KeyError, TypeError) as error:
-        raise _refused(f"Invalid structural tag: {error}") from error
+        raise _grammar_error(f"Invalid structural tag: {error}") from error
     if not isinstance(found, dict) or found.get("type") != TAGS:
-        raise _refused("Invalid structural tag")
+        raise _grammar_error("Invalid structural tag")
     return found
 
 
-def _tagged(schema: Mapping[str, Any], state: int) -> str:
+def _write_tagged(schema: Mapping[str, Any], state: int) -> str:
     form = schema["format"]
     assert form["type"] in ("tags_with_separator", "triggered_tags"), "what Holdfast asks for"
     calls = 1 if form["stop_after_first"] else 1 + mix(state) % 2
@@ -84,7 +94,7 @@ def _tagged(schema: Mapping[str, Any], state: int) -> str:
     for number in range(calls):
         drawn = crc32(b"%d" % number, state)
         tag = form["tags"][mix(drawn) % len(form["tags"])]
-        inside = written(tag["content"]["json_schema"], drawn)
+        inside = write_json(tag["content"]["json_schema"], drawn)
         found.append(f"{tag['begin']}{inside}{tag['end']}")
     return str(form.get("separator", "")).join(found)
 
@@ -92,26 +102,26 @@ def _tagged(schema: Mapping[str, Any], state: int) -> str:
 def _value(
     schema: Mapping[str, object], root: Mapping[str, object], state: int, depth: int
 ) -> object:
-    if depth > _DEEPEST:
-        raise _refused("it never ends")
+    if depth > _MAX_DEPTH:
+        raise _grammar_error("it never ends")
     if "$ref" in schema:
-        return _value(_referred(root, schema["$ref"]), root, state, depth + 1)
+        return _value(_resolve(root, schema["$ref"]), root, state, depth + 1)
     if "const" in schema:
         return schema["const"]
     for name in ("enum", "anyOf", "oneOf"):
         if isinstance(options := schema.get(name), list) and options:
             chosen = options[mix(state) % len(options)]
             return chosen if name == "enum" else _value(chosen, root, state, depth + 1)
-    return _typed(schema, root, state, depth)
+    return _typed_value(schema, root, state, depth)
 
 
-def _typed(
+def _typed_value(
     schema: Mapping[str, object], root: Mapping[str, object], state: int, depth: int
 ) -> object:
     kind = schema.get("type", "object")
     kind = kind[0] if isinstance(kind, list) and kind else kind
     if kind not in _TYPES:
-        raise _refused(f"Invalid type: {kind}")
+        raise _grammar_error(f"Invalid type: {kind}")
     if kind == "object":
         return _object(schema, root, state, depth)
     if kind == "array":
@@ -149,17 +159,17 @@ def _array(
 
 def _word(state: int) -> str:
     length = 3 + mix(state) % 8
-    return "".join(chr(LETTERS[mix(crc32(b"%d" % n, state)) % 26]) for n in range(length))
+    return "".join(chr(ALPHABET[mix(crc32(b"%d" % n, state)) % 26]) for n in range(length))
 
 
-def _referred(root: Mapping[str, object], reference: object) -> Mapping[str, object]:
+def _resolve(root: Mapping[str, object], reference: object) -> Mapping[str, object]:
     found: object = root
     for name in str(reference).removeprefix("#/").split("/") if reference != "#" else ():
         found = found.get(name) if isinstance(found, dict) else None
     if not isinstance(found, dict):
-        raise _refused(f"Cannot find definition for ref: {reference}")
+        raise _grammar_error(f"Cannot find definition for ref: {reference}")
     return found
 
 
-def _refused(why: str) -> refusals.FakeRequestRejected:
-    return refusals.FakeRequestRejected(400, f"Grammar error: {why}")
+def _grammar_error(why: str) -> EngineRequestRejected:
+    return EngineRequestRejected(400, f"Grammar error: {why}")

@@ -20,30 +20,41 @@ class Ledger:
         self._stats.in_flight = self.in_flight
         return self._stats
 
-    def arrived(self, request_id: str, path: str) -> None:
+    def count_arrival(self, request_id: str, path: str) -> None:
         self.arrivals.append(request_id)
         self._stats.requests += 1
         endpoints = self._stats.endpoints
         endpoints[path] = endpoints.get(path, 0) + 1
 
-    def struck(self, fault: Fault) -> None:
+    def count_fault(self, fault: Fault) -> None:
         faults = self._stats.faults
         faults[fault.kind] = faults.get(fault.kind, 0) + 1
 
-    def understood(self, job: FakeRequest, path: str) -> None:
-        prompt, wanted = len(job.prompt), job.limits.max_tokens
+    def record_call(self, job: FakeRequest, path: str) -> None:
+        prompt, max_tokens = len(job.prompt), job.limits.max_tokens
         self.calls.append(
-            SeenCall(job.id, path, prompt, wanted, job.seed, job.stream, job.schema, job.effort)
+            SeenCall(
+                job.id,
+                path,
+                prompt,
+                max_tokens,
+                job.seed,
+                job.stream,
+                job.schema,
+                job.effort,
+                job.images,
+                job.thinking_token_budget,
+            )
         )
 
-    def sampled(self, tokens: int) -> None:
+    def count_tokens(self, tokens: int) -> None:
         self._stats.tokens += tokens
 
-    def completed(self) -> None:
+    def count_completion(self) -> None:
         self._stats.completions += 1
 
-    def stream_began(self) -> None:
+    def count_stream(self) -> None:
         self._stats.streams += 1
 
-    def stream_was_cut(self) -> None:
+    def count_cut_stream(self) -> None:
         self._stats.streams_cut += 1

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.testing.fake_engine import errors as refusals
+from holdfast.engine_api import errors
 from holdfast.testing.fake_engine.faults import Fault, FaultKind
 from holdfast.testing.fake_engine.generation import FakePiece
 from holdfast.testing.fake_engine.request import FakeRequest
@@ -13,13 +13,11 @@ from holdfast.testing.fake_engine.tokens import VOCABULARY
 _NOT_A_LOGPROB = -123456.5
 
 STATUSES = {
-    FaultKind.RATE_LIMIT: refusals.FakeRequestRejected(
+    FaultKind.RATE_LIMIT: errors.EngineRequestRejected(
         429, "Too many requests", kind="TooManyRequestsError"
     ),
-    FaultKind.ERROR_500: refusals.engine_died(),
-    FaultKind.UNAVAILABLE: refusals.FakeRequestRejected(
-        503, "The engine is not available", kind="ServiceUnavailableError"
-    ),
+    FaultKind.ERROR_500: errors.engine_failed(),
+    FaultKind.UNAVAILABLE: errors.unavailable("The engine is not available"),
 }
 INTERRUPTIONS = frozenset(
     {
@@ -35,25 +33,25 @@ INTERRUPTIONS = frozenset(
 
 def moment(fault: Fault, tokens: int) -> int:
     """After how many tokens it happens, of as many as the right answer has."""
-    wanted = max(1, tokens // 2) if fault.after is None else fault.after
-    return min(wanted, tokens - 1)
+    tokens_before = max(1, tokens // 2) if fault.after is None else fault.after
+    return min(tokens_before, tokens - 1)
 
 
-def sampled(job: FakeRequest, fault: Fault | None) -> FakeRequest:
+def actual_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
     """The job that is really done."""
     if fault is None or fault.kind not in _LIES:
         return job
     return _LIES[fault.kind](job)
 
 
-def told(job: FakeRequest, fault: Fault | None) -> FakeRequest:
+def reported_request(job: FakeRequest, fault: Fault | None) -> FakeRequest:
     """What the whole answer says of a job that is really done."""
     if fault is not None and fault.kind == FaultKind.WRONG_PROMPT:
         return replace(job, prompt=[(job.prompt[0] + 1) % VOCABULARY, *job.prompt[1:]])
     return job
 
 
-def spoiled(
+def spoil(
     job: FakeRequest, piece: FakePiece, kind: FaultKind
 ) -> tuple[FakeRequest, list[FakePiece]]:
     """What is said instead of `piece`."""
@@ -66,14 +64,14 @@ def spoiled(
     return job, [_SPOILERS[kind](job, piece) if kind in _SPOILERS else piece]
 
 
-def spoiled_bytes(encoded: bytes, kind: FaultKind) -> bytes:
+def spoil_bytes(data: bytes, kind: FaultKind) -> bytes:
     if kind == FaultKind.MALFORMED_JSON:
-        return encoded[: len(encoded) // 2]
+        return data[: len(data) // 2]
     # msgspec never writes NaN; the json module, which engines use, does.
-    return encoded.replace(b"%.1f" % _NOT_A_LOGPROB, b"NaN")
+    return data.replace(b"%.1f" % _NOT_A_LOGPROB, b"NaN")
 
 
-def joined(pieces: list[FakePiece]) -> FakePiece:
+def join_pieces(pieces: list[FakePiece]) -> FakePiece:
     """As one: a plain answer has no chunks to send twice."""
     first, *rest = pieces
     for piece in rest:
@@ -91,7 +89,7 @@ def _another_prompt(job: FakeRequest) -> FakeRequest:
 
 
 def _another_model(job: FakeRequest) -> FakeRequest:
-    return replace(job, model=f"not-{job.model}", seed=job.seed_or_chance + 1)
+    return replace(job, model=f"not-{job.model}", seed=job.seed_or_random + 1)
 
 
 def _short(job: FakeRequest, piece: FakePiece) -> FakePiece:

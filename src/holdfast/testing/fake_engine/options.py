@@ -1,4 +1,4 @@
-"""What a fake engine is told when it starts, and what it counts. Needs no server to be imported."""
+"""The options of a fake engine, and its counters. Importing them needs no server."""
 
 from typing import Literal, get_args
 
@@ -15,13 +15,13 @@ DEFAULT_VERSION = "default"
 
 
 class FakeOptions(Struct, frozen=True):
-    """What a fake engine is told when it starts."""
+    """How a fake engine is started."""
 
     model: str = "fake"
     mean_length: float = 24
     """Tokens until END, on average; 0: never."""
     replies: tuple[str, ...] = ()
-    """Templates to answer with instead of random letters; see `fake_tokens.Sampler`."""
+    """Templates to answer with instead of random letters; see `tokens.Sampler`."""
     delay: float = 0.0
     """Seconds that every request takes before its first token."""
     max_model_len: int = 1_000_000
@@ -34,16 +34,22 @@ class FakeOptions(Struct, frozen=True):
     incremental_stream: bool = False
     """SGLang's `--incremental-streaming-output`: events hold what is new, not all so far."""
     describes: bool = True
-    """Whether `/v1/models` says what no real engine says: that a seed holds by position, so that a
-    resumed generation goes on identically, and which renderer its tokens are of."""
+    """Whether `/v1/models` has what no real engine has: that a seed holds by position, so that a
+    resumed generation goes on identically, and the renderer of its tokens."""
     version: str = DEFAULT_VERSION
     """The weights it starts with. Other weights sample other tokens."""
     seeds: Seeds = "position"
     """"request": as in vLLM, a seed's noise begins anew with each request, so that what goes on
     from its tokens differs from what was never interrupted."""
     logprobs_mode: LogprobsMode = "processed"
-    """Of which distribution its logprobs are: vLLM's are raw unless it is told otherwise, SGLang's
+    """Of which distribution its logprobs are: vLLM's are raw by default, SGLang's
     tempered. At temperature 1, uncut, it makes no difference."""
+    images: bool = False
+    """Whether its chat wire takes images. It cannot see: another image is another prompt, no more.
+    Without it they are refused, as by an engine whose model reads text."""
+    thinking_budgets: bool = False
+    """Whether it takes `thinking_token_budget`, as vLLM does where it was told how its model
+    reasons; its replies are not cut by it."""
 
 
 class FakeStats(Struct):
@@ -80,3 +86,6 @@ class SeenCall(Struct, frozen=True):
     """What the reply has to fit, as JSON."""
     effort: str | None = None
     """Where the wire has a parameter for it: `reasoning_effort`."""
+    images: tuple[str, ...] = ()
+    """The URLs of the images in its messages."""
+    thinking_token_budget: int | None = None

@@ -1,4 +1,4 @@
-"""The process that the fake engine runs in. It ends when the one that started it does."""
+"""The process that the fake engine runs in. It ends with its parent."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from aiohttp import web
 from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.server import FakeServer
 
-PARENT_POLL = 0.5
+PARENT_POLL_SECONDS = 0.5
 # Below the ports that systems give to outgoing connections: while a killed engine is away, no
 # client can be given its port and keep it from coming back.
 PORTS = range(20_000, 32_000)
@@ -28,8 +28,8 @@ async def serve(options: FakeOptions, *, port: int, parent: int | None) -> None:
     await web.SockSite(runner, listening, backlog=4096).start()
     sys.stdout.write(f"ready http://127.0.0.1:{listening.getsockname()[1]}\n")
     sys.stdout.flush()
-    while parent is None or os.getppid() == parent:  # noqa: ASYNC110  # no event tells of it
-        await asyncio.sleep(PARENT_POLL)
+    while parent is None or os.getppid() == parent:  # noqa: ASYNC110  # there is no event for it
+        await asyncio.sleep(PARENT_POLL_SECONDS)
     # Nothing is left to say to anyone; hanging requests would hold up an orderly end.
     os._exit(0)
 

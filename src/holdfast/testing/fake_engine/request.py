@@ -1,44 +1,39 @@
-"""A request to the fake engine, whatever its wire; and what a wire is.
-
-A wire turns bytes into a `FakeRequest` and the pieces of a generation into what its engine would
-say. It draws no tokens, and knows nothing of sockets or faults.
-"""
+"""A request to the fake engine, whatever its wire; and what a wire is."""
 
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
 
-import msgspec
 from msgspec import Struct
 
-from holdfast.testing.fake_engine import errors as refusals
+from holdfast.engine_api.errors import EngineRequestRejected
+from holdfast.engine_api.requests import check_prompt, check_sampling
 from holdfast.testing.fake_engine.generation import FakePiece
-from holdfast.testing.fake_engine.options import DEFAULT_VERSION
+from holdfast.testing.fake_engine.options import DEFAULT_VERSION, FakeOptions
 from holdfast.testing.fake_engine.tokens import TokenLimits
 
-T = TypeVar("T")
-NO_CHANCE = 0.05
+GREEDY_BELOW = 0.05
 """A temperature or top_p up to which the most likely tokens are sampled."""
 
 
 class FakeRequest(Struct, kw_only=True):
-    """One sample to draw, and how to tell of it."""
+    """One sample to draw, and how to report it."""
 
     id: str
     model: str
     prompt: list[int]
     limits: TokenLimits
     seed: int | None = None
-    """None: the engine's own chance."""
+    """None: the engine's own choice."""
     stream: bool = False
     usage: bool = False
     """A stream ends with a chunk that has the usage."""
     logprobs: bool = True
     token_ids: bool = True
-    """The ids that were sampled are listed."""
+    """The sampled ids are listed."""
     prompt_ids: bool = False
-    """The prompt's ids are told back, where that is an option of its own."""
+    """The prompt's ids are listed."""
     logprob_texts: bool = False
     """Each logprob comes with the text of its token."""
     raw_output: bool = False
@@ -46,10 +41,12 @@ class FakeRequest(Struct, kw_only=True):
     tools: bool = False
     """Tool calls in the text are to be parsed."""
     hide_ids: bool = False
-    """A lie by omission: no id of a sampled token is told anywhere."""
+    """A lie by omission: no id of a sampled token is listed anywhere."""
     schema: dict[str, object] | None = None
     """What the reply has to fit, as JSON; None: anything goes."""
     effort: str | None = None
+    images: tuple[str, ...] = ()
+    thinking_token_budget: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     version: str = DEFAULT_VERSION
@@ -57,53 +54,75 @@ class FakeRequest(Struct, kw_only=True):
     created: int = 0
 
     @property
-    def seed_or_chance(self) -> int:
+    def seed_or_random(self) -> int:
         if self.seed is not None:
             return self.seed
-        if min(self.temperature, self.top_p) <= NO_CHANCE:
+        if min(self.temperature, self.top_p) <= GREEDY_BELOW:
             return 0
         return random.getrandbits(64)
 
 
-class EventWriter(Protocol):
-    """What one stream consists of: JSON values, each an event."""
+class FakeWire(ABC):
+    """Turns bytes into a `FakeRequest`, and the pieces of a generation into an engine's JSON.
 
-    def opening(self, job: FakeRequest) -> Sequence[object]: ...
+    It draws no tokens, and knows nothing of sockets or faults.
+    """
 
-    def piece(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]: ...
+    def __init__(self, options: FakeOptions):
+        self.options = options
 
-    def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
-        """What follows the last piece, before `[DONE]`."""
-        ...
-
-
-class FakeWire(Protocol):
+    @abstractmethod
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
-        """Raises `Refused`."""
-        ...
+        """Raises `EngineRequestRejected`."""
 
     def request_id(self, raw: bytes) -> str | None:
         """Where the body names the request; a header does it everywhere."""
-        ...
+        return None
 
-    def whole(self, job: FakeRequest, piece: FakePiece) -> object: ...
+    @abstractmethod
+    def whole(self, job: FakeRequest, piece: FakePiece) -> object:
+        """The response without a stream."""
 
-    def events(self) -> EventWriter: ...
+    def for_stream(self) -> "FakeWire":
+        """The wire for one stream, which may keep what it has sent."""
+        return self
 
-    def error(self, refusal: refusals.FakeRequestRejected) -> object:
+    def opening(self, job: FakeRequest) -> Sequence[object]:
+        return ()
+
+    @abstractmethod
+    def chunks(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]: ...
+
+    def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
+        """The events between the last piece and `[DONE]`."""
+        return ()
+
+    def error(self, error: EngineRequestRejected) -> object:
         """An error inside a stream, or with status 200."""
-        ...
+        return error.body
+
+    def check(self, job: FakeRequest, *, n: int | None) -> FakeRequest:
+        """What every engine rejects, with vLLM's messages."""
+        if n not in (None, 1):
+            message = "The fake engine draws one sample for each request"
+            raise EngineRequestRejected(400, message, param="n")
+        max_tokens = job.limits.max_tokens
+        check_sampling(temperature=job.temperature, top_p=job.top_p, max_tokens=max_tokens)
+        limit = self.options.max_model_len
+        check_prompt(job.prompt, max_tokens=max_tokens, max_model_len=limit)
+        job.created = int(time.time())
+        return job
 
 
-class FakeStreamOptions(Struct):
-    include_usage: bool = False
-
-
-def decoded(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
-    try:
-        return decoder.decode(raw)
-    except msgspec.MsgspecError as error:
-        raise refusals.malformed(error) from error
+def text_prompt(prompt: str | list[int | str | list[int]]) -> list[int]:
+    """One prompt, as text or as ids."""
+    if isinstance(prompt, str):
+        return list(prompt.encode())
+    ids = [token for token in prompt if isinstance(token, int)]
+    if len(ids) < len(prompt):
+        message = "The fake engine takes one prompt for each request"
+        raise EngineRequestRejected(400, message, param="prompt")
+    return ids
 
 
 def limits(
@@ -111,27 +130,3 @@ def limits(
 ) -> TokenLimits:
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
     return TokenLimits(max_tokens, tuple(stop_token_ids or ()), texts)
-
-
-def checked(job: FakeRequest, *, max_model_len: int) -> FakeRequest:
-    """What every engine refuses, with vLLM's words."""
-    if job.temperature < 0:
-        raise refusals.bad_parameter("temperature", "non-negative", job.temperature)
-    wanted = job.limits.max_tokens
-    if wanted < 1:
-        raise refusals.bad_parameter("max_tokens", "at least 1", wanted)
-    if len(job.prompt) + wanted > max_model_len:
-        raise refusals.too_long(max_model_len, len(job.prompt), wanted)
-    if not job.prompt:
-        raise refusals.FakeRequestRejected(
-            400, "The decoder prompt cannot be empty", param="prompt"
-        )
-    job.created = int(time.time())
-    return job
-
-
-def only_one(n: int) -> None:
-    if n != 1:
-        raise refusals.FakeRequestRejected(
-            400, "The fake engine draws one sample for each request", param="n"
-        )

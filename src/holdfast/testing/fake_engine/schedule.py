@@ -43,9 +43,9 @@ class FakeRun:
         before = len(self.generation.ids)
         slow = bool(self._schedule.token_delay)
         self.generation.advance(1 if slow else count, self._schedule.version)
-        self._schedule.ledger.sampled(len(self.generation.ids) - before)
+        self._schedule.ledger.count_tokens(len(self.generation.ids) - before)
         if self.generation.finish_reason is not None:
-            self._schedule.ledger.completed()
+            self._schedule.ledger.count_completion()
 
 
 class Schedule:
@@ -66,7 +66,7 @@ class Schedule:
         return len(self._runs)
 
     @asynccontextmanager
-    async def admitted(self, request_id: str, generation: FakeGeneration) -> AsyncIterator[FakeRun]:
+    async def admit(self, request_id: str, generation: FakeGeneration) -> AsyncIterator[FakeRun]:
         """Waits while the engine is paused."""
         if self.paused:
             self.waiting += 1
@@ -82,7 +82,7 @@ class Schedule:
             self._runs.discard(run)
             if self.paused:
                 # A pause may wait for the last of them.
-                await self._tell()
+                await self._notify()
 
     async def turn(self, run: FakeRun) -> None:
         """Returns when the next token may be drawn, or when the run was aborted."""
@@ -107,7 +107,7 @@ class Schedule:
     async def release(self) -> None:
         """Lets go of all that are held now."""
         self._releases += 1
-        await self._tell()
+        await self._notify()
 
     async def pause(self, mode: PauseMode) -> None:
         self.paused = True
@@ -115,29 +115,29 @@ class Schedule:
         if mode == "abort":
             await self.abort()
         elif mode == "wait":
-            await self._tell()
+            await self._notify()
             await self._until(lambda: not self._runs)
 
     async def resume(self) -> None:
         self.paused = self._frozen = False
-        await self._tell()
+        await self._notify()
 
     async def abort(self, request_ids: list[str] | None = None) -> int:
-        """Those whose id is a part of one that is given, since wires add to ids; or all."""
+        """Those with an id that is part of a given one, since wires add to ids; or all."""
         hit = [
             run
             for run in self._runs
-            if request_ids is None or any(run.id in given for given in request_ids)
+            if request_ids is None or any(run.id in name for name in request_ids)
         ]
         for run in hit:
             run.aborted = True
-        await self._tell()
+        await self._notify()
         return len(hit)
 
     async def _until(self, true: Callable[[], bool]) -> None:
         async with self._changed:
             await self._changed.wait_for(true)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""The HTTP side of the fake engine: which endpoints there are, and what a call goes through.
+"""The HTTP side of the fake engine: its endpoints, and the way of a call through them.
 
-It draws one sample per request; asked for more, it answers 400. A client that goes away stops its
+It draws one sample for each request; for more it answers 400. A client that goes away stops its
 request, as in vLLM.
 """
 
@@ -12,8 +12,9 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
+from holdfast.engine_api import errors
+from holdfast.engine_api.requests import decode
 from holdfast.testing.fake_engine import answer, connection
-from holdfast.testing.fake_engine import errors as refusals
 from holdfast.testing.fake_engine import misbehaviour as wrong
 from holdfast.testing.fake_engine.faults import Fault, FaultKind, FaultPlan
 from holdfast.testing.fake_engine.generation import FakeGeneration
@@ -22,10 +23,10 @@ from holdfast.testing.fake_engine.options import FakeOptions, LogprobsMode
 from holdfast.testing.fake_engine.request import FakeRequest, FakeWire
 from holdfast.testing.fake_engine.schedule import Schedule
 from holdfast.testing.fake_engine.tokens import OutOfVocabulary, Sampler
-from holdfast.testing.fake_engine.wires.registry import offer
+from holdfast.testing.fake_engine.wires.registry import served_routes
 
-MAX_BODY = 1 << 28
-MAX_PROBE = 1 << 10
+MAX_BODY_BYTES = 1 << 28
+MAX_PROBE_BYTES = 1 << 10
 MAX_SCALE = 16.0
 PROBED = "/inference/v1/generate"
 
@@ -44,21 +45,21 @@ class FakeServer:
         self._created = int(time.time())
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[connection.refusing])
-        offered = offer(self._options, self._schedule)
-        for path, wire in offered.wires.items():
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[connection.send_errors])
+        routes = served_routes(self._options, self._schedule)
+        for path, wire in routes.wires.items():
             app.router.add_post(path, self._endpoint(wire))
-        for path, listing in offered.models.items():
+        for path, listing in routes.models.items():
             app.router.add_get(path, self._listing(listing))
-        if offered.health:
+        if routes.health:
             app.router.add_get("/health", self._health)
-        if offered.add_side is not None:
-            offered.add_side(app.router)
+        if routes.add_side is not None:
+            routes.add_side(app.router)
         self._add_controls(app.router)
         return app
 
     def _add_controls(self, router: web.UrlDispatcher) -> None:
-        """What the handle asks, beside what engines serve."""
+        """The routes of the handle, beside those of engines."""
         router.add_get("/stats", self._show_stats)
         router.add_get("/requests", self._show_requests)
         router.add_get("/calls", self._show_calls)
@@ -73,13 +74,13 @@ class FakeServer:
         async def handle(request: web.Request) -> web.StreamResponse:
             raw = await request.read()
             if _is_probe(request.path, raw):
-                # Someone asks whether the endpoint is there: that is no call to sample.
+                # A client looks whether the endpoint exists: that is no call to sample.
                 wire.read(raw, "")
             request_id = await _id_of(request, wire)
-            self._ledger.arrived(request_id, request.path)
+            self._ledger.count_arrival(request_id, request.path)
             fault = self._plan.strike(request_id, request.path)
             if fault is not None:
-                self._ledger.struck(fault)
+                self._ledger.count_fault(fault)
             self._ledger.in_flight += 1
             try:
                 return await self._serve(request, wire, request_id, fault)
@@ -94,41 +95,41 @@ class FakeServer:
         raw = await request.read()
         if fault is not None and (early := await self._instead(request, wire, fault)) is not None:
             return early
-        asked = wire.read(raw, request_id)
-        asked.version = self._schedule.version
-        self._ledger.understood(asked, request.path)
-        asked.seed = asked.seed_or_chance
-        job = wrong.sampled(asked, fault)
+        correct = wire.read(raw, request_id)
+        correct.version = self._schedule.version
+        self._ledger.record_call(correct, request.path)
+        correct.seed = correct.seed_or_random
+        job = wrong.actual_request(correct, fault)
         generation = self._generation(job)
         task = answer.AnswerTask(
             request,
             wire,
-            job=wrong.told(job, fault),
+            job=wrong.reported_request(job, fault),
             fault=fault,
             moment=self._moment(job, fault),
             per_chunk=self._options.tokens_per_chunk,
         )
         if job.stream and (fault is None or fault.kind != FaultKind.RESET_AFTER):
             return await self._stream(task, generation)
-        async with self._schedule.admitted(job.id, generation) as run:
+        async with self._schedule.admit(job.id, generation) as run:
             await self._wait(fault)
-            return await answer.plain(task, run)
+            return await answer.send_plain(task, run)
 
     async def _stream(
         self, task: answer.AnswerTask, generation: FakeGeneration
     ) -> web.StreamResponse:
         # The headers go out at once, also while the engine is paused.
         stream = connection.FakeEventStream(task.request)
-        self._ledger.stream_began()
+        self._ledger.count_stream()
         whole = False
         try:
             await stream.begin()
-            async with self._schedule.admitted(task.job.id, generation) as run:
+            async with self._schedule.admit(task.job.id, generation) as run:
                 await self._wait(task.fault)
-                whole = await answer.streamed(task, run, stream)
+                whole = await answer.send_stream(task, run, stream)
         finally:
             if not whole:
-                self._ledger.stream_was_cut()
+                self._ledger.count_cut_stream()
         return stream.response
 
     async def _wait(self, fault: Fault | None) -> None:
@@ -143,14 +144,16 @@ class FakeServer:
     ) -> web.StreamResponse | None:
         """The faults that happen instead of the work."""
         if fault.kind in wrong.STATUSES:
-            return connection.refusal(wrong.STATUSES[fault.kind], retry_after=fault.retry_after)
+            return connection.error_response(
+                wrong.STATUSES[fault.kind], retry_after=fault.retry_after
+            )
         if fault.kind == FaultKind.ERROR_200:
-            return connection.answer(wire.error(refusals.engine_died()))
+            return connection.json_response(wire.error(errors.engine_failed()))
         if fault.kind == FaultKind.CONTEXT_OVERFLOW:
             limit = self._options.max_model_len
-            raise refusals.too_long(limit, limit + 1, 0)
+            raise errors.too_long(limit, limit + 1, 0)
         if fault.kind == FaultKind.HANG:
-            await asyncio.sleep(fault.seconds or answer.FOR_EVER)
+            await asyncio.sleep(fault.seconds or answer.FOREVER_SECONDS)
         if fault.kind in (FaultKind.HANG, FaultKind.RESET_BEFORE):
             return connection.reset(request)
         return None
@@ -160,14 +163,14 @@ class FakeServer:
             return FakeGeneration(
                 self._sampler,
                 job.prompt,
-                seed=job.seed_or_chance,
+                seed=job.seed_or_random,
                 limits=job.limits,
                 schema=job.schema,
                 seeds=self._options.seeds,
                 scale=_scale(job, self._options.logprobs_mode),
             )
         except OutOfVocabulary as error:
-            raise refusals.FakeRequestRejected(400, str(error)) from error
+            raise errors.out_of_vocabulary(error.token) from error
 
     def _moment(self, job: FakeRequest, fault: Fault | None) -> int | None:
         if fault is None:
@@ -180,7 +183,7 @@ class FakeServer:
 
     def _listing(self, listing: Callable[[FakeOptions, int], object]) -> connection.Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            return connection.answer(listing(self._options, self._created))
+            return connection.json_response(listing(self._options, self._created))
 
         return handle
 
@@ -190,31 +193,31 @@ class FakeServer:
     async def _show_stats(self, request: web.Request) -> web.Response:
         stats = self._ledger.stats
         stats.held = self._schedule.held
-        return connection.answer(stats)
+        return connection.json_response(stats)
 
     async def _show_requests(self, request: web.Request) -> web.Response:
-        arrivals = [(one, n) for n, one in enumerate(self._ledger.arrivals)]
-        return connection.answer(arrivals)
+        arrivals = [(request_id, n) for n, request_id in enumerate(self._ledger.arrivals)]
+        return connection.json_response(arrivals)
 
     async def _show_calls(self, request: web.Request) -> web.Response:
-        return connection.answer(self._ledger.calls)
+        return connection.json_response(self._ledger.calls)
 
     async def _reset(self, request: web.Request) -> web.Response:
         self._ledger.reset()
-        return connection.json(b"{}")
+        return connection.json_bytes(b"{}")
 
     async def _set_faults(self, request: web.Request) -> web.Response:
-        faults = connection.body(await request.read(), list[Fault])
+        faults = decode(await request.read(), list[Fault])
         self._plan = FaultPlan(faults)
-        return connection.json(b"{}")
+        return connection.json_bytes(b"{}")
 
     async def _set_weights(self, request: web.Request) -> web.Response:
         self._schedule.version = (await request.read()).decode()
-        return connection.json(b"{}")
+        return connection.json_bytes(b"{}")
 
     async def _release(self, request: web.Request) -> web.Response:
         await self._schedule.release()
-        return connection.json(b"{}")
+        return connection.json_bytes(b"{}")
 
 
 def _scale(job: FakeRequest, mode: LogprobsMode) -> float:
@@ -226,16 +229,16 @@ def _scale(job: FakeRequest, mode: LogprobsMode) -> float:
 
 
 def _is_probe(path: str, raw: bytes) -> bool:
-    """Whether a request asks for nothing: it names a model and no more, or not even that."""
+    """Whether a request is empty: it names a model and no more, or not even that."""
     if path == PROBED and raw == b"{}":
         return True
-    if len(raw) > MAX_PROBE:
+    if len(raw) > MAX_PROBE_BYTES:
         return False
     try:
-        asked = msgspec.json.decode(raw)
-    except (ValueError, RecursionError):  # Whoever serves it says what is wrong with it.
+        body = msgspec.json.decode(raw)
+    except (ValueError, RecursionError):  # `read` says what is wrong with it.
         return False
-    return isinstance(asked, dict) and asked.keys() == {"model"}
+    return isinstance(body, dict) and body.keys() == {"model"}
 
 
 async def _id_of(request: web.Request, wire: FakeWire) -> str:

@@ -23,7 +23,7 @@ TEXT = [*(chr(byte) if byte < 128 else "\ufffd" for byte in range(256)), "<|open
 
 MASK = 0xFFFFFFFF
 SPREAD = 0x9E3779B1
-LETTERS = b"abcdefghijklmnopqrstuvwxyz      "
+ALPHABET = b"abcdefghijklmnopqrstuvwxyz      "
 # Multiples of 1/256 are exact in float32: what a client stores equals what was sent.
 LOGPROBS = [-(k + 1) / 256 for k in range(1024)]
 EXACT = 65536
@@ -45,7 +45,7 @@ class Script(Struct, frozen=True):
 
     template: str
     state: int
-    begun: int
+    written: int
     """Bytes of it that the prompt already holds."""
 
     def text(self, salt: int) -> bytes:
@@ -74,16 +74,16 @@ class Sampler(Struct, frozen=True):
         eligible = list(_eligible(self.replies, prompt.count(_ASSISTANT) - 1))
         if not eligible:
             return None
-        turn, opening, begun = prompt.rpartition(_ASSISTANT)
+        turn, opening, reply = prompt.rpartition(_ASSISTANT)
         chosen = crc32(turn if opening else prompt, start)
         template = eligible[mix(chosen) % len(eligible)]
-        return Script(template, chosen, len(begun) // 2 if opening else 0)
+        return Script(template, chosen, len(reply) // 2 if opening else 0)
 
 
 @lru_cache
 def logprobs_at(scale: float) -> list[float]:
-    """The logprobs of a distribution whose likely tokens are more likely, or less."""
-    return LOGPROBS if scale == 1 else [round(one * scale * EXACT) / EXACT for one in LOGPROBS]
+    """The logprobs of a distribution that is flatter or steeper by `scale`."""
+    return [round(logprob * scale * EXACT) / EXACT for logprob in LOGPROBS]
 
 
 def salt_of(version: str) -> int:
@@ -105,18 +105,19 @@ def pack(ids: list[int]) -> bytes:
     try:
         packed = array("H", ids)
     except OverflowError:
-        raise OutOfVocabulary(_stranger(ids)) from None
+        raise OutOfVocabulary(_unknown_token(ids)) from None
     if packed and max(packed) >= VOCABULARY:
-        raise OutOfVocabulary(_stranger(ids))
+        raise OutOfVocabulary(_unknown_token(ids))
     return packed.tobytes()
 
 
 class OutOfVocabulary(Exception):
     def __init__(self, token: int):
         super().__init__(f"Token id {token} is out of vocabulary")
+        self.token = token
 
 
-def _stranger(ids: Iterable[int]) -> int:
+def _unknown_token(ids: Iterable[int]) -> int:
     return next(token for token in ids if not 0 <= token < VOCABULARY)
 
 

@@ -29,6 +29,10 @@ def turn(role: str, *blocks: object) -> dict[str, object]:
     return {"role": role, "content": list(blocks)}
 
 
+def image(**source: object) -> dict[str, object]:
+    return {"type": "image", "source": source}
+
+
 def nested(depth: int) -> object:
     return {"a": nested(depth - 1)} if depth else 1
 
@@ -40,7 +44,10 @@ def nested(depth: int) -> object:
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
         ({"context_management": {"edits": [{"type": "x"}]}}, "context_management"),
         ({"inference_geo": "eu"}, "inference_geo"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),
+        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": True}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "disabled", "budget_tokens": 9}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "between_tools"}}, "thinking.type"),
         ({"thinking": {"type": "adaptive", "depth": 3}}, "thinking.depth"),
         ({"output_config": {"effort": "colossal"}}, "output_config.effort"),
@@ -92,7 +99,17 @@ def test_a_field_that_cannot_be_done_is_refused_by_its_name(
         ([{"role": "user", "content": "x", "name": "y"}], "messages.0.name"),
         ([{"role": "user", "content": ""}], "messages.0"),
         ([turn("user")], "messages.0"),
-        ([turn("user", {"type": "image", "source": {}})], "messages.0.content.0.type"),
+        ([turn("user", {"type": "image", "source": {}})], "messages.0.content.0.source.type"),
+        ([turn("user", image(type="file", file_id="f"))], "messages.0.content.0.source.type"),
+        ([turn("user", image(type="url", url="file:///etc"))], "messages.0.content.source.url"),
+        (
+            [turn("user", image(type="base64", media_type="text/x", data="QQ=="))],
+            "messages.0.content.0.source.media_type",
+        ),
+        (
+            [turn("assistant", image(type="url", url="https://x")), HELLO],
+            "messages.0.content.0.type",
+        ),
         ([turn("user", {"type": "text"})], "messages.0.content.0.text"),
         ([turn("user", {"type": "text", "text": 1})], "messages.0.content.0.text"),
         ([turn("user", {"type": "text", "text": "x", "y": 1})], "messages.0.content.0.y"),

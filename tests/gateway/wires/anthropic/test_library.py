@@ -252,7 +252,7 @@ def test_a_refusal_is_raised_as_the_librarys_own_error(
 
 
 def test_a_parameter_that_cannot_be_done_is_a_bad_request() -> None:
-    thinking = {"type": "enabled", "budget_tokens": 2000}
+    thinking = {"type": "between_tools"}
     with pytest.raises(anthropic.BadRequestError, match=r"thinking\.type: not supported"):
         created(always(assistant("")), extra_body={"thinking": thinking})
     with pytest.raises(anthropic.BadRequestError, match="container: not supported"):

@@ -62,7 +62,7 @@ def test_what_changes_no_sample_is_accepted() -> None:
         speed="standard",
         diagnostics={"previous_message_id": None},
         cache_control={"type": "ephemeral"},
-        thinking={"type": "disabled"},
+        thinking={"type": "adaptive"},
         tool_choice={"type": "auto", "disable_parallel_tool_use": False},
         output_config={"effort": "high", "format": None},
         container=None,
@@ -70,6 +70,13 @@ def test_what_changes_no_sample_is_accepted() -> None:
     )
     assert asked == ask()
     assert ask(thinking={"type": "adaptive", "display": "omitted"}) == ask()
+
+
+def test_thinking_is_a_budget_or_no_effort_at_all() -> None:
+    enabled = ask(thinking={"type": "enabled", "budget_tokens": 2000})
+    assert (enabled.thinking_token_budget, enabled.reasoning_effort) == (2000, None)
+    disabled = ask(thinking={"type": "disabled"}, output_config={"effort": "low"})
+    assert (disabled.thinking_token_budget, disabled.reasoning_effort) == (None, "none")
 
 
 def test_a_string_and_a_text_block_are_the_same() -> None:

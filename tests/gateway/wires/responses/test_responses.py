@@ -156,7 +156,22 @@ def test_what_changes_no_sample_is_accepted(name: str, value: object) -> None:
         (
             "input",
             [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}],
-            "input[0].content[0].type",
+            "input[0].content[0].image_url",
+        ),
+        (
+            "input",
+            [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}],
+            "input[0].content[0].file_id",
+        ),
+        (
+            "input",
+            [
+                {
+                    "role": "assistant",
+                    "content": [{"type": "input_image", "image_url": "data:image/"}],
+                }
+            ],
+            "input[0].content",
         ),
         (
             "input",

@@ -1,12 +1,12 @@
 """Blocks: Anthropic's content, from and to messages.
 
-Invariant: a message that was told to a client, when it is sent back, is the same message again:
+Invariant: a message that was sent to a client, when it comes back, is the same message again:
 text, reasoning, and calls with their ids, names and arguments. Arguments come back as compact JSON
 in the order that they were sent; compared as JSON values they are equal. How a client cuts the
 message up (one turn or several, a string or blocks) makes no difference.
 
 Text blocks of one turn are joined without anything between them. A result's `is_error` has no place
-in a chat template: its text is what the model is told.
+in a chat template: the model reads its text.
 """
 
 import base64
@@ -21,7 +21,9 @@ from holdfast.gateway.protocol.messages import shortened
 from holdfast.gateway.wires.anthropic.errors import bad, unsupported
 from holdfast.gateway.wires.anthropic.request import (
     AssistantTurn,
+    Base64Image,
     Counted,
+    ImageBlock,
     Said,
     SystemTurn,
     TextBlock,
@@ -30,10 +32,11 @@ from holdfast.gateway.wires.anthropic.request import (
     ToolUseBlock,
     UserTurn,
 )
-from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from holdfast.gateway.wires.images import WRONG_URL, is_image_url
+from holdfast.records.message import FunctionCall, Message, Role, ToolCall, content_of, image
 
 INVALID = "INVALID_JSON"
-"""The key under which arguments that are no JSON object are told, as Anthropic recommends it."""
+"""The key under which arguments that are no JSON object are sent, as Anthropic recommends it."""
 Block = dict[str, object]
 
 # A coding agent accounts for itself in a line of its system prompt that changes with every request:
@@ -43,25 +46,40 @@ _ACCOUNT = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 
 def messages(asked: Counted) -> tuple[Message, ...]:
     """The conversation: the system prompt first; results before what the user adds to them."""
-    told = _system(asked.system)
-    found = [Message(Role.SYSTEM, told)] if told else []
+    shown_content = _system(asked.system)
+    found = [Message(Role.SYSTEM, shown_content)] if shown_content else []
     names: dict[str, str] = {}
-    said: Message | None = None
+    reply: Message | None = None
     for number, turn in enumerate(asked.messages):
         if isinstance(turn, AssistantTurn):
             # Assistant turns that follow one another are one.
-            said = _assistant(turn.content, f"messages.{number}", before=said)
-            names.update((call.id, call.name) for call in said.tool_calls)
+            reply = _assistant(turn.content, f"messages.{number}", before=reply)
+            names.update((call.id, call.name) for call in reply.tool_calls)
             continue
-        if said is not None:
-            found.append(said)
-            said = None
+        if reply is not None:
+            found.append(reply)
+            reply = None
         found += _outside(turn, names, f"messages.{number}")
-    return tuple(found) if said is None else (*found, said)
+    return tuple(found) if reply is None else (*found, reply)
+
+
+def image_param(asked: Counted) -> str:
+    """The name of the first message that holds an image; "" where none does."""
+    for number, turn in enumerate(asked.messages):
+        content = turn.content if isinstance(turn, UserTurn) else ()
+        if any(_holds_image(block) for block in content):
+            return f"messages.{number}.content"
+    return ""
+
+
+def _holds_image(block: object) -> bool:
+    if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+        return any(map(_holds_image, block.content))
+    return isinstance(block, ImageBlock)
 
 
 def blocks(message: Message) -> list[Block]:
-    """What a client is told of a message."""
+    """A message as blocks of a response."""
     found: list[Block] = []
     if message.reasoning:
         signature = signature_of(message.reasoning)
@@ -69,8 +87,8 @@ def blocks(message: Message) -> list[Block]:
     if message.text:
         found.append({"type": "text", "text": message.text})
     for call in message.tool_calls:
-        given = input_of(call.arguments)
-        found.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
+        sent = input_of(call.arguments)
+        found.append({"type": "tool_use", "id": call.id, "name": call.name, "input": sent})
     return found
 
 
@@ -91,14 +109,14 @@ def input_of(arguments: str) -> dict[str, object]:
     return {INVALID: arguments}
 
 
-def arguments_of(given: dict[str, object]) -> str:
-    if _wrapped(given):
-        return str(given[INVALID])
-    return msgspec.json.encode(given).decode()
+def arguments_of(sent: dict[str, object]) -> str:
+    if _wrapped(sent):
+        return str(sent[INVALID])
+    return msgspec.json.encode(sent).decode()
 
 
-def _wrapped(given: dict[str, object]) -> bool:
-    return len(given) == 1 and isinstance(given.get(INVALID), str)
+def _wrapped(sent: dict[str, object]) -> bool:
+    return len(sent) == 1 and isinstance(sent.get(INVALID), str)
 
 
 def _system(system: str | list[TextBlock] | None) -> str:
@@ -110,15 +128,15 @@ def _outside(turn: UserTurn | SystemTurn, names: dict[str, str], where: str) -> 
     if isinstance(turn, SystemTurn):
         return [Message(Role.SYSTEM, _text(turn.content, where))]
     if isinstance(turn.content, str):
-        given: Sequence[TextBlock | ToolResultBlock] = [TextBlock(turn.content)]
+        sent: Sequence[TextBlock | ImageBlock | ToolResultBlock] = [TextBlock(turn.content)]
     else:
-        given = turn.content
-    results = [block for block in given if isinstance(block, ToolResultBlock)]
-    text = _text([block for block in given if isinstance(block, TextBlock)], where)
-    if not results and not text:
+        sent = turn.content
+    results = [block for block in sent if isinstance(block, ToolResultBlock)]
+    content = _content([block for block in sent if not isinstance(block, ToolResultBlock)], where)
+    if not results and not content:
         raise bad(where, "user messages must have non-empty content")
     found = [_result(block, names, where) for block in results]
-    return [*found, Message(Role.USER, text)] if text else found
+    return [*found, Message(Role.USER, content)] if content else found
 
 
 def _result(block: ToolResultBlock, names: dict[str, str], where: str) -> Message:
@@ -130,17 +148,17 @@ def _result(block: ToolResultBlock, names: dict[str, str], where: str) -> Messag
             f"unexpected `tool_use_id` found in `tool_result` blocks: {called}. "
             "Each `tool_result` block must have a corresponding `tool_use` block before it.",
         )
-    text = _text(block.content or "", where)
+    content = _content(block.content or "", where)
     # An error without words would read like a success.
-    told = text or ("Error" if block.is_error else "")
-    return Message(Role.TOOL, told, tool_call_id=block.tool_use_id, name=name)
+    shown_content = content or ("Error" if block.is_error else "")
+    return Message(Role.TOOL, shown_content, tool_call_id=block.tool_use_id, name=name)
 
 
 def _assistant(content: Said, where: str, *, before: Message | None) -> Message:
-    given = [TextBlock(content)] if isinstance(content, str) else content
-    text = _text([block for block in given if isinstance(block, TextBlock)], where)
-    reasoning = "".join(block.thinking for block in given if isinstance(block, Thinking))
-    calls = tuple(_call(block, where) for block in given if isinstance(block, ToolUseBlock))
+    sent = [TextBlock(content)] if isinstance(content, str) else content
+    text = _text([block for block in sent if isinstance(block, TextBlock)], where)
+    reasoning = "".join(block.thinking for block in sent if isinstance(block, Thinking))
+    calls = tuple(_call(block, where) for block in sent if isinstance(block, ToolUseBlock))
     if before is None:
         return Message(Role.ASSISTANT, text, tool_calls=calls, reasoning=reasoning or None)
     return structs.replace(
@@ -155,6 +173,26 @@ def _call(block: ToolUseBlock, where: str) -> ToolCall:
     if block.caller not in (None, {"type": "direct"}):
         raise unsupported(f"{where}.content.caller")
     return ToolCall(block.id, FunctionCall(block.name, arguments_of(block.input)))
+
+
+def _content(
+    content: str | Sequence[TextBlock | ImageBlock], where: str
+) -> str | list[dict[str, object]]:
+    if isinstance(content, str):
+        return content
+    return content_of(
+        _text([block], where) if isinstance(block, TextBlock) else _image(block, where)
+        for block in content
+    )
+
+
+def _image(block: ImageBlock, where: str) -> dict[str, object]:
+    source = block.source
+    if isinstance(source, Base64Image):
+        return image(f"data:{source.media_type};base64,{source.data}")
+    if not is_image_url(source.url):
+        raise bad(f"{where}.content.source.url", WRONG_URL)
+    return image(source.url)
 
 
 def _text(content: str | Iterable[TextBlock], where: str) -> str:

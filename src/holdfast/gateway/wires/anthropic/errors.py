@@ -33,11 +33,11 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _TAG = re.compile(r"Invalid value (.*)", re.DOTALL)
 
 
-def refusal(refused: RequestRejected) -> bytes:
+def refusal(rejection: RequestRejected) -> bytes:
     """The body of an error. A `kind` of another provider gives way to the status."""
-    error: dict[str, object] = {"type": _type(refused), "message": _message(refused)}
-    if refused.code:
-        error["details"] = {"error_code": refused.code}
+    error: dict[str, object] = {"type": _type(rejection), "message": _message(rejection)}
+    if rejection.code:
+        error["details"] = {"error_code": rejection.code}
     return msgspec.json.encode({"type": "error", "error": error})
 
 
@@ -77,18 +77,18 @@ def misshapen(error: Exception, *, under: str = "") -> RequestRejected:
     return bad("", f"The request body is not valid JSON: {what}")
 
 
-def _type(refused: RequestRejected) -> str:
-    if refused.kind in _KNOWN:
-        return refused.kind
-    usual = "api_error" if refused.status >= 500 else "invalid_request_error"
-    return _TYPES.get(refused.status, usual)
+def _type(rejection: RequestRejected) -> str:
+    if rejection.kind in _KNOWN:
+        return rejection.kind
+    usual = "api_error" if rejection.status >= 500 else "invalid_request_error"
+    return _TYPES.get(rejection.status, usual)
 
 
-def _message(refused: RequestRejected) -> str:
-    message = refused.message
-    if refused.param and refused.param not in message:
-        message = f"{refused.param}: {message}"
-    if refused.code == "context_length_exceeded" and _TOO_LONG not in message:
+def _message(rejection: RequestRejected) -> str:
+    message = rejection.message
+    if rejection.param and rejection.param not in message:
+        message = f"{rejection.param}: {message}"
+    if rejection.code == "context_length_exceeded" and _TOO_LONG not in message:
         message = f"{_TOO_LONG}: {message}"
     return message
 

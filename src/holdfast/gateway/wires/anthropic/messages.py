@@ -12,7 +12,7 @@ import msgspec
 from holdfast.gateway.protocol.messages import Answer, Ask, Known, RequestRejected
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic import errors, request
-from holdfast.gateway.wires.anthropic.blocks import blocks, messages
+from holdfast.gateway.wires.anthropic.blocks import blocks, image_param, messages
 from holdfast.gateway.wires.anthropic.stream import MessageStream, message_of, stopped, usage
 from holdfast.gateway.wires.anthropic.tools import forced, is_parallel, schemas
 
@@ -24,28 +24,30 @@ class AnthropicMessages:
     """The wire of `/v1/messages`. It never asks for more than one choice."""
 
     def ask(self, body: bytes, known: Known | None = None) -> Ask:
-        asked = request.request(body)
+        parsed = request.request(body)
         return Ask(
-            asked.model,
-            messages(asked),
-            schemas(asked),
-            max_tokens=asked.max_tokens,
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            stop=tuple(asked.stop_sequences or ()),
-            json=asked.json,
-            reasoning_effort=asked.effort,
-            top_k=asked.top_k or None,
-            tool_choice=forced(asked),
-            parallel_tool_calls=is_parallel(asked),
-            stream=bool(asked.stream),
+            parsed.model,
+            messages(parsed),
+            schemas(parsed),
+            max_tokens=parsed.max_tokens,
+            temperature=parsed.temperature,
+            top_p=parsed.top_p,
+            stop=tuple(parsed.stop_sequences or ()),
+            json=parsed.json,
+            reasoning_effort=parsed.effort,
+            top_k=parsed.top_k or None,
+            tool_choice=forced(parsed),
+            parallel_tool_calls=is_parallel(parsed),
+            thinking_token_budget=parsed.thinking_token_budget,
+            image_param=image_param(parsed),
+            stream=bool(parsed.stream),
         )
 
     def answer(self, ask: Ask, answer: Answer) -> bytes:
         choice = answer.choices[0]
-        told = message_of(answer, blocks(choice.message))
+        fields = message_of(answer, blocks(choice.message))
         used = usage(answer.opening, answer.completion_tokens)
-        return _encode({**told, **stopped(choice), "usage": used})
+        return _encode({**fields, **stopped(choice), "usage": used})
 
     def stream(self, ask: Ask) -> MessageStream:
         return MessageStream()
@@ -62,8 +64,14 @@ class AnthropicMessages:
 
 def count_ask(body: bytes) -> Ask:
     """A request of `/v1/messages/count_tokens`; nothing is sampled for it."""
-    asked = request.counted(body)
-    return Ask(asked.model, messages(asked), schemas(asked), reasoning_effort=asked.effort)
+    parsed = request.counted(body)
+    return Ask(
+        parsed.model,
+        messages(parsed),
+        schemas(parsed),
+        reasoning_effort=parsed.effort,
+        image_param=image_param(parsed),
+    )
 
 
 def count_answer(tokens: int) -> bytes:

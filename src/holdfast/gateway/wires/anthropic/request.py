@@ -5,10 +5,10 @@
 - Refused by name: what would change the answer and cannot be done (`container`,
   `mcp_servers`, …), and every field that is not known.
 - `null`, an empty list or an empty object says nothing and is as good as absent.
-- `thinking`: `adaptive` means that the model decides, and it does; `disabled` is what a policy that
-  does not reason does anyway. Neither reaches the template. A budget (`enabled`) and
-  `between_tools` cannot be held and are refused. `display` is ignored: reasoning is always shown
-  whole, because what a client sends back must be what was sampled.
+- `thinking`: `adaptive` means that the model decides, and it does; `enabled` is a budget that the
+  engine holds, where it can; `disabled` is an effort of `none`. `between_tools` cannot be held and
+  is refused. `display` is ignored: reasoning is always shown whole, because what a client sends
+  back must be what was sampled.
 - `context_management`: edits that keep everything, as Claude Code sends them, ask for nothing; one
   that would clear something is refused.
 - `output_config`: `effort` is followed where the model has such a thing, and `high` is the same as
@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 
 from holdfast.gateway.wires.anthropic.errors import bad, misshapen, unknown, unsupported
 from holdfast.records.errors import UsageError
-from holdfast.records.sampling import schema_text
+from holdfast.records.sampling import NO_REASONING, schema_text
 
 Name = Annotated[str, Meta(min_length=1)]
 Choosing = dict[str, object]
@@ -47,6 +47,20 @@ class TextBlock(Struct, tag="text", tag_field="type", forbid_unknown_fields=True
     citations: list[object] | None = None
 
 
+class Base64Image(Struct, tag="base64", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    media_type: Annotated[str, Meta(pattern=r"^image/[a-z0-9.+-]+$")]
+    data: Name
+
+
+class UrlImage(Struct, tag="url", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    url: Name
+
+
+class ImageBlock(Struct, tag="image", tag_field="type", forbid_unknown_fields=True, frozen=True):
+    source: Base64Image | UrlImage
+    cache_control: object = None
+
+
 class ToolUseBlock(
     Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=True, frozen=True
 ):
@@ -62,7 +76,7 @@ class ToolResultBlock(
     Struct, tag="tool_result", tag_field="type", forbid_unknown_fields=True, frozen=True
 ):
     tool_use_id: Name
-    content: str | list[TextBlock] | None = None
+    content: str | list[TextBlock | ImageBlock] | None = None
     is_error: bool | None = None
     cache_control: object = None
     toolset_name: None = None
@@ -83,7 +97,7 @@ Said = str | list[TextBlock | ToolUseBlock | Thinking | Redacted]
 
 
 class UserTurn(Struct, tag="user", tag_field="role", forbid_unknown_fields=True, frozen=True):
-    content: str | list[TextBlock | ToolResultBlock]
+    content: str | list[TextBlock | ImageBlock | ToolResultBlock]
     cache_control: object = None
 
 
@@ -126,8 +140,15 @@ class Counted(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
     @property
     def effort(self) -> str | None:
+        if (self.thinking or {}).get("type") == "disabled":
+            return NO_REASONING
         effort = (self.output_config or {}).get("effort")
         return None if effort in (None, "high") else str(effort)
+
+    @property
+    def thinking_token_budget(self) -> int | None:
+        budget = (self.thinking or {}).get("budget_tokens")
+        return budget if isinstance(budget, int) else None
 
     @property
     def json(self) -> bool | str:
@@ -193,8 +214,8 @@ def _decoded(decoder: msgspec.json.Decoder[Found], body: bytes) -> Found:
 
 def _check(found: Counted) -> None:
     for name in _UNSUPPORTED:
-        given = getattr(found, name)
-        if given not in (None, [], {}) and not (name == "context_management" and _keeps_all(given)):
+        sent = getattr(found, name)
+        if sent not in (None, [], {}) and not (name == "context_management" and _keeps_all(sent)):
             raise unsupported(name)
     _check_thinking(found.thinking or {})
     _check_output(found.output_config or {})
@@ -212,9 +233,15 @@ def _keeps_all(management: object) -> bool:
 
 def _check_thinking(thinking: Choosing) -> None:
     kind = thinking.get("type")
-    if thinking and kind not in ("disabled", "adaptive"):
-        raise unsupported("thinking.type", 'use "adaptive" or "disabled"')
-    _only(thinking, ("type", "display"), "thinking")
+    if thinking and kind not in ("enabled", "disabled", "adaptive"):
+        raise unsupported("thinking.type", 'use "adaptive", "enabled" or "disabled"')
+    if kind != "enabled":
+        _only(thinking, ("type", "display"), "thinking")
+        return
+    _only(thinking, ("type", "display", "budget_tokens"), "thinking")
+    budget = thinking.get("budget_tokens")
+    if type(budget) is not int or not 1 <= budget < 2**31:
+        raise bad("thinking.budget_tokens", "Input should be an integer greater than 0")
 
 
 def _check_output(output: Choosing) -> None:
@@ -236,7 +263,7 @@ def _check_format(form: object) -> None:
         raise bad(f"{where}.schema", "Input should be a valid dictionary")
 
 
-def _only(given: Choosing, known: tuple[str, ...], where: str) -> None:
-    for name in given:
+def _only(sent: Choosing, known: tuple[str, ...], where: str) -> None:
+    for name in sent:
         if name not in known:
             raise unknown(f"{where}.{name}")

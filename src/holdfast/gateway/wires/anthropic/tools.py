@@ -60,12 +60,12 @@ def is_parallel(asked: Counted) -> bool:
     return (asked.tool_choice or {}).get("disable_parallel_tool_use") in (None, False)
 
 
-def _schema(given: dict[str, object], where: str) -> dict[str, object]:
-    kind = given.get("type")
+def _schema(sent: dict[str, object], where: str) -> dict[str, object]:
+    kind = sent.get("type")
     if kind not in (None, "custom"):
         raise unsupported(f"{where}.type", f"{kind!r} is no tool that the client runs")
     try:
-        tool = msgspec.convert(given, AnthropicTool)
+        tool = msgspec.convert(sent, AnthropicTool)
     except msgspec.ValidationError as error:
         raise misshapen(error, under=where) from error
     _check(tool, where)
@@ -96,7 +96,7 @@ def _bounded(value: object, where: str, depth: int = 0) -> None:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        for one in value:
-            _bounded(one, where, depth + 1)
+        for item in value:
+            _bounded(item, where, depth + 1)
     elif type(value) is int and value not in _INTEGERS:
         raise bad(where, "an integer needs more than 64 bits")

@@ -1,7 +1,7 @@
 """OpenAI's chat completions, `/v1/chat/completions`.
 
-An answer is told as one JSON object or as a stream of chunks. Both are functions of the answer
-alone: told again, they have the same bytes.
+A response is one JSON object or a stream of chunks. Both are functions of the answer alone: sent
+again, they have the same bytes.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ from holdfast.gateway.wires.openai.formats import Effort
 from holdfast.gateway.wires.openai.messages import Told, messages, tools
 from holdfast.gateway.wires.openai.parameters import (
     NEUTRAL,
+    Budget,
     Count,
     SamplingParameters,
     only_neutral,
@@ -52,6 +53,8 @@ class _Body(SamplingParameters, Generic[_Said], kw_only=True, forbid_unknown_fie
     reasoning_effort: Effort | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    thinking_budget: Budget | None = None
+    """Another name of `thinking_token_budget`."""
 
     # A guess of the answer that only makes it faster.
     prediction: object = None
@@ -96,40 +99,41 @@ class OpenAIChat:
     """The wire."""
 
     def ask(self, body: bytes, known: Known | None = None) -> Ask:
-        told, said = _read(body, known)
-        only_neutral(told, _NEUTRAL)
-        if told.top_logprobs:
+        request, conversation = _read(body, known)
+        only_neutral(request, _NEUTRAL)
+        if request.top_logprobs:
             raise unsupported_value(
-                "top_logprobs", told.top_logprobs, "only sampled tokens have logprobs; send 0."
+                "top_logprobs", request.top_logprobs, "only sampled tokens have logprobs; send 0."
             )
-        shown = tools(told.tools) if told.tools else ()
-        choice = tool_choice(told.tool_choice, shown)
+        shown = tools(request.tools) if request.tools else ()
+        choice = tool_choice(request.tool_choice, shown)
         return Ask(
-            model=told.model,
-            messages=said or messages(told.messages),
+            model=request.model,
+            messages=conversation or messages(request.messages),
             tools=() if choice is None else shown,
-            max_tokens=_max_tokens(told),
-            temperature=told.temperature,
-            top_p=told.top_p,
-            stop=told.stops,
-            json=told.json,
-            reasoning_effort=told.reasoning_effort,
-            top_k=told.likeliest,
+            max_tokens=_max_tokens(request),
+            temperature=request.temperature,
+            top_p=request.top_p,
+            stop=request.stops,
+            json=request.json,
+            reasoning_effort=request.reasoning_effort,
+            thinking_token_budget=_thinking_budget(request),
+            top_k=request.likeliest,
             tool_choice=choice or "",
-            parallel_tool_calls=told.parallel_tool_calls is not False,
-            seed=told.seed,
-            n=told.n or 1,
-            stream=bool(told.stream),
-            logprobs=bool(told.logprobs),
-            token_ids=bool(told.return_token_ids),
-            include_usage=told.include_usage,
+            parallel_tool_calls=request.parallel_tool_calls is not False,
+            seed=request.seed,
+            n=request.n or 1,
+            stream=bool(request.stream),
+            logprobs=bool(request.logprobs),
+            token_ids=bool(request.return_token_ids),
+            include_usage=request.include_usage,
         )
 
     def answer(self, ask: Ask, answer: Answer) -> bytes:
         return msgspec.json.encode(
             {
                 **_head(answer, "chat.completion"),
-                "choices": [_choice(i, one, ask=ask) for i, one in enumerate(answer.choices)],
+                "choices": [_choice(i, choice, ask=ask) for i, choice in enumerate(answer.choices)],
                 "usage": usage(answer),
                 "system_fingerprint": None,
                 **({"prompt_token_ids": answer.choices[0].prompt_ids} if ask.token_ids else {}),
@@ -152,11 +156,11 @@ class OpenAIChat:
 def _read(body: bytes, known: Known | None) -> tuple[_Body[Any], tuple[Message, ...]]:
     """The body, and its messages where they are read with what is known of them."""
     if known is not None:
-        # Where something is wrong, only the whole tells what, and in which message.
+        # Where something is wrong, only the whole body shows what, and in which message.
         with contextlib.suppress(RequestRejected, ValueError, RecursionError):
             unread = _UNREAD.decode(body)
-            if said := known.messages(unread.messages, _new):
-                return unread, said
+            if conversation := known.messages(unread.messages, _new):
+                return unread, conversation
     return errors.decoded(_DECODER, body), ()
 
 
@@ -164,12 +168,20 @@ def _new(sent: bytes) -> tuple[Message, ...]:
     return messages(_MESSAGES.decode(sent))
 
 
-def _max_tokens(told: _Body[Any]) -> int | None:
-    given = {one for one in (told.max_tokens, told.max_completion_tokens) if one is not None}
-    if len(given) > 1:
-        said = "'max_tokens' and 'max_completion_tokens' differ; send one of them."
-        raise wrong(said, param="max_tokens")
-    return given.pop() if given else None
+def _max_tokens(request: _Body[Any]) -> int | None:
+    return _either(request, "max_tokens", "max_completion_tokens")
+
+
+def _thinking_budget(request: _Body[Any]) -> int | None:
+    return _either(request, "thinking_token_budget", "thinking_budget")
+
+
+def _either(request: _Body[Any], name: str, other: str) -> int | None:
+    """The value of a parameter that has two names."""
+    sent: set[int] = {getattr(request, name), getattr(request, other)} - {None}
+    if len(sent) > 1:
+        raise wrong(f"'{name}' and '{other}' differ; send one of them.", param=name)
+    return sent.pop() if sent else None
 
 
 def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
@@ -182,7 +194,7 @@ def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
 
 
 def token_ids(ask: Ask, choice: AnswerChoice) -> dict[str, object]:
-    """Of a choice, as vLLM tells them where they are asked for."""
+    """Of a choice, as vLLM sends them where they are requested."""
     found = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
     return dict(found) if ask.token_ids else {}
 
@@ -190,7 +202,7 @@ def token_ids(ask: Ask, choice: AnswerChoice) -> dict[str, object]:
 def usage(answer: Answer) -> dict[str, object]:
     """As all of OpenAI's completions have it. Tokens of reasoning are not counted apart, which is
     said as null and not as 0 where there are some."""
-    reasons = any(one.message.reasoning for one in answer.choices)
+    reasons = any(choice.message.reasoning for choice in answer.choices)
     return {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
@@ -206,12 +218,12 @@ def usage(answer: Answer) -> dict[str, object]:
 
 
 def _choice(index: int, choice: AnswerChoice, *, ask: Ask) -> dict[str, object]:
-    said = choice.message
+    conversation = choice.message
     message: dict[str, object] = {"role": "assistant", "content": _content(choice), "refusal": None}
-    if said.reasoning:
-        message["reasoning_content"] = said.reasoning
-    if said.tool_calls:
-        message["tool_calls"] = [_call(one) for one in said.tool_calls]
+    if conversation.reasoning:
+        message["reasoning_content"] = conversation.reasoning
+    if conversation.tool_calls:
+        message["tool_calls"] = [_call(call) for call in conversation.tool_calls]
     return {
         "index": index,
         "message": message,
@@ -232,8 +244,8 @@ def _call(call: ToolCall) -> dict[str, object]:
 
 
 def _logprobs(choice: AnswerChoice, places: Sequence[int]) -> dict[str, object]:
-    said = [_logprob(choice.tokens[i], choice.logprobs[i]) for i in places]
-    return {"content": said, "refusal": None}
+    conversation = [_logprob(choice.tokens[i], choice.logprobs[i]) for i in places]
+    return {"content": conversation, "refusal": None}
 
 
 def least_logprob(logprob: float) -> float:

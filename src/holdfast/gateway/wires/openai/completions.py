@@ -62,32 +62,33 @@ class OpenAICompletions:
     """The wire."""
 
     def ask(self, body: bytes, known: Known | None = None) -> Ask:
-        told = errors.decoded(_DECODER, body)
-        only_neutral(told, _NEUTRAL)
-        if told.logprobs is not None and told.logprobs > 1:
+        request = errors.decoded(_DECODER, body)
+        only_neutral(request, _NEUTRAL)
+        if request.logprobs is not None and request.logprobs > 1:
             raise unsupported_value(
-                "logprobs", told.logprobs, "only sampled tokens have logprobs; send 0 or 1."
+                "logprobs", request.logprobs, "only sampled tokens have logprobs; send 0 or 1."
             )
-        prompts = _prompts(told.prompt)
-        if len(prompts) * (told.n or 1) > _MOST_CHOICES:
+        prompts = _prompts(request.prompt)
+        if len(prompts) * (request.n or 1) > _MOST_CHOICES:
             said = f"there can be {_MOST_CHOICES} choices of all prompts together"
             raise wrong(f"Invalid 'prompt': {said}.", param="prompt")
         only = prompts[0] if len(prompts) == 1 else None
         return Ask(
-            model=told.model,
+            model=request.model,
             messages=(),
-            max_tokens=told.max_tokens or _DEFAULT_MAX_TOKENS,
-            temperature=told.temperature,
-            top_p=told.top_p,
-            stop=told.stops,
-            json=told.json,
-            top_k=told.likeliest,
-            seed=told.seed,
-            n=told.n or 1,
-            stream=bool(told.stream),
-            logprobs=told.logprobs is not None,
-            token_ids=bool(told.return_token_ids),
-            include_usage=told.include_usage,
+            max_tokens=request.max_tokens or _DEFAULT_MAX_TOKENS,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            stop=request.stops,
+            json=request.json,
+            top_k=request.likeliest,
+            thinking_token_budget=request.thinking_token_budget,
+            seed=request.seed,
+            n=request.n or 1,
+            stream=bool(request.stream),
+            logprobs=request.logprobs is not None,
+            token_ids=bool(request.return_token_ids),
+            include_usage=request.include_usage,
             text=only if isinstance(only, str) else None,
             prompt_ids=only if isinstance(only, tuple) else None,
             prompts=() if only is not None else prompts,
@@ -97,12 +98,12 @@ class OpenAICompletions:
         choices = [
             _choice(
                 i,
-                one.message.text,
-                logprobs=_logprobs(one, range(len(one.tokens))) if ask.logprobs else None,
-                finish_reason=_finish_reason(one),
+                choice.message.text,
+                logprobs=_logprobs(choice, range(len(choice.tokens))) if ask.logprobs else None,
+                finish_reason=_finish_reason(choice),
             )
-            | token_ids(ask, one)
-            for i, one in enumerate(answer.choices)
+            | token_ids(ask, choice)
+            for i, choice in enumerate(answer.choices)
         ]
         return msgspec.json.encode({**_head(answer), "choices": choices, "usage": usage(answer)})
 
@@ -129,7 +130,9 @@ def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:
         raise wrong("Invalid 'prompt': its prompts are not all of one kind.", param="prompt")
     if not several or not all(several):
         raise wrong("Invalid 'prompt': it is empty.", param="prompt")
-    return tuple(one if isinstance(one, str) else tuple(cast("list[int]", one)) for one in several)
+    return tuple(
+        item if isinstance(item, str) else tuple(cast("list[int]", item)) for item in several
+    )
 
 
 def _finish_reason(choice: AnswerChoice) -> str:
@@ -175,7 +178,7 @@ def _logprobs(choice: AnswerChoice, places: range) -> dict[str, object]:
 
 def _offsets(tokens: Sequence[str]) -> list[int]:
     """Where each token begins in the text of the completion."""
-    return list(accumulate((len(one) for one in tokens), initial=0))
+    return list(accumulate((len(token) for token in tokens), initial=0))
 
 
 class TextStream(CompletionStream):

@@ -17,13 +17,13 @@ _LONGEST = 200
 """Names and values come from outside: no error is longer for them."""
 
 
-def encoded(refused: RequestRejected) -> bytes:
+def encoded(rejection: RequestRejected) -> bytes:
     """The body of an error."""
     error = {
-        "message": refused.message,
-        "type": refused.kind or _kind(refused.status),
-        "param": refused.param,
-        "code": refused.code or None,
+        "message": rejection.message,
+        "type": rejection.kind or _kind(rejection.status),
+        "param": rejection.param,
+        "code": rejection.code or None,
     }
     return msgspec.json.encode({"error": error})
 
@@ -50,18 +50,18 @@ def unknown(name: str) -> RequestRejected:
 
 def unsupported(name: str, why: str) -> RequestRejected:
     """A parameter that exists but cannot be followed here, whatever its value."""
-    said = f"Unsupported parameter: '{name}' is not supported here: {why}"
-    return _unsupported(said, name, "unsupported_parameter")
+    text = f"Unsupported parameter: '{name}' is not supported here: {why}"
+    return _unsupported(text, name, "unsupported_parameter")
 
 
 def unsupported_value(name: str, value: object, why: str) -> RequestRejected:
     """A parameter of which some values can be followed, and not this one."""
-    said = f"Unsupported value: '{name}' does not support {shown(value)} here: {why}"
-    return _unsupported(said, name, "unsupported_value")
+    text = f"Unsupported value: '{name}' does not support {shown(value)} here: {why}"
+    return _unsupported(text, name, "unsupported_value")
 
 
-def _unsupported(said: str, name: str, code: str) -> RequestRejected:
-    found = wrong(said, param=name, code=code)
+def _unsupported(text: str, name: str, code: str) -> RequestRejected:
+    found = wrong(text, param=name, code=code)
     found.is_unsupported = True
     return found
 
@@ -83,8 +83,8 @@ def decoded(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
     except RecursionError as error:
         raise wrong("The body is nested too deeply.", code="invalid_json") from error
     except ValueError as error:
-        said = f"We could not parse the JSON body of your request: {_short(str(error))}"
-        raise wrong(said, code="invalid_json") from error
+        text = f"We could not parse the JSON body of your request: {_short(str(error))}"
+        raise wrong(text, code="invalid_json") from error
 
 
 def converted(value: object, to: type[T], *, root: str) -> T:
@@ -105,17 +105,17 @@ def invalid(complaint: str, *, root: str = "") -> RequestRejected:
     """What msgspec says of a value, with the parameter it says it of."""
     found = _WHERE.fullmatch(complaint)
     assert found is not None
-    said, path = found["said"], root + (found["path"] or "")
-    if field := _FIELD.fullmatch(said):
+    text, path = found["said"], root + (found["path"] or "")
+    if field := _FIELD.fullmatch(text):
         name = f"{path}.{field['name']}" if path else field["name"]
         if field["what"] == "contains unknown":
             return unknown(name)
         name = _short(name)
-        said = f"Missing required parameter: '{name}'."
-        return wrong(said, param=name, code="missing_required_parameter")
-    code = "invalid_type" if ", got `" in said else "invalid_value"
+        text = f"Missing required parameter: '{name}'."
+        return wrong(text, param=name, code="missing_required_parameter")
+    code = "invalid_type" if ", got `" in text else "invalid_value"
     where = f"'{_short(path)}'" if path else "the body"
-    return wrong(f"Invalid {where}: {_short(said)}.", param=path or None, code=code)
+    return wrong(f"Invalid {where}: {_short(text)}.", param=path or None, code=code)
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,7 @@
-"""The messages and tools of chat completions, read strictly, and said again as records have them.
+"""The messages and tools of chat completions, read strictly, and converted to those of records.
 
 Contents become one string: parts of text are joined, and no content is the empty one. So a turn is
-the same message however an agent's library tells it back.
+the same message however an agent's library sends it back. Only a message with images keeps parts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,16 +9,25 @@ from typing import Literal
 
 from msgspec import Struct
 
+from holdfast.gateway.wires.images import WRONG_URL, is_image_url
 from holdfast.gateway.wires.openai.errors import converted, unsupported_value, wrong
 from holdfast.gateway.wires.openai.parameters import Text, only_neutral
-from holdfast.records.message import FunctionCall, Message, Role, ToolCall
+from holdfast.records.message import (
+    IMAGE,
+    FunctionCall,
+    Message,
+    Role,
+    ToolCall,
+    content_of,
+    image,
+)
 
 _DEEPEST = 100
-"""How deep a tool's schema may be: beyond it, whoever renders it runs out of stack."""
+"""How deep a tool's schema may be: beyond it, the renderer runs out of stack."""
 
 
 class _Echoed(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What libraries put beside what they were told, and send back; nothing is sampled by it."""
+    """Members that libraries add to what they received, and send back; they change no sample."""
 
     cache_control: object = None
     provider_specific_fields: object = None
@@ -29,12 +38,17 @@ class _TextPart(_Echoed, tag="text", tag_field="type", forbid_unknown_fields=Tru
     prompt_cache_breakpoint: object = None
 
 
-class _Image(Struct, tag="image_url", tag_field="type"):
-    """Never read further: it is refused."""
+class _ImageUrl(Struct, forbid_unknown_fields=True):
+    url: Text
+    detail: str | None = None
+
+
+class _ImagePart(_Echoed, tag="image_url", tag_field="type", forbid_unknown_fields=True):
+    image_url: _ImageUrl | Text
 
 
 class _Audio(Struct, tag="input_audio", tag_field="type"):
-    """Refused."""
+    """Never read further: it is refused."""
 
 
 class _Video(Struct, tag="video_url", tag_field="type"):
@@ -49,7 +63,7 @@ class _Refusal(Struct, tag="refusal", tag_field="type"):
     """Refused."""
 
 
-_Part = _TextPart | _Image | _Audio | _Video | _File | _Refusal
+_Part = _TextPart | _ImagePart | _Audio | _Video | _File | _Refusal
 _Content = str | list[_Part]
 
 
@@ -82,7 +96,7 @@ class _Call(_Echoed, forbid_unknown_fields=True):
 
 
 class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fields=True):
-    # An answer may be empty, and libraries tell that back as null.
+    # A reply may be empty, and libraries send that back as null.
     content: _Content | None = None
     name: str | None = None
     tool_calls: list[_Call] | None = None
@@ -91,7 +105,7 @@ class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fiel
     # The same as blocks of some provider, which only it can read.
     reasoning_details: object = None
     thinking_blocks: object = None
-    # What an answer has, and a library tells back with it.
+    # What a response has, and a library sends back with it.
     refusal: object = None
     annotations: object = None
     images: object = None
@@ -119,52 +133,72 @@ Told = _System | _Developer | _User | _Assistant | _Tool
 _ROLES = {_System: Role.SYSTEM, _Developer: Role.DEVELOPER, _User: Role.USER}
 
 
-def messages(told: Sequence[Told]) -> tuple[Message, ...]:
-    return tuple(_message(one, f"messages[{place}]") for place, one in enumerate(told))
+def messages(sent_message: Sequence[Told]) -> tuple[Message, ...]:
+    return tuple(_message(item, f"messages[{place}]") for place, item in enumerate(sent_message))
 
 
-def _message(told: Told, at: str) -> Message:
-    content = _text(told.content, at)
-    if isinstance(told, _Assistant):
-        return _assistant(told, content, at=at)
-    if isinstance(told, _Tool):
-        return Message(Role.TOOL, content, tool_call_id=told.tool_call_id, name=told.name)
-    return Message(_ROLES[type(told)], content, name=told.name)
+def _message(sent_message: Told, at: str) -> Message:
+    if isinstance(sent_message, _Assistant):
+        return _assistant(sent_message, _text(sent_message.content, at), at=at)
+    if isinstance(sent_message, _Tool):
+        content = _content(sent_message.content, at)
+        return Message(
+            Role.TOOL, content, tool_call_id=sent_message.tool_call_id, name=sent_message.name
+        )
+    read = _content if isinstance(sent_message, _User) else _text
+    return Message(
+        _ROLES[type(sent_message)], read(sent_message.content, at), name=sent_message.name
+    )
 
 
-def _assistant(told: _Assistant, content: str, *, at: str) -> Message:
-    only_neutral(told, _EMPTY, at=f"{at}.")
-    given = {one for one in (told.reasoning, told.reasoning_content) if one}
-    if len(given) > 1:
-        said = f"'{at}' has both 'reasoning' and 'reasoning_content', and they differ; send one."
-        raise wrong(said, param=f"{at}.reasoning")
+def _assistant(sent_message: _Assistant, content: str, *, at: str) -> Message:
+    only_neutral(sent_message, _EMPTY, at=f"{at}.")
+    reasonings = {item for item in (sent_message.reasoning, sent_message.reasoning_content) if item}
+    if len(reasonings) > 1:
+        text = f"'{at}' has both 'reasoning' and 'reasoning_content', and they differ; send one."
+        raise wrong(text, param=f"{at}.reasoning")
     return Message(
         Role.ASSISTANT,
         content,
         tool_calls=tuple(
-            ToolCall(one.id, FunctionCall(one.function.name, one.function.arguments))
-            for one in told.tool_calls or ()
+            ToolCall(call.id, FunctionCall(call.function.name, call.function.arguments))
+            for call in sent_message.tool_calls or ()
         ),
-        name=told.name,
-        reasoning=given.pop() if given else None,
+        name=sent_message.name,
+        reasoning=reasonings.pop() if reasonings else None,
     )
 
 
-def _text(content: _Content | None, at: str) -> str:
+def _content(content: _Content | None, at: str) -> str | list[dict[str, object]]:
     if content is None or isinstance(content, str):
         return content or ""
     if not content:
         raise wrong(f"Invalid '{at}.content': empty array.", param=f"{at}.content")
-    return "".join(_part(one, f"{at}.content[{place}]") for place, one in enumerate(content))
+    return content_of(_part(part, f"{at}.content[{place}]") for place, part in enumerate(content))
 
 
-def _part(part: _Part, at: str) -> str:
+def _text(content: _Content | None, at: str) -> str:
+    """The content of a message that holds no images."""
+    for place, part in enumerate(content) if isinstance(content, list) else ():
+        if isinstance(part, _ImagePart):
+            why = "only messages of users and tools hold images; send parts of type text."
+            raise unsupported_value(f"{at}.content[{place}].type", IMAGE, why)
+    found = _content(content, at)
+    assert isinstance(found, str), "it holds no images"
+    return found
+
+
+def _part(part: _Part, at: str) -> str | dict[str, object]:
     if isinstance(part, _TextPart):
         return part.text
-    kind = part.__struct_config__.tag
-    raise unsupported_value(
-        f"{at}.type", kind, "the model reads text only; send parts of type text."
-    )
+    if not isinstance(part, _ImagePart):
+        why = "it is read by no engine; send parts of type text or image_url."
+        raise unsupported_value(f"{at}.type", part.__struct_config__.tag, why)
+    sent = part.image_url
+    url, detail = (sent, None) if isinstance(sent, str) else (sent.url, sent.detail)
+    if not is_image_url(url):
+        raise wrong(f"Invalid '{at}.image_url': {WRONG_URL}", param=f"{at}.image_url")
+    return image(url, detail=detail)
 
 
 _HIDDEN = ("strict", "cache_control")
@@ -183,17 +217,17 @@ class _FunctionTool(Struct, tag="function", tag_field="type", forbid_unknown_fie
     cache_control: object = None
 
 
-def tools(told: Sequence[dict[str, object]]) -> tuple[dict[str, object], ...]:
+def tools(sent_message: Sequence[dict[str, object]]) -> tuple[dict[str, object], ...]:
     """The tools as they were sent, in their order of members, without `strict` and what is a hint
     to a cache.
 
     `strict` is about constrained sampling, which does not exist here: arguments are what the model
     wrote. Libraries set it on every tool, and it is nothing that a model is to read.
     """
-    if not all(_shallow(one) for one in told):
+    if not all(_shallow(item) for item in sent_message):
         raise wrong(f"'tools' is nested deeper than {_DEEPEST} levels.", param="tools")
-    converted(told, list[_FunctionTool], root="tools")
-    return tuple(_as_shown(one) for one in told)
+    converted(sent_message, list[_FunctionTool], root="tools")
+    return tuple(_as_shown(entry) for entry in sent_message)
 
 
 def _as_shown(tool: dict[str, object]) -> dict[str, object]:
@@ -207,7 +241,7 @@ def _as_shown(tool: dict[str, object]) -> dict[str, object]:
 def _shallow(value: object) -> bool:
     level: list[object] = [value]
     for _ in range(_DEEPEST):
-        level = [inner for one in level for inner in _inner(one)]
+        level = [inner for item in level for inner in _inner(item)]
         if not level:
             return True
     return False
@@ -219,4 +253,4 @@ def _inner(value: object) -> Iterator[object]:
         members = value.values()
     elif isinstance(value, list):
         members = value
-    return (one for one in members if isinstance(one, dict | list))
+    return (member for member in members if isinstance(member, dict | list))

@@ -1,4 +1,4 @@
-"""What `/v1/models` tells, of all models or of one."""
+"""The responses of `/v1/models`: all models, or one."""
 
 from collections.abc import Sequence
 

@@ -17,6 +17,7 @@ MOST_TOKENS = 2**31 - 1
 
 Text = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
+Budget = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -54,6 +55,7 @@ class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
 
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MOST_TOKENS)] | None = None
+    thinking_token_budget: Budget | None = None
 
     # Followed only where they ask for nothing: see NEUTRAL.
     frequency_penalty: object = None
@@ -129,7 +131,7 @@ def only_neutral(asked: Struct, neutral: Mapping[str, tuple[object, ...]], *, at
     """Refuses a member that asks for something, by its name; `at` is the path before the name."""
     for name, accepted in neutral.items():
         value = getattr(asked, name)
-        if value is None or any(_same(value, one) for one in accepted):
+        if value is None or any(_same(value, neutral_value) for neutral_value in accepted):
             continue
         why = _WHY.get(name, _USUAL)
         if accepted:

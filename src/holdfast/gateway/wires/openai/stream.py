@@ -40,7 +40,7 @@ class CompletionStream(ABC):
 
     @abstractmethod
     def _delta(self, delta: AnswerDelta, spoken: Spoken) -> Iterator[Json]:
-        """More of a choice. `spoken` is what was told of it before."""
+        """More of a choice. `spoken` is what was sent of it before."""
 
     @abstractmethod
     def _rest(self, index: int, choice: AnswerChoice, spoken: Spoken) -> Iterator[Json]:
@@ -72,8 +72,8 @@ class CompletionStream(ABC):
     def _pieces(
         self, choice: AnswerChoice, text: str, spoken: Spoken
     ) -> tuple[list[_Piece], _Places]:
-        """The text that is left, each piece with the places of its tokens whose logprobs it tells;
-        and the places of those that the choice's end tells, where they are not the text's alone."""
+        """The text that is left, each piece with the positions of the tokens of its logprobs; and
+        the positions of those of the choice's end, where they are not the text's alone."""
         places: _Places = range(len(choice.tokens)) if self._ask.logprobs else None
         if places is not None and not spoken.has_text:
             spelled = sse.spelled(choice.tokens, text)
@@ -90,6 +90,6 @@ class CompletionStream(ABC):
 
     def _events(self, opening: Opening, chunks: list[Json]) -> list[bytes]:
         head = self._head(opening)
-        # Whoever asked for the usage gets null for it in all chunks but the last.
+        # A request for the usage gets null for it in all chunks but the last.
         rest = {"usage": None} if self._ask.include_usage else {}
         return [sse.data(_encode({**head, "choices": [chunk], **rest})) for chunk in chunks]

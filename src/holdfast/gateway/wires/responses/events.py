@@ -132,7 +132,7 @@ class ResponseStream:
         """What is left of the text; logprobs go with it where all of it is left."""
         if not _has_words(choice.message):
             return
-        tokens = [] if self._spoken.has_text else [str(one["token"]) for one in logprobs]
+        tokens = [] if self._spoken.has_text else [str(logprob["token"]) for logprob in logprobs]
         for piece, places in _cut(text, tokens):
             told = [logprobs[place] for place in places]
             yield from self._grow(response, piece, is_reasoning=False, logprobs=told)

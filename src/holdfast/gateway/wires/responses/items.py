@@ -1,4 +1,4 @@
-"""The input of `/v1/responses`: items, read strictly, and said again as messages.
+"""The input of `/v1/responses`: items, read strictly, and converted to messages.
 
 One reply is several items (reasoning, a message, function calls) and one message here. Items that
 came from one answer become the message that was answered, in whatever order the client keeps them
@@ -15,10 +15,25 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.gateway.protocol.messages import Known
-from holdfast.gateway.wires.openai.errors import converted, shown, unsupported_value, wrong
+from holdfast.gateway.wires.images import WRONG_URL, is_image_url
+from holdfast.gateway.wires.openai.errors import (
+    converted,
+    shown,
+    unsupported,
+    unsupported_value,
+    wrong,
+)
 from holdfast.gateway.wires.openai.parameters import Text
 from holdfast.gateway.wires.responses.output import items_of
-from holdfast.records.message import FunctionCall, Message, Role, ToolCall, user
+from holdfast.records.message import (
+    FunctionCall,
+    Message,
+    Role,
+    ToolCall,
+    content_of,
+    image,
+    user,
+)
 
 WHOLE_INPUT = (
     "no conversation is kept on the server; send the whole conversation as 'input' with every "
@@ -52,12 +67,15 @@ class _Refusal(Struct, tag="refusal", tag_field="type", forbid_unknown_fields=Tr
     refusal: str
 
 
-class _Image(Struct, tag="input_image", tag_field="type"):
-    """Never read further: it is refused."""
+class _Image(Struct, tag="input_image", tag_field="type", forbid_unknown_fields=True):
+    image_url: str | None = None
+    detail: str | None = None
+    file_id: str | None = None
+    prompt_cache_breakpoint: object = None
 
 
 class _File(Struct, tag="input_file", tag_field="type"):
-    """Refused."""
+    """Never read further: it is refused."""
 
 
 class _Audio(Struct, tag="input_audio", tag_field="type"):
@@ -117,19 +135,22 @@ _Item = _Said | _Called | _Result | _Reasoned
 _KINDS = ("message", "function_call", "function_call_output", "reasoning")
 
 
-def messages(told: str | list[dict[str, object]], known: Known | None = None) -> list[Message]:
-    """The conversation that `input` holds, or refers to."""
-    if isinstance(told, str):
-        return [user(told)]
+def messages(
+    sent: str | list[dict[str, object]], known: Known | None = None
+) -> tuple[list[Message], str]:
+    """The conversation that `input` holds, or refers to, and the name of its first item that holds
+    an image; "" where none does."""
+    if isinstance(sent, str):
+        return [user(sent)], ""
     items = converted(
-        [_named(one, f"input[{place}]", known) for place, one in enumerate(told)],
+        [_named(entry, f"input[{place}]", known) for place, entry in enumerate(sent)],
         list[_Item],
         root="input",
     )
     conversation = _Conversation()
     for place, item in enumerate(items):
         conversation.take(item, f"input[{place}]")
-    return conversation.messages()
+    return conversation.messages(), conversation.image_param
 
 
 def _named(item: dict[str, object], at: str, known: Known | None) -> dict[str, object]:
@@ -146,10 +167,10 @@ def _named(item: dict[str, object], at: str, known: Known | None) -> dict[str, o
 
 
 def _referred(name: str, at: str, known: Known | None) -> dict[str, object]:
-    """The item that was told under this id."""
+    """The item that was sent under this id."""
     past = known.answered(_found(_ours, name)) if known is not None else None
     items = [] if past is None else items_of(past.answer)
-    found = next((one for one in items if one["id"] == name), None)
+    found = next((item for item in items if item["id"] == name), None)
     if found is None:
         raise wrong(f"'{at}': Item with id {shown(name)} not found: {ONLY_OWN}", param=at)
     return found
@@ -169,9 +190,9 @@ class _Reply:
 
     def __init__(self) -> None:
         self.answer = ""
-        """The id of the answer, where the items tell it."""
+        """The id of the answer, where the items name it."""
         self.generation = ""
-        """Its name, where the ids of the calls tell it."""
+        """Its name, where the ids of the calls name it."""
         self.text: str | None = None
         self.reasoning: str | None = None
         self.calls: list[ToolCall] = []
@@ -210,9 +231,12 @@ class _Conversation:
         self._said: list[Message | _Reply] = []
         self._reply: _Reply | None = None
         """The last one, while nobody but tools has spoken since."""
+        self.image_param = ""
 
     def messages(self) -> list[Message]:
-        return [one if isinstance(one, Message) else one.message() for one in self._said]
+        return [
+            message if isinstance(message, Message) else message.message() for message in self._said
+        ]
 
     def take(self, item: _Item, at: str) -> None:
         match item:
@@ -227,22 +251,27 @@ class _Conversation:
                 self._take_reasoning(item)
 
     def _take_words(self, item: _Said, at: str) -> None:
-        text = _text(item.content, f"{at}.content")
         if item.role == "assistant":
+            text = _text(item.content, f"{at}.content")
             self._reply_of(item.id, fits=_has_no_words).text = text
             return
-        self._said.append(Message(Role(item.role), text))
+        read = _content if item.role == "user" else _text
+        self._add(Message(Role(item.role), read(item.content, f"{at}.content")), at)
         self._reply = None
 
+    def _add(self, message: Message, at: str) -> None:
+        self._said.append(message)
+        self.image_param = self.image_param or (f"{at}.content" if message.images else "")
+
     def _take_result(self, item: _Result, at: str) -> None:
-        text = _text(item.output, f"{at}.output")
-        self._said.append(Message(Role.TOOL, text, tool_call_id=item.call_id))
+        content = _content(item.output, f"{at}.output")
+        self._add(Message(Role.TOOL, content, tool_call_id=item.call_id), at)
         if self._reply is not None:
             self._reply.is_behind = True
 
     def _take_reasoning(self, item: _Reasoned) -> None:
-        summary = "\n\n".join(one.text for one in item.summary or ())
-        text = "".join(one.text for one in item.content or ()) or summary
+        summary = "\n\n".join(entry.text for entry in item.summary or ())
+        text = "".join(part.text for part in item.content or ()) or summary
         if not text:
             return
         reply = self._reply_of(item.id, follows=_has_only_thought)
@@ -278,17 +307,36 @@ def _found(pattern: Callable[[str], re.Match[str] | None], identifier: str) -> s
     return found.group(1) if found else ""
 
 
-def _text(content: _Content, at: str) -> str:
+def _content(content: _Content, at: str) -> str | list[dict[str, object]]:
     if isinstance(content, str):
         return content
-    return "".join(_part(one, at, place) for place, one in enumerate(content))
+    return content_of(_part(part, f"{at}[{place}]") for place, part in enumerate(content))
 
 
-def _part(part: _Part, at: str, place: int) -> str:
+def _text(content: _Content, at: str) -> str:
+    """The content of a message that holds no images."""
+    found = _content(content, at)
+    if isinstance(found, str):
+        return found
+    why = "only messages of users and results of calls hold images; send parts of type output_text."
+    raise unsupported_value(at, "input_image", why)
+
+
+def _part(part: _Part, at: str) -> str | dict[str, object]:
     match part:
         case _InputText() | _OutputText() | _Text():
             return part.text
         case _Refusal():
             return part.refusal
-    why = "the model reads text only; send parts of type input_text."
-    raise unsupported_value(f"{at}[{place}].type", part.__struct_config__.tag, why)
+        case _Image():
+            return _image(part, at)
+    why = "it is read by no engine; send parts of type input_text or input_image."
+    raise unsupported_value(f"{at}.type", part.__struct_config__.tag, why)
+
+
+def _image(part: _Image, at: str) -> dict[str, object]:
+    if part.file_id is not None:
+        raise unsupported(f"{at}.file_id", "no files are kept here; send 'image_url'.")
+    if part.image_url is None or not is_image_url(part.image_url):
+        raise wrong(f"Invalid '{at}.image_url': {WRONG_URL}", param=f"{at}.image_url")
+    return image(part.image_url, detail=part.detail)

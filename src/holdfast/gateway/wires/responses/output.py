@@ -1,4 +1,4 @@
-"""An answer as a `/v1/responses` object: its items, and the settings that it tells back.
+"""An answer as a `/v1/responses` object: its items, and the settings that it repeats.
 
 A function of the ask and the answer alone, so that telling an answer again gives the same bytes.
 The ids of items hold the answer's id and the item's place, by which `responses_items` puts those of
@@ -59,7 +59,7 @@ def opening(ask: Ask, answer: Answer | Opening) -> Json:
         "temperature": ask.temperature,
         "text": {"format": _format(ask)},
         "tool_choice": _tool_choice(ask),
-        "tools": msgspec.Raw(msgspec.json.encode([_tool(one) for one in ask.tools])),
+        "tools": msgspec.Raw(msgspec.json.encode([_tool(tool) for tool in ask.tools])),
         "top_logprobs": 0,
         "top_p": ask.top_p,
         "truncation": "disabled",

@@ -47,7 +47,7 @@ class _Text(Struct, forbid_unknown_fields=True):
 
 
 class _Reasoning(Struct, forbid_unknown_fields=True):
-    # Reasoning is told whole, whatever summary of it is asked for.
+    # Reasoning is sent whole, whatever summary of it is requested.
     summary: object = None
     generate_summary: object = None
     effort: Effort | None = None
@@ -107,7 +107,7 @@ _NEUTRAL: dict[str, tuple[tuple[object, ...], str]] = {
     "background": ((False,), "every response is waited for; its trajectory outlives the wait."),
     "context_management": (([],), "send the input that the model is to see."),
     "conversation": ((), WHOLE_INPUT),
-    "image": ((), "the model reads text only."),
+    "image": ((), "no images are made here."),
     "moderation": ((), "nothing is moderated."),
     "prompt": ((), "no templates are kept on the server; send 'instructions' and 'input'."),
     "top_logprobs": ((0,), "only sampled tokens have logprobs; leave it out."),
@@ -125,63 +125,69 @@ _DECODER = msgspec.json.Decoder(_Body)
 
 def ask_of(body: bytes, known: Known | None = None) -> Ask:
     """Raises `Refused` for whatever cannot be answered. `known`: for what it refers to."""
-    told = errors.decoded(_DECODER, body)
-    _only_neutral(told, _NEUTRAL)
-    _only_neutral(told.text, _NEUTRAL_TEXT, at="text.")
-    _only_neutral(told.reasoning, _NEUTRAL_REASONING, at="reasoning.")
-    if told.prompt_cache_options is not None and told.prompt_cache_options.prewarm:
+    request = errors.decoded(_DECODER, body)
+    _only_neutral(request, _NEUTRAL)
+    _only_neutral(request.text, _NEUTRAL_TEXT, at="text.")
+    _only_neutral(request.reasoning, _NEUTRAL_REASONING, at="reasoning.")
+    if request.prompt_cache_options is not None and request.prompt_cache_options.prewarm:
         raise unsupported("prompt_cache_options.prewarm", "it asks for no answer.")
-    tools = _tools(told)
-    choice = tool_choice(told.tool_choice, tools)
+    tools = _tools(request)
+    choice = tool_choice(request.tool_choice, tools)
+    messages, image_param = _messages(request, known)
     return Ask(
-        model=told.model,
-        messages=_messages(told, known),
-        # A model that is told of no tools calls none.
+        model=request.model,
+        messages=messages,
+        image_param=image_param,
+        # A model that is shown no tools calls none.
         tools=() if choice is None else tools,
         tool_choice=choice or "",
-        parallel_tool_calls=told.parallel_tool_calls is not False,
-        max_tokens=told.max_output_tokens,
-        temperature=told.temperature,
-        top_p=told.top_p,
-        json=json_of(told.text.format if told.text else None, param="text.format"),
-        reasoning_effort=told.reasoning.effort if told.reasoning else None,
-        stream=bool(told.stream),
-        logprobs=_LOGPROBS in (told.include or ()),
-        instructed=bool(told.instructions),
-        previous=told.previous_response_id,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        max_tokens=request.max_output_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        json=json_of(request.text.format if request.text else None, param="text.format"),
+        reasoning_effort=request.reasoning.effort if request.reasoning else None,
+        stream=bool(request.stream),
+        logprobs=_LOGPROBS in (request.include or ()),
+        instructed=bool(request.instructions),
+        previous=request.previous_response_id,
     )
 
 
 def _only_neutral(
-    asked: Struct | None, neutral: dict[str, tuple[tuple[object, ...], str]], *, at: str = ""
+    holder: Struct | None, neutral: dict[str, tuple[tuple[object, ...], str]], *, at: str = ""
 ) -> None:
-    for name, (accepted, why) in neutral.items() if asked is not None else ():
-        value = getattr(asked, name)
+    for name, (accepted, why) in neutral.items() if holder is not None else ():
+        value = getattr(holder, name)
         # Equal as JSON: false is not 0.
-        if value is None or any(type(value) is type(one) and value == one for one in accepted):
+        if value is None or any(
+            type(value) is type(neutral_value) and value == neutral_value
+            for neutral_value in accepted
+        ):
             continue
         if accepted:
             raise unsupported_value(f"{at}{name}", value, why)
         raise unsupported(f"{at}{name}", why)
 
 
-def _messages(told: _Body, known: Known | None) -> tuple[Message, ...]:
-    found = items.messages(told.input, known)
+def _messages(request: _Body, known: Known | None) -> tuple[tuple[Message, ...], str]:
+    found, image_param = items.messages(request.input, known)
     if not found:
         raise wrong("Invalid 'input': it says nothing; send at least one message.", param="input")
-    instructions = (system(told.instructions),) if told.instructions else ()
-    return (*instructions, *_said_before(told, known), *found)
+    instructions = (system(request.instructions),) if request.instructions else ()
+    return (*instructions, *_said_before(request, known), *found), image_param
 
 
-def _said_before(told: _Body, known: Known | None) -> tuple[Message, ...]:
+def _said_before(request: _Body, known: Known | None) -> tuple[Message, ...]:
     """The conversation that a response ended; its instructions held for it alone."""
-    if told.previous_response_id is None:
+    if request.previous_response_id is None:
         return ()
-    answer = told.previous_response_id.removeprefix("resp_")
+    answer = request.previous_response_id.removeprefix("resp_")
     past = None if known is None else known.answered(answer)
     if past is None:
+        name = shown(request.previous_response_id)
         raise wrong(
-            f"Previous response with id {shown(told.previous_response_id)} not found: {ONLY_OWN}",
+            f"Previous response with id {name} not found: {ONLY_OWN}",
             param="previous_response_id",
             code="previous_response_not_found",
         )
@@ -196,13 +202,13 @@ class _Function(Struct, tag="function", tag_field="type", forbid_unknown_fields=
     defer_loading: Literal[False] | None = None
 
 
-def _tools(told: _Body) -> tuple[dict[str, object], ...]:
-    for place, one in enumerate(told.tools or ()):
-        if isinstance(one.get("type"), str) and one["type"] != "function":
+def _tools(request: _Body) -> tuple[dict[str, object], ...]:
+    for place, tool in enumerate(request.tools or ()):
+        if isinstance(tool.get("type"), str) and tool["type"] != "function":
             why = "built-in tools do not run here; send tools of type function."
-            raise unsupported_value(f"tools[{place}].type", one["type"], why)
-    functions = converted(told.tools or [], list[_Function], root="tools")
-    found = messages.tools([_as_chat(one) for one in functions])
+            raise unsupported_value(f"tools[{place}].type", tool["type"], why)
+    functions = converted(request.tools or [], list[_Function], root="tools")
+    found = messages.tools([_as_chat(function) for function in functions])
     _check_recordable(found)
     return found
 

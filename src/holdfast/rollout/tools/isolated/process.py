@@ -32,9 +32,9 @@ from holdfast.rollout.tools.isolated.wire import (
 START_SECONDS = 300.0
 """Seconds that the import of a module may take."""
 POLL_SECONDS = 0.5
-"""How often a silent process is looked at: what it started may hold its connection open."""
+"""How often a silent process is checked: its children may hold the connection open."""
 EXIT_SECONDS = 2.0
-"""Seconds in which a process that hung up is expected to end by itself."""
+"""Seconds for a process that closed its connection to end by itself."""
 REAP_SECONDS = 10.0
 MAX_FAULT_BYTES = 100_000
 _BOOT = (

@@ -9,16 +9,15 @@ usage is in the last chunk unasked, that an aborted generation ends with "error"
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import Struct
 
-from holdfast.testing.fake_engine import errors as refusals
+from holdfast.engine_api.requests import ResponseFormat, check_model, decode
+from holdfast.engine_api.responses import text_logprobs, usage
 from holdfast.testing.fake_engine.generation import FakePiece
-from holdfast.testing.fake_engine.json_output import ResponseFormat
-from holdfast.testing.fake_engine.options import FakeOptions
-from holdfast.testing.fake_engine.request import FakeRequest, checked, decoded, limits, only_one
+from holdfast.testing.fake_engine.json_output import required_schema
+from holdfast.testing.fake_engine.request import FakeRequest, FakeWire, limits
 from holdfast.testing.fake_engine.tokens import TEXT
-from holdfast.testing.fake_engine.wires.completions import legacy_logprobs, usage_of
+from holdfast.testing.fake_engine.wires.vllm import scores
 
 
 class FireworksRequest(Struct):
@@ -40,17 +39,10 @@ class FireworksRequest(Struct):
     stream: bool | None = None
 
 
-class FireworksWire:
-    def __init__(self, options: FakeOptions):
-        self._options = options
-        self._decoder = msgspec.json.Decoder(FireworksRequest)
-
+class FireworksWire(FakeWire):
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
-        body = decoded(self._decoder, raw)
-        if body.model != self._options.model:
-            raise refusals.unknown_model(body.model, self._options.model)
-        only_one(body.n)
-        wanted = body.logprobs
+        body = decode(raw, FireworksRequest)
+        check_model(body.model, self.options.model)
         job = FakeRequest(
             id=request_id,
             model=body.model,
@@ -59,41 +51,25 @@ class FireworksWire:
             seed=body.seed,
             temperature=body.temperature,
             top_p=body.top_p,
-            schema=body.response_format.wanted() if body.response_format else None,
+            schema=required_schema(body.response_format, None),
             stream=bool(body.stream),
-            logprobs=wanted is not None and wanted is not False,
-            legacy_logprobs=wanted is not None and not isinstance(wanted, bool),
+            logprobs=body.logprobs is not None and body.logprobs is not False,
+            legacy_logprobs=not isinstance(body.logprobs, bool | None),
             token_ids=bool(body.return_token_ids),
             raw_output=bool(body.raw_output),
         )
-        return checked(job, max_model_len=self._options.max_model_len)
-
-    def request_id(self, raw: bytes) -> str | None:
-        return None
+        return self.check(job, n=body.n)
 
     def whole(self, job: FakeRequest, piece: FakePiece) -> object:
-        usage = {**usage_of(job, piece.sampled), "prompt_tokens_details": {"cached_tokens": 0}}
-        return {**_head(job), "choices": [_choice(job, piece)], "usage": usage}
+        tokens = usage(len(job.prompt), piece.sampled)
+        details = {"prompt_tokens_details": {"cached_tokens": 0}}
+        return {**_head(job), "choices": [_choice(job, piece)], "usage": {**tokens, **details}}
 
-    def events(self) -> "_Events":
-        return _Events()
-
-    def error(self, refusal: refusals.FakeRequestRejected) -> object:
-        return {"error": refusal.error}
-
-
-class _Events:
-    def opening(self, job: FakeRequest) -> Sequence[object]:
-        return ()
-
-    def piece(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]:
+    def chunks(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]:
         chunk = {**_head(job), "choices": [_choice(job, piece)], "usage": None}
         if piece.finish_reason is not None:
-            chunk["usage"] = usage_of(job, piece.start + piece.sampled)
+            chunk["usage"] = usage(len(job.prompt), piece.start + piece.sampled)
         return [chunk]
-
-    def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
-        return ()
 
 
 def _head(job: FakeRequest) -> dict[str, object]:
@@ -134,13 +110,15 @@ def _logprobs(job: FakeRequest, piece: FakePiece) -> object:
         return None
     if job.legacy_logprobs:
         ids = None if job.hide_ids else piece.scored
-        return {**msgspec.structs.asdict(legacy_logprobs(piece)), "token_ids": ids}
+        return {**text_logprobs(scores(piece), piece.start), "token_ids": ids}
     # Where the engine lies, there may be fewer logprobs than tokens.
     pairs = zip(piece.scored, piece.logprobs, strict=False)
-    return {"content": [_scored(job, *pair, piece.start + n) for n, pair in enumerate(pairs)]}
+    return {
+        "content": [_token_logprob(job, *pair, piece.start + n) for n, pair in enumerate(pairs)]
+    }
 
 
-def _scored(job: FakeRequest, token: int, logprob: float, offset: int) -> object:
+def _token_logprob(job: FakeRequest, token: int, logprob: float, offset: int) -> object:
     scored: dict[str, object] = {
         "token": TEXT[token],
         "logprob": logprob,

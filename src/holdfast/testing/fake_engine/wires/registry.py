@@ -5,21 +5,19 @@ from collections.abc import Callable
 from aiohttp import web
 from msgspec import Struct
 
-from holdfast.testing.fake_engine import models
 from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.request import FakeWire
 from holdfast.testing.fake_engine.schedule import Schedule
-from holdfast.testing.fake_engine.wires.chat import ChatWire
-from holdfast.testing.fake_engine.wires.completions import CompletionsWire
+from holdfast.testing.fake_engine.wires import models
 from holdfast.testing.fake_engine.wires.fireworks import FireworksWire
-from holdfast.testing.fake_engine.wires.generate import GenerateWire
 from holdfast.testing.fake_engine.wires.sglang import SGLangWire
 from holdfast.testing.fake_engine.wires.sglang_admin import SGLangSide
+from holdfast.testing.fake_engine.wires.vllm import ChatWire, CompletionsWire, GenerateWire
 from holdfast.testing.fake_engine.wires.vllm_admin import VllmSide
 
 
-class WireOffer(Struct):
-    """What an engine serves."""
+class ServedRoutes(Struct):
+    """The routes of an engine."""
 
     wires: dict[str, FakeWire]
     """Sampling, by path."""
@@ -28,9 +26,9 @@ class WireOffer(Struct):
     health: bool = True
 
 
-def offer(options: FakeOptions, schedule: Schedule) -> WireOffer:
+def served_routes(options: FakeOptions, schedule: Schedule) -> ServedRoutes:
     if options.dialect == "sglang":
-        return WireOffer(
+        return ServedRoutes(
             {"/generate": SGLangWire(options)},
             {"/v1/models": models.sglang_models},
             SGLangSide(options, schedule).add_to,
@@ -38,18 +36,18 @@ def offer(options: FakeOptions, schedule: Schedule) -> WireOffer:
     if options.dialect == "fireworks":
         # Its address ends in `/inference`; a test may give it either way.
         wire, listing = FireworksWire(options), models.fireworks_models
-        return WireOffer(
+        return ServedRoutes(
             {"/v1/completions": wire, "/inference/v1/completions": wire},
             {"/v1/models": listing, "/inference/v1/models": listing},
             health=False,
         )
     if options.dialect == "chat":
-        return WireOffer(
+        return ServedRoutes(
             {"/v1/chat/completions": ChatWire(options, vllm=False)},
             {"/v1/models": models.openai_models},
             health=False,
         )
-    return WireOffer(
+    return ServedRoutes(
         {
             "/v1/completions": CompletionsWire(options),
             "/v1/chat/completions": ChatWire(options, vllm=True),

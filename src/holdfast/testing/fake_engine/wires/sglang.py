@@ -10,16 +10,15 @@ SGLang gives.
 import time
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.testing.fake_engine import errors as refusals
+from holdfast.engine_api.errors import EngineRequestRejected
+from holdfast.engine_api.requests import decode
 from holdfast.testing.fake_engine.generation import FakePiece
-from holdfast.testing.fake_engine.json_output import ANY, tags
-from holdfast.testing.fake_engine.json_output import checked as checked_schema
+from holdfast.testing.fake_engine.json_output import ANY, parse_schema, parse_structural_tag
 from holdfast.testing.fake_engine.options import FakeOptions
-from holdfast.testing.fake_engine.request import FakeRequest, checked, decoded, limits, only_one
+from holdfast.testing.fake_engine.request import FakeRequest, FakeWire, limits
 from holdfast.testing.fake_engine.tokens import END, TEXT
 
 
@@ -48,32 +47,28 @@ class SglangRequest(Struct):
     rid: str | None = None
 
 
-_schemas = msgspec.json.Decoder(dict[str, object])
-
-
 def _schema(params: SglangSamplingParams) -> dict[str, object] | None:
     if params.structural_tag is not None:
-        return tags(params.structural_tag)
+        return parse_structural_tag(params.structural_tag)
     if params.json_schema is None:
         return None
-    schema = decoded(_schemas, params.json_schema.encode())
-    return ANY if schema == {"type": "object"} else checked_schema(schema)
+    schema = parse_schema(params.json_schema)
+    return ANY if schema == {"type": "object"} else schema
 
 
-class SGLangWire:
+class SGLangWire(FakeWire):
     def __init__(self, options: FakeOptions):
-        self._options = options
-        self._decoder = msgspec.json.Decoder(SglangRequest)
+        super().__init__(options)
+        self._so_far: FakePiece | None = None
 
     def read(self, raw: bytes, request_id: str) -> FakeRequest:
-        body = decoded(self._decoder, raw)
+        body = decode(raw, SglangRequest)
         if (body.input_ids is None) == (body.text is None):
-            raise refusals.FakeRequestRejected(400, "Either text or input_ids should be provided.")
+            raise EngineRequestRejected(400, "Either text or input_ids should be provided.")
         params = body.sampling_params
-        only_one(params.n)
         job = FakeRequest(
             id=body.rid or request_id,
-            model=self._options.model,
+            model=self.options.model,
             prompt=list((body.text or "").encode()) if body.input_ids is None else body.input_ids,
             limits=limits(params.max_new_tokens, params.stop, params.stop_token_ids),
             seed=params.sampling_seed,
@@ -85,42 +80,30 @@ class SGLangWire:
             logprob_texts=body.return_text_in_logprobs,
             prompt_ids=body.return_prompt_token_ids,
         )
-        return checked(job, max_model_len=self._options.max_model_len)
+        return self.check(job, n=params.n)
 
     def request_id(self, raw: bytes) -> str | None:
         try:
-            return self._decoder.decode(raw).rid
-        except msgspec.MsgspecError:
+            return decode(raw, SglangRequest).rid
+        except EngineRequestRejected:
             # `read` says what is wrong with it.
             return None
 
     def whole(self, job: FakeRequest, piece: FakePiece) -> object:
         return _output(job, piece, tokens=piece.sampled)
 
-    def events(self) -> "_Events":
-        return _Events(self._options.incremental_stream)
+    def for_stream(self) -> "SGLangWire":
+        return SGLangWire(self.options)
 
-    def error(self, refusal: refusals.FakeRequestRejected) -> object:
-        return {"error": {"message": str(refusal)}}
-
-
-class _Events:
-    def __init__(self, incremental: bool):
-        self._incremental = incremental
-        self._so_far: FakePiece | None = None
-
-    def opening(self, job: FakeRequest) -> Sequence[object]:
-        return ()
-
-    def piece(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]:
+    def chunks(self, job: FakeRequest, piece: FakePiece) -> Sequence[object]:
         tokens = piece.start + piece.sampled
-        if self._incremental:
+        if self.options.incremental_stream:
             return [_output(job, piece, tokens=tokens)]
         self._so_far = piece if self._so_far is None else _both(self._so_far, piece)
         return [_output(job, self._so_far, tokens=tokens)]
 
-    def closing(self, job: FakeRequest, tokens: int) -> Sequence[object]:
-        return ()
+    def error(self, error: EngineRequestRejected) -> object:
+        return {"error": {"message": str(error)}}
 
 
 def _both(before: FakePiece, piece: FakePiece) -> FakePiece:

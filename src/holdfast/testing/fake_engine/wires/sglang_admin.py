@@ -1,4 +1,4 @@
-"""What SGLang serves beside sampling: itself, and its switches for training.
+"""SGLang's other endpoints: its description, and its switches for training.
 
 Keys as in its sources and documentation of 2026; `/get_model_info` and `/get_server_info` are the
 older names that it still answers to.
@@ -9,6 +9,7 @@ from typing import Literal
 from aiohttp import web
 from msgspec import Struct
 
+from holdfast.engine_api.requests import decode
 from holdfast.testing.fake_engine import connection
 from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.schedule import Schedule
@@ -45,7 +46,7 @@ class SGLangSide:
         router.add_post("/update_weight_version", self._update_weight_version)
 
     async def _model_info(self, request: web.Request) -> web.Response:
-        return connection.answer(
+        return connection.json_response(
             {
                 "model_path": self._options.model,
                 "served_model_name": self._options.model,
@@ -63,7 +64,7 @@ class SGLangSide:
 
     async def _server_info(self, request: web.Request) -> web.Response:
         limit = self._options.max_model_len
-        return connection.answer(
+        return connection.json_response(
             {
                 "model_path": self._options.model,
                 "served_model_name": self._options.model,
@@ -82,26 +83,30 @@ class SGLangSide:
         return web.Response(status=503 if self._schedule.paused else 200)
 
     async def _abort_request(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), Abort)
-        if asked.abort_all or asked.rid:
-            await self._schedule.abort(None if asked.abort_all else [asked.rid])
+        body = decode(await request.read(), Abort)
+        if body.abort_all or body.rid:
+            await self._schedule.abort(None if body.abort_all else [body.rid])
         return web.Response()
 
     async def _pause(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), SglangPause)
-        await self._schedule.pause("abort" if asked.mode == "abort" else "keep")
-        return connection.answer({"message": "Generation paused successfully.", "status": "ok"})
+        body = decode(await request.read(), SglangPause)
+        await self._schedule.pause("abort" if body.mode == "abort" else "keep")
+        return connection.json_response(
+            {"message": "Generation paused successfully.", "status": "ok"}
+        )
 
     async def _continue(self, request: web.Request) -> web.Response:
         await self._schedule.resume()
-        return connection.answer({"message": "Generation continued successfully.", "status": "ok"})
+        return connection.json_response(
+            {"message": "Generation continued successfully.", "status": "ok"}
+        )
 
     async def _update_weight_version(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), SglangWeightUpdate)
-        if asked.abort_all_requests:
+        body = decode(await request.read(), SglangWeightUpdate)
+        if body.abort_all_requests:
             await self._schedule.abort()
-        self._schedule.version = asked.new_version
-        message = f"Weight version updated to {asked.new_version}"
-        return connection.answer(
-            {"success": True, "message": message, "new_version": asked.new_version}
+        self._schedule.version = body.new_version
+        message = f"Weight version updated to {body.new_version}"
+        return connection.json_response(
+            {"success": True, "message": message, "new_version": body.new_version}
         )

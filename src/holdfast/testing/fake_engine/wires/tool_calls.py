@@ -1,7 +1,7 @@
-"""Tool calls in a text that is still being written: what a chat stream shows of them, and when.
+"""Tool calls in a text that is still being written, as a chat stream reports them.
 
-As vLLM's Hermes parser does: a call's name is shown when it is complete, its arguments as they
-come, and nothing of the markup around them. What turns out to be no call is shown as text, late.
+As vLLM's Hermes parser does: a call's name is reported when it is complete, its arguments as they
+come, and nothing of the markup around them. What turns out to be no call is content, late.
 """
 
 import json
@@ -22,8 +22,8 @@ class StreamedToolCalls(Struct):
     calls: list[tuple[str, str]]
 
 
-def shown(text: str, *, ended: bool) -> StreamedToolCalls:
-    """Grows with the text: what was shown once is never taken back."""
+def parse_tool_calls(text: str, *, ended: bool) -> StreamedToolCalls:
+    """Grows with the text: what was reported once is never taken back."""
     content, *blocks = text.split(OPENING)
     view = StreamedToolCalls(content, [])
     for block in blocks:
@@ -35,7 +35,9 @@ def shown(text: str, *, ended: bool) -> StreamedToolCalls:
         elif closed or ended:
             view.content += OPENING + block
     if not ended:
-        view.content = view.content[: len(view.content) - _held(view.content, OPENING)]
+        view.content = view.content[
+            : len(view.content) - _partial_tag_length(view.content, OPENING)
+        ]
     return view
 
 
@@ -49,11 +51,11 @@ def _call(inside: str, *, closed: bool) -> tuple[str, str] | None:
     if closed:
         raw = raw.rstrip().removesuffix("}").rstrip()
     else:
-        raw = _MAY_CLOSE.sub("", raw[: len(raw) - _held(raw, CLOSING)])
+        raw = _MAY_CLOSE.sub("", raw[: len(raw) - _partial_tag_length(raw, CLOSING)])
     return json.loads(name[1], strict=False), raw
 
 
-def _held(text: str, tag: str) -> int:
+def _partial_tag_length(text: str, tag: str) -> int:
     """How much of the end of a text may be the beginning of a tag."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if text.endswith(tag[:length]):

@@ -1,13 +1,15 @@
-"""What vLLM serves beside sampling: itself, its load, and the switches of its development mode."""
+"""vLLM's other endpoints: its version and load, and the switches of its development mode."""
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from holdfast.testing.fake_engine import connection, models
-from holdfast.testing.fake_engine import errors as refusals
+from holdfast.engine_api.errors import EngineRequestRejected
+from holdfast.engine_api.requests import decode
+from holdfast.testing.fake_engine import connection
 from holdfast.testing.fake_engine.options import FakeOptions
 from holdfast.testing.fake_engine.schedule import PAUSE_MODES, PauseMode, Schedule
+from holdfast.testing.fake_engine.wires import models
 
 
 class VllmWeightUpdate(Struct):
@@ -36,7 +38,7 @@ class VllmSide:
         router.add_post("/update_weight_version", self._update_weight_version)
 
     async def _version(self, request: web.Request) -> web.Response:
-        return connection.answer({"version": models.VLLM_VERSION})
+        return connection.json_response({"version": models.VLLM_VERSION})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         gauges = {
@@ -52,38 +54,40 @@ class VllmSide:
         return web.Response(text="\n".join(lines) + "\n")
 
     async def _load(self, request: web.Request) -> web.Response:
-        return connection.answer({"server_load": self._schedule.running + self._schedule.waiting})
+        return connection.json_response(
+            {"server_load": self._schedule.running + self._schedule.waiting}
+        )
 
     async def _server_info(self, request: web.Request) -> web.Response:
         served = f"model='{self._options.model}', max_seq_len={self._options.max_model_len}"
-        return connection.answer({"vllm_config": served})
+        return connection.json_response({"vllm_config": served})
 
     async def _weight_info(self, request: web.Request) -> web.Response:
-        return connection.answer({"weight_version": self._schedule.version})
+        return connection.json_response({"weight_version": self._schedule.version})
 
     async def _is_paused(self, request: web.Request) -> web.Response:
-        return connection.answer({"is_paused": self._schedule.paused})
+        return connection.json_response({"is_paused": self._schedule.paused})
 
     async def _pause(self, request: web.Request) -> web.Response:
         mode = request.query.get("mode", "abort")
         if mode not in PAUSE_MODES:
-            said = f"mode must be one of {', '.join(PAUSE_MODES)}, not {mode!r}"
-            raise refusals.FakeRequestRejected(400, said, param="query.mode")
+            message = f"mode must be one of {', '.join(PAUSE_MODES)}, not {mode!r}"
+            raise EngineRequestRejected(400, message, param="query.mode")
         await self._schedule.pause(msgspec.convert(mode, PauseMode))
-        return connection.answer({"status": "paused"})
+        return connection.json_response({"status": "paused"})
 
     async def _resume(self, request: web.Request) -> web.Response:
         await self._schedule.resume()
-        return connection.answer({"status": "resumed"})
+        return connection.json_response({"status": "resumed"})
 
     async def _abort_requests(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), Aborted)
-        found = await self._schedule.abort(asked.request_ids or None)
-        # vLLM counts what it was asked for, not what it found.
-        aborted = len(asked.request_ids) if asked.request_ids else found
-        return connection.answer({"status": "aborted", "aborted": aborted})
+        body = decode(await request.read(), Aborted)
+        found = await self._schedule.abort(body.request_ids or None)
+        # vLLM counts the ids of the request, not those that it found.
+        aborted = len(body.request_ids) if body.request_ids else found
+        return connection.json_response({"status": "aborted", "aborted": aborted})
 
     async def _update_weight_version(self, request: web.Request) -> web.Response:
-        asked = connection.body(await request.read(), VllmWeightUpdate)
-        self._schedule.version = asked.new_version
-        return connection.answer({"success": True, "new_version": asked.new_version})
+        body = decode(await request.read(), VllmWeightUpdate)
+        self._schedule.version = body.new_version
+        return connection.json_response({"success": True, "new_version": body.new_version})

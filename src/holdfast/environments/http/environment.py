@@ -1,0 +1,286 @@
+"""Environments behind HTTP: in another process, on another machine, in another language.
+
+`HttpEnvironment(url)` is enough for an environment without tools that recovers by replay. For its
+tools and the recovery level that the server declares, ask the server once:
+
+    endpoint = await EnvironmentEndpoint.describe(url)
+    episode = await t.env(endpoint.environment(task={"level": 3}))
+
+No action runs twice: each carries its index, and the server repeats a response that was lost.
+"""
+
+import asyncio
+import contextlib
+import math
+import secrets
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.environments.http.connection import TRIES, HttpConnection, LostSession
+from holdfast.environments.http.protocol import (
+    PROTOCOL,
+    ActionReply,
+    BeginReply,
+    BeginRequest,
+    Description,
+    StepRequest,
+    ToolDescription,
+    ToolRequest,
+)
+from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
+from holdfast.rollout.episodes.environment import (
+    DEFAULT_TIMEOUT,
+    Environment,
+    Observation,
+    Recovery,
+    Seen,
+)
+from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool
+
+DESCRIBE_SECONDS = 30.0
+BROKEN_CLOSE_SECONDS = 10.0
+"""For the end of a broken session. (The server closes idle sessions by itself.)"""
+_TIMEOUT_SHARE = 0.98
+"""So that our error, which knows the reason, comes before that of the caller's timeout."""
+_MAX_QUOTED = 300
+Body = TypeVar("Body")
+
+
+class HttpEnvironment(Environment):
+    """One session of a server, opened by `reset` or `restore` and ended by `close`.
+
+    `task` is JSON from which the server creates the environment. `timeout` is for each call with
+    its retries. `recovery` is needed where the server declares another level than "replay": on a
+    resume the server is not asked.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        task: object = None,
+        token: str | None = None,
+        recovery: Recovery | str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        description: Description | None = None,
+    ):
+        self._connection = HttpConnection(url, token=token)
+        self._task = _as_json(task)
+        self._description = description
+        self._is_level_known = recovery is not None or description is not None
+        self.recovery = _level(recovery, description)
+        self.timeout = timeout
+        self._tools = tuple(map(self._tool, description.tools)) if description else ()
+        self._session = ""
+        self._index = 0
+        self._is_usable = False
+        """False while a request has no response: the state of the session is then unknown."""
+        self._lock = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        return self._description.name if self._description else type(self).__name__
+
+    @property
+    def identity(self) -> str:
+        """Without the address, which may change when the server restarts."""
+        identity = self._description.identity if self._description else ""
+        return f"{identity}\0{bytes(self._task).decode()}"
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return self._tools
+
+    async def reset(self, *, seed: int) -> Observation:
+        reply = await self._begin(seed=seed)
+        if reply.observation is None:
+            raise EnvironmentBroken(f"{self._connection.safe_url} began without an observation")
+        return reply.observation.observation()
+
+    async def restore(self, state: bytes) -> None:
+        await self._begin(restore=state)
+
+    async def step(self, action: str) -> Observation:
+        async with self._lock:
+            reply = await self._act("step", StepRequest(self._index, action), self.timeout)
+            if reply.observation is None:
+                raise EnvironmentBroken(f"{self._connection.safe_url} answered no observation")
+            return reply.observation.observation()
+
+    async def snapshot(self) -> bytes:
+        async with self._lock:
+            self._check_usable()
+            return await self._request("GET", "/snapshot", within=self.timeout)
+
+    async def close(self) -> None:
+        try:
+            async with self._lock:
+                await self._end()
+        finally:
+            await self._connection.close()
+
+    # --- sessions
+
+    async def _begin(self, *, seed: int = 0, restore: bytes | None = None) -> BeginReply:
+        async with self._lock:
+            await self._end()
+            self._session, self._index = secrets.token_urlsafe(16), 0
+            body = BeginRequest(self._session, seed, self._task, restore)
+            within = self.timeout * _TIMEOUT_SHARE
+            raw = await self._connection.request("POST", "/sessions", body, within=within)
+            reply = self._decode(raw, BeginReply)
+            self._check_level(reply.recovery)
+            self._is_usable = True
+            return reply
+
+    async def _end(self) -> None:
+        """Ends the session, if there is one that the server still knows."""
+        if not self._session:
+            return
+        path, was_usable = f"/sessions/{self._session}", self._is_usable
+        self._session, self._is_usable = "", False
+        longest, tries = (math.inf, TRIES) if was_usable else (BROKEN_CLOSE_SECONDS, 1)
+        within = min(self.timeout * _TIMEOUT_SHARE, longest)
+        with contextlib.suppress(LostSession):
+            await self._connection.request("DELETE", path, within=within, tries=tries)
+
+    async def _act(self, route: str, body: StepRequest | ToolRequest, within: float) -> ActionReply:
+        self._check_usable()
+        raw = await self._request("POST", f"/{route}", body, within=within)
+        reply = self._decode(raw, ActionReply)
+        self._index += 1
+        if reply.refused is not None:
+            raise ToolSaysNo(reply.refused)
+        return reply
+
+    async def _request(
+        self, method: str, route: str, body: object = None, *, within: float
+    ) -> bytes:
+        self._is_usable = False
+        path, within = f"/sessions/{self._session}{route}", within * _TIMEOUT_SHARE
+        raw = await self._connection.request(method, path, body, within=within)
+        self._is_usable = True
+        return raw
+
+    def _check_usable(self) -> None:
+        if not self._session:
+            raise EnvironmentBroken(f"{self.name} was not reset, or was closed")
+        if not self._is_usable:
+            raise EnvironmentBroken(f"{self.name}: an earlier call has not come to its end")
+
+    def _check_level(self, found: Recovery | None) -> None:
+        if found is None or self._is_level_known or found is self.recovery:
+            return
+        raise UsageError(
+            f"the environment at {self._connection.safe_url} comes back by {found.value!r}: say "
+            f"recovery={found.value!r}, or make it with EnvironmentEndpoint.describe"
+        )
+
+    def _decode(self, raw: bytes, kind: type[Body]) -> Body:
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            begins = raw[:_MAX_QUOTED].decode("utf-8", "replace")
+            raise EnvironmentBroken(
+                f"{self._connection.safe_url}: the answer cannot be read: {error}. "
+                f"It begins: {begins}"
+            ) from error
+
+    # --- tools
+
+    def _tool(self, described: ToolDescription) -> Tool:
+        async def call(**arguments: object) -> Seen:
+            key = str(arguments.pop(KEY_PARAMETER, "")) if described.wants_key else ""
+            return await self._call(described, arguments, key=key)
+
+        tool = Tool.from_schema(
+            described.name,
+            described.description,
+            described.parameters,
+            call,
+            contract=described.contract,
+            timeout=described.timeout,
+            max_result=described.max_result,
+        )
+        tool.wants_key = described.wants_key
+        return tool
+
+    async def _call(self, tool: ToolDescription, arguments: dict[str, object], *, key: str) -> Seen:
+        async with self._lock:
+            encoded = msgspec.Raw(msgspec.json.encode(arguments))
+            body = ToolRequest(self._index, tool.name, encoded, key)
+            reply = await self._act("tool", body, tool.timeout)
+            if reply.observation is not None:
+                return reply.observation.observation()
+            if reply.content is None:
+                raise EnvironmentBroken(f"{self._connection.safe_url} answered no content")
+            return reply.content
+
+
+class EnvironmentEndpoint:
+    """The description of a server; creates the environment of each trajectory."""
+
+    def __init__(self, url: str, description: Description, *, token: str | None = None):
+        self.url = url
+        self.description = description
+        self._token = token
+
+    @classmethod
+    async def describe(
+        cls, url: str, *, token: str | None = None, timeout: float = DESCRIBE_SECONDS
+    ) -> "EnvironmentEndpoint":
+        """Asks the server for its description. The result can be used in any event loop."""
+        connection = HttpConnection(url, token=token)
+        try:
+            raw = await connection.request("GET", "/", within=timeout)
+        finally:
+            await connection.close()
+        try:
+            description = msgspec.json.decode(raw, type=Description)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise UsageError(f"{connection.safe_url} serves no environment: {error}") from error
+        if description.protocol != PROTOCOL:
+            raise UsageError(
+                f"{connection.safe_url} speaks version {description.protocol} of the protocol; "
+                f"this Holdfast speaks {PROTOCOL}"
+            )
+        return cls(url, description, token=token)
+
+    def environment(
+        self,
+        *,
+        task: object = None,
+        recovery: Recovery | str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> HttpEnvironment:
+        """A new environment, for one trajectory. Opens nothing."""
+        return HttpEnvironment(
+            self.url,
+            task=task,
+            token=self._token,
+            recovery=recovery,
+            timeout=timeout,
+            description=self.description,
+        )
+
+
+def _as_json(task: object) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.json.encode(task, order="deterministic"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"an environment's `task` is JSON: {error}") from error
+
+
+def _level(recovery: Recovery | str | None, description: Description | None) -> Recovery:
+    if recovery is None:
+        return description.recovery if description else Recovery.REPLAY
+    try:
+        level = Recovery(recovery)
+    except ValueError:
+        levels = ", ".join(Recovery)
+        raise UsageError(f"{recovery!r} is no recovery level; there are {levels}") from None
+    if level is Recovery.SNAPSHOT and description is not None and not description.snapshots:
+        raise UsageError(f"{description.name} has no snapshots; recovery='snapshot' needs them")
+    return level

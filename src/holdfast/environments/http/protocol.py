@@ -1,0 +1,171 @@
+"""The bodies of requests and responses between an environment server and its client: JSON.
+
+docs/http-environments.md describes them for servers in other languages. Both sides ignore unknown
+members, so that either may be newer.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from holdfast.records.errors import UsageError
+from holdfast.records.redaction import SHORTEST, hide
+from holdfast.records.step import Contract
+from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, Seen, checked
+from holdfast.rollout.tools.tool import DEFAULT_TIMEOUT, MAX_SHOWN, Tool, as_tool
+
+PROTOCOL = 1
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""The default limit of a request."""
+MAX_RESPONSE_BYTES = 256 * 1024 * 1024
+"""64 MiB of text may take several times that as JSON."""
+JSON = "application/json"
+BYTES = "application/octet-stream"
+
+
+class ToolDescription(Struct, frozen=True, omit_defaults=True):
+    """One tool of the server."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, object] = {}
+    """The JSON schema of its arguments."""
+    contract: Contract = Contract.AT_MOST_ONCE
+    timeout: float = DEFAULT_TIMEOUT
+    max_result: int = MAX_SHOWN
+    """How many characters of a result the model sees."""
+    wants_key: bool = False
+    """Whether each call carries an idempotency key."""
+
+
+class Description(Struct, frozen=True):
+    """The response to `GET /`."""
+
+    name: str
+    recovery: Recovery
+    snapshots: bool = False
+    identity: str = ""
+    tools: tuple[ToolDescription, ...] = ()
+    protocol: int = PROTOCOL
+
+
+class BeginRequest(Struct, frozen=True, omit_defaults=True):
+    """`POST /sessions`: begins from the snapshot `restore`, or else with `seed`."""
+
+    session: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{16,128}$")]
+    """Random, and chosen by the client, so that it can end a session even if the response to this
+    request was lost. A repeated request gets the same response."""
+    seed: int = 0
+    task: object = None
+    restore: bytes | None = None
+
+
+class StepRequest(Struct, frozen=True):
+    index: int
+    """How many steps and tool calls the session has answered so far."""
+    action: str
+
+
+class ToolRequest(Struct, frozen=True, omit_defaults=True):
+    index: int
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+    """A JSON object."""
+    key: str = ""
+    """The idempotency key, for a tool that wants one."""
+
+
+class ObservationBody(Struct, frozen=True):
+    text: str
+    reward: float = 0.0
+    done: bool = False
+    truncated: bool = False
+    info: Mapping[str, object] = {}
+
+    def observation(self) -> Observation:
+        return Observation(self.text, self.reward, self.done, self.truncated, self.info)
+
+
+class BeginReply(Struct, frozen=True, omit_defaults=True):
+    session: str
+    observation: ObservationBody | None = None
+    """None after a restore."""
+    recovery: Recovery | None = None
+
+
+class ActionReply(Struct, frozen=True, omit_defaults=True):
+    """The response to a step or a tool call; it has exactly one member."""
+
+    observation: ObservationBody | None = None
+    content: str | None = None
+    refused: str | None = None
+    """The action was refused with this message, and nothing happened."""
+
+
+class ErrorBody(Struct, frozen=True):
+    type: str
+    message: str
+
+
+class ErrorReply(Struct, frozen=True):
+    """The body of every response that is not a success."""
+
+    error: ErrorBody
+
+
+def has_snapshots(environment: Environment) -> bool:
+    kind = type(environment)
+    return Environment.snapshot is not kind.snapshot and Environment.restore is not kind.restore
+
+
+def describe(environment: Environment) -> Description:
+    return Description(
+        name=environment.name,
+        recovery=Recovery(environment.recovery),
+        snapshots=has_snapshots(environment),
+        identity=environment.identity,
+        tools=tuple(_describe_tool(as_tool(tool)) for tool in environment.tools),
+    )
+
+
+def _describe_tool(tool: Tool) -> ToolDescription:
+    function = tool.schema["function"]
+    assert isinstance(function, dict), "a tool's schema has a function"
+    return ToolDescription(
+        name=tool.name,
+        description=str(function.get("description", "")),
+        parameters=dict(function.get("parameters") or {}),
+        contract=tool.contract,
+        timeout=tool.timeout,
+        max_result=tool.max_result,
+        wants_key=tool.wants_key,
+    )
+
+
+def as_body(seen: Seen) -> ObservationBody:
+    """The observation that an environment returned; raises if it is none."""
+    found = checked(seen)
+    return ObservationBody(found.text, found.reward, found.done, found.truncated, found.info)
+
+
+def check_token(token: str | None) -> str | None:
+    """Returns the token, which is redacted from every text from now on. Raises `UsageError`."""
+    if token is None:
+        return None
+    if len(token) < SHORTEST or not (token.isascii() and token.isprintable()) or " " in token:
+        raise UsageError(
+            f"a token is {SHORTEST} or more visible ASCII characters; this one is not (it is not "
+            "shown here)"
+        )
+    hide(token)
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

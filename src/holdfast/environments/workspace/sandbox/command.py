@@ -1,0 +1,189 @@
+"""Runs one command to its end, within limits of time, output and disk.
+
+`run` blocks, for its timeout and a moment at most; it belongs in a thread that lives as long as the
+command. When it returns, all processes of the command are dead, as far as its `Launch` can find
+them. Whatever the command does is a result, never an error.
+"""
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.environments.workspace.limits import MIB, amount
+from holdfast.environments.workspace.sandbox.output import Output
+from holdfast.records.errors import EnvironmentBroken
+
+MAX_PRINTED_BYTES = 64 * MIB
+"""A command that prints more is stopped."""
+CHUNK_BYTES = 1 << 18
+WATCH_SECONDS = 1.0
+"""Between two calls of the watch, at least."""
+WATCH_SHARE = 20
+"""The watch takes at most one part in this many of the time."""
+INTERRUPTED = "interrupted"
+
+
+class Bounds(Struct, frozen=True):
+    seconds: float
+    output: int
+
+
+class CommandEnded(Struct, frozen=True):
+    """How a command ended. `stopped` is the reason why it was killed, or empty."""
+
+    exit_code: int
+    output: Output
+    stopped: str = ""
+
+
+class Launch(Protocol):
+    """Starts a command, and kills everything that it started."""
+
+    def start(self, stdout: int) -> "subprocess.Popen[bytes]": ...
+
+    def end(self) -> None:
+        """Called after the command has ended: kills its other processes and waits for them."""
+        ...
+
+    def trouble(self, ended: CommandEnded) -> str:
+        """Why the command never ran, or empty."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class CommandStop:
+    """Ends a running command from another thread."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def set(self) -> None:
+        os.eventfd_write(self.fd, 1)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def no_watch() -> str:
+    return ""
+
+
+def run(
+    launch: Launch, bounds: Bounds, *, stop: CommandStop, watch: Callable[[], str] = no_watch
+) -> CommandEnded:
+    """`watch` is called now and then; it stops the command by returning a reason."""
+    with ExitStack() as stack:
+        stack.callback(launch.close)
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        stack.callback(os.close, reading)
+        os.set_blocking(reading, False)
+        try:
+            process = launch.start(writing)
+        finally:
+            os.close(writing)
+        output = Output(bounds.output)
+        try:
+            stopped = _follow(process, reading, output, bounds, stop=stop, watch=watch)
+        finally:
+            _kill(process)
+            code = process.wait()
+            launch.end()
+        _drain(reading, output)
+        ended = CommandEnded(code if code >= 0 else 128 - code, output, stopped)
+        if not stopped and (trouble := launch.trouble(ended)):
+            raise EnvironmentBroken(trouble)
+        return ended
+
+
+def _follow(
+    process: "subprocess.Popen[bytes]",
+    reading: int,
+    output: Output,
+    bounds: Bounds,
+    *,
+    stop: CommandStop,
+    watch: Callable[[], str],
+) -> str:
+    """Reads until the command has ended. Returns the reason if it must be stopped, or empty."""
+    deadline = time.monotonic() + bounds.seconds
+    next_watch = time.monotonic() + WATCH_SECONDS
+    ending = os.pidfd_open(process.pid)
+    with selectors.DefaultSelector() as selector:
+        try:
+            for fd in (ending, reading, stop.fd):
+                selector.register(fd, selectors.EVENT_READ)
+            while True:
+                now = time.monotonic()
+                if now >= deadline:
+                    return f"timed out after {bounds.seconds:g} s"
+                if now >= next_watch:
+                    if reason := watch():
+                        return reason
+                    cost = time.monotonic() - now
+                    next_watch = time.monotonic() + max(WATCH_SECONDS, WATCH_SHARE * cost)
+                ready = {key.fd for key, _ in selector.select(min(deadline, next_watch) - now)}
+                if stop.fd in ready:
+                    return INTERRUPTED
+                if reading in ready and _read(reading, output) == 0:
+                    selector.unregister(reading)
+                if output.total > MAX_PRINTED_BYTES:
+                    return f"stopped after it had printed {amount(MAX_PRINTED_BYTES)}"
+                if ending in ready:
+                    return ""
+        finally:
+            os.close(ending)
+
+
+def _read(reading: int, output: Output) -> int | None:
+    """How many bytes were read: 0 at the end, None if there are none now."""
+    try:
+        chunk = os.read(reading, CHUNK_BYTES)
+    except BlockingIOError:
+        return None
+    output.add(chunk)
+    return len(chunk)
+
+
+def _drain(reading: int, output: Output) -> None:
+    """Reads the rest of the pipe without waiting: an escaped process may hold it open."""
+    while output.total <= MAX_PRINTED_BYTES and _read(reading, output):
+        pass
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    # Not reaped yet, so that the pid is still its own.
+    if process.returncode is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            process.kill()
+
+
+def spawn(
+    argv: list[str],
+    *,
+    stdout: int,
+    cwd: str,
+    env: Mapping[str, str],
+    pass_fds: tuple[int, ...] = (),
+) -> "subprocess.Popen[bytes]":
+    """Starts it in a new session, without our variables, open files or terminal."""
+    return subprocess.Popen(  # noqa: S603 - it runs the policy's commands
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stdout,
+        cwd=cwd,
+        env=dict(env),
+        start_new_session=True,
+        umask=0o022,
+        pass_fds=pass_fds,
+    )

@@ -1,0 +1,346 @@
+"""vLLM's sampling endpoints, plain and streamed; and `/v1/chat/completions` of a plain OpenAI-like
+server, which knows no token ids and ignores a request for them.
+
+Messages are rendered by `ByteRenderer`, and tool calls parsed by it. Of candidates, only the
+sampled token is listed.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from holdfast.engine_api import errors
+from holdfast.engine_api.requests import (
+    ChatRequest,
+    CompletionsRequest,
+    GenerateRequest,
+    GenerateSamplingParams,
+    OpenAIRequest,
+    SamplingFields,
+    check_model,
+    decode,
+    ends_with_usage,
+)
+from holdfast.engine_api.responses import (
+    ChatShape,
+    ChoiceOutput,
+    CompletionsShape,
+    GenerateShape,
+    JsonObject,
+    ResponseShape,
+    TokenScore,
+    usage,
+)
+from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.records.message import IMAGE, Message, system
+from holdfast.testing.fake_engine.generation import FakePiece
+from holdfast.testing.fake_engine.json_output import required_schema
+from holdfast.testing.fake_engine.options import FakeOptions
+from holdfast.testing.fake_engine.request import FakeRequest, FakeWire, limits, text_prompt
+from holdfast.testing.fake_engine.tokens import TEXT
+from holdfast.testing.fake_engine.wires.tool_calls import StreamedToolCalls, parse_tool_calls
+
+FINGERPRINT = "holdfast-fake"
+_EFFORT = "Reasoning: "
+_CHAT_TEXT = ["" if text == "\ufffd" else text for text in TEXT]
+"""A token that is a part of a character has no text in a chat."""
+_VLLM_ONLY = frozenset(
+    ("annotations", "audio", "function_call", "reasoning", "stop_reason", "token_ids",
+     "routed_experts", "prompt_logprobs", "prompt_token_ids", "prompt_text", "kv_transfer_params",
+     "ec_transfer_params", "metrics", "prompt_tokens_details", "completion_tokens_details")
+)  # fmt: skip
+
+
+class _VllmWire(FakeWire):
+    shape: type[ResponseShape]
+    texts = TEXT
+
+    def whole(self, job: FakeRequest, piece: FakePiece) -> JsonObject:
+        tokens = usage(len(job.prompt), piece.sampled)
+        return self._shape(job).whole([self._output(job, piece)], tokens)
+
+    def chunks(self, job: FakeRequest, piece: FakePiece) -> Sequence[JsonObject]:
+        return [self._shape(job).chunk(self._output(job, piece))]
+
+    def closing(self, job: FakeRequest, tokens: int) -> Sequence[JsonObject]:
+        return self._shape(job).closing(usage(len(job.prompt), tokens))
+
+    def _shape(self, job: FakeRequest) -> ResponseShape:
+        return self.shape(
+            request_id=job.id,
+            model=job.model,
+            created=job.created,
+            fingerprint=FINGERPRINT,
+            usage_chunk=job.usage,
+        )
+
+    def _output(self, job: FakeRequest, piece: FakePiece) -> ChoiceOutput:
+        return ChoiceOutput(
+            text=piece.text,
+            finish_reason=piece.finish_reason,
+            stop_reason=piece.stop,
+            scores=scores(piece, self.texts) if job.logprobs else None,
+            text_offset=piece.start,
+            token_ids=piece.ids if job.token_ids else None,
+            prompt_token_ids=job.prompt if job.prompt_ids and piece.start == 0 else None,
+        )
+
+    def _request(
+        self,
+        body: OpenAIRequest | GenerateRequest,
+        params: SamplingFields,
+        *,
+        max_tokens: int,
+        **fields: Any,
+    ) -> FakeRequest:
+        ids = bool(body.return_token_ids)
+        if params.thinking_token_budget is not None and not self.options.thinking_budgets:
+            raise errors.no_thinking_budget()
+        values = {
+            "model": self.options.model,
+            "limits": limits(max_tokens, params.stop, params.stop_token_ids),
+            "seed": params.seed,
+            "temperature": 1.0 if params.temperature is None else params.temperature,
+            "top_p": 1.0 if params.top_p is None else params.top_p,
+            "thinking_token_budget": params.thinking_token_budget,
+            "stream": bool(body.stream),
+            "usage": ends_with_usage(body),
+            "token_ids": ids,
+            "prompt_ids": ids,
+        }
+        return self.check(FakeRequest(**{**values, **fields}), n=params.n)
+
+
+class CompletionsWire(_VllmWire):
+    shape = CompletionsShape
+
+    def read(self, raw: bytes, request_id: str) -> FakeRequest:
+        body = decode(raw, CompletionsRequest)
+        check_model(body.model, self.options.model)
+        return self._request(
+            body,
+            body,
+            id=request_id,
+            prompt=text_prompt(body.prompt),
+            max_tokens=16 if body.max_tokens is None else body.max_tokens,
+            schema=required_schema(body.response_format, body.structured_outputs),
+            logprobs=body.logprobs is not None,
+        )
+
+    def _output(self, job: FakeRequest, piece: FakePiece) -> ChoiceOutput:
+        output = super()._output(job, piece)
+        if job.token_ids:
+            # Its logprobs name tokens by their text: they cannot contradict its ids.
+            output.token_ids = piece.scored
+        return output
+
+
+class GenerateWire(_VllmWire):
+    """`enabled`: whether the server was started with `--enable-scale-out`.
+
+    A stream has the versions in its last chunk alone: one that is cut has reported none.
+    """
+
+    shape = GenerateShape
+
+    def __init__(self, options: FakeOptions, *, enabled: bool):
+        super().__init__(options)
+        self._enabled = enabled
+
+    def read(self, raw: bytes, request_id: str) -> FakeRequest:
+        if not self._enabled:
+            raise errors.scale_out_disabled()
+        body = decode(raw, GenerateRequest)
+        check_model(body.model, self.options.model)
+        params = body.sampling_params or GenerateSamplingParams()
+        return self._request(
+            body,
+            params,
+            id=request_id,
+            prompt=body.token_ids,
+            max_tokens=16 if params.max_tokens is None else params.max_tokens,
+            schema=required_schema(None, params.structured_outputs),
+            logprobs=params.logprobs is not None,
+            token_ids=True,
+        )
+
+    def _output(self, job: FakeRequest, piece: FakePiece) -> ChoiceOutput:
+        output = super()._output(job, piece)
+        output.weight_versions = None if piece.finish_reason is None else piece.versions
+        output.scores = output.scores and [
+            msgspec.structs.replace(score, top=(score,)) for score in output.scores
+        ]
+        return output
+
+
+class _Messages(Struct):
+    messages: list[Message]
+
+
+def _messages(body: ChatRequest) -> list[Message]:
+    try:
+        return msgspec.convert({"messages": body.messages}, _Messages).messages
+    except msgspec.ValidationError as error:
+        raise errors.undecodable(error) from error
+
+
+def _visible(message: Message) -> str:
+    """The content, with a digest in the place of each image."""
+    if isinstance(message.content, str):
+        return message.content
+    urls = iter(message.images)
+    return "".join(
+        f"<image {hashlib.sha256(next(urls).encode()).hexdigest()[:16]}>"
+        if part.get("type") == IMAGE
+        else str(part.get("text", ""))
+        for part in message.content or ()
+    )
+
+
+class ChatWire(_VllmWire):
+    """`vllm`: with its extensions of OpenAI's shapes."""
+
+    shape = ChatShape
+    texts = _CHAT_TEXT
+
+    def __init__(self, options: FakeOptions, *, vllm: bool):
+        super().__init__(options)
+        self._vllm = vllm
+        self._renderer = ByteRenderer()
+        self._text = ""
+        self._parsed = StreamedToolCalls("", [])
+
+    def read(self, raw: bytes, request_id: str) -> FakeRequest:
+        body = decode(raw, ChatRequest)
+        check_model(body.model, self.options.model)
+        messages = _messages(body)
+        images = tuple(url for message in messages for url in message.images)
+        if images and not self.options.images:
+            raise errors.no_images(body.model)
+        prompt = self._prompt(body, messages)
+        room = max(1, self.options.max_model_len - len(prompt))
+        ids = self._vllm and bool(body.return_token_ids)
+        structured = body.structured_outputs if self._vllm else None
+        return self._request(
+            body,
+            body,
+            id=request_id,
+            prompt=prompt,
+            max_tokens=body.max_completion_tokens or body.max_tokens or room,
+            schema=required_schema(body.response_format, structured),
+            effort=body.reasoning_effort,
+            images=images,
+            logprobs=bool(body.logprobs),
+            token_ids=ids,
+            prompt_ids=ids,
+            tools=bool(body.tools) and body.tool_choice != "none",
+        )
+
+    def _prompt(self, body: ChatRequest, messages: list[Message]) -> list[int]:
+        messages = [structs.replace(message, content=_visible(message)) for message in messages]
+        if body.reasoning_effort is not None:
+            # As templates do that know it, and so that another effort is another sample.
+            messages.insert(0, system(_EFFORT + body.reasoning_effort))
+        return list(self._renderer.render(messages, body.tools or []))
+
+    def whole(self, job: FakeRequest, piece: FakePiece) -> JsonObject:
+        return self._plain(super().whole(job, piece))
+
+    def _output(self, job: FakeRequest, piece: FakePiece) -> ChoiceOutput:
+        output = super()._output(job, piece)
+        if not job.tools:
+            return output
+        if job.stream:
+            self._add_deltas(output, job)
+        else:
+            self._add_calls(output, job)
+        called = output.tool_calls or self._parsed.calls
+        if called and output.finish_reason == "stop":
+            output.finish_reason = "tool_calls"
+        return output
+
+    def _add_calls(self, output: ChoiceOutput, job: FakeRequest) -> None:
+        reply = self._renderer.parse(list(output.text.encode()))
+        if not reply.tool_calls:
+            return
+        output.text = reply.text
+        output.tool_calls = [
+            {
+                "id": _call_id(job, n),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for n, call in enumerate(reply.tool_calls)
+        ]
+
+    # --- streams
+
+    def for_stream(self) -> "ChatWire":
+        return ChatWire(self.options, vllm=self._vllm)
+
+    def opening(self, job: FakeRequest) -> Sequence[JsonObject]:
+        """The role."""
+        events = self._shape(job).opening(0, job.prompt if job.prompt_ids else None)
+        return [self._plain(event) for event in events]
+
+    def chunks(self, job: FakeRequest, piece: FakePiece) -> Sequence[JsonObject]:
+        """One for each piece, also for those that show nothing but ids or logprobs."""
+        output = self._output(job, piece)
+        shows = output.text or output.tool_calls or output.finish_reason
+        if not (shows or job.token_ids or job.logprobs):
+            return ()
+        return [self._plain(self._shape(job).chunk(output))]
+
+    def _add_deltas(self, output: ChoiceOutput, job: FakeRequest) -> None:
+        self._text += output.text
+        before = self._parsed
+        self._parsed = parse_tool_calls(self._text, ended=output.finish_reason is not None)
+        output.text = self._parsed.content[len(before.content) :]
+        output.tool_calls = _call_deltas(job, before, self._parsed)
+
+    def _plain(self, value: JsonObject) -> JsonObject:
+        """Without vLLM's extensions, unless this is vLLM."""
+        return value if self._vllm else _without_extensions(value)
+
+
+def _without_extensions(value: JsonObject) -> JsonObject:
+    return {name: _plain_value(inner) for name, inner in value.items() if name not in _VLLM_ONLY}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain_value(item) for item in value]
+    return _without_extensions(value) if isinstance(value, dict) else value
+
+
+def _call_deltas(
+    job: FakeRequest, before: StreamedToolCalls, now: StreamedToolCalls
+) -> list[JsonObject]:
+    deltas: list[JsonObject] = []
+    for index, (name, arguments) in enumerate(now.calls):
+        function: dict[str, str] = {}
+        delta: JsonObject = {"index": index, "function": function}
+        sent = ""
+        if index < len(before.calls):
+            sent = before.calls[index][1]
+        else:
+            function["name"] = name
+            delta = {"id": _call_id(job, index), "type": "function", **delta}
+        if more := arguments[len(sent) :]:
+            function["arguments"] = more
+        if function:
+            deltas.append(delta)
+    return deltas
+
+
+def _call_id(job: FakeRequest, index: int) -> str:
+    return f"chatcmpl-tool-{job.id}-{index}"
+
+
+def scores(piece: FakePiece, texts: Sequence[str] = TEXT) -> list[TokenScore]:
+    """Where the engine lies, there may be fewer logprobs than tokens."""
+    pairs = zip(piece.scored, piece.logprobs, strict=False)
+    return [TokenScore(token, texts[token], logprob) for token, logprob in pairs]
