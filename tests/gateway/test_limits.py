@@ -257,13 +257,13 @@ def packed(megabytes: int) -> bytes:
 
 
 def test_the_rest_of_a_packed_body_that_is_refused_is_not_unpacked(monkeypatch):
-    refused, refuse = [], server.refuse
+    rejected, send_rejection = [], server.send_rejection
 
-    async def kept(visit, why):
-        refused.append(visit.request)
-        return await refuse(visit, why)
+    async def kept(context, rejection):
+        rejected.append(context.request)
+        return await send_rejection(context, rejection)
 
-    monkeypatch.setattr(server, "refuse", kept)
+    monkeypatch.setattr(server, "send_rejection", kept)
 
     async def body():
         async with opened() as (counter, _, binding):
@@ -271,7 +271,7 @@ def test_the_rest_of_a_packed_body_that_is_refused_is_not_unpacked(monkeypatch):
             with contextlib.suppress(ConnectionResetError):  # It was still sending.
                 assert (await exchange(counter.port, bomb)).status == 401
             await asyncio.sleep(0.1)
-            assert refused[0].content.total_bytes < 10_000_000
+            assert rejected[0].content.total_bytes < 10_000_000
             # A small one that is refused, and one that is not, are as any other.
             small = zlib.compress(b"{}")
             raw = post(CHAT, small, Content_Encoding="deflate")

@@ -1,4 +1,4 @@
-"""Where the gateway listens, and what agents are told of it."""
+"""The address at which the gateway listens, and the URL that agents get."""
 
 import asyncio
 import ipaddress
@@ -12,24 +12,24 @@ from msgspec import Struct
 from holdfast.records.errors import UsageError
 from holdfast.records.redaction import hide
 
-SHORTEST_TOKEN = 16
+MIN_TOKEN_CHARS = 16
 BACKLOG = 1024
 """Connections that wait while every worker is busy, or is just started again."""
 
 
 class Address(Struct, frozen=True):
-    """Where agents find the gateway, and how it is guarded."""
+    """Where agents reach the gateway, and how it is protected."""
 
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = None
-    """What whoever takes trajectories has to send as a bearer; needed beyond loopback."""
+    """The bearer token of requests for trajectories; required beyond loopback."""
     tls: ssl.SSLContext | None = None
     advertise: str | None = None
-    """The host, or the whole URL, that agents are told; by default, where `host` is not loopback, a
-    name or an address of this machine that others can reach."""
+    """The host, or the whole URL, for agents; by default, where `host` is not loopback, a name or
+    an address of this machine that others can reach."""
     sock: socket.socket | None = None
-    """One that listens already, perhaps shared by several workers."""
+    """A socket that listens already, perhaps shared by several workers."""
 
 
 LOOPBACK = Address()
@@ -50,13 +50,13 @@ def check_usable(token: str | None, host: str) -> None:
         raise UsageError(
             f"a gateway at {host} is seen by others: give it a token (--token-env NAME)"
         )
-    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii()):
-        raise UsageError(f"a token has at least {SHORTEST_TOKEN} characters, all of them ASCII")
+    if token is not None and (len(token) < MIN_TOKEN_CHARS or not token.isascii()):
+        raise UsageError(f"a token has at least {MIN_TOKEN_CHARS} characters, all of them ASCII")
     hide(token)
 
 
 async def advertised(host: str, port: int, *, given: str | None, secure: bool) -> str:
-    """The address that agents use; `given` is a host or a whole URL."""
+    """The URL that agents use; `given` is a host or a whole URL."""
     if given is not None and "://" in given:
         return given.rstrip("/")
     name = await asyncio.to_thread(reachable_name, host) if given is None else given
@@ -66,11 +66,11 @@ async def advertised(host: str, port: int, *, given: str | None, secure: bool) -
 
 
 def reachable_name(host: str) -> str:
-    """By which others find what listens at `host`.
+    """The name or address by which others reach `host`.
 
-    The machine's full name, where that is an address of `host`; else the address itself. One that
-    stands for all interfaces (0.0.0.0) is no address: the one by which this machine reaches others
-    is taken for it.
+    The machine's full name, where that is an address of `host`; else the address itself. The one of
+    all interfaces (0.0.0.0) is no address: in its place comes the one by which this machine reaches
+    others. Raises `UsageError` if there is none.
     """
     if is_loopback(host):
         return host
@@ -87,8 +87,8 @@ def reachable_name(host: str) -> str:
     if (outward := _outward_address(host)) is not None:
         return outward
     raise UsageError(
-        f"the gateway at {host} cannot tell by which address others reach this machine (its name, "
-        f"{name!r}, leads back to itself only): say it with --advertise HOST"
+        f"the gateway at {host} cannot find out by which address others reach this machine (its "
+        f"name, {name!r}, leads back to itself only): set it with --advertise HOST"
     )
 
 
@@ -107,8 +107,8 @@ def _addresses(name: str) -> set[str]:
 
 
 def _outward_address(host: str) -> str | None:
-    """Of the interface that leads to other machines. Nothing is sent: a datagram socket that is
-    connected only looks its route up, here to an address that is reserved for documentation."""
+    """Of the interface that leads to other machines. Nothing is sent: connecting a datagram socket
+    only looks up its route, here to an address that is reserved for documentation."""
     family, far = (
         (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "198.51.100.1")
     )
@@ -122,7 +122,7 @@ def _outward_address(host: str) -> str | None:
 
 
 def check_advertised(given: str) -> None:
-    """A host, or a URL of http or https without anything behind its path."""
+    """Raises `UsageError` unless it is a host, or an http(s) URL with nothing behind its path."""
     if "://" in given:
         parts = urlsplit(given)
         good = parts.scheme in ("http", "https") and parts.hostname and not parts.query
@@ -136,7 +136,7 @@ def check_advertised(given: str) -> None:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens; what cannot be listened at is told."""
+    """A socket that listens. Raises `UsageError` for an address where none can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         sock = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
@@ -148,7 +148,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def tls(certificate: Path, key: Path) -> ssl.SSLContext:
-    """What serves https with these two files, which are PEM; each mistake is named."""
+    """The context for https with these two PEM files. Raises `UsageError` with the mistake."""
     for path, what in ((certificate, "certificate"), (key, "key")):
         try:
             path.read_bytes()
@@ -165,8 +165,8 @@ def tls(certificate: Path, key: Path) -> ssl.SSLContext:
         context.load_cert_chain(certificate, key, password=_no_password)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            words = f"the key {key} does not belong to the certificate {certificate}"
-            raise UsageError(words) from error
+            message = f"the key {key} does not belong to the certificate {certificate}"
+            raise UsageError(message) from error
         raise UsageError(
             f"{key} holds no key in PEM that can be read without a password"
         ) from error
@@ -174,5 +174,5 @@ def tls(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Asked for where the key is encrypted; without this, OpenSSL would ask the terminal."""
+    """For an encrypted key; without this, OpenSSL would prompt at the terminal."""
     return ""

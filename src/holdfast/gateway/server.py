@@ -1,7 +1,6 @@
-"""Gateway: the HTTP side. Finds the trajectory of a call, lets its wire read it, and tells the
-answer once it is durable.
+"""Gateway: the routes. Finds the trajectory of a request by its key, and the handler by its path.
 
-One line is logged for each request, and each is counted; neither knows keys, bodies or addresses.
+One line is logged for each request, and each is counted; neither holds keys, bodies or addresses.
 """
 
 import hmac
@@ -22,14 +21,19 @@ from holdfast.gateway.calls.strip_fields import MESSAGES, Ignoring
 from holdfast.gateway.calls.tool_calls import AgentTools
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.http import tool_mcp, tool_routes
-from holdfast.gateway.http.call_route import Bound, call
-from holdfast.gateway.http.count_tokens import prompt_tokens
-from holdfast.gateway.http.errors import WrongMethod, no_key, nothing_at, refuse, several_keys
+from holdfast.gateway.http.call_route import Bound, call, prompt_tokens
+from holdfast.gateway.http.errors import (
+    WrongMethod,
+    invalid_key,
+    send_rejection,
+    several_keys,
+    unknown_route,
+)
 from holdfast.gateway.http.exceptions import (
     attempt_over,
     completed,
-    reward_of,
-    unforeseen,
+    internal_error,
+    parse_reward,
     until_durable,
 )
 from holdfast.gateway.http.listener import Listener
@@ -47,29 +51,29 @@ from holdfast.gateway.workers.peers import WorkerStats
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
 _QUIET = ("/health", "/metrics")
-"""Asked all the time, by those who watch."""
+"""Requested all the time, by monitoring."""
 _YES_OR_NO = {None: "-", True: "yes", False: "no"}
 _log = logging.getLogger("holdfast.gateway")
 
 Endpoint = Callable[[Visit], Awaitable[web.StreamResponse]]
-"""What answers at an address: it raises `RequestRejected`, or tells and returns what it told."""
-Stranger = Callable[[Visit, Bearer], Awaitable[web.StreamResponse | None]]
-"""What becomes of a call whose key is signed and not bound here: it is answered elsewhere, which is
-returned; or bound meanwhile (None); or refused."""
+"""The handler of a route: it sends a response and returns it, or raises `RequestRejected`."""
+UnboundKeyHandler = Callable[[Visit, Bearer], Awaitable[web.StreamResponse | None]]
+"""Handles a call with a key that is signed and not bound here: it sends a response and returns it;
+or the key is bound by now (None); or it raises `RequestRejected`."""
 
 
 class Inner(Struct, frozen=True):
-    """What the workers of one gateway have among themselves."""
+    """How the workers of one gateway reach each other."""
 
     endpoints: Mapping[str, Endpoint] = msgspec.field(default_factory=dict)
-    """What others find here, and nobody else."""
+    """The routes for other workers, and for nobody else."""
     socket: Path | None = None
-    """Where they come in."""
+    """At which they are served."""
     everyone: Callable[[], Awaitable[list[tuple[str, WorkerStats]]]] | None = None
-    """What they all, with their labels, counted."""
+    """The counts of all workers, with their labels."""
 
 
-ALONE = Inner()
+SINGLE_WORKER = Inner()
 
 
 class Binding(Struct, frozen=True):
@@ -85,8 +89,8 @@ class Binding(Struct, frozen=True):
 class Gateway:
     """Serves the trajectories that are bound to it; use it as an async context manager.
 
-    At loopback unless told otherwise. Beyond it a token is wanted, which opens `/metrics`; agents
-    need none, since each has the key of its trajectory.
+    At loopback by default. Beyond it a token is required, which opens `/metrics`; agents need none,
+    since each has the key of its trajectory.
     """
 
     def __init__(
@@ -99,23 +103,23 @@ class Gateway:
         endpoints: Mapping[str, Endpoint] | None = None,
         ignore: Iterable[str] = (),
         keys: Keys | None = None,
-        stranger: Stranger | None = None,
-        inner: Inner = ALONE,
+        stranger: UnboundKeyHandler | None = None,
+        inner: Inner = SINGLE_WORKER,
         holds: CallHolds | None = None,
     ):
-        """`model`: the name that `/v1/models` tells; by default that of the trajectory's policy.
-        `endpoints`: more of them, each at a path that is posted to, which the token opens.
-        `ignore`: what is taken out of every request (see `ignoring`). `holds`: those that the
-        policies of its trajectories wait for (see `HoldablePolicy`)."""
+        """`model`: the name in `/v1/models`; by default that of the trajectory's policy.
+        `endpoints`: more POST routes, which the token opens. `ignore`: fields to remove from every
+        request (see `strip_fields`). `stranger`: handles keys that are not bound here.
+        `holds`: those that the policies of its trajectories wait for (see `HoldablePolicy`)."""
         address.check_usable(at.token, at.host)
         self._wires = dict(wires)
         self._at = at
         self._model = model
         self._limits = limits or GatewayLimits()
-        self._ignoring = Ignoring(ignore)
+        self._ignored_fields = Ignoring(ignore)
         self._keys = keys or Keys()
-        self._stranger = stranger
-        self._inner = inner
+        self._on_unbound_key = stranger
+        self._links = inner
         self._tickets = Tickets()
         self._bound: dict[str, Bound] = {}
         """By key."""
@@ -123,9 +127,13 @@ class Gateway:
         self.holds = holds or CallHolds()
         self._metrics = Metrics()
         self._listener = Listener(self._handle, self._limits)
+        self._internal_requests = 0
         self._created = int(time.time())
         self._routes: dict[str, tuple[Sequence[str], Endpoint]] = {
-            **{path: (("POST",), self._guarded(one)) for path, one in (endpoints or {}).items()},
+            **{
+                path: (("POST",), self._with_token(endpoint))
+                for path, endpoint in (endpoints or {}).items()
+            },
             **dict.fromkeys(wires, (("POST",), self._call)),
             "/v1/messages/count_tokens": (("POST",), self._count),
             _MODELS: (_READS, self._models),
@@ -134,15 +142,15 @@ class Gateway:
             tool_routes.CALL: (("POST",), self._with_tools(tool_routes.call_tool)),
             tool_mcp.PATH: (("POST",), self._with_tools(tool_mcp.serve)),
             "/health": (_READS, self._health),
-            "/metrics": (_READS, self._show_metrics),
+            "/metrics": (_READS, self._send_metrics),
         }
         self.url = ""
 
     async def __aenter__(self) -> "Gateway":
-        at = self._at
         self.holds.start()
+        at = self._at
         port = await self._listener.start(
-            at.host, at.port, tls=at.tls, sock=at.sock, inside=self._inner.socket
+            at.host, at.port, tls=at.tls, sock=at.sock, inside=self._links.socket
         )
         self.url = await address.advertised(
             at.host, port, given=at.advertise, secure=at.tls is not None
@@ -153,14 +161,14 @@ class Gateway:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Accepts no more, lets calls that are under way end within `limits.drain_seconds`, and
-        closes. Those that are cut off then are recorded all the same, and told when asked again."""
+        """Accepts no more, lets calls in flight end within `limits.drain_seconds`, and closes. The
+        answers of the others are recorded all the same, and sent when they are requested again."""
         self.holds.close()
         await self._listener.aclose()
 
     def bind(self, trajectory: AgentTrajectory, *, ends: bool = False) -> Binding:
-        """A key of its own for the attempt; it is refused once it is released. `ends`: the attempt
-        ends when the agent says that it is done, which it is told when that is durable."""
+        """A key for the attempt; once released, it is rejected. `ends`: the attempt ends when the
+        agent says that it is done, and the response comes when that is durable."""
         session = trajectory.session
         trajectory.pace = Pace(self._limits.stream_tokens, self._limits.stream_seconds)
         self._bindings += 1
@@ -178,13 +186,13 @@ class Gateway:
                 del self._bound[key]
 
     def adopt(self, binding: Binding, key: str) -> None:
-        """From now on, `key`, which was made before, opens the same as that of `binding`."""
+        """From now on, `key`, which was made before, is bound like that of `binding`."""
         bound = self._bound[binding.key]
         bound.keys.append(key)
         self._bound[key] = bound
 
     def hold(self, seconds: float = HOLD_SECONDS) -> Hold:
-        """From now on, calls that would sample wait, until `end()` of what is returned, or for so
+        """From now on, calls that would sample wait, until `end()` of the returned hold, or for so
         many seconds: then they go on. Streams are kept alive meanwhile."""
         return self.holds.hold(seconds)
 
@@ -199,184 +207,195 @@ class Gateway:
     # --- requests
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        visit = Visit(request, self._limits)
+        context = Visit(request, self._limits)
+        is_internal = context.is_inside and context.path in self._links.endpoints
+        self._internal_requests += is_internal
         try:
-            return await self._served(visit)
+            return await self._serve(context)
         finally:
-            self._note(visit)
+            self._internal_requests -= is_internal
+            self._log_and_count(context)
 
-    async def _served(self, visit: Visit) -> web.StreamResponse:
+    async def _serve(self, context: Visit) -> web.StreamResponse:
         try:
             if self._listener.is_closing:
                 raise RequestRejected(503, "the gateway is closing", code="stopping")
-            endpoint = self._endpoint(visit)
-            self._check_one_key(visit)
-            if visit.key not in self._bound and (told := await self._told_elsewhere(visit)):
-                return told
-            return await endpoint(visit)
-        except RequestRejected as refused:
-            return await refuse(visit, refused)
+            endpoint = self._endpoint(context)
+            self._check_one_key(context)
+            if context.key not in self._bound:
+                response = await self._handle_unbound_key(context)
+                if response is not None:
+                    return response
+            return await endpoint(context)
+        except RequestRejected as rejection:
+            return await send_rejection(context, rejection)
         except ConnectionError:
             raise
         except Exception as error:
-            ours = unforeseen(error, visit.trajectory)
-            if visit.telling.is_begun:
-                visit.telling.status = ours.status
-                raise ConnectionResetError("the answer cannot be told to its end") from error
-            return await refuse(visit, ours)
+            failure = internal_error(error, context.trajectory)
+            if context.telling.has_begun:
+                context.telling.status = failure.status
+                raise ConnectionResetError("the response cannot be completed") from error
+            return await send_rejection(context, failure)
 
-    def _check_one_key(self, visit: Visit) -> None:
-        """A request belongs to one trajectory. What is no key of ours names none."""
-        if len(visit.keys) > 1 and sum(self._keys.read(one) is not None for one in visit.keys) > 1:
+    def _check_one_key(self, context: Visit) -> None:
+        """A request belongs to one trajectory. Keys that were not made here do not count."""
+        if (
+            len(context.keys) > 1
+            and sum(self._keys.read(key) is not None for key in context.keys) > 1
+        ):
             raise several_keys()
 
-    async def _told_elsewhere(self, visit: Visit) -> web.StreamResponse | None:
-        bearer = self._keys.read(visit.key)
-        if bearer is None or self._stranger is None:
+    async def _handle_unbound_key(self, context: Visit) -> web.StreamResponse | None:
+        bearer = self._keys.read(context.key)
+        if bearer is None or self._on_unbound_key is None:
             return None
-        visit.telling.trajectory = bearer.trajectory
-        return await self._stranger(visit, bearer)
+        context.telling.trajectory = bearer.trajectory
+        return await self._on_unbound_key(context, bearer)
 
-    def _note(self, visit: Visit) -> None:
-        if visit.route in self._inner.endpoints:
+    def _log_and_count(self, context: Visit) -> None:
+        if context.route in self._links.endpoints:
             return
-        status, seconds = str(visit.telling.status or "gone"), visit.seconds
-        self._metrics.count(visit.route, status=status, seconds=seconds, replayed=visit.replayed)
+        route, seconds, replayed = context.route, context.seconds, context.replayed
+        status = str(context.telling.status or "gone")
+        self._metrics.count(route, status=status, seconds=seconds, replayed=replayed)
         _log.log(
-            logging.DEBUG if visit.route in _QUIET else logging.INFO,
+            logging.DEBUG if route in _QUIET else logging.INFO,
             "call trajectory=%s wire=%s status=%s replayed=%s seconds=%.4f%s",
-            visit.trajectory or "-",
-            visit.route,
+            context.trajectory or "-",
+            route,
             status,
-            _YES_OR_NO[visit.replayed],
+            _YES_OR_NO[replayed],
             seconds,
-            f" ignored={','.join(visit.ignored)}" if visit.ignored else "",
+            f" ignored={','.join(context.ignored)}" if context.ignored else "",
         )
 
-    def _endpoint(self, visit: Visit) -> Endpoint:
-        # A model's name, or a tool's, is no part of the route: that is counted and logged.
-        named = (_MODELS + "/", tool_routes.CALL)
-        begins = next((one for one in named if visit.path.startswith(one)), visit.path)
-        route = _MODELS if begins == named[0] else begins
-        found = self._routes.get(route)
-        if visit.is_inside and route in self._inner.endpoints:
-            found = (("POST",), self._inner.endpoints[route])
-        if found is None:
-            raise nothing_at(visit.path, self._routes)
-        methods, endpoint = found
-        visit.route, visit.wire = route, self._wires.get(route)
-        if visit.request.method not in methods:
+    def _endpoint(self, context: Visit) -> Endpoint:
+        # A model's name, or a tool's, is no part of the route, which is counted and logged.
+        prefixes = {_MODELS + "/": _MODELS, tool_routes.CALL: tool_routes.CALL}
+        found = (route for prefix, route in prefixes.items() if context.path.startswith(prefix))
+        route = next(found, context.path)
+        handler = self._routes.get(route)
+        if context.is_inside and route in self._links.endpoints:
+            handler = (("POST",), self._links.endpoints[route])
+        if handler is None:
+            raise unknown_route(context.path, self._routes)
+        methods, endpoint = handler
+        context.route, context.wire = route, self._wires.get(route)
+        if context.request.method not in methods:
             raise WrongMethod(methods)
         return endpoint
 
-    def _found(self, visit: Visit) -> Bound:
-        bound = self._bound.get(visit.key)
+    def _find_bound(self, context: Visit) -> Bound:
+        bound = self._bound.get(context.key)
         if bound is not None:
-            visit.telling.trajectory = bound.trajectory.name
+            context.telling.trajectory = bound.trajectory.name
             bound.trajectory.heard()
             return bound
-        if self._keys.read(visit.key) is not None:
+        if self._keys.read(context.key) is not None:
             raise attempt_over()
-        raise no_key(visit.key)
+        raise invalid_key(context.key)
 
-    async def _call(self, visit: Visit) -> web.StreamResponse:
-        bound = self._found(visit)
-        return await call(visit, bound, ignoring=self._ignoring, tickets=self._tickets)
+    async def _call(self, context: Visit) -> web.StreamResponse:
+        bound = self._find_bound(context)
+        return await call(
+            context, bound, ignored_fields=self._ignored_fields, tickets=self._tickets
+        )
 
-    async def _count(self, visit: Visit) -> web.StreamResponse:
-        bound = self._found(visit)
-        body, _ = self._ignoring.without(MESSAGES, await visit.body())
-        ask = messages.count_ask(body)
-        tokens = await prompt_tokens(bound.trajectory, ask)
-        return await visit.telling.whole(messages.count_answer(tokens))
+    async def _count(self, context: Visit) -> web.StreamResponse:
+        bound = self._find_bound(context)
+        body, _ = self._ignored_fields.strip(MESSAGES, await context.body())
+        tokens = await prompt_tokens(bound.trajectory, messages.count_ask(body))
+        return await context.telling.whole(messages.count_answer(tokens))
 
-    async def _models(self, visit: Visit) -> web.StreamResponse:
-        bound = self._found(visit)
+    async def _models(self, context: Visit) -> web.StreamResponse:
+        bound = self._find_bound(context)
         model = self._model or bound.trajectory.session.speaker.policy.model
-        name = visit.path.removeprefix(_MODELS).removeprefix("/")
+        name = context.path.removeprefix(_MODELS).removeprefix("/")
         body = models.every([model], created=self._created)
         if name:
             body = models.one(name, [model], created=self._created)
-        if visit.is_anthropic and name:
+        if context.is_anthropic and name:
             body = messages.model_answer(model, created=self._created)
-        elif visit.is_anthropic:
+        elif context.is_anthropic:
             body = messages.models_answer([model], created=self._created)
-        return await visit.telling.whole(body)
+        return await context.telling.whole(body)
 
-    async def _complete(self, visit: Visit) -> web.StreamResponse:
+    async def _complete(self, context: Visit) -> web.StreamResponse:
         """`POST /complete {"reward": 0.5}`: the agent is done. Saying it again changes nothing."""
-        trajectory = self._found(visit).trajectory
-        reward = reward_of(await visit.body())
+        trajectory = self._find_bound(context).trajectory
+        reward = parse_reward(await context.body())
         # The attempt may have ended while the body came.
-        bound = self._found(visit)
+        bound = self._find_bound(context)
         if not trajectory.completed.is_set():
             trajectory.reward = reward
             trajectory.completed.set()
         if bound.ends:
             await until_durable(trajectory.session)
-        return await visit.telling.whole(completed(trajectory.reward))
+        return await context.telling.whole(completed(trajectory.reward))
 
     def unheard(self, ticket: str) -> None:
-        """What was answered through another worker did not arrive."""
-        self._tickets.missed(ticket)
+        """A response that another worker relayed did not arrive."""
+        self._tickets.mark_undelivered(ticket)
 
     def _with_tools(
         self, endpoint: Callable[[Visit, AgentTools], Awaitable[web.StreamResponse]]
     ) -> Endpoint:
-        async def served(visit: Visit) -> web.StreamResponse:
-            trajectory = self._found(visit).trajectory
-            if visit.route == tool_routes.CALL:
+        async def serve(context: Visit) -> web.StreamResponse:
+            trajectory = self._find_bound(context).trajectory
+            if context.route == tool_routes.CALL:
                 trajectory.check_not_completed()
             try:
-                return await endpoint(visit, trajectory.tools)
+                return await endpoint(context, trajectory.tools)
             finally:
-                if visit.ticket and visit.tool is not None:
-                    self._tickets.put(visit.ticket, visit.tool)
+                if context.ticket and context.tool is not None:
+                    self._tickets.put(context.ticket, context.tool)
 
-        return served
+        return serve
 
-    def _guarded(self, endpoint: Endpoint) -> Endpoint:
-        async def guarded(visit: Visit) -> web.StreamResponse:
-            self._check_token(visit)
-            return await endpoint(visit)
+    def _with_token(self, endpoint: Endpoint) -> Endpoint:
+        async def serve(context: Visit) -> web.StreamResponse:
+            self._check_token(context)
+            return await endpoint(context)
 
-        return guarded
+        return serve
 
-    async def _health(self, visit: Visit) -> web.StreamResponse:
-        every = await self._all_stats()
-        told: dict[str, object] = {
+    async def _health(self, context: Visit) -> web.StreamResponse:
+        workers = await self._all_stats()
+        body: dict[str, object] = {
             "status": "ok",
-            "trajectories": sum(stats.trajectories for _, stats in every),
+            "trajectories": sum(stats.trajectories for _, stats in workers),
         }
-        if self._inner.everyone is not None:
-            told["workers"] = len(every)
-        return await visit.telling.whole(msgspec.json.encode(told))
+        if self._links.everyone is not None:
+            body["workers"] = len(workers)
+        return await context.telling.whole(msgspec.json.encode(body))
 
-    async def _show_metrics(self, visit: Visit) -> web.StreamResponse:
-        self._check_token(visit)
+    async def _send_metrics(self, context: Visit) -> web.StreamResponse:
+        self._check_token(context)
         text = as_text([(label, stats.families) for label, stats in await self._all_stats()])
-        return await visit.telling.whole(text.encode(), content_type=CONTENT_TYPE)
+        return await context.telling.whole(text.encode(), content_type=CONTENT_TYPE)
 
     async def _all_stats(self) -> list[tuple[str, WorkerStats]]:
-        everyone = self._inner.everyone
+        everyone = self._links.everyone
         return [("", self.stats)] if everyone is None else await everyone()
 
     @property
     def stats(self) -> WorkerStats:
-        """What this process did."""
-        bound = len({id(one) for one in self._bound.values()})
+        """The counts of this process."""
+        bound = len({id(bound) for bound in self._bound.values()})
         gauges = {
             "trajectories": bound,
-            "in_flight": self._listener.in_flight,
+            # Other workers wait here for events, each with a request that is no call.
+            "in_flight": self._listener.in_flight - self._internal_requests,
             **self.holds.gauges,
         }
         return WorkerStats(bound, tuple(self._metrics.families(gauges)))
 
-    def _check_token(self, visit: Visit) -> None:
+    def _check_token(self, context: Visit) -> None:
         if self._at.token is None:
             return
-        given = visit.key.encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self._at.token.encode()):
+        key = context.key.encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(key, self._at.token.encode()):
             raise RequestRejected(
                 401, "the gateway's token opens this, as `Authorization: Bearer TOKEN`"
             )

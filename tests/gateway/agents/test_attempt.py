@@ -234,7 +234,7 @@ def test_a_retry_among_identical_calls_is_told_its_own_answer_and_not_that_of_an
 
         play = Play(Oracle(answer))
         async with attempt(play) as trajectory:
-            lost = await trajectory.hear(ask(*HELLO), wire="test")
+            lost = await trajectory.subscribe(ask(*HELLO), wire="test")
             other = asyncio.create_task(told(trajectory, ask(*HELLO)))
             await asyncio.sleep(0)
             lost.leave(delivered=False)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
-from holdfast.gateway.assignment.routes import _read as read_wanted
+from holdfast.gateway.assignment.routes import _parse as parse_request
 from holdfast.gateway.protocol.messages import LONGEST_NAME, RequestRejected
 from holdfast.records.errors import UsageError
 from holdfast.records.redaction import hide
@@ -227,4 +227,4 @@ NO_TEXT = b'{"\xff": 1}'
 
 def test_who_asks_for_a_trajectory_in_no_text_is_refused():
     with pytest.raises(RequestRejected, match="it wants"):
-        read_wanted(NO_TEXT)
+        parse_request(NO_TEXT)

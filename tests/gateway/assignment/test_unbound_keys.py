@@ -240,8 +240,8 @@ def test_a_register_knows_only_its_own_run():
         async with Life(yard, http) as first:
             await first.complete(await first.take())
         register = Register(yard.journal, await run_of(yard))
-        assert await register.standing("run/z/0") is None
-        found = await register.standing("run/a/0")
+        assert await register.status("run/z/0") is None
+        found = await register.status("run/a/0")
         assert (found.attempts, found.finished, found.reward) == (1, True, 1.0)
 
     perform(body)

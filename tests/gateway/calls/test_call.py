@@ -328,7 +328,7 @@ def test_a_trajectory_reads_its_tools_once_however_often_they_are_shown():
             for number in range(30):
                 tool = {"type": "function", "function": {**FUNCTION, "name": f"add{number}"}}
                 await ask(CHAT, {**SHOWN[CHAT], "tools": [tool]})
-            assert len(trajectory._shown._shown) <= 8
+            assert len(trajectory._schemas._sets) <= 8
         assert stage.sampled == 30
 
     perform(body)

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast.embedded
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from holdfast.gateway.calls.raw_prompts import WITHIN, BarePrompts
+from holdfast.gateway.calls.raw_prompts import WITHIN, RawPrompts
 from holdfast.policy.policy import Completion
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import ByteRenderer
@@ -299,9 +299,9 @@ def test_many_calls_are_told_apart_in_one_pass_over_the_text():
 
     yard.run(BlackBoxRolloutProcessor(agent))
     history = yard.history()
-    bare = BarePrompts(history)
+    bare = RawPrompts(history)
     for step in history.generations:
         text = step.added[0].text + step.message.text
-        asking = bare.ask(f"{text}…", renderer=ByteRenderer(), sampling=Sampling())
-        asked = asyncio.run(asking)
+        preparing = bare.prepare(f"{text}…", renderer=ByteRenderer(), sampling=Sampling())
+        asked = asyncio.run(preparing)
         assert asked.prompt.base == step.path

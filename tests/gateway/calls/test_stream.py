@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from holdfast.gateway.calls.stream import begun_in
+from holdfast.gateway.calls.stream import drafted_calls
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.journal.memory import MemoryJournal
@@ -195,8 +195,8 @@ def test_calls_at_once_keep_their_beginnings_in_whatever_order_they_come_back(en
                 counter.gateway.release(binding)
                 await trajectory.aclose()
             history = await counter.play.history()
-            begun = {key: one.number for key, one in begun_in(history).items()}
-            assert len(begun) == 3
+            drafted = {key: call.number for key, call in drafted_calls(history).items()}
+            assert len(drafted) == 3
             async with counter.attempt() as (_, again):
                 found = []
                 for word in reversed(words):
@@ -213,7 +213,7 @@ def test_calls_at_once_keep_their_beginnings_in_whatever_order_they_come_back(en
                 assert said.startswith(beginning)
             history = await counter.play.history()
             calls = {key: int(one.path.partition(".")[0]) for key, one in history.calls.items()}
-            assert calls == begun
+            assert calls == drafted
             assert not history.forks
 
     asyncio.run(body())
@@ -232,15 +232,15 @@ def test_a_call_that_is_not_streamed_keeps_its_beginning_where_the_run_keeps_dra
                 counter.gateway.release(binding)
                 await trajectory.aclose()
                 await asyncio.gather(*waiting)
-            begun = begun_in(await counter.play.history())
-            assert len(begun) == 2
+            drafted = drafted_calls(await counter.play.history())
+            assert len(drafted) == 2
             async with counter.attempt() as (_, again):
                 # Streamed now, and in another order.
                 for word in ("two", "one"):
                     await exchange(counter.port, post(CHAT, asked(word), again))
             history = await counter.play.history()
             calls = {key: int(one.path.partition(".")[0]) for key, one in history.calls.items()}
-            assert calls == {key: one.number for key, one in begun.items()}
+            assert calls == {key: one.number for key, one in drafted.items()}
             assert [len(step.seams) for step in history.generations] == [1, 1]
 
     asyncio.run(body())

@@ -12,7 +12,7 @@ from holdfast.cli.main import main
 from holdfast.gateway.agents.remote import RemoteRolloutProcessor
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.gateway.calls.strip_fields import Ignoring
-from holdfast.gateway.calls.unsupported import refusal_of
+from holdfast.gateway.calls.unsupported import rejection_of
 from holdfast.gateway.protocol.messages import Ask
 from holdfast.records.errors import Unsupported, UsageError
 from holdfast.testing import FakeEngine
@@ -296,7 +296,7 @@ def test_the_way_out_is_a_sentence_of_its_own():
 def test_an_effort_that_cannot_be_followed_is_refused_once_and_without_a_path_of_the_driver():
     local = "reasoning_effort cannot be followed: the chat template of /home/me/m never reads it"
     why = "its chat template never reads it"
-    refused = refusal_of(Unsupported("reasoning_effort", local, why=why), Ask("m", ()), CHAT)
+    refused = rejection_of(Unsupported("reasoning_effort", local, why=why), Ask("m", ()), CHAT)
     assert refused.message == (
         "Unsupported parameter: 'reasoning_effort' is not supported with this model: its chat "
         'template never reads it. The gateway can leave it out: ignore=["reasoning_effort"] '

@@ -112,7 +112,7 @@ def test_a_client_that_went_away_and_asks_again_gets_the_same_answer():
 
         play = Play(Oracle(slow))
         async with attempt(play) as trajectory:
-            gone = await trajectory.hear(ask(*HELLO), wire="test")
+            gone = await trajectory.subscribe(ask(*HELLO), wire="test")
             gone.leave(delivered=False)
             waiting = asyncio.create_task(told(trajectory, ask(*HELLO)))
             await asyncio.sleep(0)
@@ -226,7 +226,7 @@ def test_a_closed_attempt_answers_nobody():
         async with attempt(play) as trajectory:
             pass
         with pytest.raises(RequestRejected, match="this attempt is over"):
-            await trajectory.hear(ask(*HELLO), wire="test")
+            await trajectory.subscribe(ask(*HELLO), wire="test")
 
     perform(body)
 

@@ -48,10 +48,10 @@ class Agent:
     async def call(self, number: int) -> None:
         self.said.append({"role": "user", "content": f"and what of number {number:05}?"})
         body = json.dumps({"model": "m", "max_tokens": 64, "messages": self.said}).encode()
-        asked = WIRE.ask(body, self.trajectory.remembered)
-        hearing = await self.trajectory.hear(asked, wire="/v1/chat/completions")
-        answer = await hearing.answer()
-        hearing.leave(delivered=True)
+        asked = WIRE.ask(body, self.trajectory.cache)
+        subscription = await self.trajectory.subscribe(asked, wire="/v1/chat/completions")
+        answer = await subscription.answer()
+        subscription.leave(delivered=True)
         self.heard.append(WIRE.answer(asked, answer))
         reply = json.loads(self.heard[-1])["choices"][0]["message"]["content"]
         self.said.append({"role": "assistant", "content": reply})

@@ -3,8 +3,16 @@ counts as heard when the client has heard it."""
 
 import asyncio
 
-from holdfast.gateway.http.relay import KEPT_TICKETS, Tickets
-from holdfast.gateway.workers.peers import TAKE, Peers
+from holdfast.gateway.http.relay import MAX_TICKETS, Tickets
+from holdfast.gateway.workers.peers import (
+    AVAILABLE,
+    GIVE_BACK,
+    OWNS,
+    STATS,
+    TAKE,
+    UNDELIVERED,
+    Peers,
+)
 from support.gateway.counter import CHAT, HELLO, exchange, request, until
 from support.gateway.counter import post as raw_post
 from support.gateway.external_agents import ask, converse, post
@@ -50,7 +58,7 @@ def test_every_worker_gives_and_answers_every_trajectory(tmp_path):
 def test_what_workers_say_to_each_other_is_for_nobody_else(tmp_path):
     async def body():
         async with pair(tmp_path) as found:
-            for path in ("/-/owns", "/-/take", "/-/give-back", "/-/stats", "/-/unheard"):
+            for path in (OWNS, AVAILABLE, TAKE, GIVE_BACK, STATS, UNDELIVERED):
                 reply = await exchange(found.port(0), raw_post(path, "x"))
                 assert reply.status == 404
             for taken in [await found.take(found.urls[0]) for _ in range(2)]:
@@ -86,7 +94,7 @@ def test_a_client_that_leaves_while_it_waits_elsewhere_is_given_the_same_answer(
                 writer.write(raw)
                 await until(lambda: policy.requests)
                 writer.transport.abort()
-                trajectory = found.workers[found.owner(one)]._offers.of("run/a/0").trajectory
+                trajectory = found.workers[found.owner(one)]._queue.of("run/a/0").trajectory
                 await until(lambda: trajectory.is_idle)  # noqa: B023 - it is waited for here
                 assert reader is not None
             policy.go.set()
@@ -100,24 +108,24 @@ def test_a_client_that_leaves_while_it_waits_elsewhere_is_given_the_same_answer(
     asyncio.run(body())
 
 
-class Heard:
+class Subscription:
     def __init__(self):
         self.missed = 0
 
-    def miss(self):
+    def mark_undelivered(self):
         self.missed += 1
 
 
 def test_an_answer_that_did_not_arrive_is_unheard_whichever_is_told_first():
-    tickets, late, early = Tickets(), Heard(), Heard()
+    tickets, late, early = Tickets(), Subscription(), Subscription()
     tickets.put("one", late)
-    tickets.missed("one")
-    tickets.missed("two")
+    tickets.mark_undelivered("one")
+    tickets.mark_undelivered("two")
     tickets.put("two", early)
     assert (late.missed, early.missed) == (1, 1)
-    for number in range(2 * KEPT_TICKETS):
-        tickets.put(f"{number}", Heard())
-    assert len(tickets._told) == KEPT_TICKETS
+    for number in range(2 * MAX_TICKETS):
+        tickets.put(f"{number}", Subscription())
+    assert len(tickets._ended) == MAX_TICKETS
 
 
 def test_requests_in_the_shape_that_proxies_get_are_answered_at_every_worker(tmp_path):
@@ -146,17 +154,17 @@ def test_a_body_that_is_asked_for_is_asked_for_once(tmp_path):
             raw = raw_post(CHAT, HELLO, Authorization=key, Expect="100-continue")
             # What it knows of the owner is wrong, so that it looks twice.
             found.workers[wrong]._peers._owners[one["trajectory"]] = wrong ^ 1
-            told_by, tries = Peers._told_by, []
+            relay_to, tries = Peers._relay_to, []
 
-            async def unsure(self, index, visit, body):
+            async def unsure(self, index, context, body):
                 tries.append(index)
-                return None if len(tries) == 1 else await told_by(self, index, visit, body)
+                return None if len(tries) == 1 else await relay_to(self, index, context, body)
 
-            Peers._told_by = unsure
+            Peers._relay_to = unsure
             try:
                 reply = await exchange(found.port(wrong), raw)
             finally:
-                Peers._told_by = told_by
+                Peers._relay_to = relay_to
             for taken in (one, two):
                 await complete(found, taken, 0)
             return reply.raw
@@ -168,23 +176,23 @@ def test_a_body_that_is_asked_for_is_asked_for_once(tmp_path):
 
 def test_a_trajectory_that_nobody_heard_of_in_the_end_is_given_again(tmp_path, monkeypatch):
     """Another worker gave it, and the client left while that was on its way."""
-    told, left, ask = asyncio.Event(), asyncio.Event(), Peers.ask
+    assigned, left, send = asyncio.Event(), asyncio.Event(), Peers.request
 
-    async def on_its_way(self, index, path, body=None):
-        answer = await ask(self, index, path, body)
-        if path == TAKE and answer is not None and answer[0] == 200 and not told.is_set():
-            told.set()
+    async def on_its_way(self, index, path, body=None, **options):
+        response = await send(self, index, path, body, **options)
+        if path == TAKE and response is not None and response[0] == 200 and not assigned.is_set():
+            assigned.set()
             await left.wait()
-        return answer
+        return response
 
-    monkeypatch.setattr(Peers, "ask", on_its_way)
+    monkeypatch.setattr(Peers, "request", on_its_way)
 
     async def body():
         async with pair(tmp_path) as found:
             one = await found.take(found.urls[0])
             assert found.owner(one) == 0
             leaving = asyncio.create_task(post(found.http, f"{found.urls[0]}/trajectories", {}))
-            await told.wait()
+            await assigned.wait()
             leaving.cancel()
             await asyncio.wait({leaving})
             left.set()

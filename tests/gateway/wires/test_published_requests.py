@@ -130,8 +130,8 @@ def test_members_of_messages_are_left_out_by_name_and_what_is_said_never_is():
     body = b'{"model":"m","messages":[{"role":"user","content":"hi","mood":{"x":1}}]}'
     chat = WIRES[CHAT]
     with pytest.raises(RequestRejected, match=r'Unknown parameter.*ignore=\["messages.mood"\]'):
-        Ignoring().ask(CHAT, chat, body)
-    ask = Ignoring(["messages.mood"]).ask(CHAT, chat, body)
+        Ignoring().parse(CHAT, chat, body)
+    ask = Ignoring(["messages.mood"]).parse(CHAT, chat, body)
     assert ask.ignored == ("messages.mood",)
     assert [one.text for one in ask.messages] == ["hi"]
     for said in ("messages", "messages.content", "input.content.text", "messages.tool_calls.id"):
@@ -156,10 +156,10 @@ def test_a_refusal_names_a_way_out_and_it_is_one(path, more, way_out):
     asked = {"model": "m", "input": "hi"} if path == RESPONSES else asked
     body = msgspec.json.encode({**asked, **more})
     with pytest.raises(RequestRejected) as refused:
-        Ignoring().ask(path, WIRES[path], body)
+        Ignoring().parse(path, WIRES[path], body)
     assert (f"--ignore {way_out})" in refused.value.message) == bool(way_out)
     if way_out:
-        assert Ignoring([way_out]).ask(path, WIRES[path], body).ignored
+        assert Ignoring([way_out]).parse(path, WIRES[path], body).ignored
 
 
 def responses(*input_items, **more) -> dict:

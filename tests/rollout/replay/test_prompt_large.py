@@ -83,7 +83,7 @@ def test_small_calls_of_an_agent_are_answered_while_a_large_one_is_rendered():
 
         async def ask(text: str) -> str:
             wanted = Ask(model="m", messages=(user(text),), n=3)
-            hearing = await trajectory.hear(wanted, wire="test")
+            hearing = await trajectory.subscribe(wanted, wire="test")
             answer = await hearing.answer()
             hearing.leave(delivered=True)
             return answer.id

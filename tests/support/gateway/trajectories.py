@@ -27,8 +27,8 @@ async def attempt(play: Play):
 
 
 async def told(trajectory: AgentTrajectory, asked: Ask, **options):
-    hearing = await trajectory.hear(asked, wire="test", **options)
+    subscription = await trajectory.subscribe(asked, wire="test", **options)
     try:
-        return await hearing.answer()
+        return await subscription.answer()
     finally:
-        hearing.leave(delivered=True)
+        subscription.leave(delivered=True)

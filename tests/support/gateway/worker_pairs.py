@@ -30,7 +30,7 @@ class Pair:
         return taken
 
     def owner(self, taken: dict) -> int:
-        owns = [one._offers.of(taken["trajectory"]) is not None for one in self.workers]
+        owns = [one._queue.of(taken["trajectory"]) is not None for one in self.workers]
         assert sum(owns) == 1
         return owns.index(True)
 

@@ -1,8 +1,7 @@
 """Trajectories that wait for agents which others start.
 
-- `queue`: Offers: trajectories that wait for an agent which others start.
-- `routes`: Counter: where agents are given trajectories, at this worker or at another.
-- `unbound_keys`: Strangers: calls whose key is signed, and not bound in this process.
-- `hold_routes`: OutsideHold: a hold that is begun and ended over HTTP, for whoever changes the
-  weights of an engine and is no part of the run.
+- `queue`: the trajectories that are open in this process, free or taken.
+- `routes`: `POST /trajectories`: assigns them to agents, from this worker or from another.
+- `unbound_keys`: calls with a key that is signed, and not bound in this process.
+- `hold_routes`: `POST /hold` and `/release`: holds from outside, while weights change.
 """

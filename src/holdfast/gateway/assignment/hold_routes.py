@@ -1,13 +1,14 @@
-"""OutsideHold: a hold that is begun and ended over HTTP, for whoever changes the weights of an
-engine and is no part of the run.
+"""Holds that begin and end over HTTP, for a process that changes an engine's weights and is no part
+of the run.
 
     POST /hold {"seconds": 60}   nothing new is sampled, for at most so long; again: anew so long
-    POST /release                it goes on; saying it again changes nothing
+    POST /release                sampling goes on; again: no change
 
-Whichever worker is asked, all of them are told before it answers. Of two orders the later one
-counts, wherever they were given and in whatever order they arrive: they are stamped by the one
-clock of the machine. A worker that is started again asks the others before it has trajectories, and
-looks at what those have kept that are gone; a gateway that is started again is not held.
+Whichever worker gets the request, all of them have the order before it responds. Of two orders the
+later one counts, at whichever workers and in whatever order they arrive: they are stamped by the
+one clock of the machine. A worker that is started again requests the last order from the others
+before it opens trajectories, and reads the files of those that are gone; a gateway that is started
+again is not held.
 """
 
 import logging
@@ -27,9 +28,9 @@ from holdfast.gateway.workers import peers as between
 from holdfast.gateway.workers.peers import ORDER, ORDERED, Peers
 
 HOLD, RELEASE = "/hold", "/release"
-LONGEST = 86_400.0
-KEPT = ".order"
-"""Files in the folder of this gateway's workers. The next gateway has another folder."""
+MAX_HOLD_SECONDS = 86_400.0
+ORDER_SUFFIX = ".order"
+"""Of files in the folder of this gateway's workers. The next gateway has another folder."""
 _log = logging.getLogger("holdfast.gateway")
 
 
@@ -37,18 +38,18 @@ class HoldRequest(Struct, forbid_unknown_fields=True):
     seconds: float = HOLD_SECONDS
 
 
-class Nothing(Struct, forbid_unknown_fields=True):
+class ReleaseRequest(Struct, forbid_unknown_fields=True):
     pass
 
 
-class Order(Struct, frozen=True, order=True):
-    """The last word on it."""
+class HoldOrder(Struct, frozen=True, order=True):
+    """To hold, or to release. The latest counts."""
 
     stamp: int
     """When it was given, in nanoseconds."""
     worker: int
     until: float
-    """By the same clock; 0: it is over."""
+    """By the same clock; 0: released."""
 
     @property
     def seconds_left(self) -> float:
@@ -60,60 +61,57 @@ class OutsideHold:
         """`hold`: holds this worker's gateway for so many seconds."""
         self._begin = hold
         self._peers = peers
-        self._order = Order(0, 0, 0.0)
+        self._order = HoldOrder(0, 0, 0.0)
         self._hold: Hold | None = None
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """Those that the token opens."""
-        return {HOLD: self._wanted, RELEASE: self._unwanted}
+        """The routes that the token opens."""
+        return {HOLD: self._handle_hold, RELEASE: self._handle_release}
 
     def inner(self) -> dict[str, Endpoint]:
-        """Those for other workers."""
+        """The routes for other workers."""
 
-        async def order(visit: Visit) -> web.StreamResponse:
-            self._obey(await between.asked(visit, Order))
-            return await between.answer(visit, None)
+        async def order(context: Visit) -> web.StreamResponse:
+            self._obey(await between.parse_body(context, HoldOrder))
+            return await between.send_json(context, None)
 
-        async def ordered(visit: Visit) -> web.StreamResponse:
-            return await between.answer(visit, self._order)
+        async def ordered(context: Visit) -> web.StreamResponse:
+            return await between.send_json(context, self._order)
 
         return {ORDER: order, ORDERED: ordered}
 
     async def ask_others(self) -> None:
-        """What was ordered before this worker was there. To be awaited once it can be told, so that
-        no order is missed in between."""
+        """Obeys the last order from before this worker was started. To be awaited once this worker
+        can be reached, so that no order is missed in between."""
         if self._peers is None:
             return
-        for kept in Path(self._peers.place.folder).glob(f"*{KEPT}"):
-            self._obey(msgspec.json.decode(kept.read_bytes(), type=Order))
-        for told in (await self._peers.everyone(ORDERED)).values():
-            self._obey(msgspec.json.decode(told, type=Order))
+        for path in Path(self._peers.place.folder).glob(f"*{ORDER_SUFFIX}"):
+            self._obey(msgspec.json.decode(path.read_bytes(), type=HoldOrder))
+        for body in (await self._peers.request_all(ORDERED)).values():
+            self._obey(msgspec.json.decode(body, type=HoldOrder))
 
-    async def _wanted(self, visit: Visit) -> web.StreamResponse:
-        seconds = _read(await visit.body(), HoldRequest, '{"seconds": 60}').seconds
-        if not 0 < seconds <= LONGEST:
-            words = f"a hold has a deadline: give seconds above 0, at most {LONGEST:g}"
-            raise RequestRejected(400, words, param="seconds")
+    async def _handle_hold(self, context: Visit) -> web.StreamResponse:
+        seconds = _parse(await context.body(), HoldRequest, '{"seconds": 60}').seconds
+        if not 0 < seconds <= MAX_HOLD_SECONDS:
+            message = f"a hold has a deadline: give seconds above 0, at most {MAX_HOLD_SECONDS:g}"
+            raise RequestRejected(400, message, param="seconds")
         workers = await self._give(time.monotonic() + seconds)
-        told = {"held": True, "seconds": seconds, "workers": workers}
-        return await visit.telling.whole(msgspec.json.encode(told))
+        body = {"held": True, "seconds": seconds, "workers": workers}
+        return await between.send_json(context, body)
 
-    async def _unwanted(self, visit: Visit) -> web.StreamResponse:
-        _read(await visit.body(), Nothing, "nothing")
+    async def _handle_release(self, context: Visit) -> web.StreamResponse:
+        _parse(await context.body(), ReleaseRequest, "nothing")
         workers = await self._give(0.0)
-        told = {"held": False, "workers": workers}
-        return await visit.telling.whole(msgspec.json.encode(told))
+        return await between.send_json(context, {"held": False, "workers": workers})
 
     async def _give(self, until: float) -> int:
         """How many workers obey."""
         peers = self._peers
-        order = Order(time.monotonic_ns(), 0 if peers is None else peers.place.index, until)
+        order = HoldOrder(time.monotonic_ns(), 0 if peers is None else peers.place.index, until)
         self._obey(order)
-        if peers is None:
-            return 1
-        return 1 + await peers.tell_everyone(ORDER, order)
+        return 1 if peers is None else 1 + await peers.notify_all(ORDER, order)
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: HoldOrder) -> None:
         if order <= self._order:
             return
         self._order, before, self._hold = order, self._hold, None
@@ -122,14 +120,14 @@ class OutsideHold:
             self._hold = self._begin(order.seconds_left)
         if before is not None:
             before.end()
-        self._keep()
+        self._store()
 
-    def _keep(self) -> None:
-        """For workers that are started when nobody lives any more who could tell them."""
+    def _store(self) -> None:
+        """For workers that are started when no other lives to answer them."""
         if self._peers is None:
             return
         place = self._peers.place
-        own = Path(place.folder) / f"{place.index}{KEPT}"
+        own = Path(place.folder) / f"{place.index}{ORDER_SUFFIX}"
         try:
             new = own.with_suffix(".new")
             new.write_bytes(msgspec.json.encode(self._order))
@@ -138,8 +136,8 @@ class OutsideHold:
             _log.warning("a hold is not kept, should all workers be killed at once: %s", error)
 
 
-def _read(body: bytes, kind: "type[between.Asked]", wanted: str) -> "between.Asked":
+def _parse(body: bytes, kind: "type[between.Body]", expected: str) -> "between.Body":
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (ValueError, RecursionError) as error:  # What is no UTF-8 is no MsgspecError.
-        raise RequestRejected(400, f"it wants {wanted}: {error}") from error
+        raise RequestRejected(400, f"it wants {expected}: {error}") from error

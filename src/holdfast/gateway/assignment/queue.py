@@ -1,16 +1,17 @@
-"""Offers: trajectories that wait for an agent which others start.
+"""Trajectories that wait for an agent which others start.
 
-An agent takes the next one, or a certain one. One that takes a trajectory which somebody has
-already is its next attempt: the agent before it is gone, or will find its key refused. A trajectory
-whose agent may have outlived the process that it spoke to is kept for that one for a while.
+An agent takes the next trajectory, or a certain one. Taking one that another agent has begins its
+next attempt: the agent before is gone, or its key is rejected from now on. A trajectory whose agent
+may have outlived the process that it spoke to is reserved for that agent for a while.
 """
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable
 
 from msgspec import Struct
 
-from holdfast.gateway.calls.attempt_status import standing_of
+from holdfast.gateway.calls.attempt_status import status_of
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.protocol.messages import RequestRejected, shortened
 from holdfast.gateway.server import Binding
@@ -19,7 +20,7 @@ from holdfast.records.trajectory import TrajectoryKey
 
 REJOIN = 30.0
 TAKEN = 409
-"""The HTTP status for whoever wanted an attempt that another agent got."""
+"""The HTTP status of a request for an attempt that another agent got."""
 
 
 class PendingTrajectory(Struct, eq=False):
@@ -31,154 +32,184 @@ class PendingTrajectory(Struct, eq=False):
     binding: Binding
     trajectory: AgentTrajectory
     replaced: asyncio.Event
-    """Set when another agent wants the trajectory."""
+    """Set when another agent takes the trajectory."""
     is_taken: bool = False
-    kept_until: float = 0.0
-    """By the event loop's clock: until then it is given to nobody who does not ask for it."""
+    reserved_until: float = 0.0
+    """By the event loop's clock: until then only a request for this trajectory gets it."""
     older_key: str = ""
-    """The one that its agent went on with, having outlived the process that it spoke to."""
+    """The key of an agent that outlived the process that it spoke to, and went on with it."""
 
 
 class Offers:
-    """What can be taken now. All of it belongs to one event loop."""
+    """The trajectories that are open in this process. Belongs to one event loop."""
 
     def __init__(self, rejoin: float = REJOIN) -> None:
         self._rejoin = rejoin
         self._open: dict[TrajectoryKey, PendingTrajectory] = {}
         self._names: dict[str, PendingTrajectory] = {}
-        self._waiting: deque[PendingTrajectory] = deque()
-        self._wanted: Counter[TrajectoryKey] = Counter()
-        """Those whose next attempt somebody waits for."""
+        self._free: deque[PendingTrajectory] = deque()
+        self._requested: Counter[TrajectoryKey] = Counter()
+        """Trajectories for whose next attempt a request waits."""
         self._returned: set[TrajectoryKey] = set()
-        self._over: RequestRejected | None = None
+        self._closed: RequestRejected | None = None
         self._changed = asyncio.Condition()
 
     async def close(self, why: RequestRejected) -> None:
-        """Nothing is offered any more; whoever waits is told why."""
-        self._over = why
+        """Nothing is assigned any more; requests that wait are answered with `why`."""
+        self._closed = why
         async with self._changed:
             self._changed.notify_all()
 
-    async def put(self, offer: PendingTrajectory) -> None:
-        standing = standing_of(offer.trajectory.session.history)
-        # Whether it was told its key nobody knows; if it was, refusing it would be its end.
-        has_agent = standing.attempts > 0 and not standing.last_failed
-        is_returned = offer.key in self._returned
-        self._returned.discard(offer.key)
-        if has_agent and not is_returned and not self._wanted[offer.key]:
-            offer.kept_until = asyncio.get_running_loop().time() + self._rejoin
+    async def put(self, pending: PendingTrajectory) -> None:
+        status = status_of(pending.trajectory.session.history)
+        # Nobody knows whether an agent received its key; if it did, a rejection would be its end.
+        has_agent = status.attempts > 0 and not status.last_failed
+        is_returned = pending.key in self._returned
+        self._returned.discard(pending.key)
+        if has_agent and not is_returned and not self._requested[pending.key]:
+            pending.reserved_until = asyncio.get_running_loop().time() + self._rejoin
         async with self._changed:
-            self._open[offer.key] = self._names[str(offer.key)] = offer
-            self._waiting.append(offer)
+            self._open[pending.key] = self._names[str(pending.key)] = pending
+            self._free.append(pending)
             self._changed.notify_all()
 
-    async def withdraw(self, offer: PendingTrajectory) -> None:
+    async def withdraw(self, pending: PendingTrajectory) -> None:
         async with self._changed:
-            if self._open.get(offer.key) is offer:
-                del self._open[offer.key], self._names[str(offer.key)]
-            if offer in self._waiting:
-                self._waiting.remove(offer)
+            if self._open.get(pending.key) is pending:
+                del self._open[pending.key], self._names[str(pending.key)]
+            if pending in self._free:
+                self._free.remove(pending)
             self._changed.notify_all()
 
     def of(self, trajectory: str) -> PendingTrajectory | None:
-        """That of the trajectory with this name, if it is open here."""
+        """The pending trajectory with this name, if it is open here."""
         return self._names.get(trajectory)
 
-    def can_go_on(self, offer: PendingTrajectory) -> bool:
-        """Whether the agent of the attempt before may have it: nobody else has, or waits for it."""
-        return not offer.is_taken and not self._wanted[offer.key]
+    @property
+    def is_closed(self) -> bool:
+        return self._closed is not None
 
-    def go_on(self, offer: PendingTrajectory, key: str) -> None:
-        """The agent of the attempt before is back with its `key`, and goes on with that attempt."""
-        self._waiting.remove(offer)
-        offer.older_key = key
-        offer.trajectory.go_on()
-        self._taken(offer)
+    def can_go_on(self, pending: PendingTrajectory) -> bool:
+        """Whether the agent of the attempt before may have it: no other has it or waits for it."""
+        return not pending.is_taken and not self._requested[pending.key]
 
-    def give_back(self, offer: PendingTrajectory) -> None:
-        """Whoever took it was not told so: it is offered again, under another key."""
-        self._returned.add(offer.key)
-        offer.replaced.set()
+    def go_on(self, pending: PendingTrajectory, key: str) -> None:
+        """The agent of the attempt before is back with its `key`, and continues that attempt."""
+        self._free.remove(pending)
+        pending.older_key = key
+        pending.trajectory.go_on()
+        self._take(pending)
 
-    async def take(self, seconds: float) -> PendingTrajectory:
-        """The next one, after at most so many seconds."""
-        deadline = asyncio.get_running_loop().time() + seconds
-        while True:
-            if self._over is not None:
-                raise self._over
-            now = asyncio.get_running_loop().time()
-            if (offer := self._next_free(now)) is not None:
-                return self._taken(offer)
-            if now >= deadline:
-                raise RequestRejected(404, "no trajectory waits for an agent now", code="none_open")
-            kept = [one.kept_until for one in self._waiting if one.kept_until > now]
-            try:
-                async with asyncio.timeout_at(min([deadline, *kept])), self._changed:
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+    def give_back(self, pending: PendingTrajectory) -> None:
+        """The response did not reach the agent: it is assigned again, under another key."""
+        self._returned.add(pending.key)
+        pending.replaced.set()
 
-    def _next_free(self, now: float) -> PendingTrajectory | None:
-        found = next((one for one in self._waiting if one.kept_until <= now), None)
-        if found is not None:
-            self._waiting.remove(found)
+    # --- waiting
+
+    async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Waits until `condition` holds, which is tested after each change, or until the deadline
+        of the event loop's clock, or until nothing is assigned any more. Whether it holds."""
+        try:
+            async with asyncio.timeout_at(deadline), self._changed:
+                await self._changed.wait_for(lambda: condition() or self.is_closed)
+        except TimeoutError:
+            pass
+        return condition()
+
+    async def wait_available(self, task: str | None, sample: int, deadline: float) -> bool:
+        """Waits until a trajectory is free; with `task`, until that one is open. Whether one is.
+        Raises `RequestRejected` when nothing is assigned any more."""
+        if task is None:
+            found = await self._wait_free(deadline)
+        else:
+            found = await self.until(lambda: self._find(task, sample) is not None, deadline)
+        if self._closed is not None:
+            raise self._closed
         return found
 
+    async def _wait_free(self, deadline: float) -> bool:
+        """A reservation ends without a change."""
+        loop = asyncio.get_running_loop()
+        while self._next_free() is None and self._closed is None and loop.time() < deadline:
+            ends = (pending.reserved_until for pending in self._free)
+            soonest = min((end for end in ends if end > loop.time()), default=deadline)
+            await self.until(lambda: self._next_free() is not None, min(deadline, soonest))
+        return self._next_free() is not None
+
+    # --- taking
+
+    def take(self) -> PendingTrajectory:
+        """The next one that is free. Raises `RequestRejected`."""
+        if self._closed is not None:
+            raise self._closed
+        if (pending := self._next_free()) is None:
+            raise RequestRejected(404, "no trajectory waits for an agent now", code="none_open")
+        self._free.remove(pending)
+        return self._take(pending)
+
     async def take_certain(self, task: str, sample: int, seconds: float) -> PendingTrajectory:
-        """A certain one; if somebody has it, as its next attempt, which is begun within so many
-        seconds. Of several that want the same attempt one gets it, and the others are refused."""
-        found = next((one for one in self._open if (one.task, one.sample) == (task, sample)), None)
-        if found is None:
-            raise self._over or _not_open(task, sample)
-        before = self._open[found]
+        """A certain trajectory; if an agent has it, its next attempt, which is begun within so many
+        seconds. Of several requests for one attempt, one gets it and the others are rejected."""
+        key = self._find(task, sample)
+        if key is None:
+            raise self._closed or _not_open(task, sample)
+        before = self._open[key]
         if not before.is_taken:
-            self._waiting.remove(before)
-            return self._taken(before)
-        self._wanted[found] += 1
+            self._free.remove(before)
+            return self._take(before)
+        self._requested[key] += 1
         before.replaced.set()
         try:
             async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(lambda: self._is_over(found, before))
-                offer = self._open.get(found)
-                if offer is None:
-                    raise self._over or _not_open(task, sample)
-                if offer.is_taken:
+                await self._changed.wait_for(lambda: self._is_over(key, before))
+                pending = self._open.get(key)
+                if pending is None:
+                    raise self._closed or _not_open(task, sample)
+                if pending.is_taken:
                     raise taken_by_another(task, sample)
-                self._waiting.remove(offer)
-                return self._taken(offer)
+                self._free.remove(pending)
+                return self._take(pending)
         except TimeoutError:
             raise RequestRejected(
                 503, "its next attempt could not be begun yet", code="busy"
             ) from None
         finally:
-            self._wanted[found] -= 1
-            if not self._wanted[found]:
-                del self._wanted[found]
+            self._requested[key] -= 1
+            if not self._requested[key]:
+                del self._requested[key]
 
-    def _taken(self, offer: PendingTrajectory) -> PendingTrajectory:
-        offer.is_taken = True
-        offer.trajectory.heard()  # Its silence begins now.
-        return offer
+    def _next_free(self) -> PendingTrajectory | None:
+        now = asyncio.get_running_loop().time()
+        return next((pending for pending in self._free if pending.reserved_until <= now), None)
+
+    def _find(self, task: str, sample: int) -> TrajectoryKey | None:
+        return next((key for key in self._open if (key.task, key.sample) == (task, sample)), None)
+
+    def _take(self, pending: PendingTrajectory) -> PendingTrajectory:
+        pending.is_taken = True
+        pending.trajectory.heard()  # Its silence begins now.
+        return pending
 
     def _is_over(self, key: TrajectoryKey, before: PendingTrajectory) -> bool:
         """Whether the attempt `before` has its successor, or will have none."""
-        offer = self._open.get(key)
-        if offer is None:
-            return self._over is not None or before.trajectory.completed.is_set()
-        return offer is not before
+        pending = self._open.get(key)
+        if pending is None:
+            return self._closed is not None or before.trajectory.completed.is_set()
+        return pending is not before
 
 
 def _not_open(task: str, sample: int) -> RequestRejected:
-    words = (
+    message = (
         f"task {shortened(task)!r}, sample {sample} is not open: it is done, or not of this run, "
         'or its next attempt is not begun yet, which "wait" waits for'
     )
-    return RequestRejected(404, words, code="not_open")
+    return RequestRejected(404, message, code="not_open")
 
 
 def taken_by_another(task: str, sample: int) -> RequestRejected:
-    words = (
-        f"task {shortened(task)!r}, sample {sample} has just been taken by another agent; ask "
-        "again only to replace that one"
+    message = (
+        f"task {shortened(task)!r}, sample {sample} has just been taken by another agent; request "
+        "it again only to replace that one"
     )
-    return RequestRejected(TAKEN, words, code="taken")
+    return RequestRejected(TAKEN, message, code="taken")

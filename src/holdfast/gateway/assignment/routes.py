@@ -1,7 +1,7 @@
-"""Counter: where agents are given trajectories, at this worker or at another.
+"""`POST /trajectories`: assigns trajectories to agents, from this worker or from another.
 
-A trajectory that was given to nobody in the end (whoever asked went away before the answer) is
-given again, under another key.
+A request that waits is answered by the event that a trajectory opens, here or at another worker. A
+trajectory whose assignment did not arrive is assigned again, under another key.
 """
 
 import asyncio
@@ -17,11 +17,19 @@ from holdfast.gateway.http.request import Visit
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Endpoint
 from holdfast.gateway.workers import peers as between
-from holdfast.gateway.workers.peers import GIVE_BACK, OWNS, STATS, TAKE, UNHEARD, Peers, WorkerStats
+from holdfast.gateway.workers.peers import (
+    AVAILABLE,
+    GIVE_BACK,
+    OWNS,
+    STATS,
+    TAKE,
+    UNDELIVERED,
+    Peers,
+    WaitForTrajectory,
+    WorkerStats,
+)
 
-LONGEST_WAIT = 60.0
-ASK_AGAIN = 0.5
-"""Seconds between two times that the other workers are asked for one."""
+MAX_WAIT_SECONDS = 60.0
 
 
 class TrajectoryRequest(Struct, forbid_unknown_fields=True):
@@ -34,130 +42,147 @@ class TrajectoryRequest(Struct, forbid_unknown_fields=True):
 class Counter:
     def __init__(
         self,
-        offers: Offers,
+        pending: Offers,
         by_key: Mapping[str, PendingTrajectory],
         *,
         peers: Peers | None,
         unheard: Callable[[str], None],
     ):
-        self._offers = offers
+        """`unheard` is called with the ticket of a response that did not arrive."""
+        self._pending = pending
         self._by_key = by_key
         self._peers = peers
-        self._unheard = unheard
+        self._on_undelivered = unheard
 
-    async def open(self, visit: Visit) -> web.StreamResponse:
+    async def open(self, context: Visit) -> web.StreamResponse:
         """`POST /trajectories`."""
-        wanted = _read(await visit.body())
-        deadline = asyncio.get_running_loop().time() + min(max(wanted.wait, 0.0), LONGEST_WAIT)
+        query = _parse(await context.body())
+        deadline = _deadline(min(max(query.wait, 0.0), MAX_WAIT_SECONDS))
         while True:
-            left = deadline - asyncio.get_running_loop().time()
             try:
-                return await self._given(visit, wanted, left)
-            except RequestRejected as refused:
-                if refused.status != 404 or left <= 0:
+                return await self._assign(context, query)
+            except RequestRejected as rejection:
+                if rejection.status != 404 or _deadline(0) >= deadline:
                     raise
-            if wanted.task is not None:
-                await asyncio.sleep(min(left, ASK_AGAIN))
+            await self._wait_available(query, deadline)
 
-    async def _given(
-        self, visit: Visit, wanted: TrajectoryRequest, left: float
-    ) -> web.StreamResponse:
-        """From here, or else from another worker."""
-        if self._peers is None:
-            return await self._told(visit, await self._taken(wanted, left))
+    async def _assign(self, context: Visit, query: TrajectoryRequest) -> web.StreamResponse:
+        """From here, or else from another worker. Raises `RequestRejected`: 404 for none."""
         try:
-            return await self._told(visit, await self._taken(wanted, 0))
-        except RequestRejected as refused:
-            if refused.status != 404:
+            return await self._send(context, await self._take(query))
+        except RequestRejected as rejection:
+            if rejection.status != 404 or self._peers is None:
                 raise
+            none_here = rejection
         for index in self._peers.others:
-            answer = await self._peers.ask_for(
-                index, TAKE, wanted, unheard=partial(self._return, index)
+            response = await self._peers.request_shielded(
+                index, TAKE, query, undelivered=partial(self._return, index)
             )
-            if answer is not None and answer[0] == 200:
-                return await self._told_for(index, visit, answer[1])
-            if answer is not None and answer[0] == TAKEN and wanted.task is not None:
-                raise taken_by_another(wanted.task, wanted.sample)
-        return await self._told(visit, await self._taken(wanted, min(left, ASK_AGAIN)))
+            if response is not None and response[0] == 200:
+                return await self._forward(index, context, response[1])
+            if response is not None and response[0] == TAKEN and query.task is not None:
+                raise taken_by_another(query.task, query.sample)
+        raise none_here
 
-    async def _taken(self, wanted: TrajectoryRequest, seconds: float) -> PendingTrajectory:
-        if wanted.task is None:
-            return await self._offers.take(seconds)
-        return await self._offers.take_certain(wanted.task, wanted.sample, LONGEST_WAIT)
+    async def _wait_available(self, query: TrajectoryRequest, deadline: float) -> None:
+        """Until there may be one, at any worker. Raises `RequestRejected` when this one closes."""
+        here = self._pending.wait_available(query.task, query.sample, deadline)
+        if self._peers is None:
+            await here
+        else:
+            await self._peers.first_event(here, AVAILABLE, query, deadline)
 
-    async def _told(self, visit: Visit, offer: PendingTrajectory) -> web.StreamResponse:
-        visit.telling.trajectory = str(offer.key)
+    async def _take(self, query: TrajectoryRequest) -> PendingTrajectory:
+        if query.task is None:
+            return self._pending.take()
+        return await self._pending.take_certain(query.task, query.sample, MAX_WAIT_SECONDS)
+
+    async def _send(self, context: Visit, pending: PendingTrajectory) -> web.StreamResponse:
+        context.telling.trajectory = str(pending.key)
         try:
-            await offer.trajectory.session.log.start_attempt()
-            return await visit.telling.whole(msgspec.json.encode(_described(offer)))
+            await pending.trajectory.session.log.start_attempt()
+            return await context.telling.whole(msgspec.json.encode(_description(pending)))
         except BaseException:
-            self._offers.give_back(offer)
+            self._pending.give_back(pending)
             raise
 
-    async def _told_for(self, index: int, visit: Visit, told: bytes) -> web.StreamResponse:
-        given = msgspec.json.decode(told)
-        visit.telling.trajectory = given["trajectory"]
+    async def _forward(self, index: int, context: Visit, body: bytes) -> web.StreamResponse:
+        context.telling.trajectory = msgspec.json.decode(body)["trajectory"]
         try:
-            return await visit.telling.whole(told)
+            return await context.telling.whole(body)
         except BaseException:
-            self._return(index, told)
+            self._return(index, body)
             raise
 
-    def _return(self, index: int, told: bytes) -> None:
-        assert self._peers is not None, "another worker gave it"
-        self._peers.tell(index, GIVE_BACK, msgspec.json.decode(told)["key"])
+    def _return(self, index: int, body: bytes) -> None:
+        assert self._peers is not None, "another worker assigned it"
+        self._peers.notify(index, GIVE_BACK, msgspec.json.decode(body)["key"])
 
     # --- for other workers
 
     def inner(self, stats: Callable[[], WorkerStats]) -> dict[str, Endpoint]:
-        async def owns(visit: Visit) -> web.StreamResponse:
-            name = await between.asked(visit, str)
-            return await between.answer(visit, self._offers.of(name) is not None)
+        async def owns(context: Visit) -> web.StreamResponse:
+            query = await between.parse_body(context, WaitForTrajectory)
+            found = await self._pending.until(
+                lambda: self._pending.of(query.trajectory) is not None, _deadline(query.wait)
+            )
+            return await between.send_json(context, found)
 
-        async def take(visit: Visit) -> web.StreamResponse:
-            return await self._told(visit, await self._taken(_read(await visit.body()), 0))
+        async def available(context: Visit) -> web.StreamResponse:
+            query = _parse(await context.body())
+            deadline = _deadline(query.wait)
+            found = await self._pending.wait_available(query.task, query.sample, deadline)
+            return await between.send_json(context, found)
 
-        async def give_back(visit: Visit) -> web.StreamResponse:
-            offer = self._by_key.get(await between.asked(visit, str))
-            if offer is not None:
-                self._offers.give_back(offer)
-            return await between.answer(visit, None)
+        async def take(context: Visit) -> web.StreamResponse:
+            return await self._send(context, await self._take(_parse(await context.body())))
 
-        async def unheard(visit: Visit) -> web.StreamResponse:
-            self._unheard(await between.asked(visit, str))
-            return await between.answer(visit, None)
+        async def give_back(context: Visit) -> web.StreamResponse:
+            pending = self._by_key.get(await between.parse_body(context, str))
+            if pending is not None:
+                self._pending.give_back(pending)
+            return await between.send_json(context, None)
 
-        async def tell_stats(visit: Visit) -> web.StreamResponse:
-            return await between.answer(visit, stats())
+        async def undelivered(context: Visit) -> web.StreamResponse:
+            self._on_undelivered(await between.parse_body(context, str))
+            return await between.send_json(context, None)
+
+        async def send_stats(context: Visit) -> web.StreamResponse:
+            return await between.send_json(context, stats())
 
         return {
             OWNS: owns,
+            AVAILABLE: available,
             TAKE: take,
             GIVE_BACK: give_back,
-            UNHEARD: unheard,
-            STATS: tell_stats,
+            UNDELIVERED: undelivered,
+            STATS: send_stats,
         }
 
 
-def _read(body: bytes) -> TrajectoryRequest:
+def _parse(body: bytes) -> TrajectoryRequest:
     try:
-        wanted = msgspec.json.decode(body or b"{}", type=TrajectoryRequest)
+        query = msgspec.json.decode(body or b"{}", type=TrajectoryRequest)
     except (ValueError, RecursionError) as error:
-        words = f'it wants {{"task": "t1", "sample": 0, "wait": 30}}, or less: {error}'
-        raise RequestRejected(400, words) from error
-    if wanted.sample and wanted.task is None:
+        message = f'it wants {{"task": "t1", "sample": 0, "wait": 30}}, or less: {error}'
+        raise RequestRejected(400, message) from error
+    if query.sample and query.task is None:
         raise RequestRejected(400, "a sample is one of a task: name it too", param="task")
-    return wanted
+    return query
 
 
-def _described(offer: PendingTrajectory) -> dict[str, object]:
-    binding = offer.binding
+def _deadline(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+def _description(pending: PendingTrajectory) -> dict[str, object]:
+    binding = pending.binding
     return {
-        "trajectory": str(offer.key),
-        "group": offer.key.group,
-        "task": offer.task,
-        "sample": offer.key.sample,
-        "attempt": offer.attempt,
+        "trajectory": str(pending.key),
+        "group": pending.key.group,
+        "task": pending.task,
+        "sample": pending.key.sample,
+        "attempt": pending.attempt,
         "key": binding.key,
         "openai_base_url": f"{binding.url}/v1",
         "anthropic_base_url": binding.url,

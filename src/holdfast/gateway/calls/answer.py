@@ -1,7 +1,7 @@
-"""Told: a recorded call as the agent is told it, now and whenever it asks again.
+"""A recorded call as the answer that its agent gets, the same at every request.
 
-What is recorded is what was sampled. A stop string ends a reply and is no part of what is told, as
-every provider has it; the tokens keep it.
+The record holds what was sampled. A stop string ends a reply and is no part of the answer, as with
+every provider; the tokens keep it.
 """
 
 from msgspec import structs
@@ -15,29 +15,30 @@ from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.rollout.replay.session import Session
 
 
-def answer_of(session: Session, called: Called, ask: Ask, *, bare: bool) -> Answer:
+def build_answer(session: Session, called: Called, request: Ask, *, bare: bool) -> Answer:
     """`bare`: the reply is text, whatever it looks like."""
     steps = [session.history.steps[path] for path in called.choices]
-    said = [step for step in steps if isinstance(step, Generated)]
-    assert len(said) == len(steps), "a call is answered by generations"
+    replies = [step for step in steps if isinstance(step, Generated)]
+    assert len(replies) == len(steps), "a call is answered by generations"
+    # Choices of one prompt share it.
+    prompts = replies[:: request.n]
     return Answer(
         id=called.answer,
         created=called.created,
         model=called.model,
-        choices=tuple(_choice(session, step, ask, bare=bare) for step in said),
-        # Choices of one prompt share it.
-        prompt_tokens=sum(step.keep + count(step.delta) for step in said[:: ask.n]),
-        completion_tokens=sum(count(step.ids) for step in said),
-        cached_tokens=sum(step.keep for step in said[:: ask.n]),
+        choices=tuple(_choice(session, step, request, bare=bare) for step in replies),
+        prompt_tokens=sum(step.keep + count(step.delta) for step in prompts),
+        completion_tokens=sum(count(step.ids) for step in replies),
+        cached_tokens=sum(step.keep for step in prompts),
     )
 
 
-def message_of(step: Generated) -> Message:
-    """The reply as it is told, and as the agent sends it back."""
+def sent_message(step: Generated) -> Message:
+    """The reply as the agent gets it, and sends it back."""
     return _cut(step)[0]
 
 
-def _choice(session: Session, step: Generated, ask: Ask, *, bare: bool) -> AnswerChoice:
+def _choice(session: Session, step: Generated, request: Ask, *, bare: bool) -> AnswerChoice:
     reason = "length" if step.finish_reason == DEADLINE else step.finish_reason
     if step.message.tool_calls and reason == "stop":
         reason = "tool_calls"
@@ -45,22 +46,18 @@ def _choice(session: Session, step: Generated, ask: Ask, *, bare: bool) -> Answe
     if bare:
         message = Message(Role.ASSISTANT, message.text)
     choice = AnswerChoice(message, reason, stop)
-    if ask.token_ids:
-        choice = structs.replace(choice, **_ids(session, step))
-    if not ask.logprobs:
+    if request.token_ids:
+        ids, stream = unpack_ids(step.ids), stream_of(session.history, step.path)
+        prompt_ids = tuple(stream[: len(stream) - len(ids)])
+        choice = structs.replace(choice, ids=tuple(ids), prompt_ids=prompt_ids)
+    if not request.logprobs:
         return choice
     decode = session.speaker.renderer.decode
-    ids = unpack_ids(step.ids)
     return structs.replace(
         choice,
-        tokens=tuple(decode([token]) for token in ids),
+        tokens=tuple(decode([token]) for token in unpack_ids(step.ids)),
         logprobs=tuple(unpack_logprobs(step.logprobs).tolist()),
     )
-
-
-def _ids(session: Session, step: Generated) -> dict[str, tuple[int, ...]]:
-    ids, stream = unpack_ids(step.ids), stream_of(session.history, step.path)
-    return {"ids": tuple(ids), "prompt_ids": tuple(stream[: len(stream) - len(ids)])}
 
 
 def _cut(step: Generated) -> tuple[Message, str | None]:

@@ -1,8 +1,7 @@
-"""Standing: what the journal says of a trajectory that is not open here, or not yet.
+"""What the journal says of an attempt whose trajectory is not open here, or not yet.
 
-A key says which attempt it belongs to, and each attempt is durable before its key is told: so the
-record alone decides whether a key is that of the last attempt, also after every process that made
-keys is gone.
+A key names its attempt, and each attempt is durable before its key is sent: so the record alone
+decides whether a key is that of the last attempt, also after every process that made keys is gone.
 """
 
 from msgspec import Struct
@@ -29,7 +28,7 @@ class AttemptStatus(Struct, frozen=True):
         return bearer.attempt == self.attempts and not self.last_failed
 
 
-def standing_of(history: History) -> AttemptStatus:
+def status_of(history: History) -> AttemptStatus:
     attempts = len(history.attempts)
     finished = history.finished
     return AttemptStatus(
@@ -40,10 +39,10 @@ def standing_of(history: History) -> AttemptStatus:
     )
 
 
-def asked_in(history: History) -> list[str]:
-    """The steps that the last attempt is taken to have asked for: its own, and of those that it was
-    given back all but the ones that it left, by asking something else in their place."""
-    left = {
+def steps_of_last_attempt(history: History) -> list[str]:
+    """The steps that the last attempt is taken to have requested: its own, and the replayed ones
+    except those that it replaced, by a different request at their position."""
+    replaced = {
         step.base
         for path, step in history.steps.items()
         if isinstance(step, Generated) and path not in history.inherited and step.base
@@ -51,21 +50,21 @@ def asked_in(history: History) -> list[str]:
     gone: set[str] = set()
     for path, step in history.steps.items():
         base = step.base if isinstance(step, Generated) else ""
-        if path in history.inherited and (base in gone or base in left):
+        if path in history.inherited and (base in gone or base in replaced):
             gone.add(path)
     return [path for path in history.steps if path not in gone]
 
 
 class Register:
-    """Looks trajectories of one run up. Meant for what happens seldom: it reads whole logs."""
+    """Looks up trajectories of one run. Meant for rare cases: it reads whole logs."""
 
     def __init__(self, journal: Journal, run: Run):
         self._journal = journal
         self._run = run
 
-    async def standing(self, trajectory: str) -> AttemptStatus | None:
-        """None for one that is not of this run."""
+    async def status(self, trajectory: str) -> AttemptStatus | None:
+        """None for a trajectory that is not of this run."""
         for row in await self._journal.trajectories(self._run):
             if str(row.key) == trajectory:
-                return standing_of(History(await self._journal.history(row.id)))
+                return status_of(History(await self._journal.history(row.id)))
         return None

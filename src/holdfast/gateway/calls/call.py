@@ -1,4 +1,4 @@
-"""Asked: one call of an agent while it is answered: what it asks, and which call it is."""
+"""One call of an agent: its identity, its request, and the connections that wait for its answer."""
 
 import asyncio
 import hashlib
@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from holdfast.gateway.calls import digest
-from holdfast.gateway.calls.stream import Live
-from holdfast.gateway.calls.tool_schemas import StoredSchemas
+from holdfast.gateway.calls.stream import LiveAnswer
+from holdfast.gateway.calls.tool_schemas import ToolSet
 from holdfast.gateway.protocol.messages import Answer, AnswerDelta, Ask, Opening, RequestRejected
 from holdfast.records.errors import RunStopped
 from holdfast.records.sampling import Sampling
@@ -17,10 +17,10 @@ from holdfast.records.step import Called, Generated
 from holdfast.rollout.replay.generate_step import GenerateStep
 from holdfast.rollout.replay.session import Session
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
-class Which(Struct, frozen=True):
+class CallId(Struct, frozen=True):
     """Which of a trajectory's calls it is."""
 
     key: bytes
@@ -28,41 +28,43 @@ class Which(Struct, frozen=True):
     older: tuple[bytes, int]
     """The same in older records, in whose keys the order of members counted."""
 
-    def name_in(self, known: Mapping[tuple[bytes, int], Found]) -> tuple[bytes, int]:
-        """The name under which it is known, if it is."""
-        return self.older if self.older in known else (self.key, self.occurrence)
+    def find_in(self, calls: Mapping[tuple[bytes, int], Value]) -> tuple[bytes, int]:
+        """The key and occurrence under which `calls` has it, if it does."""
+        return self.older if self.older in calls else (self.key, self.occurrence)
 
 
 class AgentCall(Struct):
-    """One request of an attempt, and those that ask it again."""
+    """One call of an attempt, and how many connections wait for its answer."""
 
-    which: Which
+    id: CallId
     job: "asyncio.Task[Answer]"
-    live: Live
-    listeners: int = 0
+    live: LiveAnswer
+    subscribers: int = 0
     delivered: bool = False
-    """Whether somebody heard the whole answer."""
+    """Whether a connection received the whole answer."""
 
 
-class Hearing:
+class CallSubscription:
+    """One connection that waits for the answer of a call."""
+
     def __init__(
         self,
         call: AgentCall,
         *,
         on_leave: Callable[[], None],
         on_answer: Callable[[Answer], Awaitable[None]],
-        on_refused: Callable[[RequestRejected], Awaitable[None]],
+        on_rejected: Callable[[RequestRejected], Awaitable[None]],
     ):
-        """`on_answer`, `on_refused`: before the connection is told of either."""
+        """`on_answer`, `on_rejected`: awaited before the connection gets either."""
         self._call = call
         self._on_leave = on_leave
         self._on_answer = on_answer
-        self.refused = on_refused
-        self._heard = 0
-        call.listeners += 1
+        self.on_rejected = on_rejected
+        self._received = 0
+        call.subscribers += 1
 
     async def answer(self) -> Answer:
-        """Cancelling it ends the waiting, not the sampling."""
+        """A cancellation ends the waiting, not the sampling."""
         try:
             found = await asyncio.shield(self._call.job)
         except RunStopped as stopped:
@@ -76,79 +78,81 @@ class Hearing:
 
     @property
     def opening(self) -> Opening | None:
-        """What is known of an answer that is told while it is sampled."""
+        """The opening of an answer that is streamed while it is sampled."""
         return self._call.live.opening
 
-    async def news(self, seconds: float) -> Sequence[AnswerDelta]:
-        """What is durable and was not heard yet; nothing after so many seconds, or when the answer
-        is there."""
+    async def next_deltas(self, seconds: float) -> Sequence[AnswerDelta]:
+        """The durable deltas since the last time; none after so many seconds, or when the answer is
+        ready."""
         live, job = self._call.live, self._call.job
-        if not self.is_ready and not live.since(self._heard):
-            wanted: set[asyncio.Future[Any]] = {job, live.news}
-            await asyncio.wait(wanted, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        found = () if self.is_ready else live.since(self._heard)
-        self._heard += len(found)
+        if not self.is_ready and not live.since(self._received):
+            events: set[asyncio.Future[Any]] = {job, live.more}
+            await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        found = () if self.is_ready else live.since(self._received)
+        self._received += len(found)
         return found
 
     def leave(self, *, delivered: bool) -> None:
-        self._call.listeners -= 1
+        self._call.subscribers -= 1
         self._call.delivered = self._call.delivered or delivered
         self._on_leave()
 
-    def miss(self) -> None:
-        """What was taken for delivered did not arrive."""
+    def mark_undelivered(self) -> None:
+        """An answer that was taken for delivered did not arrive."""
         self._call.delivered = False
 
 
 class PendingCall(Struct, frozen=True, eq=False):
-    ask: Ask
+    """A call with all that is needed to sample and record its answer."""
+
+    request: Ask
     wire: str
     digests: list[bytes]
     """Of the conversation after each of its messages."""
     sampling: Sampling
-    shown: StoredSchemas
-    which: Which
-    live: Live
+    tools: ToolSet
+    id: CallId
+    live: LiveAnswer
 
     @property
     def seed_from(self) -> str:
-        """What its samples are drawn from, and its ids made of: nothing that depends on timing."""
-        return f"{self.which.key.hex()}.{self.which.occurrence}"
+        """From which its samples and ids are derived: nothing that depends on timing."""
+        return f"{self.id.key.hex()}.{self.id.occurrence}"
 
     def seed(self, session: Session, choice: str) -> int | None:
-        """Where the agent wants one: asked again with it, the same is sampled in this trajectory.
-        Others have others: n copies of one sample are no group."""
-        if self.ask.seed is None:
+        """Where the agent gives one: the same request samples the same again in this trajectory.
+        Other trajectories differ: n copies of one sample are no group."""
+        if self.request.seed is None:
             return None
-        # The key is made of the agent's seed, too.
-        return session.seed_at(f"{self.which.key.hex()}.seed.{choice}", always=True)
+        # The agent's seed is part of the key.
+        return session.seed_at(f"{self.id.key.hex()}.seed.{choice}", always=True)
 
     def opening(self, turns: Sequence[GenerateStep], *, trajectory: str, created: int) -> Opening:
-        each = self.ask.n
+        # Choices of one prompt share it.
+        prompts = turns[:: self.request.n]
         return Opening(
             id=hashlib.sha256(f"{trajectory}/{self.seed_from}".encode()).hexdigest()[:24],
             created=created,
-            model=self.ask.model,
-            # Choices of one prompt share it.
-            prompt_tokens=sum(len(turn.ids) for turn in turns[::each]),
-            cached_tokens=sum(turn.prompt.keep for turn in turns[::each]),
+            model=self.request.model,
+            prompt_tokens=sum(len(turn.ids) for turn in prompts),
+            cached_tokens=sum(turn.prompt.keep for turn in prompts),
         )
 
-    def called(self, steps: Sequence[Generated], opening: Opening) -> Called:
-        """What is recorded of it, with the generations that answer it."""
-        ask, digests = self.ask, self.digests
+    def record(self, steps: Sequence[Generated], opening: Opening) -> Called:
+        """The record of the call, with the generations that answer it."""
+        request, digests = self.request, self.digests
         return Called(
             path=steps[0].path,
-            key=self.which.key,
-            occurrence=self.which.occurrence,
+            key=self.id.key,
+            occurrence=self.id.occurrence,
             choices=tuple(step.path for step in steps),
-            beginning=digest.beginning(ask.messages, digests),
+            beginning=digest.beginning(request.messages, digests),
             conversation=digests[-1] if digests else digest.START,
-            tools=self.shown.digest,
+            tools=self.tools.digest,
             wire=self.wire,
             answer=opening.id,
             created=opening.created,
-            model=ask.model,
-            ignored=ask.ignored,
-            instructed=ask.instructed,
+            model=request.model,
+            ignored=request.ignored,
+            instructed=request.instructed,
         )

@@ -1,9 +1,9 @@
 """When are two requests, or two conversations, the same?
 
-Clients do not send back exactly what they were told: they drop reasoning, split text into parts,
-write a call's arguments anew. What is compared is what a conversation says: roles, text, images,
-calls with their ids, names and arguments as values, results. Digests are chained message by
-message, so that the longest known beginning of a conversation is found by looking digests up.
+Clients do not send back exactly what they got: they drop reasoning, split text into parts, write a
+call's arguments anew. Compared is the content of a conversation: roles, text, images, calls with
+their ids, names and arguments as values, results. Digests are chained message by message, so that
+the longest known beginning of a conversation is found by looking digests up.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
 
 START = b"\0" * 16
-"""The digest of a conversation in which nothing was said."""
+"""The digest of an empty conversation."""
 encode = msgspec.msgpack.Encoder().encode
 in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 """The same with the members of objects in one order, whatever order they came in."""
 
 
 def digests(messages: Iterable[Message], conversation: bytes = START) -> list[bytes]:
-    """The digest of the conversation after each of its messages; `conversation` is that of what
-    was said before them."""
+    """The digest of the conversation after each of its messages; `conversation` is the one before
+    them."""
     found: list[bytes] = []
     last = conversation
     for message in messages:
@@ -36,38 +36,39 @@ def digests(messages: Iterable[Message], conversation: bytes = START) -> list[by
 
 
 def beginning(messages: Sequence[Message], digests: Sequence[bytes]) -> bytes:
-    """The digest of what makes a conversation this one: up to the first thing that a user said. A
-    system prompt alone may be that of many sub-agents."""
-    first = next((n for n, one in enumerate(messages) if one.role is Role.USER), 0)
+    """The digest of what identifies a conversation: up to the first message of a user. A system
+    prompt alone may be that of many sub-agents."""
+    roles = (message.role for message in messages)
+    first = next((at for at, role in enumerate(roles) if role is Role.USER), 0)
     return digests[first] if digests else START
 
 
 def after(conversation: bytes, message: Message) -> bytes:
     """The digest of a conversation that goes on with `message`."""
-    return hashlib.blake2b(conversation + _said(message), digest_size=16).digest()
+    return hashlib.blake2b(conversation + _content(message), digest_size=16).digest()
 
 
-def key_of(ask: Ask, conversation: bytes, sampling: Sampling, *, tools: Raw) -> bytes:
+def key_of(request: Ask, conversation: bytes, sampling: Sampling, *, tools: Raw) -> bytes:
     """The digest of everything in a request that makes another answer right. `tools`: as
     `in_order`, so that the order of a schema's members makes no other request."""
     if isinstance(sampling.json, str):
         sampling = structs.replace(sampling, json=_schema(sampling.json))
-    return _key(ask, conversation, sampling, tools)
+    return _key(request, conversation, sampling, tools)
 
 
-def older_key_of(ask: Ask, conversation: bytes, sampling: Sampling) -> bytes:
+def older_key_of(request: Ask, conversation: bytes, sampling: Sampling) -> bytes:
     """As it is in older records: of a request as it came. The same, where the members of its
     schemas came in order."""
-    return _key(ask, conversation, sampling, ask.tools)
+    return _key(request, conversation, sampling, request.tools)
 
 
-def _key(ask: Ask, conversation: bytes, sampling: Sampling, tools: object) -> bytes:
-    others: tuple[object, ...] = (tools, sampling, ask.n, ask.text, ask.prompt_ids)
-    if ask.prompts:
-        others = (*others, ask.prompts)
-    if ask.seed is not None:
-        others = (*others, "seed", ask.seed)
-    return hashlib.blake2b(conversation + encode(others), digest_size=16).digest()
+def _key(request: Ask, conversation: bytes, sampling: Sampling, tools: object) -> bytes:
+    parts: tuple[object, ...] = (tools, sampling, request.n, request.text, request.prompt_ids)
+    if request.prompts:
+        parts = (*parts, request.prompts)
+    if request.seed is not None:
+        parts = (*parts, "seed", request.seed)
+    return hashlib.blake2b(conversation + encode(parts), digest_size=16).digest()
 
 
 @lru_cache(maxsize=64)
@@ -75,22 +76,22 @@ def _schema(text: str) -> str:
     return msgspec.json.encode(msgspec.json.decode(text), order="deterministic").decode()
 
 
-def _said(message: Message) -> bytes:
-    calls = [(one.id, one.name, arguments_of(one.arguments)) for one in message.tool_calls]
+def _content(message: Message) -> bytes:
+    calls = [(call.id, call.name, arguments_of(call.arguments)) for call in message.tool_calls]
     text = message.text
     # An assistant's text before its calls loses its ends in some clients.
-    said: tuple[object, ...] = (
+    content: tuple[object, ...] = (
         str(message.role),
         text.strip() if calls else text,
         calls,
         message.tool_call_id or "",
     )
-    # With images it counts where they stand.
-    return encode((*said, in_order(message.content)) if message.images else said)
+    # With images, their positions count.
+    return encode((*content, in_order(message.content)) if message.images else content)
 
 
 def arguments_of(arguments: str) -> str:
-    """JSON that says the same is the same text; what is no JSON stays as it is."""
+    """Equal JSON is equal text; what is no JSON stays as it is."""
     try:
         value = _with_integers(msgspec.json.decode(arguments))
         return msgspec.json.encode(value, order="sorted").decode()
@@ -104,8 +105,8 @@ def _with_integers(value: object) -> object:
         case float() if value.is_integer() and abs(value) < 2**53:
             return int(value)
         case list():
-            return [_with_integers(one) for one in value]
+            return [_with_integers(element) for element in value]
         case dict():
-            return {name: _with_integers(one) for name, one in value.items()}
+            return {name: _with_integers(member) for name, member in value.items()}
         case _:
             return value

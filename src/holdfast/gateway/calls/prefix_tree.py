@@ -1,9 +1,9 @@
-"""Tree: the calls of one trajectory, and where a new one belongs.
+"""The calls of one trajectory as a tree, and the position of a new one in it.
 
 Each recorded generation ends a conversation. A request that begins with one of these conversations,
-word for word, goes on with its tokens: prompt and completion are kept as they were sampled, and
-only what is new is rendered. One that rewrites what was said before breaks off visibly. One that
-has nothing to do with any of them (a sub-agent) is a root of its own.
+word for word, continues its tokens: prompt and completion are kept as they were sampled, and only
+the new messages are rendered. One that rewrites earlier messages breaks off visibly. One that
+shares nothing with any of them (a sub-agent) is a root of its own.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from holdfast.gateway.calls import digest as canonical
-from holdfast.gateway.calls.answer import message_of
-from holdfast.gateway.calls.raw_prompts import WIRE as BARE_WIRE
+from holdfast.gateway.calls.answer import sent_message
+from holdfast.gateway.calls.raw_prompts import WIRE as RAW_WIRE
 from holdfast.records.conversation import conversation
 from holdfast.records.history import History, stream_of
 from holdfast.records.message import Message
@@ -24,8 +24,22 @@ from holdfast.rollout.replay.prompt import Stream
 
 Tools = tuple[dict[str, object], ...]
 OTHER_TOOLS: Tools = ({"other": "tools"},)
-STREAMS = 8
+MAX_STREAMS = 8
 """Token streams that are kept at hand; others are read from the history when they are needed."""
+
+
+class Conversation(Struct, frozen=True):
+    """The part of a request that decides its position."""
+
+    messages: Sequence[Message]
+    digests: Sequence[bytes]
+    tools: Tools
+    equal: frozenset[bytes]
+    """The digests of recorded sets of tools with the same content."""
+
+    @property
+    def beginning(self) -> bytes:
+        return canonical.beginning(self.messages, self.digests)
 
 
 class TreePosition(Struct):
@@ -35,7 +49,7 @@ class TreePosition(Struct):
     messages: list[Message]
     """The request's conversation, with the known beginning as it was recorded."""
     parent: str
-    """The generation that it goes on with; "" for none."""
+    """The generation that it continues; "" for none."""
 
 
 class PrefixTree:
@@ -43,73 +57,56 @@ class PrefixTree:
         self._history = history
         self._task = task
         self._ends: dict[bytes, str] = {}
-        """Which generation ends a conversation, by its digest."""
+        """The generation that ends a conversation, by its digest."""
         self._beginnings: dict[bytes, str] = {}
         """The last generation of a conversation, by the digest of its first message."""
         self._bases: dict[bytes, str] = {}
-        """What a conversation was first continued from, by its digest: one that is asked again goes
-        on from the same, so that it does not matter which of its answers came first."""
+        """The first base of a conversation, by its digest: a repeated request continues the same
+        one, so that it does not matter which of its answers came first."""
         self._streams: OrderedDict[str, Stream] = OrderedDict()
         for called in history.calls.values():
-            if called.wire == BARE_WIRE:
-                continue  # No conversation: see `bare`.
-            self._grow(called, [self._generation(path) for path in called.choices])
+            if called.wire != RAW_WIRE:  # That is no conversation: see `raw_prompts`.
+                self._grow(called, [self._generation(path) for path in called.choices])
 
     def add(
-        self, called: Called, steps: Sequence[Generated], place: TreePosition, *, tools: Tools
+        self, called: Called, steps: Sequence[Generated], position: TreePosition, *, tools: Tools
     ) -> None:
-        """Takes in a call that was answered live, at its place."""
+        """Adds a call that was answered live, at its position."""
         self._grow(called, steps)
         for step in steps:
-            stream = place.stream.copy()
-            stream.advance(step, place.messages, tools)
+            stream = position.stream.copy()
+            stream.advance(step, position.messages, tools)
             self._keep(step.path, stream)
 
-    def place(
-        self,
-        messages: Sequence[Message],
-        digests: Sequence[bytes],
-        *,
-        tools: Tools,
-        equal: frozenset[bytes],
-    ) -> TreePosition:
-        """Where a request with these messages belongs, and the tokens that it goes on with.
-        `equal`: what recorded tools that say the same as `tools` are called."""
-        asked = (tools, equal)
+    def position(self, request: Conversation) -> TreePosition:
+        """Where the request belongs, with the tokens that it continues."""
+        messages, digests = request.messages, request.digests
         for length in range(len(messages), 0, -1):
             parent = self._ends.get(digests[length - 1])
             if parent is not None:
-                stream = self._stream(parent, asked)
+                stream = self._stream(parent, request)
                 known = list(stream.messages)
                 return TreePosition(stream, [*known, *messages[length:]], parent)
-        beginning = canonical.beginning(messages, digests)
-        rewritten = self._beginnings.get(beginning, "") if messages else ""
-        rewritten = self._bases.get(digests[-1], rewritten) if messages else ""
-        stream = self._stream(rewritten, asked) if rewritten else Stream()
+        rewritten = ""
+        if messages:
+            rewritten = self._beginnings.get(request.beginning, "")
+            rewritten = self._bases.get(digests[-1], rewritten)
+        stream = self._stream(rewritten, request) if rewritten else Stream()
         return TreePosition(stream, list(messages), "")
 
-    def places(
-        self,
-        messages: Sequence[Message],
-        digests: Sequence[bytes],
-        *,
-        tools: Tools,
-        equal: frozenset[bytes],
-    ) -> Iterator[TreePosition]:
-        """Where it belongs, and then every other place where it may have belonged before what is
-        recorded now was."""
-        yield self.place(messages, digests, tools=tools, equal=equal)
-        asked = (tools, equal)
-        lengths = {digest: length for length, digest in enumerate(digests, 1)}
-        beginning = canonical.beginning(messages, digests)
+    def positions(self, request: Conversation) -> Iterator[TreePosition]:
+        """Its position, and then every other where it may have belonged when less was recorded."""
+        yield self.position(request)
+        messages = request.messages
+        lengths = {digest: length for length, digest in enumerate(request.digests, 1)}
         for called in reversed(list(self._history.calls.values())):  # It may grow meanwhile.
-            for path in () if called.wire == BARE_WIRE else called.choices:
+            for path in () if called.wire == RAW_WIRE else called.choices:
                 ends = _ends(called, self._generation(path))
                 if length := next((lengths[end] for end in ends if end in lengths), None):
-                    stream = self._stream(path, asked)
+                    stream = self._stream(path, request)
                     yield TreePosition(stream, [*stream.messages, *messages[length:]], path)
-                elif called.beginning == beginning:
-                    yield TreePosition(self._stream(path, asked), list(messages), "")
+                elif called.beginning == request.beginning:
+                    yield TreePosition(self._stream(path, request), list(messages), "")
         yield TreePosition(Stream(), list(messages), "")
 
     def _grow(self, called: Called, steps: Sequence[Generated]) -> None:
@@ -120,27 +117,26 @@ class PrefixTree:
             self._beginnings[called.beginning] = step.path
             self._bases.setdefault(called.conversation, step.base)
 
-    def _stream(self, path: str, asked: tuple[Tools, frozenset[bytes]]) -> Stream:
+    def _stream(self, path: str, request: Conversation) -> Stream:
         found = self._streams.get(path)
         if found is None:
-            return self._read(path, asked)
+            return self._read(path, request)
         self._streams.move_to_end(path)
         return found.copy()
 
     def _keep(self, path: str, stream: Stream) -> None:
         self._streams[path] = stream
-        while len(self._streams) > STREAMS:
+        while len(self._streams) > MAX_STREAMS:
             self._streams.popitem(last=False)
 
-    def _read(self, path: str, asked: tuple[Tools, frozenset[bytes]]) -> Stream:
+    def _read(self, path: str, request: Conversation) -> Stream:
         step = self._generation(path)
-        said = conversation(self._history, self._task, step)
-        called = next(one for one in self._history.calls.values() if path in one.choices)
-        # Only whether they are the tools of this request is ever asked.
-        tools, equal = asked
-        then = tools if called.tools in equal else OTHER_TOOLS
-        stream = Stream.after(stream_of(self._history, path), step, said, then)
-        if then is tools:  # Another request may have them.
+        messages = conversation(self._history, self._task, step)
+        called = next(call for call in self._history.calls.values() if path in call.choices)
+        # All that matters of them is whether they are the tools of this request.
+        tools = request.tools if called.tools in request.equal else OTHER_TOOLS
+        stream = Stream.after(stream_of(self._history, path), step, messages, tools)
+        if tools is request.tools:  # Another request may have them.
             self._keep(path, stream.copy())
         return stream
 
@@ -184,9 +180,9 @@ class RecordedImages:
 
 
 def _ends(called: Called, step: Generated) -> list[bytes]:
-    """The conversation after a reply: as the agent was told it, and as it was sampled."""
-    told = message_of(step)
-    ends = [canonical.after(called.conversation, told)]
-    if told is not step.message:
+    """The conversation after a reply: as the agent got it, and as it was sampled."""
+    message = sent_message(step)
+    ends = [canonical.after(called.conversation, message)]
+    if message is not step.message:
         ends.append(canonical.after(called.conversation, step.message))
     return ends

@@ -1,11 +1,11 @@
-"""Bare prompts: what `/v1/completions` asks, a text or tokens instead of a conversation.
+"""Raw prompts: the requests of `/v1/completions`, a text or tokens instead of a conversation.
 
-A text that goes on with the text of an earlier call and of its completion goes on with their
-tokens: what was sampled is kept as it was sampled, and only what is new is encoded. So do tokens
-that begin with an earlier prompt and its completion. Anything else is a root of its own.
+A text that continues the text of an earlier call and its completion continues their tokens: sampled
+tokens are kept as they are, and only the new text is encoded. So do tokens that begin with an
+earlier prompt and its completion. Any other prompt is a root of its own.
 
 In the record, the text of a prompt is a user's message, and that of a completion the reply; tokens
-have no message. A reply is recorded whole, and told up to its stop string.
+have no message. A reply is recorded whole, and sent up to its stop string.
 
 Invariant: sampled tokens are never encoded again.
 """
@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 from msgspec import Struct
 
-from holdfast.gateway.calls.answer import message_of
+from holdfast.gateway.calls.answer import sent_message
 from holdfast.gateway.protocol.messages import Ask
 from holdfast.policy.off_loop import off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
@@ -35,12 +35,12 @@ from holdfast.rollout.replay.prompt import Prompt, fingerprint
 
 WIRE = "/v1/completions"
 WITHIN = "the text goes on before the end of the completion"
-Bare = str | tuple[int, ...]
+RawInput = str | tuple[int, ...]
 
 
 @runtime_checkable
-class Encodes(Protocol):
-    """A renderer that can do without a conversation."""
+class TextEncoder(Protocol):
+    """A renderer that can also encode plain text."""
 
     def encode(self, text: str, *, whole: bool) -> list[int]:
         """The ids of a text, special tokens in it included. `whole`: with what the tokenizer puts
@@ -49,14 +49,14 @@ class Encodes(Protocol):
 
 
 class RawPrompt(Struct):
-    """A bare prompt, ready to be sampled from."""
+    """A raw prompt, ready to be sampled from."""
 
     prompt: Prompt
     ids: "array[int]"
     added: tuple[Message, ...]
 
 
-class _Known:
+class _Prefixes:
     """Beginnings by their digests: the longest one of some data is found in one pass over it."""
 
     def __init__(self) -> None:
@@ -82,55 +82,55 @@ class _Known:
 
 
 class _Node(Struct):
-    """One generation from a bare prompt."""
+    """One generation from a raw prompt."""
 
     kind: type
     prompt: "hashlib.blake2b"
-    """Of the prompt, to be gone on with."""
+    """Of the prompt, to be continued."""
     prompt_bytes: int
     end: "hashlib.blake2b"
     """Of the prompt and the whole completion."""
     end_bytes: int
 
 
-class BarePrompts:
-    """Those of one trajectory. What is recorded is read when the first bare prompt is asked."""
+class RawPrompts:
+    """Those of one trajectory. The record is read when the first raw prompt comes."""
 
     def __init__(self, history: History):
         self._history = history
-        self._known: dict[type, _Known] = {str: _Known(), tuple: _Known()}
+        self._prefixes: dict[type, _Prefixes] = {str: _Prefixes(), tuple: _Prefixes()}
         self._nodes: dict[str, _Node] = {}
         for called in history.calls.values():
             if called.wire == WIRE:
                 self.add(called)
 
     def add(self, called: Called) -> None:
-        """Takes in a call whose generations are recorded."""
+        """Adds a call whose generations are recorded."""
         for path in called.choices:
             step = self._history.steps[path]
             assert isinstance(step, Generated), "a call is answered by generations"
             node = self._nodes[path] = self._node(step)
             self._learn(step, node)
 
-    async def ask(self, bare: Bare, *, renderer: Renderer, sampling: Sampling) -> RawPrompt:
-        """Where a prompt belongs, and the tokens that it is."""
+    async def prepare(self, raw: RawInput, *, renderer: Renderer, sampling: Sampling) -> RawPrompt:
+        """The prompt with its base and its tokens. Raises `Unsupported`."""
         if isinstance(renderer, MessagesOnly):
             raise Unsupported("prompt", "its engine takes messages; use /v1/chat/completions")
-        path = self._known[type(bare)].longest(_data(bare))
+        path = self._prefixes[type(raw)].longest(_data(raw))
         base = self._history.steps[path] if path else None
         added: tuple[Message, ...] = ()
         ids: array[int] = stream_of(self._history, path) if path else array("i")
-        if isinstance(bare, str):
+        if isinstance(raw, str):
             keep, rest = await off_loop(
-                partial(self._kept, bare, base, ids, renderer), size=len(bare)
+                partial(self._kept, raw, base, ids, renderer), size=len(raw)
             )
-            encode = partial(_encoded, renderer, rest, whole=not keep)
+            encode = partial(_encode, renderer, rest, whole=not keep)
             delta = await off_loop(encode, size=len(rest))
-            anew = bare if keep < len(ids) or not ids else rest
-            added = (user(anew),) if anew else ()
+            fresh = raw if keep < len(ids) or not ids else rest
+            added = (user(fresh),) if fresh else ()
         else:
             keep = len(ids)
-            delta = array("i", bare[keep:])
+            delta = array("i", raw[keep:])
         why = WITHIN if keep < len(ids) else ""
         digest = fingerprint(
             *((base.fingerprint, base.ids) if isinstance(base, Generated) else (b"", b"")),
@@ -153,51 +153,51 @@ class BarePrompts:
         for kept in range(len(completion), -1, -1):
             if kept and completion[kept - 1] in renderer.stop_token_ids:
                 continue
-            said = renderer.decode(completion[:kept], special=False)
-            if after.startswith(said):
-                return before + kept, after[len(said) :]
+            decoded = renderer.decode(completion[:kept], special=False)
+            if after.startswith(decoded):
+                return before + kept, after[len(decoded) :]
         return before, after
 
     def _node(self, step: Generated) -> _Node:
         base = self._nodes.get(step.base) if not step.prefix_break else None
-        messages = [one for one in step.added if isinstance(one, Message)]
+        messages = [message for message in step.added if isinstance(message, Message)]
         kind = base.kind if base else str if messages else tuple
         prompt = base.end.copy() if base else hashlib.blake2b(digest_size=16)
         length = base.end_bytes if base else 0
-        new = b"".join(_data(one.text) for one in messages) if kind is str else step.delta
+        new = b"".join(_data(message.text) for message in messages) if kind is str else step.delta
         prompt.update(new)
-        end, said = prompt.copy(), _data(step.message.text) if kind is str else step.ids
-        end.update(said)
+        end, reply = prompt.copy(), _data(step.message.text) if kind is str else step.ids
+        end.update(reply)
         length += len(new)
-        return _Node(kind, prompt, length, end, length + len(said))
+        return _Node(kind, prompt, length, end, length + len(reply))
 
     def _learn(self, step: Generated, node: _Node) -> None:
-        known = self._known[node.kind]
-        known.add(node.end.digest(), node.end_bytes, step.path)
-        if node.kind is str and (told := _data(message_of(step).text)):
+        prefixes = self._prefixes[node.kind]
+        prefixes.add(node.end.digest(), node.end_bytes, step.path)
+        if node.kind is str and (sent := _data(sent_message(step).text)):
             digest = node.prompt.copy()
-            digest.update(told)
-            known.add(digest.digest(), node.prompt_bytes + len(told), step.path)
+            digest.update(sent)
+            prefixes.add(digest.digest(), node.prompt_bytes + len(sent), step.path)
 
 
-def prompts_of(ask: Ask) -> Sequence[Bare]:
-    """The bare prompts of a request; none where it is a conversation."""
-    if ask.prompts:
-        return ask.prompts
-    if ask.text is not None:
-        return (ask.text,)
-    return () if ask.prompt_ids is None else (ask.prompt_ids,)
+def prompts_of(request: Ask) -> Sequence[RawInput]:
+    """The raw prompts of a request; none where it is a conversation."""
+    if request.prompts:
+        return request.prompts
+    if request.text is not None:
+        return (request.text,)
+    return () if request.prompt_ids is None else (request.prompt_ids,)
 
 
-def _encoded(renderer: Renderer, text: str, *, whole: bool) -> "array[int]":
-    if not isinstance(renderer, Encodes):
+def _encode(renderer: Renderer, text: str, *, whole: bool) -> "array[int]":
+    if not isinstance(renderer, TextEncoder):
         raise Unsupported(
             "prompt", f"the renderer {renderer.name!r} encodes conversations only; send messages"
         )
     return array("i", renderer.encode(text, whole=whole))
 
 
-def _data(bare: Bare) -> bytes:
-    if isinstance(bare, str):
-        return bare.encode("utf-8", "surrogatepass")
-    return array("i", bare).tobytes()
+def _data(raw: RawInput) -> bytes:
+    if isinstance(raw, str):
+        return raw.encode("utf-8", "surrogatepass")
+    return array("i", raw).tobytes()

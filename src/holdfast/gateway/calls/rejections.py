@@ -1,8 +1,8 @@
-"""Refusals: the calls of one attempt that were refused, or could not be answered.
+"""The calls of one attempt that were rejected, or could not be answered.
 
-An agent may hide from everyone that it was refused, and end as if its task was done. So each
-refusal is durable before the agent is told, and what becomes of the trajectory goes by the record:
-a call is made good only by a later answer to the same conversation, or to one that goes on from it.
+An agent may hide a rejection from everyone, and end as if its task was done. So each rejection is
+durable before it is sent, and the record decides the trajectory's outcome: a rejected call is made
+good only by a later answer to the same conversation, or to one that continues it.
 """
 
 import contextlib
@@ -21,43 +21,33 @@ from holdfast.records.redaction import redact
 from holdfast.records.step import CallRefused
 from holdfast.rollout.replay.session import Session
 
-MOST_OPEN = 64
-"""That are recorded while none of them is made good; more of them change nothing."""
-_OURS = (408, 500, 502, 503, 504)
-"""Of these, the agent is not to blame."""
+MAX_OPEN = 64
+"""Recorded while none of them is made good; more of them change nothing."""
+_OWN_FAULTS = (408, 500, 502, 503, 504)
+"""Statuses for which the agent is not to blame."""
 _START = b"\0" * 16
-_WORDS = (
-    "arguments",
-    "call_id",
-    "content",
-    "function",
-    "input",
-    "name",
-    "output",
-    "role",
-    "text",
-    "tool_call_id",
-    "tool_calls",
-    "tool_use_id",
+_CONTENT = (
+    *("arguments", "call_id", "content", "function", "input", "name", "output", "role", "text"),
+    *("tool_call_id", "tool_calls", "tool_use_id"),
 )
-"""The members of a message that say something; whatever else there is may be left out next time."""
-_THOUGHTS = ("reasoning", "thinking", "redacted_thinking")
-_ELSEWHERE = ("previous_response_id", "conversation")
-"""In place of what was said before: then nobody knows the conversation."""
+"""The content of a message; any other member may be left out in the next request."""
+_REASONING = ("reasoning", "thinking", "redacted_thinking")
+_REFERENCES = ("previous_response_id", "conversation")
+"""In place of the messages before: then the conversation is not known."""
 _AT_MESSAGE = re.compile(r"(?:messages|input)[.\[](\d+)")
 """How wires name one message of a request."""
 
 
 class OnRefused(StrEnum):
-    """What becomes of a trajectory whose agent was refused a call and did not ask again."""
+    """The outcome of a trajectory with a call that was rejected, and not repeated."""
 
     FAIL = "fail"
-    """It has failed: what the agent did without the answer is no outcome of the policy."""
+    """It has failed: an end without the answer is no outcome of the policy."""
     ACCEPT = "accept"
-    """It ends as the agent says; the refused calls stand in the record."""
+    """It ends as the agent says; the rejected calls are in the record."""
 
 
-class Refusals:
+class RejectedCalls:
     """Those of one attempt. They belong to it also where its agent outlived a gateway."""
 
     def __init__(self, session: Session):
@@ -67,19 +57,19 @@ class Refusals:
     def open(self) -> list[CallRefused]:
         """Those that were not made good, in their order."""
         attempt = self._attempt
-        found = self._session.history.refusals.values()
-        return [one for one in found if one.attempt == attempt and not one.answer]
+        calls = self._session.history.refusals.values()
+        return [call for call in calls if call.attempt == attempt and not call.answer]
 
-    async def add(self, refused: RequestRejected, *, wire: str, body: bytes) -> None:
-        """Makes a refusal durable; the agent is told afterwards. `body`: that of the call."""
+    async def add(self, rejection: RequestRejected, *, wire: str, body: bytes) -> None:
+        """Makes a rejection durable; it is sent afterwards. `body`: that of the call."""
         session = self._session
-        # Put right, a message that was refused is another: what is asked again begins before it.
-        at = _AT_MESSAGE.match(refused.param or "")
-        said = (_conversation(body, before=int(at[1]) if at else None) or [_START])[-1]
-        key = _digest(said, f"{wire} {refused.status} {refused.message}".encode())
+        # Corrected, a rejected message is another: the repeated request continues what is before.
+        at = _AT_MESSAGE.match(rejection.param or "")
+        conversation = (_conversation(body, before=int(at[1]) if at else None) or [_START])[-1]
+        key = _digest(conversation, f"{wire} {rejection.status} {rejection.message}".encode())
         attempt = self._attempt
         known = session.history.refusals.get((attempt, key))
-        if (known is not None and not known.answer) or len(self.open) >= MOST_OPEN:
+        if (known is not None and not known.answer) or len(self.open) >= MAX_OPEN:
             return
         # An attempt that is over meanwhile has its outcome without it.
         with contextlib.suppress(RunStopped):
@@ -88,34 +78,36 @@ class Refusals:
                     key,
                     attempt,
                     wire,
-                    said,
-                    refused.status,
-                    refused.code,
-                    redact(refused.message),
+                    conversation,
+                    rejection.status,
+                    rejection.code,
+                    redact(rejection.message),
                     session.clock.now(),
                 )
             )
             crashpoint.reach("gateway.refused")
 
-    async def answered(self, answer: Answer, *, body: bytes) -> None:
-        """A call is about to be told its answer: what it asks again is made good."""
-        if not (waiting := self.open):
+    async def resolve(self, answer: Answer, *, body: bytes) -> None:
+        """A call is about to get its answer: rejected calls that it repeats are made good."""
+        if not (rejected := self.open):
             return
-        said = {_START, *_conversation(body)}
-        good = [structs.replace(one, answer=answer.id) for one in waiting if one.said in said]
-        if good:
-            await self._session.log.append(*good)
+        known = {_START, *_conversation(body)}
+        resolved = [
+            structs.replace(call, answer=answer.id) for call in rejected if call.said in known
+        ]
+        if resolved:
+            await self._session.log.append(*resolved)
 
     def failure(self) -> AgentFailed | None:
         """That of an agent which ended as if it had been answered; None where it was."""
-        if not (found := self.open):
+        if not (calls := self.open):
             return None
-        first = next((one for one in found if one.status not in _OURS), found[0])
-        more = f" (and {len(found) - 1} more like it)" if len(found) > 1 else ""
-        words = f"{first.wire} was answered with {first.status}: {first.message}{more}"
-        if first.status in _OURS:
-            return UnansweredCall(f"a call of the agent was not answered: {words}")
-        return RefusedCall(f"a call of the agent was refused, and it did not ask again: {words}")
+        first = next((call for call in calls if call.status not in _OWN_FAULTS), calls[0])
+        more = f" (and {len(calls) - 1} more like it)" if len(calls) > 1 else ""
+        detail = f"{first.wire} was answered with {first.status}: {first.message}{more}"
+        if first.status in _OWN_FAULTS:
+            return UnansweredCall(f"a call of the agent was not answered: {detail}")
+        return RefusedCall(f"a call of the agent was refused, and it did not ask again: {detail}")
 
     @property
     def _attempt(self) -> int:
@@ -123,9 +115,9 @@ class Refusals:
 
 
 def _conversation(body: bytes, *, before: int | None = None) -> list[bytes]:
-    """The digest after each message of a request, read as far as it can be, whatever was wrong with
-    it; `before`: only of the messages before that one. None of what cannot be read: any
-    conversation goes on from that."""
+    """The digest after each message of a request, parsed as far as possible, whatever is wrong with
+    it; `before`: only of the messages before that one. Empty for a body that cannot be parsed: any
+    conversation continues that."""
     try:
         sent = msgspec.json.decode(body)
         return _digests(sent, before) if isinstance(sent, dict) else []
@@ -135,47 +127,47 @@ def _conversation(body: bytes, *, before: int | None = None) -> list[bytes]:
 
 def _digests(sent: dict[str, object], before: int | None) -> list[bytes]:
     messages = _messages(sent, before)
-    if any(sent.get(name) for name in _ELSEWHERE) or any(map(_refers, messages)):
+    if any(sent.get(name) for name in _REFERENCES) or any(map(_is_reference, messages)):
         return []
     found, last = [], _START
-    for one in messages:
-        if not _is_thought(one):
-            last = _digest(last, msgspec.json.encode(_words(one)))
+    for message in messages:
+        if not _is_reasoning(message):
+            last = _digest(last, msgspec.json.encode(_content(message)))
             found.append(last)
     return found
 
 
 def _messages(sent: dict[str, object], before: int | None) -> list[object]:
-    """All that was said, whichever wire says it: the same text is the same message on each."""
-    said, text, prompt = (sent.get(name) for name in ("messages", "input", "prompt"))
-    if not said:
-        said = [{"role": "user", "content": text}] if text and isinstance(text, str) else text
-    if not said:
-        said = [prompt] if isinstance(prompt, str) else prompt
-    if not isinstance(said, list) or not said:
+    """All messages, of whichever wire: the same text is the same message on each."""
+    messages, text, prompt = (sent.get(name) for name in ("messages", "input", "prompt"))
+    if not messages:
+        messages = [{"role": "user", "content": text}] if text and isinstance(text, str) else text
+    if not messages:
+        messages = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(messages, list) or not messages:
         return []
     first = sent.get("system") or sent.get("instructions")
-    return [*([{"role": "system", "content": first}] if first else ()), *said[:before]]
+    return [*([{"role": "system", "content": first}] if first else ()), *messages[:before]]
 
 
-def _words(value: object) -> list[object]:
-    """What a message says, however it is cut into parts."""
+def _content(value: object) -> list[object]:
+    """The content of a message, however it is cut into parts."""
     if isinstance(value, list):
-        return [word for one in value if not _is_thought(one) for word in _words(one)]
+        return [item for part in value if not _is_reasoning(part) for item in _content(part)]
     if not isinstance(value, dict):
         return [] if value in (None, "") else [value]
-    known = [name for name in _WORDS if name in value]
+    known = [name for name in _CONTENT if name in value]
     if not known and value.get("type") is None:  # Arguments of a call.
         return [msgspec.json.encode(value, order="sorted").decode()]
-    return [word for name in known for word in _words(value[name])]
+    return [item for name in known for item in _content(value[name])]
 
 
-def _is_thought(value: object) -> bool:
-    """Which clients leave out as they like."""
-    return isinstance(value, dict) and value.get("type") in _THOUGHTS
+def _is_reasoning(value: object) -> bool:
+    """Clients leave it out as they like."""
+    return isinstance(value, dict) and value.get("type") in _REASONING
 
 
-def _refers(value: object) -> bool:
+def _is_reference(value: object) -> bool:
     return isinstance(value, dict) and value.get("type") == "item_reference"
 
 

@@ -1,8 +1,9 @@
-"""Live: a call while it is sampled, as those who wait for it are told.
+"""A call's answer while it is sampled, as the connections that wait for it receive it.
 
-What is told is durable (I1): each part of a reply is told when its draft is. So a reply whose
-beginning was told is not lost with whatever dies: who samples it next goes on from there, and who
-asks for it again is told the same beginning. The end is told when the whole reply is recorded.
+Everything that is sent is durable (I1): each part of a reply is sent when its draft is recorded. So
+a reply whose beginning was sent is not lost when a process dies: the next attempt to sample it goes
+on from there, and a repeated request gets the same beginning. The end is sent when the whole reply
+is recorded.
 """
 
 import asyncio
@@ -19,38 +20,38 @@ from holdfast.rollout.replay.generate_step import Audience, GenerateStep
 from holdfast.rollout.replay.speaker import Speaker
 
 
-class Begun(Struct, frozen=True):
-    """A call of which a beginning is durable, and nothing more."""
+class DraftedCall(Struct, frozen=True):
+    """A call of which only a beginning is durable."""
 
     number: int
     """Of its steps."""
     created: int
 
 
-def begun_in(history: History) -> dict[tuple[bytes, int], Begun]:
+def drafted_calls(history: History) -> dict[tuple[bytes, int], DraftedCall]:
     """By key and occurrence, as recorded calls are."""
     return {
-        (draft.call, draft.occurrence): Begun(int(path.partition(".")[0]), draft.created)
+        (draft.call, draft.occurrence): DraftedCall(int(path.partition(".")[0]), draft.created)
         for path, draft in history.drafts.items()
         if draft.call
     }
 
 
 class Pace(Struct, frozen=True):
-    """How much is made durable and told at once."""
+    """How much is made durable and sent at once."""
 
     tokens: int = 0
     """0: nothing before the end."""
     seconds: float | None = None
 
 
-class Live:
-    """One call. Those who listen come and go; each hears all of it."""
+class LiveAnswer:
+    """The answer of one call. Connections come and go; each gets all of it."""
 
     def __init__(self) -> None:
         self.opening: Opening | None = None
         self._deltas: list[AnswerDelta] = []
-        self._news: asyncio.Future[None] | None = None
+        self._more: asyncio.Future[None] | None = None
 
     def audiences(
         self,
@@ -62,13 +63,13 @@ class Live:
         call: bytes,
         occurrence: int,
     ) -> "Sequence[Audience | None]":
-        """One for each choice, in which it is heard; none where nothing is durable on the way."""
+        """One for each choice; None where nothing is durable before the end."""
         if not pace.tokens:
             return [None] * len(turns)
         self.opening = opening
         return [
             Audience(
-                _Choice(index, speaker, turn, self._tell).hear,
+                _Choice(index, speaker, turn, self._publish).receive,
                 pace.tokens,
                 pace.seconds,
                 call,
@@ -82,21 +83,21 @@ class Live:
         return self._deltas[count:]
 
     @property
-    def news(self) -> "asyncio.Future[None]":
-        """Done when there are more of them."""
-        if self._news is None:
-            self._news = asyncio.get_running_loop().create_future()
-        return self._news
+    def more(self) -> "asyncio.Future[None]":
+        """Done when there are more deltas."""
+        if self._more is None:
+            self._more = asyncio.get_running_loop().create_future()
+        return self._more
 
     def forget(self) -> None:
-        """The answer is there: it says the same, and more."""
+        """The whole answer is ready, and takes their place."""
         self._deltas = []
 
-    def _tell(self, deltas: Sequence[AnswerDelta]) -> None:
+    def _publish(self, deltas: Sequence[AnswerDelta]) -> None:
         self._deltas += deltas
-        news, self._news = self._news, None
-        if news is not None:
-            news.set_result(None)
+        more, self._more = self._more, None
+        if more is not None:
+            more.set_result(None)
 
 
 class _Choice:
@@ -107,7 +108,7 @@ class _Choice:
         index: int,
         speaker: Speaker,
         turn: GenerateStep,
-        tell: Callable[[Sequence[AnswerDelta]], None],
+        publish: Callable[[Sequence[AnswerDelta]], None],
     ):
         self._index = index
         self._message = LiveMessage(
@@ -118,18 +119,20 @@ class _Choice:
             bare=turn.bare,
         )
         self._known = 0
-        self._tell = tell
+        self._publish = publish
 
-    def hear(self, draft: Draft) -> None:
+    def receive(self, draft: Draft) -> None:
         if draft.start != self._known:
-            # What was told is taken back, since its engine lied. What it is now is told at the end,
-            # if it begins in the same way.
+            # The engine took tokens back that were sent. What replaces them is sent at the end, if
+            # it begins in the same way.
             self._message.is_over = True
             return
         ids = unpack_ids(draft.ids)
         self._known += len(ids)
-        said = self._message.take(ids)
-        if said:
-            self._tell(
-                [AnswerDelta(self._index, text, one is Channel.REASONING) for one, text in said]
+        if parts := self._message.take(ids):
+            self._publish(
+                [
+                    AnswerDelta(self._index, text, channel is Channel.REASONING)
+                    for channel, text in parts
+                ]
             )

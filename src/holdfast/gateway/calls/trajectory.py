@@ -1,8 +1,8 @@
-"""AgentTrajectory: one attempt of a black-box agent, whose calls are the steps.
+"""AgentTrajectory: one attempt of a black-box agent. Its calls are the steps.
 
-A call that is recorded is answered from the record. Any other is sampled once, whoever waits for
-it: the sampling belongs to the trajectory, not to the connection, so that a client which went away
-and asks again is given the same answer. Durable first, told after (I1).
+A recorded call is answered from the record. Any other is sampled once, however many connections
+wait for it: the sampling belongs to the trajectory, not to the connection, so that a client which
+disconnected and repeats its request gets the same answer. Durable first, sent after (I1).
 """
 
 import asyncio
@@ -18,21 +18,21 @@ from msgspec import structs
 
 from holdfast import crashpoint
 from holdfast.gateway.calls import digest, unsupported
-from holdfast.gateway.calls.answer import answer_of
-from holdfast.gateway.calls.attempt_status import asked_in
-from holdfast.gateway.calls.call import AgentCall, Hearing, PendingCall, Which
-from holdfast.gateway.calls.digest_cache import Remembered
-from holdfast.gateway.calls.earlier_responses import KnownPast
+from holdfast.gateway.calls.answer import build_answer
+from holdfast.gateway.calls.attempt_status import steps_of_last_attempt
+from holdfast.gateway.calls.call import AgentCall, CallId, CallSubscription, PendingCall
+from holdfast.gateway.calls.lookup import ConversationCache, TrajectoryLookup
 from holdfast.gateway.calls.prefix_tree import (
+    Conversation,
     PrefixTree,
     RecordedImages,
     TreePosition,
 )
-from holdfast.gateway.calls.raw_prompts import BarePrompts, prompts_of
-from holdfast.gateway.calls.rejections import Refusals
-from holdfast.gateway.calls.stream import Live, Pace, begun_in
+from holdfast.gateway.calls.raw_prompts import RawPrompts, prompts_of
+from holdfast.gateway.calls.rejections import RejectedCalls
+from holdfast.gateway.calls.stream import LiveAnswer, Pace, drafted_calls
 from holdfast.gateway.calls.tool_calls import AgentTools
-from holdfast.gateway.calls.tool_schemas import ShownTools
+from holdfast.gateway.calls.tool_schemas import ToolSchemas, ToolSet
 from holdfast.gateway.protocol.messages import Answer, Ask, Opening, RequestRejected
 from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
@@ -45,22 +45,21 @@ from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.tools.tool import Tool
 
 T = TypeVar("T")
+_NOT_RECORDED = ("attempt_over", "stopping")
+"""Codes of rejections that the end of the attempt brings with it."""
 
 
-async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """What they return, in order. The first failure, or a cancellation, ends all of them."""
+async def gather_or_cancel(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Their results, in order. The first failure, or a cancellation, cancels all of them."""
     if len(work) == 1:
         return [await work[0]]
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-
-
-_NO_REFUSALS = ("attempt_over", "stopping")
 
 
 class AgentTrajectory:
@@ -76,7 +75,7 @@ class AgentTrajectory:
         self.reward: float | None = None
         self.completed = asyncio.Event()
         self.last_heard = session.clock.elapsed()
-        """When the agent last asked something, or was last told."""
+        """The time of the agent's last request, or of the last response to it."""
         self._tree = PrefixTree(session.history, session.task)
         self._images = RecordedImages(session.history, session.task)
         self._calls: defaultdict[bytes, list[AgentCall]] = defaultdict(list)
@@ -85,179 +84,194 @@ class AgentTrajectory:
         known = (*session.history.steps, *session.history.drafts)
         taken = (int(path.partition(".")[0]) + 1 for path in known)
         self._next = itertools.count(max(session.history.calls_ever, *taken, 0)).__next__
-        self._begun = begun_in(session.history)
-        self.refusals = Refusals(session)
+        self._drafted = drafted_calls(session.history)
+        self.refusals = RejectedCalls(session)
         self.pace = Pace()
-        """In which streams are told."""
+        """Of streams."""
         self._visited: set[str] = set()
         self._closed = False
         recorded = (called.tools for called in session.history.calls.values())
-        self._shown = ShownTools(session.blobs, recorded)
+        self._schemas = ToolSchemas(session.blobs, recorded)
         self._has_past = bool(session.history.calls or session.history.drafts)
-        self.remembered = Remembered()
-        self.past = KnownPast(session, self.remembered)
-        # No method of ours: two that hold each other outlive their end, with all that they hold.
+        self.cache = ConversationCache()
+        self.lookup = TrajectoryLookup(session, self.cache)
         self.tools = AgentTools(session, number=self._next, on_accident=self.broken.set)
-        """Those that the agent calls through the gateway; none, unless it is given some."""
+        """Those that the agent calls through the gateway; none before `offer`."""
 
     def offer(self, tools: Sequence[Tool], *, standing: frozenset[str] = frozenset()) -> None:
-        """From now on, the agent can call `tools` (see `AgentTools`)."""
+        """From now on, the agent can call `tools` (see `AgentTools`, for `standing` too)."""
+        # No method of ours: two that hold each other outlive their end, with all that they hold.
         self.tools = AgentTools(
             self.session,
             tools,
             number=self._next,
             on_accident=self.broken.set,
-            standing=standing,
+            made_before=standing,
         )
 
     def take_number(self) -> int:
         """The next number of a step."""
         return self._next()
 
-    # --- what the wire asks
+    # --- calls
 
-    async def hear(
-        self, ask: Ask, *, wire: str, again: bool = False, name: str = "", body: bytes = b""
-    ) -> Hearing:
-        """The call that `ask` is. `again`: the client says that it asks a second time; `name`: a
-        name that it gives to all of its tries; `body`: what it was read from."""
+    async def subscribe(
+        self, request: Ask, *, wire: str, again: bool = False, name: str = "", body: bytes = b""
+    ) -> CallSubscription:
+        """Begins the call of this request, or finds the one that it repeats. `again`: the client
+        says that it repeats it; `name`: a name that it gives to all of its tries; `body`: that of
+        the HTTP request. Raises `RequestRejected`."""
         if self._closed:
             raise RequestRejected(
                 409, "this attempt is over; a newer one goes on", code="attempt_over"
             )
         self.last_heard = self.session.clock.elapsed()
-        unsupported.check_told(ask, self.session.speaker.renderer)
-        messages = ask.messages
-        digests = self.remembered.digests(messages)
+        unsupported.check_supported(request, self.session.speaker.renderer)
+        digests = self.cache.digests(request.messages)
         conversation = digests[-1] if digests else digest.START
-        sampling = _sampling(self.session.context.spec.sampling, ask)
-        shown = self._shown.of(ask.tools)
-        key = digest.key_of(ask, conversation, sampling, tools=shown.said)
+        sampling = _sampling(self.session.context.spec.sampling, request)
+        tools = self._schemas.of(request.tools)
+        key = digest.key_of(request, conversation, sampling, tools=tools.canonical)
         call = self._named.get(name) if name else None
-        if call is not None and call.which.key != key:
-            words = "this idempotency key was given to another request"
-            raise RequestRejected(400, words, code="idempotency_key_in_use")
-        call = call or self._asked_before(key, again=again)
+        if call is not None and call.id.key != key:
+            message = "this idempotency key was given to another request"
+            raise RequestRejected(400, message, code="idempotency_key_in_use")
+        call = call or self._repeated(key, again=again)
         if call is None:
             older = key
-            if self._has_past and not (shown.in_order and isinstance(sampling.json, bool)):
-                older = digest.older_key_of(ask, conversation, sampling)
-            which, live = self._which(key, older), Live()
-            asked = PendingCall(ask, wire, digests, sampling, shown, which, live)
-            job = asyncio.create_task(self._answer(asked), name=f"call of {self.name}")
-            job.add_done_callback(lambda _: live.forget())
-            call = AgentCall(which, job, live)
-            self._calls[key].append(call)
+            if self._has_past and not (tools.in_order and isinstance(sampling.json, bool)):
+                older = digest.older_key_of(request, conversation, sampling)
+            call_id, live = self._call_id(key, older), LiveAnswer()
+            call = self._begin(PendingCall(request, wire, digests, sampling, tools, call_id, live))
         if name:
             self._named[name] = call
-        return Hearing(
+        return CallSubscription(
             call,
             on_leave=self.heard,
-            on_answer=partial(self.refusals.answered, body=body),
-            on_refused=partial(self.refused, wire=wire, body=body),
+            on_answer=partial(self.refusals.resolve, body=body),
+            on_rejected=partial(self.record_rejection, wire=wire, body=body),
         )
 
-    def _which(self, key: bytes, older: bytes) -> Which:
+    def _begin(self, pending: PendingCall) -> AgentCall:
+        live = pending.live
+        job = asyncio.create_task(self._answer(pending), name=f"call of {self.name}")
+        job.add_done_callback(lambda _: live.forget())
+        call = AgentCall(pending.id, job, live)
+        self._calls[pending.id.key].append(call)
+        return call
+
+    def _call_id(self, key: bytes, older: bytes) -> CallId:
         calls = self._calls[key]
         before = len(calls)
         if older != key:
-            before = sum(one.which.older[0] == older for one in calls)
-        return Which(key, len(calls), (older, before))
+            before = sum(call.id.older[0] == older for call in calls)
+        return CallId(key, len(calls), (older, before))
 
-    def _asked_before(self, key: bytes, *, again: bool) -> AgentCall | None:
-        """A call that nobody listens to any more, and whose answer nobody heard, is asked again;
-        others with the same words are others."""
+    def _repeated(self, key: bytes, *, again: bool) -> AgentCall | None:
+        """A call whose answer no connection waits for or received; with `again`, else the last.
+        Other calls with the same content are others."""
         calls = self._calls[key]
-        unheard = next((one for one in calls if not one.listeners and not one.delivered), None)
-        return calls[-1] if unheard is None and again and calls else unheard
+        found = next((call for call in calls if not call.subscribers and not call.delivered), None)
+        return calls[-1] if found is None and again and calls else found
 
-    async def _answer(self, asked: PendingCall) -> Answer:
-        ask, calls = asked.ask, self.session.history.calls
-        recorded = calls.get(asked.which.name_in(calls))
-        if recorded is not None:
-            for path in recorded.choices:
+    async def _answer(self, pending: PendingCall) -> Answer:
+        """From the record, or sampled."""
+        request, calls = pending.request, self.session.history.calls
+        called = calls.get(pending.id.find_in(calls))
+        if called is not None:
+            for path in called.choices:
                 self._visit(path)
-            return answer_of(self.session, recorded, ask, bare=bool(prompts_of(ask)))
+        else:
+            called = await self._sample_or_fail(pending)
+        return build_answer(self.session, called, request, bare=bool(prompts_of(request)))
+
+    async def _sample_or_fail(self, pending: PendingCall) -> Called:
+        """What ends the attempt is noted before it is raised."""
         try:
-            called = await self._sample(asked)
+            return await self._sample(pending)
         except Truncated as limit:
             self.limit = self.limit or limit
             raise
         except RequestRejected:
             raise
         except Exception as error:
-            if (refused := unsupported.refusal_of(error, ask, asked.wire)) is not None:
-                raise refused from error
+            rejection = unsupported.rejection_of(error, pending.request, pending.wire)
+            if rejection is not None:
+                raise rejection from error
             if is_accident(error):
                 self.session.state.fail(error)
                 self.broken.set()
             raise
-        return answer_of(self.session, called, ask, bare=bool(prompts_of(ask)))
 
-    # --- what is not answered
+    # --- rejections
 
     def check_not_completed(self) -> None:
         """Raises `RequestRejected` once the agent has said that it is done."""
         if self.completed.is_set():
-            words = "the agent said that it is done (POST /complete): nothing more is sampled"
-            raise RequestRejected(409, words, code="attempt_over")
+            message = "the agent said that it is done (POST /complete): nothing more is sampled"
+            raise RequestRejected(409, message, code="attempt_over")
 
-    async def refused(self, refused: RequestRejected, *, wire: str, body: bytes) -> None:
-        """A call is about to be refused. What the end of the attempt brings with it, or a limit
-        that the policy met, is no refusal."""
+    async def record_rejection(self, rejection: RequestRejected, *, wire: str, body: bytes) -> None:
+        """Makes it durable, before it is sent. Not recorded are those that the end of the attempt
+        brings with it, or a limit that the policy met."""
         broken = self.session.state.broken
         is_over = self._closed or self.completed.is_set() or self.limit is not None
-        if is_over or refused.code in _NO_REFUSALS or not isinstance(broken, RunStopped | None):
+        if is_over or rejection.code in _NOT_RECORDED:
             return
-        await self.refusals.add(refused, wire=wire, body=body)
+        if isinstance(broken, RunStopped | None):
+            await self.refusals.add(rejection, wire=wire, body=body)
 
     # --- sampling
 
-    async def _sample(self, asked: PendingCall) -> Called:
-        session = self.session
+    async def _sample(self, pending: PendingCall) -> Called:
+        session, request = self.session, pending.request
         session.state.check_usable()
-        speaker = session.speaker.at_sampling(asked.sampling)
-        begun = self._begun.pop(asked.which.name_in(self._begun), None)
-        number = self.take_number() if begun is None else begun.number
+        speaker = session.speaker.at_sampling(pending.sampling)
+        drafted = self._drafted.pop(pending.id.find_in(self._drafted), None)
+        number = self.take_number() if drafted is None else drafted.number
         await session.keep_episodes()
-        await self._shown.keep(asked.shown, asked.ask.tools)
-        place, turns = None, await self._bare_turns(asked, number)
+        await self._schemas.store(pending.tools, request.tools)
+        position, turns = None, await self._raw_turns(pending, number)
         if not turns:
-            place, turns = await self._turns(asked, number, speaker)
-        created = int(time.time()) if begun is None else begun.created
-        opening = asked.opening(turns, trajectory=self.name, created=created)
-        steps = await self._steps(asked, turns, speaker, opening)
-        called = asked.called(steps, opening)
+            position, turns = await self._turns(pending, number, speaker)
+        created = int(time.time()) if drafted is None else drafted.created
+        opening = pending.opening(turns, trajectory=self.name, created=created)
+        steps = await self._steps(pending, turns, speaker, opening)
+        called = pending.record(steps, opening)
         await session.log.append(
-            *(generate_step.without_drafted(session, one) for one in steps), called
+            *(generate_step.without_drafted(session, step) for step in steps), called
         )
         for step in steps:
             self._visit(step.path)
             self._images.add(step)
-        if place is None:
-            self._bare_prompts.add(called)
+        if position is None:
+            self._raw_prompts.add(called)
         else:
-            self._tree.add(called, steps, place, tools=asked.ask.tools)
+            self._tree.add(called, steps, position, tools=request.tools)
         return called
 
     async def _steps(
-        self, asked: PendingCall, turns: Sequence[GenerateStep], speaker: Speaker, opening: Opening
+        self,
+        pending: PendingCall,
+        turns: Sequence[GenerateStep],
+        speaker: Speaker,
+        opening: Opening,
     ) -> list[Generated]:
-        """What is sampled, one for each turn, told on the way to whoever listens."""
-        session, which = self.session, asked.which
-        is_told = asked.ask.stream and self.pace.tokens
-        heard = asked.live.audiences(
+        """The sampled generations, one for each turn, published as they become durable."""
+        session = self.session
+        is_streamed = pending.request.stream and self.pace.tokens
+        audiences = pending.live.audiences(
             turns,
             speaker,
             opening=opening,
-            pace=self.pace if is_told else Pace(session.context.partial_tokens),
-            call=which.key,
-            occurrence=which.occurrence,
+            pace=self.pace if is_streamed else Pace(session.context.partial_tokens),
+            call=pending.id.key,
+            occurrence=pending.id.occurrence,
         )
-        completions = await together(
+        completions = await gather_or_cancel(
             [
                 generate_step.sample(session, speaker, turn, audience=audience)
-                for turn, audience in zip(turns, heard, strict=True)
+                for turn, audience in zip(turns, audiences, strict=True)
             ]
         )
         return [
@@ -265,67 +279,75 @@ class AgentTrajectory:
             for turn, completion in zip(turns, completions, strict=True)
         ]
 
-    def place(self, ask: Ask) -> TreePosition:
+    def position(self, request: Ask) -> TreePosition:
         """Where a request would belong; nothing of it is kept."""
-        equal = self._shown.equal(self._shown.of(ask.tools))
-        digests = self.remembered.digests(ask.messages)
-        return self._tree.place(ask.messages, digests, tools=ask.tools, equal=equal)
+        digests = self.cache.digests(request.messages)
+        return self._tree.position(
+            self._conversation(request, digests, self._schemas.of(request.tools))
+        )
+
+    def _conversation(self, request: Ask, digests: list[bytes], tools: ToolSet) -> Conversation:
+        equal = self._schemas.equal(tools)
+        return Conversation(request.messages, digests, request.tools, equal)
 
     @cached_property
-    def _bare_prompts(self) -> BarePrompts:
-        return BarePrompts(self.session.history)
+    def _raw_prompts(self) -> RawPrompts:
+        return RawPrompts(self.session.history)
 
-    async def _bare_turns(self, asked: PendingCall, number: int) -> list[GenerateStep]:
-        """One for each choice of each bare prompt; none where there is a conversation."""
-        ask, sampling, renderer = asked.ask, asked.sampling, self.session.speaker.renderer
+    async def _raw_turns(self, pending: PendingCall, number: int) -> list[GenerateStep]:
+        """One for each choice of each raw prompt; none where there is a conversation."""
+        request, sampling = pending.request, pending.sampling
+        renderer = self.session.speaker.renderer
         prompts = [
-            await self._bare_prompts.ask(one, renderer=renderer, sampling=sampling)
-            for one in prompts_of(ask)
+            await self._raw_prompts.prepare(raw, renderer=renderer, sampling=sampling)
+            for raw in prompts_of(request)
         ]
         return [
             GenerateStep(
                 path=f"{number}.{choice}.0",
-                prompt=one.prompt,
-                ids=one.ids,
+                prompt=raw.prompt,
+                ids=raw.ids,
                 sampling=sampling,
                 tools=(),
-                messages=one.added,
-                added=one.added,
-                seed_from=f"{asked.seed_from}.{choice}",
-                seed=asked.seed(self.session, str(choice)),
+                messages=raw.added,
+                added=raw.added,
+                seed_from=f"{pending.seed_from}.{choice}",
+                seed=pending.seed(self.session, str(choice)),
                 bare=True,
             )
-            for choice, one in enumerate(one for one in prompts for _ in range(ask.n))
+            for choice, raw in enumerate(raw for raw in prompts for _ in range(request.n))
         ]
 
     async def _turns(
-        self, asked: PendingCall, number: int, speaker: Speaker
+        self, pending: PendingCall, number: int, speaker: Speaker
     ) -> tuple[TreePosition, list[GenerateStep]]:
-        """One for each choice, and where they belong: to the first place that there is, unless a
-        beginning is durable. Then it is where that began, whatever was recorded since."""
-        ask, equal = asked.ask, self._shown.equal(asked.shown)
-        paths = [f"{number}.{choice}.0" for choice in range(ask.n)]
-        drafts = [one for one in map(self.session.history.drafts.get, paths) if one is not None]
+        """One for each choice, and their position: the first one, unless a draft is durable. Then
+        it is where that began, whatever was recorded since."""
+        request = pending.request
+        paths = [f"{number}.{choice}.0" for choice in range(request.n)]
+        durable = self.session.history.drafts
+        drafts = [durable[path] for path in paths if path in durable]
         first: tuple[TreePosition, list[GenerateStep]] | None = None
-        for place in self._tree.places(ask.messages, asked.digests, tools=ask.tools, equal=equal):
-            turns = await _turns(asked, place, paths, speaker, self.session, self._images)
-            if all(one.fingerprint == turns[0].prompt.fingerprint for one in drafts):
-                return place, turns
-            first = first or (place, turns)
-        assert first is not None, "there is a place for every call"
+        conversation = self._conversation(request, pending.digests, pending.tools)
+        for position in self._tree.positions(conversation):
+            turns = await _turns(pending, position, paths, speaker, self.session, self._images)
+            if all(draft.fingerprint == turns[0].prompt.fingerprint for draft in drafts):
+                return position, turns
+            first = first or (position, turns)
+        assert first is not None, "there is a position for every call"
         return first
 
     def go_on(self) -> None:
-        """The agent of the last attempt lives, and goes on with it: it will not ask again what it
-        was told."""
+        """The agent of the last attempt lives, and continues it: it will not repeat the calls that
+        were answered."""
         self.session.log.continue_attempt()
         self.tools.go_on()
-        for path in asked_in(self.session.history):
+        for path in steps_of_last_attempt(self.session.history):
             self._visit(path)
 
     def _visit(self, path: str) -> None:
-        """What a reply goes on from is part of this attempt as well, though nobody asked for it
-        again: without it, the reply would have lost its beginning."""
+        """The sources of a reply are part of this attempt as well, though they were not requested
+        again: without them, the reply would have lost its beginning."""
         paths = [path]
         while paths:
             path = paths.pop()
@@ -339,36 +361,34 @@ class AgentTrajectory:
     # --- signs of life
 
     def heard(self) -> None:
-        """The agent gave a sign of life."""
+        """The agent gives a sign of life."""
         self.last_heard = self.session.clock.elapsed()
 
     @property
     def was_asked(self) -> bool:
-        """Whether the agent ever asked for anything, in this attempt or before."""
+        """Whether the agent ever made a call, in this attempt or before."""
         return bool(self._calls or self.session.history.calls_ever)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for an answer."""
-        return not self.tools.is_busy and not any(call.listeners for call in self._every_call)
+        """Whether no connection waits for an answer."""
+        return not self.tools.is_busy and not any(call.subscribers for call in self._every_call)
 
     @property
     def _every_call(self) -> Iterator[AgentCall]:
         return (call for calls in self._calls.values() for call in calls)
 
     def is_silent(self, seconds: float) -> bool:
-        """Whether nobody waits for an answer, and nobody asked for so long."""
-        if not self.is_idle:
-            return False
-        return self.session.clock.elapsed() - self.last_heard > seconds
+        """Whether no connection waits for an answer, and no request came for so long."""
+        return self.is_idle and self.session.clock.elapsed() - self.last_heard > seconds
 
     async def let_finish(self, *, unheard: bool = False, seconds: float | None = None) -> None:
-        """The agent is gone, and its attempt with it: what is being sampled becomes durable all the
-        same, so that the next attempt is given it at once. How long that takes is bounded by the
-        policy's own deadlines. `unheard`: only that for which nobody waits any more."""
+        """The agent is gone, and its attempt with it: answers that are being sampled become durable
+        all the same, so that the next attempt gets them at once. The policy's own deadlines bound
+        the time. `unheard`: only answers that no connection waits for any more."""
         self._closed = True
         for call in self._every_call if unheard else ():
-            if call.listeners:
+            if call.subscribers:
                 call.job.cancel()
         running = [call.job for call in self._every_call if not call.job.done()]
         if running:
@@ -389,25 +409,24 @@ class AgentTrajectory:
 
 
 async def _turns(
-    asked: PendingCall,
-    place: TreePosition,
+    pending: PendingCall,
+    position: TreePosition,
     paths: Sequence[str],
     speaker: Speaker,
     session: Session,
     images: RecordedImages,
 ) -> list[GenerateStep]:
     """One for each path, all from the same prompt."""
-    tools, sampling = asked.ask.tools, asked.sampling
-    prompt = await place.stream.prepare(
-        place.messages, tools, renderer=speaker.renderer, sampling=sampling
-    )
-    added = images.references(place.stream.added(place.messages, anew=bool(prompt.prefix_break)))
-    # Choices are recorded together: what the first one adds is referred to by the others.
+    tools, sampling = pending.request.tools, pending.sampling
+    stream, messages = position.stream, position.messages
+    prompt = await stream.prepare(messages, tools, renderer=speaker.renderer, sampling=sampling)
+    added = images.references(stream.added(messages, anew=bool(prompt.prefix_break)))
+    # Choices are recorded together: the others refer to images that the first one adds.
     others = tuple(
         f"{ADDED}{paths[0]}:{at}" if not isinstance(item, str) and item.images else item
         for at, item in enumerate(added)
     )
-    ids = place.stream.prompt_ids(prompt)
+    ids = stream.prompt_ids(prompt)
     return [
         GenerateStep(
             path=path,
@@ -415,29 +434,29 @@ async def _turns(
             ids=ids,
             sampling=sampling,
             tools=tools,
-            messages=tuple(place.messages),
+            messages=tuple(messages),
             added=added if path == paths[0] else others,
-            seed_from=f"{asked.seed_from}.{path.split('.')[1]}",
-            seed=asked.seed(session, path.split(".")[1]),
+            seed_from=f"{pending.seed_from}.{path.split('.')[1]}",
+            seed=pending.seed(session, path.split(".")[1]),
         )
         for path in paths
     ]
 
 
-def _sampling(run: Sampling, ask: Ask) -> Sampling:
-    given = {
-        "max_tokens": ask.max_tokens,
-        "temperature": ask.temperature,
-        "top_p": ask.top_p,
-        "stop": ask.stop or None,
-        "json": ask.json or None,
-        "reasoning_effort": ask.reasoning_effort,
-        "top_k": ask.top_k,
-        "tool_choice": ask.tool_choice or None,
-        "parallel_tool_calls": None if ask.parallel_tool_calls else False,
-        "thinking_token_budget": ask.thinking_token_budget,
+def _sampling(run: Sampling, request: Ask) -> Sampling:
+    options = {
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "stop": request.stop or None,
+        "json": request.json or None,
+        "reasoning_effort": request.reasoning_effort,
+        "top_k": request.top_k,
+        "tool_choice": request.tool_choice or None,
+        "parallel_tool_calls": None if request.parallel_tool_calls else False,
+        "thinking_token_budget": request.thinking_token_budget,
     }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in options.items() if value is not None}
     try:
         return msgspec.convert({**structs.asdict(run), **changes}, Sampling)
     except (msgspec.ValidationError, UsageError) as error:

@@ -1,6 +1,7 @@
-"""What a request asks of a policy that cannot do it, said by the name that its wire has for it."""
+"""Requests that the policy cannot follow, rejected by the name that their wire has for the
+parameter."""
 
-from holdfast.gateway.calls.strip_fields import with_way_out
+from holdfast.gateway.calls.strip_fields import with_remedy
 from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
@@ -20,60 +21,61 @@ _NAMES: dict[str, dict[str, str]] = {
 _USUAL = {"json": "response_format"}
 
 
-def check_told(ask: Ask, renderer: Renderer) -> None:
-    """Raises `RequestRejected` for an answer that could not be told as it is asked for."""
-    if ask.token_ids and isinstance(renderer, MessagesOnly):
+def check_supported(request: Ask, renderer: Renderer) -> None:
+    """Raises `RequestRejected` for an answer that cannot have the requested form."""
+    if request.token_ids and isinstance(renderer, MessagesOnly):
         raise _unsupported("return_token_ids", "its engine tells no token ids")
 
 
-def refusal_of(error: Exception, ask: Ask, wire: str) -> RequestRejected | None:
-    """What the agent is told of an error that its own request is the cause of; None for others.
+def rejection_of(error: Exception, request: Ask, wire: str) -> RequestRejected | None:
+    """The rejection for an error that the agent's own request causes; None for others.
 
-    Nothing is recorded of it, and the agent can ask again without it.
+    It is not recorded as a step, and the agent can repeat the call without the parameter.
     """
     if isinstance(error, Unsupported):
-        return _unsupported(_name(error.what, ask, wire), error.why)
-    if isinstance(error, BadRequest) and (what := _asked(ask)):
+        return _unsupported(_param(error.what, request, wire), error.why)
+    if isinstance(error, BadRequest) and (option := _engine_option(request)):
         # Engines know other schemas and other efforts than agents do.
-        param = _name(what, ask, wire)
-        refused = RequestRejected(400, f"Invalid '{param}': {redact(error.said)}", param=param)
-        refused.is_unsupported = True
-        return with_way_out(refused)
+        param = _param(option, request, wire)
+        rejection = RequestRejected(400, f"Invalid '{param}': {redact(error.said)}", param=param)
+        rejection.is_unsupported = True
+        return with_remedy(rejection)
     return None
 
 
-def _name(what: str, ask: Ask, wire: str) -> str:
-    """A field of `Sampling`, or `images`, as the request calls it."""
-    if what == IMAGES:
-        return ask.image_param or _image_param(ask)
-    if wire == "/v1/messages" and ask.reasoning_effort == NO_REASONING:
-        # No effort has that name there: it was asked for by `thinking`.
-        what = what.replace("reasoning_effort", "thinking_token_budget")
-    return _NAMES.get(wire, _USUAL).get(what, what)
+def _param(option: str, request: Ask, wire: str) -> str:
+    """The request's own name for a field of `Sampling`, or for `images`."""
+    if option == IMAGES:
+        return request.image_param or _image_param(request)
+    if wire == "/v1/messages" and request.reasoning_effort == NO_REASONING:
+        # No effort has that name there: `thinking` requested it.
+        option = option.replace("reasoning_effort", "thinking_token_budget")
+    return _NAMES.get(wire, _USUAL).get(option, option)
 
 
-def _image_param(ask: Ask) -> str:
+def _image_param(request: Ask) -> str:
     """The same where messages are sent one by one, as in chat completions."""
-    place = next((place for place, message in enumerate(ask.messages) if message.images), None)
-    return "messages" if place is None else f"messages[{place}].content"
+    images = (at for at, message in enumerate(request.messages) if message.images)
+    at = next(images, None)
+    return "messages" if at is None else f"messages[{at}].content"
 
 
 def _unsupported(param: str, why: str) -> RequestRejected:
-    said = f"Unsupported parameter: '{param}' is not supported with this model: {why}"
-    refused = RequestRejected(400, said, param=param, code="unsupported_parameter")
-    refused.is_unsupported = True
-    return with_way_out(refused)
+    message = f"Unsupported parameter: '{param}' is not supported with this model: {why}"
+    rejection = RequestRejected(400, message, param=param, code="unsupported_parameter")
+    rejection.is_unsupported = True
+    return with_remedy(rejection)
 
 
-def _asked(ask: Ask) -> str:
-    """What of it not every engine does; "" for nothing."""
-    asked = {
-        IMAGES: any(message.images for message in ask.messages),
-        "json": ask.json is not False,
-        "tool_choice": bool(ask.tool_choice),
-        "parallel_tool_calls": not ask.parallel_tool_calls,
-        "top_k": bool(ask.top_k),
-        "thinking_token_budget": ask.thinking_token_budget is not None,
-        "reasoning_effort": bool(ask.reasoning_effort),
+def _engine_option(request: Ask) -> str:
+    """The first option of it that not every engine has; "" for none."""
+    options = {
+        IMAGES: any(message.images for message in request.messages),
+        "json": request.json is not False,
+        "tool_choice": bool(request.tool_choice),
+        "parallel_tool_calls": not request.parallel_tool_calls,
+        "top_k": bool(request.top_k),
+        "thinking_token_budget": request.thinking_token_budget is not None,
+        "reasoning_effort": bool(request.reasoning_effort),
     }
-    return next((name for name, is_asked in asked.items() if is_asked), "")
+    return next((name for name, is_set in options.items() if is_set), "")

@@ -1,19 +1,24 @@
-"""Calling: one call of an agent, from its body to the answer that it is told, or to its refusal.
+"""One call of an agent, from the body of its HTTP request to its answer or its rejection; and the
+count of a prompt's tokens.
 
-What is refused here is a call that would sample. It is durable before the agent is told (see
-`refusals`), whichever part of the gateway refuses it.
+A rejection of a call that would sample is durable before it is sent (see `rejections`), whichever
+part of the gateway rejects it.
 """
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from holdfast.gateway.calls.call import Hearing
-from holdfast.gateway.calls.strip_fields import Ignoring
+from holdfast.gateway.calls.call import CallSubscription
+from holdfast.gateway.calls.strip_fields import MESSAGES, Ignoring
 from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.calls.unsupported import rejection_of
 from holdfast.gateway.http.exceptions import gateway_failed
 from holdfast.gateway.http.relay import Tickets
 from holdfast.gateway.http.request import Visit
 from holdfast.gateway.protocol.messages import Ask, RequestRejected
+from holdfast.policy.rendering.messages_only import MessagesOnly
+from holdfast.policy.rendering.reasoning_effort import at_effort
+from holdfast.records.errors import Unsupported
 
 
 class Bound(Struct):
@@ -21,67 +26,97 @@ class Bound(Struct):
 
     trajectory: AgentTrajectory
     known: set[str]
-    """The ids of answers that were sampled before they are asked for."""
+    """The ids of answers that were sampled before they are requested."""
     keys: list[str]
     ends: bool
     """Whether the attempt ends when the agent says that it is done."""
 
 
 async def call(
-    visit: Visit, bound: Bound, *, ignoring: Ignoring, tickets: Tickets
+    context: Visit, bound: Bound, *, ignored_fields: Ignoring, tickets: Tickets
 ) -> web.StreamResponse:
-    """Tells the answer, as it was asked for."""
+    """Sends the answer, in the form that was requested."""
     trajectory = bound.trajectory
     body = b""
     try:
         trajectory.check_not_completed()
-        body = await visit.body()
-        ask = _read(visit, trajectory, body, ignoring)
-        hearing = await _heard(visit, trajectory, ask, body)
-    except RequestRejected as refused:
-        await trajectory.refused(refused, wire=visit.path, body=body)
+        body = await context.body()
+        request = _parse(context, trajectory, body, ignored_fields)
+        subscription = await _subscribe(context, trajectory, request, body)
+    except RequestRejected as rejection:
+        await trajectory.record_rejection(rejection, wire=context.path, body=body)
         raise
     except Exception:
-        # How it is told is the same for all that goes wrong in the gateway.
-        await trajectory.refused(gateway_failed(), wire=visit.path, body=body)
+        # The response is the same for every error of the gateway's own.
+        await trajectory.record_rejection(gateway_failed(), wire=context.path, body=body)
         raise
-    return await _told(visit, bound, ask, hearing, tickets)
+    return await _send(context, bound, request, subscription, tickets)
 
 
-def _read(visit: Visit, trajectory: AgentTrajectory, body: bytes, ignoring: Ignoring) -> Ask:
-    assert visit.wire is not None, "a call's path is a wire's"
-    ask = ignoring.ask(visit.path, visit.wire, body, known=trajectory.past)
-    visit.ignored = ask.ignored
-    return ask
+def _parse(
+    context: Visit, trajectory: AgentTrajectory, body: bytes, ignored_fields: Ignoring
+) -> Ask:
+    assert context.wire is not None, "a call's path is a wire's"
+    request = ignored_fields.parse(context.path, context.wire, body, known=trajectory.lookup)
+    context.ignored = request.ignored
+    return request
 
 
-async def _heard(visit: Visit, trajectory: AgentTrajectory, ask: Ask, body: bytes) -> Hearing:
+async def _subscribe(
+    context: Visit, trajectory: AgentTrajectory, request: Ask, body: bytes
+) -> CallSubscription:
     # The agent may have said that it is done while the body came.
     trajectory.check_not_completed()
-    headers = visit.request.headers
-    return await trajectory.hear(
-        ask,
-        wire=visit.path,
+    headers = context.request.headers
+    return await trajectory.subscribe(
+        request,
+        wire=context.path,
         again=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
         name=headers.get("idempotency-key", ""),
         body=body,
     )
 
 
-async def _told(
-    visit: Visit, bound: Bound, ask: Ask, hearing: Hearing, tickets: Tickets
+async def _send(
+    context: Visit, bound: Bound, request: Ask, subscription: CallSubscription, tickets: Tickets
 ) -> web.StreamResponse:
-    assert visit.wire is not None, "a call's path is a wire's"
-    telling, delivered = visit.telling, False
+    assert context.wire is not None, "a call's path is a wire's"
+    writer, delivered = context.telling, False
     try:
-        response = await telling.call(visit.wire, ask, hearing=hearing)
-        # An error that ends a stream is no answer: asked again, it is the same call.
-        delivered = telling.answer is not None
+        response = await writer.send_answer(context.wire, request, subscription)
+        # An error that ends a stream is no answer: requested again, it is the same call.
+        delivered = writer.answer is not None
     finally:
-        hearing.leave(delivered=delivered)
-        if visit.ticket:
-            tickets.put(visit.ticket, hearing)
-        if telling.answer is not None:
-            visit.replayed = telling.answer.id in bound.known
-            bound.known.add(telling.answer.id)
+        subscription.leave(delivered=delivered)
+        if context.ticket:
+            tickets.put(context.ticket, subscription)
+        if writer.answer is not None:
+            context.replayed = writer.answer.id in bound.known
+            bound.known.add(writer.answer.id)
     return response
+
+
+async def prompt_tokens(trajectory: AgentTrajectory, request: Ask) -> int:
+    """The length of the prompt that would be sent now: sampled tokens are counted as they were
+    sampled, and only the rest is rendered. Nothing is sampled or recorded. Raises
+    `RequestRejected`."""
+    try:
+        return await _prompt_tokens(trajectory, request)
+    except Unsupported as error:
+        raise rejection_of(error, request, MESSAGES) or error from error
+
+
+async def _prompt_tokens(trajectory: AgentTrajectory, request: Ask) -> int:
+    session = trajectory.session
+    effort = request.reasoning_effort or session.context.spec.sampling.reasoning_effort
+    renderer = at_effort(session.speaker.renderer, effort)
+    if isinstance(renderer, MessagesOnly):
+        raise RequestRejected(
+            400, "the engine takes messages and tells no tokens: they cannot be counted"
+        )
+    position = trajectory.position(request)
+    sampling = structs.replace(session.context.spec.sampling, reasoning_effort=effort)
+    prompt = await position.stream.prepare(
+        position.messages, request.tools, renderer=renderer, sampling=sampling
+    )
+    return prompt.keep + len(prompt.delta)

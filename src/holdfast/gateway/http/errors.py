@@ -1,4 +1,4 @@
-"""Refusing: how a request that is not served is told so."""
+"""Responses to requests that are not served: 400, 401, 404, 405, and every other rejection."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,8 +9,8 @@ from holdfast.gateway.http.request import Visit
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.records.redaction import redact
 
-RETRY_AFTER = "1"
-"""Seconds; the published libraries obey it."""
+RETRY_AFTER_SECONDS = "1"
+"""The published libraries obey it."""
 
 
 class WrongMethod(RequestRejected):
@@ -19,55 +19,60 @@ class WrongMethod(RequestRejected):
         self.methods = methods
 
 
-def nothing_at(path: str, routes: Iterable[str]) -> RequestRejected:
-    """Says what was probably meant: most often the base URL has a `/v1` too many, or too few."""
-    known = [one.rstrip("/") for one in routes]
-    meant = [one for one in known if path.rstrip("/").endswith(one.removeprefix("/v1"))]
-    words = f"there is nothing at {redact(path)[:200]!r}"
+def unknown_route(path: str, routes: Iterable[str]) -> RequestRejected:
+    """Names the route that was probably meant: often a base URL has a `/v1` too many or too few."""
+    known = [route.rstrip("/") for route in routes]
+    meant = [route for route in known if path.rstrip("/").endswith(route.removeprefix("/v1"))]
+    message = f"there is nothing at {redact(path)[:200]!r}"
     if not meant:
-        words += f"; calls are made at {', '.join(one for one in known if one.startswith('/v1'))}"
+        calls = [route for route in known if route.startswith("/v1")]
+        message += f"; calls are made at {', '.join(calls)}"
     else:
-        words += f"; it is {max(meant, key=len)}"
-        if max(meant, key=len).startswith("/v1"):
-            words += ": a base URL ends with /v1 for OpenAI clients, and without it for Anthropic's"
-    return RequestRejected(404, words, code="not_found")
+        best = max(meant, key=len)
+        message += f"; it is {best}"
+        if best.startswith("/v1"):
+            message += (
+                ": a base URL ends with /v1 for OpenAI clients, and without it for Anthropic's"
+            )
+    return RequestRejected(404, message, code="not_found")
 
 
-def no_key(given: str) -> RequestRejected:
-    """For a call that belongs to nobody: no key, or one that was not made here."""
-    if not given:
-        words = "no key: send the trajectory's, as `Authorization: Bearer KEY` or `x-api-key: KEY`"
-        return RequestRejected(401, words, code="invalid_api_key")
-    words = (
+def invalid_key(key: str) -> RequestRejected:
+    """For a call without a key, or with one that was not made here."""
+    message = (
         "no such key: send the trajectory's (`key` in the answer of /trajectories; OPENAI_API_KEY "
         "or ANTHROPIC_API_KEY where the run starts the agent)"
     )
-    return RequestRejected(401, words, code="invalid_api_key")
+    if not key:
+        message = (
+            "no key: send the trajectory's, as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+        )
+    return RequestRejected(401, message, code="invalid_api_key")
 
 
 def several_keys() -> RequestRejected:
-    words = (
+    message = (
         "two keys in one request, and they are those of different attempts: send one of them, in "
         "the address, as `Authorization: Bearer KEY` or as `x-api-key: KEY`"
     )
-    return RequestRejected(400, words, code="several_keys")
+    return RequestRejected(400, message, code="several_keys")
 
 
-async def refuse(visit: Visit, refused: RequestRejected) -> web.StreamResponse:
+async def send_rejection(context: Visit, rejection: RequestRejected) -> web.StreamResponse:
     headers = {}
-    if isinstance(refused, WrongMethod):
-        headers["Allow"] = ", ".join(refused.methods)
-    if refused.code == "attempt_over":
-        # The libraries try a 409 again, and this one stays what it is.
+    if isinstance(rejection, WrongMethod):
+        headers["Allow"] = ", ".join(rejection.methods)
+    if rejection.code == "attempt_over":
+        # The libraries repeat a 409, and this one stays what it is.
         headers["x-should-retry"] = "false"
-    if refused.status == 503:
-        headers["Retry-After"] = RETRY_AFTER
-    if refused.code == ELSEWHERE:
+    if rejection.status == 503:
+        headers["Retry-After"] = RETRY_AFTER_SECONDS
+    if rejection.code == ELSEWHERE:
         headers[ELSEWHERE_HEADER] = "1"
-    close = refused.status in (408, 413, 503) and not visit.is_inside
-    body = visit.refusal(refused)
-    response = await visit.telling.whole(body, refused.status, headers=headers, close=close)
-    request = visit.request
+    close = rejection.status in (408, 413, 503) and not context.is_inside
+    body = context.format_error(rejection)
+    response = await context.telling.whole(body, rejection.status, headers=headers, close=close)
+    request = context.request
     if "content-encoding" in request.headers and not request.content.is_eof():
         # The rest would be unpacked only to be thrown away, and a little can hold a lot.
         request.protocol.force_close()

@@ -1,4 +1,4 @@
-"""What a call comes to, as its agent is told: the answer, or why there is none."""
+"""The outcome of a call for its agent: the answer, or a rejection that says why there is none."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import traceback
 
 import msgspec
 
-from holdfast.gateway.calls.call import Hearing
+from holdfast.gateway.calls.call import CallSubscription
 from holdfast.gateway.protocol.errors import AgentFailed
 from holdfast.gateway.protocol.messages import Answer, RequestRejected, shortened
 from holdfast.records.errors import (
@@ -21,25 +21,25 @@ from holdfast.records.trajectory import Status
 from holdfast.rollout.replay.session import Session
 
 NO_ANSWER = "the engine gave no answer that could be used; the log of the run says why"
-"""The reason itself names the engine's address, which is none of an agent's business."""
+"""The reason itself names the engine's address, which no agent should know."""
 END_SECONDS = 60.0
 """For the end of a trajectory to become durable."""
 _log = logging.getLogger("holdfast.gateway")
 
 
-async def answered(hearing: Hearing, trajectory: str) -> Answer:
-    """The answer, or `RequestRejected`, which is durable; nothing else, but for a cancellation of
-    the waiting caller."""
+async def wait_for_answer(subscription: CallSubscription, trajectory: str) -> Answer:
+    """Returns the answer, or raises `RequestRejected`, which is durable; nothing else, but for a
+    cancellation of the waiting caller."""
     try:
-        return await _answered(hearing, trajectory)
-    except RequestRejected as refused:
-        await hearing.refused(refused)
+        return await _wait_for_answer(subscription, trajectory)
+    except RequestRejected as rejection:
+        await subscription.on_rejected(rejection)
         raise
 
 
-async def _answered(hearing: Hearing, trajectory: str) -> Answer:
+async def _wait_for_answer(subscription: CallSubscription, trajectory: str) -> Answer:
     try:
-        return await hearing.answer()
+        return await subscription.answer()
     except RequestRejected:
         raise
     except ContextOverflow as limit:
@@ -59,19 +59,19 @@ async def _answered(hearing: Hearing, trajectory: str) -> Answer:
             raise
         raise attempt_over() from None
     except Exception as error:
-        raise unforeseen(error, trajectory) from error
+        raise internal_error(error, trajectory) from error
 
 
 def attempt_over(why: BaseException | None = None) -> RequestRejected:
-    words = "the attempt that this key belongs to is over"
-    # Of all that can end one, the agent is told what it did itself.
-    words += f": {why}" if isinstance(why, AgentFailed) else ""
-    return RequestRejected(409, words, code="attempt_over")
+    message = "the attempt that this key belongs to is over"
+    # Of all reasons, the agent gets those that are its own doing.
+    message += f": {why}" if isinstance(why, AgentFailed) else ""
+    return RequestRejected(409, message, code="attempt_over")
 
 
-def unforeseen(error: Exception, trajectory: str) -> RequestRejected:
-    """What a client is told of an error of ours, which is logged here: where it was and what kind
-    it is, without its words, since they may be the client's."""
+def internal_error(error: Exception, trajectory: str) -> RequestRejected:
+    """The response to an error of the gateway's own. It is logged here by its type and place,
+    without its message, which may hold the client's text."""
     where = "".join(traceback.format_tb(error.__traceback__))
     kind = type(error).__name__
     _log.error("a request of %r failed: %s\n%s", trajectory or "nobody", kind, where)
@@ -98,12 +98,12 @@ async def until_durable(session: Session) -> None:
 
 
 def completed(reward: float | None) -> bytes:
-    """What an agent that is done is told."""
+    """The body of the response to `/complete`."""
     return msgspec.json.encode({"completed": True, "reward": reward})
 
 
-def reward_of(body: bytes) -> float | None:
-    """What an agent that is done says of itself."""
+def parse_reward(body: bytes) -> float | None:
+    """The reward in the body of `/complete`."""
     if not body.strip():
         return None
     try:
@@ -111,8 +111,8 @@ def reward_of(body: bytes) -> float | None:
     except (ValueError, RecursionError) as error:
         raise RequestRejected(400, f'it wants {{"reward": 0.5}}, or nothing: {error}') from error
     if unknown := sorted(found.keys() - {"reward"}):
-        words = (
+        message = (
             f'unknown field {shortened(unknown[0])!r}; it wants {{"reward": number}}, or nothing'
         )
-        raise RequestRejected(400, words, param=unknown[0])
+        raise RequestRejected(400, message, param=unknown[0])
     return found.get("reward")

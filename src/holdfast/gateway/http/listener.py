@@ -1,8 +1,8 @@
-"""Listener: the sockets of a gateway, and what HTTP itself can do wrong.
+"""The sockets of a gateway, and errors of HTTP itself.
 
 Knows nothing of trajectories. Each request is handled by a task of its own, which ends when its
-client goes away. What is malformed before it is a request is refused in OpenAI's shape and told to
-no log: it may hold a key.
+client disconnects. Bytes that are no HTTP request are rejected in OpenAI's format and not logged:
+they may hold a key.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from holdfast.gateway.wires.openai import errors
 from holdfast.records.errors import UsageError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_LINGER = 1.0
-"""Seconds in which the rest of a refused body is read, so that the refusal arrives."""
-_GONE = 0.05
+_LINGER_SECONDS = 1.0
+"""In which the rest of a rejected body is read, so that the rejection arrives."""
+_SHUTDOWN_SECONDS = 0.05
 _KERNEL_BYTES = 128 * 1024
 _log = logging.getLogger("holdfast.gateway")
 
@@ -36,15 +36,15 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        # Whoever waits for a write waits until all of it is the kernel's, which takes little: a
-        # client that does not read is found out while its answer can still be kept for it.
+        # A write ends when the kernel has all of it, which takes little: a client that does not
+        # read is noticed while its answer can still be kept for it.
         transport.set_write_buffer_limits(high=0)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
         super().connection_made(transport)
 
     def log_exception(self, *args: object, **kw: object) -> None:
-        """Without the words of the error, since they may be the client's."""
+        """Without the message of the error, which may hold the client's text."""
         error = kw.get("exc_info")
         if isinstance(error, web.RequestPayloadError | HttpProcessingError | ConnectionError):
             _log.info("a connection was given up: %s", type(error).__name__)
@@ -63,14 +63,14 @@ class _Connection(web.RequestHandler):
         if isinstance(exc, ConnectionError):
             raise exc
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer was begun already")
+            raise ConnectionError("the response was begun already")
         if isinstance(exc, LineTooLong):
-            status, said = 431, "a header or the request line is too long"
+            status, reason = 431, "a header or the request line is too long"
         else:
-            said = "this is no HTTP request" if status < 500 else "the gateway failed"
-        _log.info("refused what came with %d: %s", status, type(exc).__name__)
+            reason = "this is no HTTP request" if status < 500 else "the gateway failed"
+        _log.info("rejected a connection with %d: %s", status, type(exc).__name__)
         response = web.Response(
-            body=errors.encoded(RequestRejected(status, said)),
+            body=errors.encoded(RequestRejected(status, reason)),
             status=status,
             content_type="application/json",
             headers={"Server": SERVER},
@@ -103,7 +103,7 @@ class _Server(web.Server):
             max_line_size=self._limits.header_bytes,
             max_field_size=self._limits.header_bytes,
             keepalive_timeout=self._limits.idle_seconds,
-            lingering_time=_LINGER,
+            lingering_time=_LINGER_SECONDS,
         )
 
 
@@ -134,7 +134,7 @@ class Listener:
         """The port that it listens on. `sock`: a socket that listens already, perhaps shared with
         other processes; `inside`: where the other workers of the same gateway come in."""
         server = _Server(self._handle, self._limits)
-        self._runner = web.ServerRunner(server, shutdown_timeout=_GONE)
+        self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
         await self._runner.setup()
         if sock is not None:
             self._sites.append(web.SockSite(self._runner, sock, ssl_context=tls))
@@ -150,13 +150,13 @@ class Listener:
         except OSError as error:
             await self._runner.cleanup()
             self._runner = None
-            words = f"the gateway cannot listen at {host}, port {port}: {error.strerror}"
-            raise UsageError(words) from error
+            text = f"the gateway cannot listen at {host}, port {port}: {error.strerror}"
+            raise UsageError(text) from error
         outside = [address for address in self._runner.addresses if not isinstance(address, str)]
         return int(outside[0][1])
 
     async def aclose(self) -> None:
-        """Takes no more, lets what is under way end within its bound, and ends the rest."""
+        """Accepts no more, lets requests in flight end within their limit, and cancels the rest."""
         self.is_closing = True
         if self._runner is None:
             return

@@ -1,4 +1,4 @@
-"""Visit: one request as it comes: where it goes, whose it is, and its body within bounds."""
+"""The context of one HTTP request: its route, its key, its body within limits, and its response."""
 
 import asyncio
 import time
@@ -6,8 +6,8 @@ import time
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from holdfast.gateway.calls.tool_calls import ToolHearing
-from holdfast.gateway.http.response import Telling
+from holdfast.gateway.calls.tool_calls import ToolSubscription
+from holdfast.gateway.http.response import ResponseWriter
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.messages import RequestRejected, Wire
 from holdfast.gateway.wires.anthropic import errors
@@ -18,30 +18,30 @@ TICKET = "x-holdfast-ticket"
 
 
 class Visit:
-    """Everything about it that is logged or counted is in here, and none of it is secret."""
+    """All that is logged or counted of a request. Only `key`, `keys` and the body are secret."""
 
     def __init__(self, request: web.Request, limits: GatewayLimits):
         self.request = request
-        self.telling = Telling(request, limits)
-        in_path, self.path = _bound(request.path)
-        self.keys = tuple(dict.fromkeys(one for one in (in_path, *_keys_in(request)) if one))
-        """All that it was sent with, which should be one."""
+        self.telling = ResponseWriter(request, limits)
+        in_path, self.path = _split_key(request.path)
+        self.keys = tuple(dict.fromkeys(key for key in (in_path, *_header_keys(request)) if key))
+        """All that it has; it should be one."""
         self.key = self.keys[0] if self.keys else ""
         self.route = UNKNOWN
-        """A name of ours: what was asked for may hold a key."""
+        """One of the known routes: the path may hold a key."""
         self.wire: Wire | None = None
         self.replayed: bool | None = None
         self.ignored: tuple[str, ...] = ()
-        """What of the request was left out."""
-        self.tool: ToolHearing | None = None
-        """The call of a tool that it waits for."""
+        """The fields that were removed."""
+        self.tool: ToolSubscription | None = None
+        """The tool call that it waits for."""
         self._limits = limits
-        self._has_gone_on = False
+        self._was_continued = False
         self._since = time.monotonic()
 
     @property
     def trajectory(self) -> str:
-        """The name of the one it belongs to; "" while that is not known."""
+        """The name of its trajectory; "" while that is not known."""
         return self.telling.trajectory
 
     @property
@@ -52,7 +52,7 @@ class Visit:
 
     @property
     def ticket(self) -> str:
-        """By which another worker, who tells the answer, can say that it did not arrive."""
+        """By which the worker that relays the response can report that it did not arrive."""
         return self.request.headers.get(TICKET, "")[:64] if self.is_inside else ""
 
     @property
@@ -61,21 +61,21 @@ class Visit:
 
     @property
     def is_anthropic(self) -> bool:
-        """Whether whoever asks expects Anthropic's shapes, where the path is not a wire's."""
+        """Whether the client expects Anthropic's formats, where the path is not a wire's."""
         is_messages = self.path == "/v1/messages" or self.path.startswith("/v1/messages/")
         return is_messages or "anthropic-version" in self.request.headers
 
-    def refusal(self, refused: RequestRejected) -> bytes:
+    def format_error(self, rejection: RequestRejected) -> bytes:
         if self.wire is not None:
-            return self.wire.refusal(refused)
-        shape = errors.refusal if self.is_anthropic else openai_errors.encoded
-        return shape(refused)
+            return self.wire.refusal(rejection)
+        encode = errors.refusal if self.is_anthropic else openai_errors.encoded
+        return encode(rejection)
 
     async def body(self) -> bytes:
         self._check_length()
         try:
             async with asyncio.timeout(self._limits.body_seconds):
-                await self._go_on()
+                await self._send_continue()
                 return await self.request.read()
         except TimeoutError:
             raise RequestRejected(408, "the body came too slowly", code="request_timeout") from None
@@ -94,17 +94,17 @@ class Visit:
             413, f"a body holds at most {self._limits.body} bytes", code="request_too_large"
         )
 
-    async def _go_on(self) -> None:
-        """curl asks before it sends a body of some size; it is told once."""
-        if self._has_gone_on or self.request.headers.get("expect", "").lower() != "100-continue":
+    async def _send_continue(self) -> None:
+        """curl waits for it before it sends a large body; it is sent once."""
+        if self._was_continued or self.request.headers.get("expect", "").lower() != "100-continue":
             return
-        self._has_gone_on = True
+        self._was_continued = True
         writer = self.request.writer
         await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         writer.output_size = 0
 
 
-def _bound(path: str) -> tuple[str, str]:
+def _split_key(path: str) -> tuple[str, str]:
     """The key that a path begins with, as `/t/KEY/…`, and the rest of it."""
     if not path.startswith("/t/"):
         return "", path
@@ -112,7 +112,7 @@ def _bound(path: str) -> tuple[str, str]:
     return key, slash + rest
 
 
-def _keys_in(request: web.Request) -> tuple[str, str]:
+def _header_keys(request: web.Request) -> tuple[str, str]:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
     return bearer, request.headers.get("x-api-key", "")

@@ -1,7 +1,7 @@
-"""The tools as an MCP server: streamable HTTP without a session, each answer plain JSON.
+"""The tools of an agent as an MCP server: streamable HTTP, no session, responses in plain JSON.
 
-What agents and coding programs speak. Calls have no id of the model's here: which one a call is
-goes by its arguments and by how often they were given. A client that wants to be exact sends
+For agents and coding programs that speak MCP. Calls have no id of the model's here: a call is
+identified by its arguments, and by how often they came. A client that wants to be exact sends
 `Idempotency-Key`, or an `idempotencyKey` in the call's `_meta`.
 """
 
@@ -11,20 +11,14 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from holdfast.gateway.calls.tool_calls import AgentTools, ToolHearing
+from holdfast.gateway.calls.tool_calls import AgentTools, ToolSubscription
 from holdfast.gateway.http.request import Visit
-from holdfast.gateway.http.tool_routes import NAMING
+from holdfast.gateway.http.tool_routes import CALL_ID_HEADER, renamed_schema
 from holdfast.gateway.protocol.messages import RequestRejected
 
 PATH = "/mcp"
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
-PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS, INTERNAL = (
-    -32700,
-    -32600,
-    -32601,
-    -32602,
-    -32603,
-)
+PARSE_ERROR, NO_METHOD, INVALID_PARAMS, INTERNAL = -32700, -32601, -32602, -32603
 
 
 class _Message(Struct):
@@ -41,96 +35,89 @@ class _Call(Struct):
 
 
 class _Failed(Exception):
-    def __init__(self, code: int, words: str):
-        super().__init__(words)
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
         self.code = code
 
 
-async def serve(visit: Visit, tools: AgentTools) -> web.StreamResponse:
-    """One message, and its answer."""
+async def serve(context: Visit, tools: AgentTools) -> web.StreamResponse:
+    """Handles one message, and responds to it."""
     try:
-        message = msgspec.json.decode(await visit.body(), type=_Message)
+        message = msgspec.json.decode(await context.body(), type=_Message)
     except (ValueError, RecursionError) as error:
-        return await _failed(visit, None, _Failed(PARSE_ERROR, f"no message: {error}"), status=400)
+        return await _send_error(
+            context, None, _Failed(PARSE_ERROR, f"no message: {error}"), status=400
+        )
     if message.id is None or not message.method:
-        # Notifications, and answers to what was never asked: taken, and nothing follows.
-        return await visit.telling.whole(b"", 202)
+        # Notifications, and responses to no request: accepted, and nothing follows.
+        return await context.telling.whole(b"", 202)
     try:
         if message.method == "tools/call":
-            return await _called(visit, message, tools)
-        return await _answered(visit, message, _result(message, tools))
-    except _Failed as failed:
-        return await _failed(visit, message.id, failed)
+            return await _call(context, message, tools)
+        return await _send_result(context, message, _result(message, tools))
+    except _Failed as error:
+        return await _send_error(context, message.id, error)
 
 
 def _result(message: _Message, tools: AgentTools) -> Mapping[str, object]:
     match message.method:
         case "initialize":
-            wanted = (message.params or {}).get("protocolVersion")
+            version = (message.params or {}).get("protocolVersion")
             return {
-                "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
+                "protocolVersion": version if version in VERSIONS else VERSIONS[0],
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "holdfast", "version": "1"},
             }
         case "ping":
             return {}
         case "tools/list":
-            return {"tools": [_shown(one) for one in tools.schemas]}
+            return {"tools": [renamed_schema(schema, "inputSchema") for schema in tools.schemas]}
         case _:
             raise _Failed(NO_METHOD, "there are initialize, ping, tools/list and tools/call")
 
 
-async def _called(visit: Visit, message: _Message, tools: AgentTools) -> web.StreamResponse:
-    hearing = visit.tool = _heard(visit, message, tools)
+async def _call(context: Visit, message: _Message, tools: AgentTools) -> web.StreamResponse:
+    subscription = context.tool = _subscribe(context, message, tools)
     delivered = False
     try:
-        result = await hearing.result()
-        visit.replayed = hearing.replayed
+        result = await subscription.result()
+        context.replayed = subscription.replayed
         content = [{"type": "text", "text": result.content}]
-        told = {"content": content, "isError": bool(result.error)}
-        response = await _answered(visit, message, told)
+        body = {"content": content, "isError": bool(result.error)}
+        response = await _send_result(context, message, body)
         delivered = True
-    except RequestRejected as refused:
-        raise _Failed(INTERNAL, refused.message) from refused
+    except RequestRejected as rejection:
+        raise _Failed(INTERNAL, rejection.message) from rejection
     finally:
-        hearing.leave(delivered=delivered)
+        subscription.leave(delivered=delivered)
     return response
 
 
-def _heard(visit: Visit, message: _Message, tools: AgentTools) -> ToolHearing:
+def _subscribe(context: Visit, message: _Message, tools: AgentTools) -> ToolSubscription:
     try:
         call = msgspec.convert(message.params or {}, _Call)
     except msgspec.ValidationError as error:
         raise _Failed(INVALID_PARAMS, str(error)) from error
-    named = (call.meta or {}).get("idempotencyKey", visit.request.headers.get(NAMING, ""))
+    header = context.request.headers.get(CALL_ID_HEADER, "")
+    call_id = str((call.meta or {}).get("idempotencyKey", header))
     arguments = msgspec.json.encode(call.arguments or {}).decode()
     try:
-        return tools.hear(call.name, arguments, call_id=str(named))
-    except RequestRejected as refused:
-        code = INVALID_PARAMS if refused.status in (400, 404) else INTERNAL
-        raise _Failed(code, refused.message) from refused
+        return tools.subscribe(call.name, arguments, call_id=call_id)
+    except RequestRejected as rejection:
+        code = INVALID_PARAMS if rejection.status in (400, 404) else INTERNAL
+        raise _Failed(code, rejection.message) from rejection
 
 
-def _shown(schema: dict[str, object]) -> dict[str, object]:
-    function = schema["function"]
-    assert isinstance(function, dict), "a tool's schema has its function"
-    return {
-        "name": function["name"],
-        "description": function["description"],
-        "inputSchema": function["parameters"],
-    }
-
-
-async def _answered(
-    visit: Visit, message: _Message, result: Mapping[str, object]
+async def _send_result(
+    context: Visit, message: _Message, result: Mapping[str, object]
 ) -> web.StreamResponse:
-    told = {"jsonrpc": "2.0", "id": message.id, "result": result}
-    return await visit.telling.whole(msgspec.json.encode(told))
+    body = {"jsonrpc": "2.0", "id": message.id, "result": result}
+    return await context.telling.whole(msgspec.json.encode(body))
 
 
-async def _failed(
-    visit: Visit, number: str | int | None, failed: _Failed, *, status: int = 200
+async def _send_error(
+    context: Visit, number: str | int | None, failed: _Failed, *, status: int = 200
 ) -> web.StreamResponse:
     error = {"code": failed.code, "message": str(failed)}
-    told = {"jsonrpc": "2.0", "id": number, "error": error}
-    return await visit.telling.whole(msgspec.json.encode(told), status)
+    body = {"jsonrpc": "2.0", "id": number, "error": error}
+    return await context.telling.whole(msgspec.json.encode(body), status)

@@ -1,6 +1,6 @@
-"""The tool endpoint: how an agent lists the tools that it was given, and calls them.
+"""The tools of an agent as HTTP routes.
 
-    GET  {url}/tools            {"tools": […]}, as they are shown to a model
+    GET  {url}/tools            {"tools": […]}, as they are sent to a model
     POST {url}/tools/{name}     the arguments → {"content", "is_error", "error"}
 
 `Idempotency-Key` names a call: the id of the model's own tool call is the best one.
@@ -12,40 +12,47 @@ from aiohttp import web
 from holdfast.gateway.calls.tool_calls import AgentTools
 from holdfast.gateway.http.request import Visit
 from holdfast.gateway.protocol.messages import RequestRejected
-from holdfast.records.step import ToolResult
 
 LIST = "/tools"
 CALL = "/tools/"
-NAMING = "idempotency-key"
+CALL_ID_HEADER = "idempotency-key"
 
 
-async def list_tools(visit: Visit, tools: AgentTools) -> web.StreamResponse:
-    shown = tools.schemas
-    if visit.is_anthropic:
-        shown = [_for_anthropic(one) for one in shown]
-    return await visit.telling.whole(msgspec.json.encode({"tools": shown}))
+async def list_tools(context: Visit, tools: AgentTools) -> web.StreamResponse:
+    schemas = tools.schemas
+    if context.is_anthropic:
+        schemas = [renamed_schema(schema, "input_schema") for schema in schemas]
+    return await context.telling.whole(msgspec.json.encode({"tools": schemas}))
 
 
-async def call_tool(visit: Visit, tools: AgentTools) -> web.StreamResponse:
-    """A tool that says no has a result all the same: `is_error` tells, and `error` why."""
-    hearing = visit.tool = tools.hear(
-        visit.path.removeprefix(CALL),
-        _text(await visit.body()),
-        call_id=visit.request.headers.get(NAMING, ""),
+async def call_tool(context: Visit, tools: AgentTools) -> web.StreamResponse:
+    """A tool that says no has a result all the same: with `is_error`, and the reason in `error`."""
+    subscription = context.tool = tools.subscribe(
+        context.path.removeprefix(CALL),
+        _text(await context.body()),
+        call_id=context.request.headers.get(CALL_ID_HEADER, ""),
     )
     delivered = False
     try:
-        result = await hearing.result()
-        visit.replayed = hearing.replayed
-        response = await visit.telling.whole(msgspec.json.encode(told(result)))
+        result = await subscription.result()
+        context.replayed = subscription.replayed
+        body = {"content": result.content, "is_error": bool(result.error), "error": result.error}
+        response = await context.telling.whole(msgspec.json.encode(body))
         delivered = True
     finally:
-        hearing.leave(delivered=delivered)
+        subscription.leave(delivered=delivered)
     return response
 
 
-def told(result: ToolResult) -> dict[str, object]:
-    return {"content": result.content, "is_error": bool(result.error), "error": result.error}
+def renamed_schema(schema: dict[str, object], parameters: str) -> dict[str, object]:
+    """A tool's schema with its parameters under another name, and without OpenAI's envelope."""
+    function = schema["function"]
+    assert isinstance(function, dict), "a tool's schema has its function"
+    return {
+        "name": function["name"],
+        "description": function["description"],
+        parameters: function["parameters"],
+    }
 
 
 def _text(body: bytes) -> str:
@@ -53,13 +60,3 @@ def _text(body: bytes) -> str:
         return body.decode() or "{}"
     except UnicodeDecodeError as error:
         raise RequestRejected(400, "the arguments are a JSON object, in UTF-8") from error
-
-
-def _for_anthropic(schema: dict[str, object]) -> dict[str, object]:
-    function = schema["function"]
-    assert isinstance(function, dict), "a tool's schema has its function"
-    return {
-        "name": function["name"],
-        "description": function["description"],
-        "input_schema": function["parameters"],
-    }

@@ -1,6 +1,6 @@
-"""What agents and the gateway say to each other, whichever provider's wire it is said on.
+"""Requests, answers, keys and errors, the same for every provider's wire.
 
-- `messages`: What a black-box agent asks and is answered, whatever wire it speaks.
-- `errors`: What goes wrong with an agent itself.
-- `keys`: Keys: which trajectory a call belongs to, and which attempt of it.
+- `messages`: the request and the answer of a call, and how a wire translates them.
+- `keys`: signed keys, each for one attempt of one trajectory.
+- `errors`: failures of an agent itself.
 """

@@ -1,4 +1,4 @@
-"""What goes wrong with an agent itself."""
+"""Failures of an agent itself."""
 
 from holdfast.records.errors import Cause, HoldfastError
 
@@ -12,14 +12,14 @@ class AgentFailed(HoldfastError):
 
 
 class AgentKilled(AgentFailed):
-    """A signal ended the agent's process: rather the machine's doing than the agent's."""
+    """A signal ended the agent's process: more likely the machine's fault than the agent's."""
 
     cause = Cause.ENVIRONMENT
 
 
 class RefusedCall(AgentFailed):
-    """The agent ended as if its task was done, although one of its calls was refused. It would be
-    refused again."""
+    """The agent ended as if its task was done, although one of its calls was rejected. It would be
+    rejected again."""
 
     retryable = False
 
@@ -31,7 +31,7 @@ class UnansweredCall(AgentFailed):
 
 
 class AgentSilent(HoldfastError):
-    """The agent lives, but asks nothing any more."""
+    """The agent lives, but makes no calls any more."""
 
     cause = Cause.ENVIRONMENT
     retryable = True

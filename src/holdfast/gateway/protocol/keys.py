@@ -1,10 +1,10 @@
-"""Keys: which trajectory a call belongs to, and which attempt of it.
+"""Signed keys, each for one attempt of one trajectory.
 
-A key is signed: it cannot be made up, and one of an attempt that is over is told from one that
-never was. It is an API key to the agent, and a part of the address for clients that take no key.
+A key cannot be made up, and that of an attempt that is over differs from one that never was. To the
+agent it is an API key; for clients that take none, it is part of the URL.
 
-What signs them may be kept in a file: then the key of an agent which outlives the gateway is known
-to the one that is started after it.
+The secret that signs keys may be in a file: then the next gateway knows the key of an agent that
+outlives the gateway before it.
 """
 
 import base64
@@ -21,67 +21,67 @@ from msgspec import Struct
 from holdfast.records.errors import UsageError
 
 PREFIX = "hf-"
-_SIGNATURE = 16
-_SECRET = 32
+_SIGNATURE_BYTES = 16
+_SECRET_BYTES = 32
 
 
 class Bearer(Struct, frozen=True):
     trajectory: str
     epoch: int
     attempt: int
-    """The number of the attempt, as it is recorded when the key is told."""
+    """The number of the attempt, which is recorded before the key is sent."""
     binding: int = 0
     """The gateway's own count: an attempt that wrote nothing has the number of the next one."""
 
 
 class Keys:
-    """Made and checked with one secret; another gateway's keys are unknown here."""
+    """Makes and checks keys with one secret; another gateway's keys are unknown here."""
 
     def __init__(self, secret: bytes | None = None):
-        self._secret = secret or secrets.token_bytes(_SECRET)
+        self._secret = secret or secrets.token_bytes(_SECRET_BYTES)
 
     def make(self, bearer: Bearer) -> str:
         numbers = f"{bearer.epoch}.{bearer.attempt}.{bearer.binding}"
-        words = f"{numbers}.{bearer.trajectory}".encode()
-        return PREFIX + _text(self._sign(words) + words)
+        claims = f"{numbers}.{bearer.trajectory}".encode()
+        return PREFIX + _text(self._sign(claims) + claims)
 
     def read(self, key: str) -> Bearer | None:
-        """Whose key it is; None if it is nobody's."""
+        """The claims of a key; None if it was not made with this secret."""
         raw = _bytes(key.removeprefix(PREFIX)) if key.startswith(PREFIX) else None
-        if raw is None or len(raw) <= _SIGNATURE:
+        if raw is None or len(raw) <= _SIGNATURE_BYTES:
             return None
-        signature, words = raw[:_SIGNATURE], raw[_SIGNATURE:]
-        if not hmac.compare_digest(signature, self._sign(words)):
+        signature, claims = raw[:_SIGNATURE_BYTES], raw[_SIGNATURE_BYTES:]
+        if not hmac.compare_digest(signature, self._sign(claims)):
             return None
-        epoch, attempt, binding, trajectory = words.decode().split(".", 3)
+        epoch, attempt, binding, trajectory = claims.decode().split(".", 3)
         return Bearer(trajectory, int(epoch), int(attempt), int(binding))
 
-    def _sign(self, words: bytes) -> bytes:
-        return hmac.digest(self._secret, words, hashlib.sha256)[:_SIGNATURE]
+    def _sign(self, claims: bytes) -> bytes:
+        return hmac.digest(self._secret, claims, hashlib.sha256)[:_SIGNATURE_BYTES]
 
 
 def kept_secret(path: Path) -> bytes:
-    """What is in the file; where there is none, it is made, and only its owner can read it.
-    Processes that ask for it at once are given the same."""
-    made = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    """The secret in the file; a missing file is made, readable to its owner only. Processes that do
+    so at once get the same secret."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         if not path.exists():
-            handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "wb") as file:
-                file.write(secrets.token_bytes(_SECRET))
+                file.write(secrets.token_bytes(_SECRET_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
             with contextlib.suppress(FileExistsError):
-                os.link(made, path)
+                os.link(new, path)
         found, mode = path.read_bytes(), path.stat().st_mode
     except OSError as error:
         raise UsageError(f"the file of the keys' secret, {path}: {error.strerror}") from error
     finally:
-        made.unlink(missing_ok=True)
-    if len(found) != _SECRET or stat.S_IMODE(mode) & 0o077:
+        new.unlink(missing_ok=True)
+    if len(found) != _SECRET_BYTES or stat.S_IMODE(mode) & 0o077:
         raise UsageError(
-            f"{path} is no secret of a gateway: it has {_SECRET} bytes that nobody but its owner "
-            "can read; take it away, and agents that hold older keys have to come anew"
+            f"{path} is no secret of a gateway: that has {_SECRET_BYTES} bytes that nobody but its "
+            "owner can read; remove it, and agents with older keys have to come anew"
         )
     return found
 
@@ -91,7 +91,7 @@ def _text(raw: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes | None:
-    """None also for another spelling of the same bytes: a key has one."""
+    """None also for another encoding of the same bytes: a key has one."""
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:

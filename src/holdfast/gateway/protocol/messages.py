@@ -1,7 +1,8 @@
-"""What a black-box agent asks and is answered, whatever wire it speaks.
+"""The request and the answer of a call, the same for every wire.
 
-A wire turns a provider's request into an `Ask`, and an `Answer` into that provider's JSON or its
-stream of events. What lies between the two (binding, replay, sampling, recording) knows only these.
+A wire parses a provider's JSON into the `Ask` of a call, and formats its `Answer` as
+that provider's JSON or stream of events. Everything between the two (binding, replay, sampling,
+recording) knows only these.
 """
 
 import re
@@ -14,40 +15,40 @@ from holdfast.records.message import Message
 from holdfast.records.redaction import without_hidden
 
 LONGEST = 500
-"""Characters of a whole message; a value that it quotes has less."""
+"""Characters of an error message; a value that it quotes has fewer."""
 LONGEST_NAME = 200
 _KEY = re.compile(r"hf-[A-Za-z0-9_-]{8,}")
 
 
 def quotable(text: str, most: int = LONGEST) -> str:
     """`text` on one line, without keys and other secrets, and no longer than `most`."""
-    # A secret may lie across the end, and what is printed of a character may be longer than it.
+    # A secret may lie across the end, and an escaped character is longer than itself.
     text = _KEY.sub("hf-…", without_hidden(text)[: 4 * most])
     if not text.isprintable():
-        text = "".join(one if one.isprintable() else _escaped(one) for one in text)
+        text = "".join(char if char.isprintable() else _escape(char) for char in text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def shortened(text: str, most: int = LONGEST_NAME) -> str:
-    """The beginning of `text`, for a message that is made `quotable`: half a secret in it would be
-    recognized by nobody."""
+    """The beginning of `text`, for a message that `quotable` gets: it could not recognize half a
+    secret."""
     text = without_hidden(text)
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def _escaped(one: str) -> str:
-    return one.encode("unicode_escape").decode()
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()
 
 
 class Ask(Struct, frozen=True):
-    """One call of an agent."""
+    """The request of one call."""
 
     model: str
-    """As the agent names it; it is told the same name back."""
+    """As the agent names it; the answer has the same name."""
     messages: tuple[Message, ...]
     """The whole conversation, the system prompt first, in the order in which it is rendered."""
     tools: tuple[dict[str, object], ...] = ()
-    """As chat completions have them: `{"type": "function", "function": {…}}`."""
+    """In the format of chat completions: `{"type": "function", "function": {…}}`."""
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -55,35 +56,34 @@ class Ask(Struct, frozen=True):
     n: int = 1
     stream: bool = False
     json: bool | str = False
-    """As `Sampling` has it: whether the answer is JSON, or the schema that it fits."""
+    """As in `Sampling`: whether the answer is JSON, or its schema."""
     reasoning_effort: str | None = None
     top_k: int | None = None
     tool_choice: str = ""
-    """As `Sampling` has it."""
+    """As in `Sampling`."""
     parallel_tool_calls: bool = True
     seed: int | None = None
     """Of its samples, within the trajectory."""
     logprobs: bool = False
-    """Whether the answer tells the logprobs of its tokens."""
+    """Whether the answer has the logprobs of its tokens."""
     token_ids: bool = False
-    """Whether the answer tells the ids of prompt and completion, as vLLM does."""
+    """Whether the answer has the ids of prompt and completion, as vLLM's does."""
     include_usage: bool = False
-    """Of a chat stream: whether its last event tells the usage."""
+    """Of a chat stream: whether its last event has the usage."""
     text: str | None = None
-    """A bare prompt instead of messages (`/v1/completions`)."""
+    """A raw prompt instead of messages (`/v1/completions`)."""
     prompt_ids: tuple[int, ...] | None = None
     """A prompt of tokens instead of messages (`/v1/completions`)."""
     prompts: "tuple[str | tuple[int, ...], ...]" = ()
     """Several of either; each is answered by `n` choices, in order."""
     ignored: tuple[str, ...] = ()
-    """What was taken out of the request before it was read (see `ignoring`)."""
+    """The fields that were removed before it was parsed (see `strip_fields`)."""
     instructed: bool = False
-    """Whether the first message is a response's instructions, which hold for that one alone."""
+    """Whether the first message is instructions, which hold for this response alone."""
     previous: str | None = None
-    """The response that it goes on from (`/v1/responses`), as the agent names it."""
+    """The id of the response that it continues (`/v1/responses`)."""
     image_param: str = ""
-    """What the request calls the first message that holds an image, where it does not call them as
-    they stand here; "" where none does."""
+    """The request's own name for the first message with an image; "" where none has one."""
     thinking_token_budget: int | None = None
 
 
@@ -97,15 +97,15 @@ class AnswerChoice(Struct, frozen=True):
     stop_string: str | None = None
     """The stop string that ended it, if one did."""
     tokens: tuple[str, ...] = ()
-    """The text of each sampled token, where logprobs were asked for."""
+    """The text of each sampled token, where logprobs were requested."""
     logprobs: tuple[float, ...] = ()
     ids: tuple[int, ...] = ()
-    """Of the sampled tokens, where they were asked for, and of the prompt."""
+    """Of the sampled tokens, where they were requested; `prompt_ids` of the prompt."""
     prompt_ids: tuple[int, ...] = ()
 
 
 class Answer(Struct, frozen=True):
-    """What the agent is told. The same, byte for byte, whenever it is told again."""
+    """The answer of a call. The same, byte for byte, whenever it is sent again."""
 
     id: str
     """Letters and digits; wires put their own prefix before it."""
@@ -128,7 +128,7 @@ class Answer(Struct, frozen=True):
 
 
 class Opening(Struct, frozen=True):
-    """What is known of an answer when it begins."""
+    """The part of an answer that is known when it begins."""
 
     id: str
     created: int
@@ -138,7 +138,7 @@ class Opening(Struct, frozen=True):
 
 
 class AnswerDelta(Struct, frozen=True):
-    """More of one choice. It is durable."""
+    """More of one choice. It is durable before it is sent."""
 
     index: int
     text: str
@@ -146,11 +146,11 @@ class AnswerDelta(Struct, frozen=True):
 
 
 class Untellable(Exception):
-    """An answer that does not begin with what was told of it."""
+    """An answer that does not begin with what a stream has sent of it."""
 
 
 class RequestRejected(Exception):
-    """A request that cannot be answered; wires say it in their provider's shape."""
+    """A request that gets an error instead of an answer; wires format it as their provider does."""
 
     def __init__(
         self, status: int, message: str, *, kind: str = "", param: str | None = None, code: str = ""
@@ -164,47 +164,47 @@ class RequestRejected(Exception):
         self.param = None if param is None else quotable(param, LONGEST_NAME)
         self.code = code
         self.is_unknown = False
-        """Whether it is about a member that the wire does not know."""
+        """Whether its subject is a member that the wire does not know."""
         self.is_unsupported = False
-        """Whether it is about something that could be left out of the request."""
+        """Whether its subject could be left out of the request."""
 
 
 class EventStream(Protocol):
-    """One answer as one connection is told it, as server-sent events, each complete with its blank
-    line. It knows what it has told: everything together is the answer, and told once."""
+    """One answer on one connection, as server-sent events, each complete with its blank line. It
+    knows what it has sent: all events together are the answer, each part once."""
 
     def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
-        """The answer goes on, or begins."""
+        """The events of more deltas; at first those of the opening, too."""
         ...
 
     def end(self, answer: Answer) -> list[bytes]:
-        """Whatever was not told of the answer, which may be all of it; the last event is the
-        stream's terminal one. Raises `Untellable`."""
+        """The events of the rest of the answer, which may be all of it, and the stream's terminal
+        one. Raises `Untellable`."""
         ...
 
-    def error(self, refused: RequestRejected) -> bytes:
-        """There is no answer, although the stream has begun."""
+    def error(self, rejection: RequestRejected) -> bytes:
+        """The event of an error after the stream has begun."""
         ...
 
 
 class Past(Struct, frozen=True):
-    """An answer that was told before."""
+    """An earlier answer, to which a request refers."""
 
     answer: Answer
     conversation: tuple[Message, ...]
-    """Up to the reply, and with it."""
+    """With the reply, which is its last message."""
     instructed: bool
     """See `Ask`."""
 
 
 class Known(Protocol):
-    """What is known of the trajectory whose call is read."""
+    """What a wire can look up in the trajectory of the request that it parses."""
 
     def messages(
-        self, sent: Raw, read: Callable[[bytes], tuple[Message, ...]]
+        self, sent: Raw, parse: Callable[[bytes], tuple[Message, ...]]
     ) -> tuple[Message, ...]:
-        """The messages of a JSON array; `read` is asked for those that are new, as an array. It
-        only saves time."""
+        """The messages of a JSON array; `parse` gets an array of those that are new. It only saves
+        time."""
         ...
 
     def answered(self, answer: str) -> Past | None:
@@ -213,29 +213,29 @@ class Known(Protocol):
 
 
 class Wire(Protocol):
-    """One provider's way to say it. Pure: no I/O, no clock; only a stream has state."""
+    """The format of one provider. Pure: no I/O, no clock; only a stream has state."""
 
     def ask(self, body: bytes, known: Known | None = None) -> Ask:
-        """Raises `RequestRejected` for what is malformed, unknown, or cannot be done. Without
-        `known`, the same is read, but for what is referred to."""
+        """The request of a body. Raises `RequestRejected` for what is malformed, unknown, or cannot
+        be done. Without `known`, references to earlier answers are not resolved."""
         ...
 
-    def answer(self, ask: Ask, answer: Answer) -> bytes:
-        """The body of the answer, JSON."""
+    def answer(self, request: Ask, answer: Answer) -> bytes:
+        """The body of the response, JSON."""
         ...
 
-    def stream(self, ask: Ask) -> EventStream:
-        """A stream that has told nothing yet."""
+    def stream(self, request: Ask) -> EventStream:
+        """A stream that has sent nothing yet."""
         ...
 
-    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
-        """The whole answer in one go: the same bytes whenever it is told again."""
+    def events(self, request: Ask, answer: Answer) -> list[bytes]:
+        """The events of the whole answer: the same bytes whenever it is sent again."""
         ...
 
     def keep_alive(self) -> bytes:
-        """What is sent while the stream has nothing to say yet."""
+        """The bytes to send while a stream has nothing new."""
         ...
 
-    def refusal(self, refused: RequestRejected) -> bytes:
+    def refusal(self, rejection: RequestRejected) -> bytes:
         """The body of an error."""
         ...

@@ -1,5 +1,5 @@
 """Several processes that serve one address.
 
-- `supervisor`: Supervisor: several workers that serve one address.
-- `peers`: Peers: the other workers of one gateway.
+- `supervisor`: starts the workers, and starts those again that a signal ended.
+- `peers`: requests from one worker to the others.
 """

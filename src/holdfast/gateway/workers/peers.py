@@ -1,8 +1,8 @@
-"""Peers: the other workers of one gateway.
+"""The other workers of one gateway.
 
-Workers are equal: whichever accepts a connection answers it, or asks the one that has the
-trajectory. They find each other by sockets in a folder that only their user can enter. One that
-does not answer is not there, now; the supervisor starts it again.
+Workers are equal: whichever accepts a connection answers it, or passes the request on to the worker
+that has the trajectory. They find each other by sockets in a folder that only their user can enter.
+A worker that does not answer is down for now; the supervisor starts it again.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, web
-from msgspec import Struct
+from msgspec import Struct, structs
 from yarl import URL
 
 from holdfast.gateway.http.metrics import Family
@@ -22,14 +22,23 @@ from holdfast.gateway.http.relay import ELSEWHERE_HEADER, headers_of, relay
 from holdfast.gateway.http.request import Visit
 from holdfast.gateway.limits import GatewayLimits
 
-KNOWN_OWNERS = 65_536
+MAX_KNOWN_OWNERS = 65_536
 ANSWER_SECONDS = 10.0
-OWNS, TAKE, GIVE_BACK = "/-/owns", "/-/take", "/-/give-back"
-Asked = TypeVar("Asked")
-Told = tuple[int, bytes] | None
-"""A status and a body; None: nobody is there."""
-STATS, UNHEARD = "/-/stats", "/-/unheard"
+RECONNECT_SECONDS = 0.5
+"""Between two requests to a worker that is down."""
+OWNS, AVAILABLE, TAKE, GIVE_BACK = "/-/owns", "/-/available", "/-/take", "/-/give-back"
+STATS, UNDELIVERED = "/-/stats", "/-/undelivered"
 ORDER, ORDERED = "/-/order", "/-/ordered"
+Body = TypeVar("Body")
+PeerResponse = tuple[int, bytes] | None
+"""A status and a body; None: the worker is down."""
+
+
+class WaitForTrajectory(Struct):
+    """Whether the worker has the trajectory, now or within so many seconds."""
+
+    trajectory: str
+    wait: float = 0.0
 
 
 class WorkerStats(Struct, frozen=True):
@@ -60,148 +69,189 @@ class Peers:
     def __init__(self, place: WorkerPlace, limits: GatewayLimits):
         self.place = place
         self._limits = limits
-        self._ways: dict[int, ClientSession] = {}
+        self._sessions: dict[int, ClientSession] = {}
         self._owners: OrderedDict[str, int] = OrderedDict()
-        """Who had a trajectory when it was last looked for."""
-        self._asking: set[asyncio.Task[Told]] = set()
+        """The worker that had a trajectory when it was last looked for."""
+        self._requests: set[asyncio.Task[PeerResponse]] = set()
         """For which nobody waits, or perhaps not for long."""
 
     async def start(self) -> None:
-        for index in range(self.place.count):
-            if index != self.place.index:
-                way = UnixConnector(path=str(self.place.inside(index)), limit=0)
-                # A call may be sampled, or held, for as long as it takes.
-                timeout = ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
-                self._ways[index] = ClientSession(
-                    connector=way, timeout=timeout, auto_decompress=False
-                )
+        for index in self.others:
+            connector = UnixConnector(path=str(self.place.inside(index)), limit=0)
+            # A call may be sampled, or held, for as long as it takes.
+            timeout = ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
+            self._sessions[index] = ClientSession(
+                connector=connector, timeout=timeout, auto_decompress=False
+            )
 
     async def aclose(self) -> None:
-        while self._asking:
-            await asyncio.wait(self._asking, timeout=ANSWER_SECONDS)
-        for way in self._ways.values():
-            await way.close()
-
-    # --- asking
-
-    async def ask(self, index: int, path: str, body: object = None) -> Told:
-        """The status and the body of its answer; None when it is not there."""
-        sent = msgspec.json.encode(body)
-        try:
-            async with (
-                asyncio.timeout(ANSWER_SECONDS),
-                self._ways[index].post(f"http://worker{path}", data=sent) as answer,
-            ):
-                return answer.status, await answer.read()
-        except (ClientError, OSError, TimeoutError):
-            return None
-
-    async def ask_for(
-        self, index: int, path: str, body: object, *, unheard: Callable[[bytes], None]
-    ) -> Told:
-        """`ask`. What is given to somebody who is gone meanwhile is told to `unheard`."""
-        asking = self._in_background(self.ask(index, path, body))
-        try:
-            return await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            asking.add_done_callback(lambda done: _told_late(done, unheard))
-            raise
-
-    async def everyone(self, path: str, body: object = None) -> dict[int, bytes]:
-        """The answers of those that are there and have one."""
-        found = await asyncio.gather(*(self.ask(index, path, body) for index in self._ways))
-        return {
-            index: answer[1]
-            for index, answer in zip(self._ways, found, strict=True)
-            if answer is not None and answer[0] == 200
-        }
-
-    async def tell_everyone(self, path: str, body: object) -> int:
-        """How many took it. All of them are told, also when nobody waits for it any more."""
-        asking = [self._in_background(self.ask(index, path, body)) for index in self._ways]
-        found = await asyncio.gather(*map(asyncio.shield, asking))
-        return sum(one is not None and one[0] == 200 for one in found)
+        while self._requests:
+            await asyncio.wait(self._requests, timeout=ANSWER_SECONDS)
+        for session in self._sessions.values():
+            await session.close()
 
     @property
     def others(self) -> list[int]:
-        """Whom to ask in turn, beginning behind this one, so that not all ask the same first."""
+        """The other workers, beginning behind this one, so that not all request from the same."""
         count, own = self.place.count, self.place.index
         return [(own + step) % count for step in range(1, count)]
 
+    # --- requests
+
+    async def request(
+        self, index: int, path: str, body: object = None, *, seconds: float = ANSWER_SECONDS
+    ) -> PeerResponse:
+        data = msgspec.json.encode(body)
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._sessions[index].post(f"http://worker{path}", data=data) as response,
+            ):
+                return response.status, await response.read()
+        except (ClientError, OSError, TimeoutError):
+            return None
+
+    async def request_shielded(
+        self, index: int, path: str, body: object, *, undelivered: Callable[[bytes], None]
+    ) -> PeerResponse:
+        """`request`. If the caller is cancelled meanwhile, `undelivered` gets the body."""
+        task = self._in_background(self.request(index, path, body))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(lambda done: _return_late(done, undelivered))
+            raise
+
+    async def request_all(self, path: str, body: object = None) -> dict[int, bytes]:
+        """The bodies of those that are up and answer with 200."""
+        found = await asyncio.gather(*(self.request(index, path, body) for index in self._sessions))
+        return {
+            index: response[1]
+            for index, response in zip(self._sessions, found, strict=True)
+            if response is not None and response[0] == 200
+        }
+
+    async def notify_all(self, path: str, body: object) -> int:
+        """How many took it. It is sent to all of them, also if the caller is cancelled."""
+        tasks = [self._in_background(self.request(index, path, body)) for index in self._sessions]
+        found = await asyncio.gather(*map(asyncio.shield, tasks))
+        return sum(response is not None and response[0] == 200 for response in found)
+
+    def notify(self, index: int, path: str, body: object) -> None:
+        """In a task of its own: the caller may be cancelled."""
+        self._in_background(self.request(index, path, body))
+
+    async def first_event(
+        self,
+        here: Coroutine[Any, Any, bool],
+        path: str,
+        event: "WaitForTrajectory | Struct",
+        deadline: float,
+    ) -> None:
+        """Returns when `here` does, when another worker answers that the event has happened there,
+        or at the deadline of the event loop's clock. Raises what `here` raises.
+        `event` has the member `wait`, for how many seconds the worker may wait for it."""
+        tasks = [
+            asyncio.create_task(here, name=f"wait for {path} here"),
+            *(
+                asyncio.create_task(
+                    self._event_at(index, path, event, deadline), name=f"wait for {path}"
+                )
+                for index in self._sessions
+            ),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _event_at(self, index: int, path: str, event: Struct, deadline: float) -> bool:
+        loop = asyncio.get_running_loop()
+        while (left := deadline - loop.time()) > 0:
+            body = structs.replace(event, wait=left)
+            response = await self.request(index, path, body, seconds=left + ANSWER_SECONDS)
+            if response == (200, b"true"):
+                return True
+            # It is down, or closes.
+            await asyncio.sleep(min(RECONNECT_SECONDS, max(0.0, deadline - loop.time())))
+        return False
+
     async def stats(self, own: WorkerStats) -> list[tuple[str, WorkerStats]]:
-        answers = await self.everyone(STATS)
+        bodies = await self.request_all(STATS)
         found = {
-            index: msgspec.json.decode(body, type=WorkerStats) for index, body in answers.items()
+            index: msgspec.json.decode(body, type=WorkerStats) for index, body in bodies.items()
         }
         found[self.place.index] = own
         return [(f'worker="{index}"', found[index]) for index in sorted(found)]
 
+    def _in_background(
+        self, request: Coroutine[Any, Any, PeerResponse]
+    ) -> "asyncio.Task[PeerResponse]":
+        task = asyncio.create_task(request, name="request to a worker")
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+        return task
+
     # --- relaying
 
-    async def relayed(self, visit: Visit, trajectory: str) -> web.StreamResponse | None:
-        """What the owner of the trajectory tells; None when nobody has it now."""
+    async def relay(self, context: Visit, trajectory: str) -> web.StreamResponse | None:
+        """The response of the trajectory's owner; None when no worker has it now."""
         index = self._owners.get(trajectory)
         if index is None:
-            index = await self._found(trajectory)
+            index = await self._find_owner(trajectory)
         if index is None:
             return None
-        body = await visit.body()
-        response = await self._told_by(index, visit, body)
+        body = await context.body()
+        response = await self._relay_to(index, context, body)
         if response is None:
             self._owners.pop(trajectory, None)
         return response
 
-    async def _found(self, trajectory: str) -> int | None:
-        owners = await self.everyone(OWNS, trajectory)
-        index = next((index for index, told in owners.items() if told == b"true"), None)
+    async def _find_owner(self, trajectory: str) -> int | None:
+        bodies = await self.request_all(OWNS, WaitForTrajectory(trajectory))
+        index = next((index for index, body in bodies.items() if body == b"true"), None)
         if index is not None:
             self._owners[trajectory] = index
-            if len(self._owners) > KNOWN_OWNERS:
+            if len(self._owners) > MAX_KNOWN_OWNERS:
                 self._owners.popitem(last=False)
         return index
 
-    async def _told_by(self, index: int, visit: Visit, body: bytes) -> web.StreamResponse | None:
-        """None when it has not the trajectory any more, or is gone before it told anything."""
-        request, ticket = visit.request, uuid.uuid4().hex
-        # Not as it came: what is meant for a proxy has the whole address there.
+    async def _relay_to(self, index: int, context: Visit, body: bytes) -> web.StreamResponse | None:
+        """None when the worker has not the trajectory any more, or died before it responded."""
+        request, ticket = context.request, uuid.uuid4().hex
+        # Not as it came: a request that is meant for a proxy has the whole address there.
         url = URL(f"http://worker{request.rel_url.raw_path_qs}", encoded=True)
-        headers = headers_of(visit, ticket)
-        way = self._ways[index].request(request.method, url, data=body, headers=headers)
+        headers = headers_of(context, ticket)
+        sent = self._sessions[index].request(request.method, url, data=body, headers=headers)
         try:
-            async with way as told:
-                if ELSEWHERE_HEADER in told.headers:
+            async with sent as response:
+                if ELSEWHERE_HEADER in response.headers:
                     return None
-                return await relay(visit, told, self._limits)
+                return await relay(context, response, self._limits)
         except (ClientError, OSError) as error:
-            if visit.telling.is_begun:
-                self.tell(index, UNHEARD, ticket)
-                raise ConnectionResetError("the answer did not arrive") from error
+            if context.telling.has_begun:
+                self.notify(index, UNDELIVERED, ticket)
+                raise ConnectionResetError("the response did not arrive") from error
             return None
         except asyncio.CancelledError:
-            self.tell(index, UNHEARD, ticket)
+            self.notify(index, UNDELIVERED, ticket)
             raise
 
-    def tell(self, index: int, path: str, body: object) -> None:
-        """In a task of its own: whoever waited for the answer is gone, and with it this one."""
-        self._in_background(self.ask(index, path, body))
 
-    def _in_background(self, asking: Coroutine[Any, Any, Told]) -> "asyncio.Task[Told]":
-        task = asyncio.create_task(asking, name="ask a worker")
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-        return task
+def _return_late(done: "asyncio.Task[PeerResponse]", undelivered: Callable[[bytes], None]) -> None:
+    response = None if done.cancelled() else done.result()
+    if response is not None and response[0] == 200:
+        undelivered(response[1])
 
 
-def _told_late(done: "asyncio.Task[Told]", unheard: Callable[[bytes], None]) -> None:
-    answer = None if done.cancelled() else done.result()
-    if answer is not None and answer[0] == 200:
-        unheard(answer[1])
+async def send_json(context: Visit, value: object) -> web.StreamResponse:
+    """A response between workers."""
+    return await context.telling.whole(msgspec.json.encode(value))
 
 
-async def answer(visit: Visit, told: object) -> web.StreamResponse:
-    """An answer between workers."""
-    return await visit.telling.whole(msgspec.json.encode(told))
-
-
-async def asked(visit: Visit, kind: type[Asked]) -> Asked:
-    return msgspec.json.decode(await visit.body(), type=kind)
+async def parse_body(context: Visit, kind: type[Body]) -> Body:
+    return msgspec.json.decode(await context.body(), type=kind)

@@ -1,9 +1,10 @@
-"""Supervisor: several workers that serve one address.
+"""Starts the workers that serve one address, and watches over them.
 
 Holds the listening socket, which every worker inherits: while one is started again, connections
 wait at it instead of being refused. A worker that a signal ended is started again, a bounded number
-of times; one that ended by itself said why, and is not. Workers never outlive their supervisor:
-each holds the other end of a pipe that closes with it, and on Linux the kernel ends them, too.
+of times; one that exited by itself has reported why, and is not. Workers never outlive their
+supervisor: each holds the other end of a pipe that closes with it, and on Linux the kernel ends
+them, too.
 """
 
 import asyncio
@@ -18,9 +19,9 @@ from msgspec import Struct
 
 from holdfast.records.errors import HoldfastError
 
-RESTARTS, WINDOW = 5, 60.0
+MAX_RESTARTS, RESTART_WINDOW_SECONDS = 5, 60.0
 """How often one worker is started again within so many seconds."""
-PAUSE = 0.2
+RESTART_PAUSE_SECONDS = 0.2
 
 
 class WorkerLost(HoldfastError):
@@ -45,11 +46,11 @@ class Supervisor:
         grace: float,
     ):
         """`command`: that of each worker, which watches its standard input; `grace`: seconds that
-        all of them have after they were asked to stop."""
+        all of them have after `stop`; `tell` prints a line for the user."""
         self._command = command
         self._count = count
         self._inherited = tuple(inherited)
-        self._tell = tell
+        self._report = tell
         self._grace = grace
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
@@ -73,7 +74,7 @@ class Supervisor:
         return ended
 
     def stop(self) -> None:
-        """Asks all of them to finish what is under way."""
+        """Lets all of them finish what is in flight."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._signal(signal.SIGTERM)
@@ -94,26 +95,26 @@ class Supervisor:
     async def _end_in_time(self) -> None:
         await self._stopping.wait()
         await asyncio.sleep(self._grace)
-        self._tell("workers that did not finish in time are ended")
+        self._report("workers that did not finish in time are ended")
         self._signal(signal.SIGKILL)
 
     async def _keep(self, index: int, ended: list[WorkerEnded]) -> None:
-        starts: deque[float] = deque(maxlen=RESTARTS)
+        starts: deque[float] = deque(maxlen=MAX_RESTARTS)
         while not self._stopping.is_set():
             code = await self._run(index)
             if code >= 0 or self._stopping.is_set():
                 ended.append(WorkerEnded(index, code))
                 if code > 0:
-                    # What it met, the others will meet, too; and its share would be left undone.
+                    # The others will meet the same; and its share would be left undone.
                     self.stop()
                 return
-            name = signal.Signals(-code).name
-            if len(starts) == RESTARTS and time.monotonic() - starts[0] < WINDOW:
+            name, now = signal.Signals(-code).name, time.monotonic()
+            if len(starts) == MAX_RESTARTS and now - starts[0] < RESTART_WINDOW_SECONDS:
                 self.stop()
-                raise WorkerLost(f"worker {index} was ended by {name} {RESTARTS + 1} times")
-            starts.append(time.monotonic())
-            self._tell(f"worker {index} was ended by {name}; it is started again")
-            await asyncio.sleep(PAUSE)
+                raise WorkerLost(f"worker {index} was ended by {name} {MAX_RESTARTS + 1} times")
+            starts.append(now)
+            self._report(f"worker {index} was ended by {name}; it is started again")
+            await asyncio.sleep(RESTART_PAUSE_SECONDS)
 
     async def _run(self, index: int) -> int:
         process = await asyncio.create_subprocess_exec(
@@ -138,13 +139,13 @@ class Supervisor:
             process.stdin.close()
 
 
-def _tied(words: Sequence[str]) -> list[str]:
-    """The command, ended by the kernel with whoever starts it, where the system can."""
-    tie = shutil.which("setpriv")
-    return [tie, "--pdeathsig", "KILL", "--", *words] if tie else list(words)
+def _tied(command: Sequence[str]) -> list[str]:
+    """The command, killed by the kernel when its parent ends, where the system can."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", "--", *command] if setpriv else list(command)
 
 
 def end_with_supervisor() -> None:
-    """In a worker: it is ended at once when its supervisor is gone, which it finds out by its
-    standard input. Every record that was acknowledged is durable: there is nothing to save."""
+    """In a worker: ends it at once when its supervisor is gone, which closes its standard input.
+    Every acknowledged record is durable: there is nothing to save."""
     asyncio.get_running_loop().add_reader(0, os._exit, os.EX_UNAVAILABLE)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from holdfast.gateway.calls import digest
-from holdfast.gateway.calls.digest_cache import KEPT, LEAST, Remembered
+from holdfast.gateway.calls.lookup import MAX_CONVERSATIONS, MIN_MESSAGES, ConversationCache
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.message import Message, user
@@ -37,47 +37,47 @@ class Reader:
 
 
 def test_only_what_is_new_is_read() -> None:
-    remembered, reader = Remembered(), Reader()
-    texts = [f"text {number}" for number in range(LEAST)]
+    cache, reader = ConversationCache(), Reader()
+    texts = [f"text {number}" for number in range(MIN_MESSAGES)]
     for more in range(3):
         said = texts + ["more"] * more
-        found = remembered.messages(Raw(json.dumps(said).encode()), reader)
+        found = cache.messages(Raw(json.dumps(said).encode()), reader)
         assert [one.content for one in found] == said
     assert reader.read == [texts, ["more"], ["more"]]
 
 
 def test_the_same_array_again_has_nothing_new() -> None:
-    remembered, reader = Remembered(), Reader()
-    raw = Raw(json.dumps(["text"] * LEAST).encode())
-    assert remembered.messages(raw, reader) == remembered.messages(raw, reader)
+    cache, reader = ConversationCache(), Reader()
+    raw = Raw(json.dumps(["text"] * MIN_MESSAGES).encode())
+    assert cache.messages(raw, reader) == cache.messages(raw, reader)
     assert reader.read[1:] == [[]]
 
 
 def test_an_element_that_only_begins_alike_is_another() -> None:
-    remembered, reader = Remembered(), Reader()
-    remembered.messages(Raw(json.dumps([1] * LEAST).encode()), reader)
-    longer = [1] * (LEAST - 1) + [12]
-    found = remembered.messages(Raw(json.dumps(longer).encode()), reader)
+    cache, reader = ConversationCache(), Reader()
+    cache.messages(Raw(json.dumps([1] * MIN_MESSAGES).encode()), reader)
+    longer = [1] * (MIN_MESSAGES - 1) + [12]
+    found = cache.messages(Raw(json.dumps(longer).encode()), reader)
     assert [one.content for one in found] == [str(one) for one in longer]
 
 
 def test_a_rewritten_past_is_read_anew() -> None:
-    remembered = Remembered()
-    said = words(LEAST)
-    WIRE.ask(sent(said), remembered)
+    cache = ConversationCache()
+    said = words(MIN_MESSAGES)
+    WIRE.ask(sent(said), cache)
     said[3]["content"] = "rewritten"
-    assert WIRE.ask(sent([*said, *words(1)]), remembered) == WIRE.ask(sent([*said, *words(1)]))
+    assert WIRE.ask(sent([*said, *words(1)]), cache) == WIRE.ask(sent([*said, *words(1)]))
 
 
 def test_short_conversations_are_not_kept_and_only_the_latest_long_ones_are() -> None:
-    remembered, reader = Remembered(), Reader()
-    for number in range(KEPT + 1):
-        remembered.messages(Raw(json.dumps([f"{number}"] * LEAST).encode()), reader)
-    remembered.messages(Raw(json.dumps(["short"]).encode()), reader)
+    cache, reader = ConversationCache(), Reader()
+    for number in range(MAX_CONVERSATIONS + 1):
+        cache.messages(Raw(json.dumps([f"{number}"] * MIN_MESSAGES).encode()), reader)
+    cache.messages(Raw(json.dumps(["short"]).encode()), reader)
     reader.read.clear()
-    for number in (KEPT, 1, 0):
-        remembered.messages(Raw(json.dumps([f"{number}"] * LEAST + ["new"]).encode()), reader)
-    assert [len(one) for one in reader.read] == [1, 1, LEAST + 1]
+    for number in (MAX_CONVERSATIONS, 1, 0):
+        cache.messages(Raw(json.dumps([f"{number}"] * MIN_MESSAGES + ["new"]).encode()), reader)
+    assert [len(one) for one in reader.read] == [1, 1, MIN_MESSAGES + 1]
 
 
 @pytest.mark.parametrize(
@@ -90,18 +90,18 @@ def test_short_conversations_are_not_kept_and_only_the_latest_long_ones_are() ->
     ],
 )
 def test_a_wrong_message_is_refused_in_the_same_words(wrong: dict[str, object]) -> None:
-    remembered = Remembered()
-    said = words(LEAST)
-    WIRE.ask(sent(said), remembered)
+    cache = ConversationCache()
+    said = words(MIN_MESSAGES)
+    WIRE.ask(sent(said), cache)
     with pytest.raises(RequestRejected) as without:
         WIRE.ask(sent([*said, wrong]))
     with pytest.raises(RequestRejected) as knowing:
-        WIRE.ask(sent([*said, wrong]), remembered)
+        WIRE.ask(sent([*said, wrong]), cache)
     told = [(one.value.message, one.value.param, one.value.code) for one in (without, knowing)]
     assert told[0] == told[1]
-    assert f"messages[{LEAST}]" in str(without.value.param)
+    assert f"messages[{MIN_MESSAGES}]" in str(without.value.param)
     # And what was known is known still.
-    assert WIRE.ask(sent([*said, *words(1)]), remembered) == WIRE.ask(sent([*said, *words(1)]))
+    assert WIRE.ask(sent([*said, *words(1)]), cache) == WIRE.ask(sent([*said, *words(1)]))
 
 
 @pytest.mark.parametrize("body", [b'{"model": "m", "messages": []}', b'{"model": "m"}', b"[", b""])
@@ -109,7 +109,7 @@ def test_a_body_without_messages_is_refused_in_the_same_words(body: bytes) -> No
     with pytest.raises(RequestRejected) as without:
         WIRE.ask(body)
     with pytest.raises(RequestRejected) as knowing:
-        WIRE.ask(body, Remembered())
+        WIRE.ask(body, ConversationCache())
     assert knowing.value.message == without.value.message
 
 
@@ -126,9 +126,9 @@ conversations = st.lists(
 
 @given(conversations)
 def test_whatever_was_sent_before_a_request_is_read_as_by_itself(turns: list) -> None:
-    remembered, said = Remembered(), words(LEAST)
+    cache, said = ConversationCache(), words(MIN_MESSAGES)
     for keep, new, layout in turns:
         said = [*said[:keep], *({"role": "user", "content": text} for text in new)] or words(1)
-        asked = WIRE.ask(sent(said, **layout), remembered)
+        asked = WIRE.ask(sent(said, **layout), cache)
         assert asked == WIRE.ask(sent(said, **layout))
-        assert remembered.digests(asked.messages) == digest.digests(asked.messages)
+        assert cache.digests(asked.messages) == digest.digests(asked.messages)

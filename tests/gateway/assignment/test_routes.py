@@ -1,0 +1,178 @@
+"""A request that waits for a trajectory is answered by the event that it opens, at any worker.
+
+The event loop's clock stands still while a request waits: anything that looked again after a while
+would never look."""
+
+import asyncio
+import contextlib
+import re
+import threading
+
+import pytest
+
+from holdfast.gateway.agents.external import RUN_OVER
+from holdfast.gateway.assignment.queue import Offers, PendingTrajectory
+from holdfast.gateway.assignment.routes import Counter
+from holdfast.gateway.assignment.unbound_keys import Strangers
+from holdfast.gateway.calls.attempt_status import Register
+from holdfast.gateway.calls.trajectory import AgentTrajectory
+from holdfast.gateway.limits import GatewayLimits
+from holdfast.gateway.protocol.keys import Keys
+from holdfast.gateway.server import Gateway, Inner
+from holdfast.gateway.wires.all import WIRES
+from holdfast.gateway.workers.peers import Peers, WorkerPlace
+from support.gateway.counter import CHAT, HELLO, exchange, post, request
+from support.rollout.stage import Play
+
+KEYS = Keys(b"s" * 32)
+
+
+class Worker:
+    """One of `count` workers in this process, without an engine: tests open trajectories."""
+
+    def __init__(self, folder, index: int, count: int, play: Play):
+        self.play = play
+        self.pending = Offers(rejoin=600.0)
+        place = WorkerPlace(str(folder), index, count)
+        self.peers = Peers(place, GatewayLimits()) if count > 1 else None
+
+    async def start(self, stack: contextlib.AsyncExitStack) -> None:
+        if self.peers is not None:
+            await self.peers.start()
+            stack.push_async_callback(self.peers.aclose)
+        routes = Counter(self.pending, {}, peers=self.peers, unheard=lambda ticket: None)
+        run = await self.play.journal.find_run((await self.play.lease()).key.run)
+        unbound = Strangers(
+            self.pending,
+            lambda pending, key: self.gateway.adopt(pending.binding, key),
+            register=Register(self.play.journal, run),
+            peers=self.peers,
+            is_stopping=lambda: False,
+            takeover_seconds=600.0,
+        )
+        self.gateway = await stack.enter_async_context(
+            Gateway(
+                WIRES,
+                endpoints={"/trajectories": routes.open},
+                keys=KEYS,
+                stranger=unbound,
+                inner=Inner(
+                    routes.inner(lambda: self.gateway.stats),
+                    socket=None if self.peers is None else self.peers.place.own,
+                ),
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        return int(self.gateway.url.rpartition(":")[2])
+
+    async def open(self) -> PendingTrajectory:
+        session = await self.play.session()
+        trajectory = AgentTrajectory(session)
+        binding = self.gateway.bind(trajectory)
+        attempt = len(session.history.attempts) + 1
+        pending = PendingTrajectory(
+            session.lease.key, attempt, session.task, binding, trajectory, asyncio.Event()
+        )
+        await self.pending.put(pending)
+        return pending
+
+    async def in_flight(self) -> int:
+        """As `/metrics` has it, without the request for that."""
+        text = (await exchange(self.port, request("GET", "/metrics"))).body.decode()
+        return int(re.search(r"^holdfast_gateway_in_flight (\d+)$", text, re.MULTILINE)[1]) - 1
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request waits for a trajectory to open here."""
+        return bool(self.pending._changed._waiters)
+
+
+@contextlib.asynccontextmanager
+async def workers(folder, count: int):
+    play = Play()
+    async with contextlib.AsyncExitStack() as stack:
+        found = [Worker(folder, index, count, play) for index in range(count)]
+        for worker in found:
+            await worker.start(stack)
+        yield found
+
+
+@contextlib.contextmanager
+def stopped_clock():
+    """No timer of the event loop goes off. What hangs is cancelled by a thread of its own."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    watchdog = threading.Timer(60, lambda: loop.call_soon_threadsafe(task.cancel))
+    now = loop.time()
+    loop.time = lambda: now
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+        del loop.time
+
+
+async def waiting(workers) -> None:
+    while not all(worker.waits for worker in workers):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("wanted", [{}, {"task": "t", "sample": 0}], ids=["any", "certain"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_request_for_a_trajectory_is_answered_when_one_opens(tmp_path, count, wanted):
+    async def body():
+        async with workers(tmp_path, count) as found:
+            raw = post("/trajectories", {**wanted, "wait": 30})
+            reply = asyncio.create_task(exchange(found[0].port, raw))
+            with stopped_clock():
+                await waiting(found)
+                assert [await worker.in_flight() for worker in found] == [1, 0][:count]
+                await found[-1].open()
+                return await reply
+
+    reply = asyncio.run(body())
+    assert (reply.status, reply.json["trajectory"]) == (200, "run/t/0")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_call_of_an_agent_that_outlived_its_worker_is_answered_when_the_trajectory_opens(
+    tmp_path, count
+):
+    async def body():
+        async with workers(tmp_path, count) as found:
+            key = await key_of_a_gateway_that_died(found[0].play)
+            raw = post(CHAT, HELLO, Authorization=f"Bearer {key}")
+            reply = asyncio.create_task(exchange(found[0].port, raw))
+            with stopped_clock():
+                await waiting(found)
+                pending = await found[-1].open()
+                status = (await reply).status
+            await pending.trajectory.aclose()
+            return status
+
+    assert asyncio.run(body()) == 200
+
+
+async def key_of_a_gateway_that_died(play: Play) -> str:
+    async with Gateway(WIRES, keys=KEYS) as gateway:
+        trajectory = AgentTrajectory(await play.session())
+        key = gateway.bind(trajectory).key
+        await trajectory.session.log.start_attempt()  # As before a key is sent.
+        return key
+
+
+def test_a_waiting_request_is_answered_when_nothing_is_assigned_any_more(tmp_path):
+    async def body():
+        async with workers(tmp_path, 2) as found:
+            reply = asyncio.create_task(
+                exchange(found[0].port, post("/trajectories", {"task": "t", "wait": 30}))
+            )
+            with stopped_clock():
+                await waiting(found)
+                await found[0].pending.close(RUN_OVER)
+                return await reply
+
+    reply = asyncio.run(body())
+    assert (reply.status, reply.json["error"]["code"]) == (410, "run_over")
