@@ -14,10 +14,10 @@ import holdfast.policy.client.replicas
 import holdfast.rollout.processors.agent
 from holdfast.policy.policy import Request
 from holdfast.policy.rendering.renderer import ByteRenderer
-from holdfast.records.codec import encode
+from holdfast.records.encoding.codec import encode
+from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.message import user
 from holdfast.records.step import Step
-from holdfast.records.tokens import unpack_ids
 
 TURNS = 32
 TRAJECTORIES = 128

@@ -71,10 +71,10 @@ def _ratio(renderer: object) -> tuple[float, str]:
 def _conversation(renderer: object, turns: int) -> tuple[float, int]:
     from holdfast.policy.rendering.family import FamilyRenderer
     from holdfast.policy.rendering.template import TemplateRenderer
+    from holdfast.records.encoding.tokens import pack_ids, unpack_ids
     from holdfast.records.message import Message, Role, user
     from holdfast.records.sampling import Sampling
     from holdfast.records.step import Generated
-    from holdfast.records.tokens import pack_ids, unpack_ids
     from holdfast.rollout.replay.prompt import Stream
 
     assert isinstance(renderer, FamilyRenderer | TemplateRenderer)

@@ -9,8 +9,8 @@ from result import Result
 
 import holdfast
 from holdfast.journal.journal import Journal
+from holdfast.records.encoding.tokens import count
 from holdfast.records.history import History
-from holdfast.records.tokens import count
 from holdfast.testing import FakeEngine
 
 TURNS = 60

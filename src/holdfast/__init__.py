@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.records.message import assistant as assistant
     from holdfast.records.message import system as system
     from holdfast.records.message import user as user
-    from holdfast.records.sample import Sample as Sample
+    from holdfast.records.samples.sample import Sample as Sample
     from holdfast.records.sampling import Sampling as Sampling
     from holdfast.records.step import Contract as Contract
     from holdfast.records.task import Task as Task
@@ -117,7 +117,7 @@ _WHERE = {
     "Rollout": "holdfast.rollout.context",
     "RolloutConfig": "holdfast.rollout.processors.processor",
     "RolloutProcessor": "holdfast.rollout.processors.processor",
-    "Sample": "holdfast.records.sample",
+    "Sample": "holdfast.records.samples.sample",
     "Sampling": "holdfast.records.sampling",
     "Score": "holdfast.engine.scoring.scorer",
     "ScoringPolicy": "holdfast.engine.settings",

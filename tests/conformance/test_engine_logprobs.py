@@ -13,7 +13,7 @@ from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion
 from holdfast.records.errors import UsageError
-from holdfast.records.logprobs import LogprobsMode
+from holdfast.records.samples.logprobs import LogprobsMode
 from support.conformance.engines import TINY, VLLM_PYTHON, Engine, RealVllm, raw_vllm
 from support.conformance.runs import Lab
 from support.conformance.samples import drawn, ids, logprobs, policy_for, request

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.policy.policy import Completion, Draft, Request
+from holdfast.records.encoding.tokens import count
 from holdfast.records.step import VersionSource
-from holdfast.records.tokens import count
 from support.conformance.engines import FIRST, Engine
 from support.conformance.interruptions import SOON, TooLate, in_time, interrupted
 from support.conformance.samples import (

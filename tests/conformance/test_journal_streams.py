@@ -8,8 +8,8 @@ from msgspec import structs
 from holdfast.journal.journal import Journal, RunProgress
 from holdfast.records.errors import UsageError
 from holdfast.records.run import MAX_TRAJECTORIES
+from holdfast.records.samples.version import WeightVersion
 from holdfast.records.trajectory import Status
-from holdfast.records.version import WeightVersion
 from support.conformance.journals import Check, every_journal  # noqa: F401 - the fixture
 from support.records import consuming, joined, make_tasks, settle, spec
 

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.journal import open_journal
 from holdfast.journal.damage.check import check
+from holdfast.records.encoding.tokens import count
 from holdfast.records.history import History
-from holdfast.records.tokens import count
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.crash.command import export_samples, finished, holdfast, let_go, run_words, write_tasks
 from support.crash.lab import (

@@ -16,7 +16,7 @@ from holdfast.journal.sqlite import schema
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.records.conversation import conversation
 from holdfast.records.history import History, stream_of
-from holdfast.records.sample import samples_of
+from holdfast.records.samples.sample import samples_of
 from holdfast.records.step import EnvironmentStepped
 from holdfast.records.trajectory import Status
 from support.records import consuming, joined, values

@@ -16,8 +16,8 @@ from holdfast.policy.dialects.prompt_json import spelled
 from holdfast.policy.off_loop import LARGE
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.policy.rendering.tokenizer import Tokenizer, load_tokenizer
+from holdfast.records.encoding.tokens import ids_of, last_of
 from holdfast.records.message import user
-from holdfast.records.tokens import ids_of, last_of
 from support.policy.chat_models import QWEN3, TOOL, write_model
 
 

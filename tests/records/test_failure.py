@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.records import errors, redaction
+from holdfast.records import errors
+from holdfast.records.encoding import redaction
 from holdfast.records.errors import Cause, HoldfastError
 from holdfast.records.failure import (
     MAX_LINE,

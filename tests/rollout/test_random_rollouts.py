@@ -8,9 +8,9 @@ import random
 import pytest
 
 import holdfast
+from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.history import History, stream_of
-from holdfast.records.sample import samples_of
-from holdfast.records.tokens import unpack_ids
+from holdfast.records.samples.sample import samples_of
 from holdfast.rollout.episodes.environment import Environment, Observation
 from support.records import finished
 from support.rollout.kills import Ended, check_every_kill, ended

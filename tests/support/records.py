@@ -7,6 +7,7 @@ from pathlib import Path
 from holdfast.journal.journal import Claim, Consumer, Journal, Lease, Worker, WorkerIdentity
 from holdfast.journal.process import this_process
 from holdfast.journal.sqlite.journal import plain_connect
+from holdfast.records.encoding.tokens import pack_ids, pack_logprobs
 from holdfast.records.group import GroupPolicy
 from holdfast.records.message import Message, assistant, user
 from holdfast.records.run import Run, RunSpec
@@ -21,7 +22,6 @@ from holdfast.records.step import (
     VersionSpan,
 )
 from holdfast.records.task import Task
-from holdfast.records.tokens import pack_ids, pack_logprobs
 from holdfast.records.trajectory import Status
 
 

@@ -18,7 +18,7 @@ from holdfast.cli.options.train import add_train
 from holdfast.cli.terminal import text
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.engine.options import API_KEY
-from holdfast.records import redaction
+from holdfast.records.encoding import redaction
 
 PR_SET_DUMPABLE = 4
 _COMMANDS = {

@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 
 from holdfast.journal.journal import TrajectoryRow
+from holdfast.records.encoding.tokens import count
 from holdfast.records.history import History
 from holdfast.records.step import AttemptFailed, Drafted, Finished, Generated, Record, Refilled
-from holdfast.records.tokens import count
 from holdfast.records.trajectory import Status
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.environments.http.server import IDLE_SECONDS, MAX_SESSIONS, EnvironmentServer, Make
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import redact
 
 _USAGE_EXIT_CODE = 2
 _MAX_PORT = 65535

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import hide
 
 MIN_TOKEN_CHARS = 16
 BACKLOG = 1024

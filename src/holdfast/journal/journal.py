@@ -21,10 +21,10 @@ from msgspec import Struct
 
 from holdfast.journal.changes import Changes
 from holdfast.records.run import Run, RunSpec
+from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
-from holdfast.records.version import WeightVersion
 
 
 class WorkerIdentity(Struct, frozen=True):

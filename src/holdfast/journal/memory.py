@@ -38,14 +38,14 @@ from holdfast.journal.rules import (
     lease_lost,
     run_sealed,
 )
-from holdfast.records.codec import decode, encode
+from holdfast.records.encoding.codec import decode, encode
 from holdfast.records.errors import JournalCorrupt, JournalError, LeaseLost, RunHeld, UsageError
 from holdfast.records.group import valid_members
 from holdfast.records.run import Run, RunChange, RunSpec
+from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record, Reopened
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
-from holdfast.records.version import WeightVersion
 
 
 class _Trajectory(Struct):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from holdfast.journal.journal import Consumer
-from holdfast.records.bounds import check_number, check_whole
+from holdfast.records.encoding.bounds import check_number, check_whole
 from holdfast.records.errors import ConsumerHeld, LeaseLost, UsageError
 from holdfast.records.run import MAX_TRAJECTORIES, Run
 from holdfast.records.task import Task

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.records.logprobs import LogprobsMode
 from holdfast.records.message import Message
+from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
 

@@ -7,7 +7,6 @@ Knows how they are encoded and validated. Never does any I/O beyond reading a ta
 - `trajectory`, `step`, `message`: A trajectory's identity, the records of its log, and messages.
 - `failure`, `errors`, `outside`: What went wrong, classified once.
 - `history`, `conversation`, `view`: The fold of a log, and what scorers see of it.
-- `sample`, `logprobs`, `version`: The training view, its logprobs, and weight versions.
-- `codec`, `tokens`, `bounds`, `redaction`, `file_name`: How values are encoded, checked, and kept
-  from showing secrets.
+- `samples`: The training view, its logprobs, and weight versions.
+- `encoding`: How values are encoded, checked, and kept from showing secrets.
 """

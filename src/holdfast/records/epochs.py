@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from holdfast.records.bounds import check_whole
+from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.errors import UsageError
 from holdfast.records.task import MAX_ID, Task
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import Cause, HoldfastError
 from holdfast.records.outside import broke_outside
-from holdfast.records.redaction import redact
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 16_000

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
-from holdfast.records.bounds import check_whole
+from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
 

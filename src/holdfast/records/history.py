@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, structs
 
+from holdfast.records.encoding.tokens import count, unpack_ids
 from holdfast.records.failure import Failure
 from holdfast.records.message import Message, Role, user
 from holdfast.records.step import (
@@ -40,7 +41,6 @@ from holdfast.records.step import (
     path_order,
 )
 from holdfast.records.task import Task
-from holdfast.records.tokens import count, unpack_ids
 from holdfast.records.trajectory import Status
 
 

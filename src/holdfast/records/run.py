@@ -6,7 +6,7 @@ import unicodedata
 import msgspec
 from msgspec import Struct
 
-from holdfast.records.bounds import check_whole
+from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.errors import UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.sampling import Sampling

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct, structs
 
-from holdfast.records.bounds import check_number, check_whole
+from holdfast.records.encoding.bounds import check_number, check_whole
 from holdfast.records.errors import UsageError
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")

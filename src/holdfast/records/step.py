@@ -15,8 +15,8 @@ from enum import IntEnum, StrEnum
 from msgspec import Struct
 
 from holdfast.records.failure import Failure
-from holdfast.records.logprobs import LogprobsMode
 from holdfast.records.message import Message
+from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
 from holdfast.records.trajectory import Status
 

@@ -29,10 +29,10 @@ from holdfast.journal.journal import (
 from holdfast.journal.sqlite.journal import BUSY_SECONDS
 from holdfast.records.errors import JournalError
 from holdfast.records.run import Run, RunSpec
+from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
-from holdfast.records.version import WeightVersion
 
 IO_ERROR = "disk I/O error"
 DISK_FULL = "database or disk is full"

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from holdfast.records.bounds import check_whole
+from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.errors import UsageError
 
 Rewards = Sequence[float | None]

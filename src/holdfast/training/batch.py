@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.records.errors import NotTrainable, UsageError
-from holdfast.records.logprobs import LogprobsMode
-from holdfast.records.sample import Sample
+from holdfast.records.samples.logprobs import LogprobsMode
+from holdfast.records.samples.sample import Sample
 from holdfast.training.advantages import OverlongPenalty, estimate
 from holdfast.training.objective.objective import Mean, Objective
 from holdfast.training.packing.rows import TokenSequence

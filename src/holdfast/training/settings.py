@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs, to_builtins
 
-from holdfast.records.bounds import check_whole
+from holdfast.records.encoding.bounds import check_whole
 from holdfast.records.errors import UsageError
 from holdfast.training.advantages import OverlongPenalty
 from holdfast.training.objective.objective import Objective

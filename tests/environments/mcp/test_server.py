@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.environments import McpServer
 from holdfast.environments.mcp.listing import ToolChoice, parse_contracts
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import EnvironmentBroken, UsageError
-from holdfast.records.redaction import redact
 from holdfast.records.step import Contract
 from support.environments.mcp_servers.keeping import ListeningBank, call, others, stdio
 

@@ -8,7 +8,7 @@ import aiohttp
 
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
 from holdfast.records.message import assistant, user
-from holdfast.records.sample import samples_of
+from holdfast.records.samples.sample import samples_of
 from holdfast.records.step import Finished
 from holdfast.records.trajectory import Status
 from support.engine.yard import Yard

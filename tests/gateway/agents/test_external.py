@@ -7,8 +7,8 @@ import pytest
 from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
 from holdfast.gateway.assignment.routes import _parse as parse_request
 from holdfast.gateway.protocol.messages import LONGEST_NAME, RequestRejected
+from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import hide
 from support.engine.yard import Yard
 from support.gateway.external_agents import ask, converse, post, with_agents
 from support.rollout.stage import Oracle

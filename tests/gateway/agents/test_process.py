@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.gateway.agents.process import TAIL_CHARACTERS, AgentProcess
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from holdfast.records.redaction import hide
+from holdfast.records.encoding.redaction import hide
 from support.engine.yard import Yard
 from support.gateway.outpost import is_running
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
-from holdfast.records import codec
+from holdfast.records.encoding import codec
 from holdfast.records.step import Called
 from support.gateway.calls import FUNCTION, SCHEMA, SHOWN, AsSent, turned
 from support.gateway.counter import CHAT, RESPONSES, Counter, exchange, opened, post

@@ -14,11 +14,11 @@ from holdfast.policy.policy import Completion
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.policy.rendering.select import renderer_for
+from holdfast.records.encoding.tokens import pack_ids, pack_logprobs
 from holdfast.records.history import stream_of
 from holdfast.records.message import Message, Role, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
-from holdfast.records.tokens import pack_ids, pack_logprobs
 from holdfast.rollout.replay.speaker import Voice
 from support.engine.yard import Yard
 from support.gateway.counter import opened

@@ -10,8 +10,8 @@ from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.policy import Draft
+from holdfast.records.encoding.tokens import count, pack_ids, pack_logprobs
 from holdfast.records.step import Called, Drafted, VersionSpan
-from holdfast.records.tokens import count, pack_ids, pack_logprobs
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from support.gateway.connections import Connection, text_of
 from support.gateway.counter import Counter, exchange, post, until

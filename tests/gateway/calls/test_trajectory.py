@@ -11,11 +11,11 @@ from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
 from holdfast.policy.policy import Draft
+from holdfast.records.encoding.tokens import pack_ids, pack_logprobs, unpack_ids
 from holdfast.records.errors import BadRequest, ContextOverflow, EngineUnavailable
 from holdfast.records.message import Message, Role, assistant, user
-from holdfast.records.sample import samples_of
+from holdfast.records.samples.sample import samples_of
 from holdfast.records.step import Finished, VersionSpan
-from holdfast.records.tokens import pack_ids, pack_logprobs, unpack_ids
 from holdfast.records.trajectory import Status
 from support.gateway.connections import Connection
 from support.gateway.counter import CHAT, Counter, exchange, opened, post, until

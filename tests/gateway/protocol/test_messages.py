@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.gateway.protocol.messages import LONGEST, LONGEST_NAME, RequestRejected, quotable
-from holdfast.records.redaction import hide
+from holdfast.records.encoding.redaction import hide
 from support.gateway.counter import BODIES, CHAT, COUNT, HELLO, exchange, opened, post
 
 

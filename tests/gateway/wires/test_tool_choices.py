@@ -7,9 +7,9 @@ import openai
 import pytest
 
 from holdfast.policy.rendering.structure import structure_of
+from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.errors import Unsupported
 from holdfast.records.sampling import Sampling
-from holdfast.records.tokens import unpack_ids
 from support.gateway.counter import BODIES, CHAT, COMPLETIONS, exchange, opened, post
 from support.gateway.libraries import HI, anthropic_client, engine_behind, openai_client, perform
 

@@ -225,7 +225,7 @@ def test_damage_outside_the_logs_is_found(tmp_path: Path, what: str) -> None:
 
 
 def test_an_epoch_that_goes_back_is_found(tmp_path: Path) -> None:
-    from holdfast.records.codec import checksum, encode
+    from holdfast.records.encoding.codec import checksum, encode
 
     path = tmp_path / "journal.db"
     log(path, [started(), value(1)])

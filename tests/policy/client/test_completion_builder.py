@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from holdfast.policy.client.completion_builder import Sampled
 from holdfast.policy.dialects.dialect import Piece, Unusable
 from holdfast.policy.policy import Draft
+from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.step import VersionSource, VersionSpan
-from holdfast.records.tokens import unpack_ids, unpack_logprobs
 from support.policy.answers import logprobs_of, request
 from support.policy.drafts import draft_of
 

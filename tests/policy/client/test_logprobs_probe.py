@@ -13,7 +13,7 @@ from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Partial
 from holdfast.records.errors import UsageError
-from holdfast.records.logprobs import LogprobsMode
+from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Dialect
 from holdfast.testing.fake_engine.options import LogprobsMode as Mode

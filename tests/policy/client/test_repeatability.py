@@ -9,8 +9,8 @@ from msgspec import structs
 from holdfast.policy.client.repeatability import COMPANY, repeatability
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Request
+from holdfast.records.encoding.tokens import pack_ids, pack_logprobs
 from holdfast.records.sampling import Sampling
-from holdfast.records.tokens import pack_ids, pack_logprobs
 from holdfast.testing import FakeEngine
 
 ASKED = Request(array("i", [5, 6, 7, 8]), Sampling(8), 7, "check")

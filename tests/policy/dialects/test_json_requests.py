@@ -12,10 +12,10 @@ from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import Kind, SampleRequest
 from holdfast.policy.policy import Completion, Partial, Request
 from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.errors import BadRequest, Unsupported
 from holdfast.records.message import user
 from holdfast.records.sampling import Sampling, schema_text
-from holdfast.records.tokens import unpack_ids
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Dialect
 from support.policy.answers import models

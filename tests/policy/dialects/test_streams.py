@@ -8,9 +8,9 @@ import pytest
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Partial, Request
 from holdfast.policy.retry import RetryPolicy
+from holdfast.records.encoding.tokens import count, unpack_ids
 from holdfast.records.errors import BadAnswer, ContextOverflow
 from holdfast.records.sampling import Sampling
-from holdfast.records.tokens import count, unpack_ids
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Dialect
 from support.policy.answers import TOKEN_KINDS

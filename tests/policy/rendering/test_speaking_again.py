@@ -9,12 +9,12 @@ from msgspec import structs
 
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.policy.rendering.select import renderer_for
+from holdfast.records.encoding.tokens import pack_logprobs
 from holdfast.records.history import History
 from holdfast.records.message import Message, user
-from holdfast.records.sample import samples_of
+from holdfast.records.samples.sample import samples_of
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Finished, Generated, VersionSpan
-from holdfast.records.tokens import pack_logprobs
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay.prompt import Stream
 from support.policy.chat_models import FAMILIES, QWEN3, TEMPLATES, TOOL, write_model

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from holdfast.policy.policy import Completion, Draft, Request
+from holdfast.records.encoding.tokens import count, pack_ids, pack_logprobs, unpack_ids
 from holdfast.records.errors import EngineUnavailable, Truncated
-from holdfast.records.sample import samples_of
+from holdfast.records.samples.sample import samples_of
 from holdfast.records.step import Drafted, Finished, Generated, VersionSpan
-from holdfast.records.tokens import count, pack_ids, pack_logprobs, unpack_ids
 from holdfast.records.trajectory import Status
 from holdfast.rollout.context import Rollout
 from support.rollout.stage import Oracle, Play, completion

@@ -7,7 +7,7 @@ import pytest
 from holdfast.records.conversation import conversation
 from holdfast.records.history import stream_of
 from holdfast.records.message import Role, system, user
-from holdfast.records.sample import samples_of
+from holdfast.records.samples.sample import samples_of
 from holdfast.records.step import Finished
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status

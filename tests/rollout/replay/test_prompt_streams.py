@@ -5,10 +5,10 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.records.encoding.tokens import pack_ids
 from holdfast.records.message import assistant, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
-from holdfast.records.tokens import pack_ids
 from holdfast.rollout.replay.prompt import Stream
 
 TOKENS = st.lists(st.integers(0, 300), max_size=5)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.policy.policy import Completion, Draft, Request
-from holdfast.records.tokens import count
+from holdfast.records.encoding.tokens import count
 from support.conformance.engines import Engine
 from support.conformance.samples import (
     drawn,

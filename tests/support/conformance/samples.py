@@ -12,9 +12,9 @@ import msgspec
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.policy import Completion, Draft, Partial, Request
 from holdfast.policy.retry import RetryPolicy
+from holdfast.records.encoding.tokens import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
-from holdfast.records.tokens import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from support.conformance.engines import WILD, Engine
 
 RETRY = RetryPolicy(tries=5, deadline=300, try_timeout=120, stall_timeout=120, base=0.05, cap=0.5)

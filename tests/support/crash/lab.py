@@ -13,10 +13,10 @@ from pathlib import Path
 
 from holdfast.journal import open_journal
 from holdfast.journal.damage.check import check
+from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import JournalError
 from holdfast.records.history import History
 from holdfast.records.step import Contract, Generated, ToolIntent
-from holdfast.records.tokens import count
 from holdfast.rollout.tool_step import INTERRUPTED
 from holdfast.testing import FakeEngine, Fault, FaultKind
 from holdfast.testing.fake_engine.options import Seeds

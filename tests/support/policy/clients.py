@@ -9,7 +9,7 @@ from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.tokens import unpack_ids, unpack_logprobs
+from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from support.policy.answers import MODEL, PATHS, models, request
 from support.policy.canned_server import Canned, Reply
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from holdfast.policy.policy import Draft, Partial, Request
+from holdfast.records.encoding.tokens import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from holdfast.records.step import VersionSpan
-from holdfast.records.tokens import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from support.policy.answers import logprobs_of, request
 
 NOTHING = Draft()

@@ -1,9 +1,9 @@
 """Replies that are parsed while they come."""
 
+from holdfast.records.encoding.tokens import pack_ids
 from holdfast.records.message import Message
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
-from holdfast.records.tokens import pack_ids
 from holdfast.rollout.replay.prompt import Prompt
 
 

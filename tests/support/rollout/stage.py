@@ -10,13 +10,13 @@ from holdfast.journal.journal import Journal, Lease
 from holdfast.journal.memory import MemoryJournal
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.rendering.renderer import ByteRenderer
+from holdfast.records.encoding.tokens import pack_ids, pack_logprobs
 from holdfast.records.history import History
 from holdfast.records.message import FunctionCall, ToolCall, user
 from holdfast.records.run import RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSpan
 from holdfast.records.task import Task
-from holdfast.records.tokens import pack_ids, pack_logprobs
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.replay.run_context import OnDivergence, RunContext
 from holdfast.rollout.replay.session import Session

@@ -25,7 +25,7 @@ from holdfast.engine.export.export import Row, What, rows
 from holdfast.engine.report import many
 from holdfast.journal.damage.finding import run_named
 from holdfast.records.errors import UsageError
-from holdfast.records.logprobs import Accepted, LogprobsMode
+from holdfast.records.samples.logprobs import Accepted, LogprobsMode
 
 ROWS_PER_GROUP = 256
 _SINGULAR = {

@@ -36,8 +36,8 @@ from holdfast.journal import open_journal
 from holdfast.journal.journal import Journal
 from holdfast.journal.process import this_process
 from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, JournalError
-from holdfast.records.redaction import redact
 from holdfast.records.run import Run
 
 LAST_SECONDS = 10.0

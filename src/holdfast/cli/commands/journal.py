@@ -16,7 +16,7 @@ from holdfast.journal.damage.check import check as check_file
 from holdfast.journal.damage.finding import run_named
 from holdfast.journal.journal import GroupEnd, LedgerEntry
 from holdfast.records.errors import UsageError
-from holdfast.records.version import WeightVersion
+from holdfast.records.samples.version import WeightVersion
 
 MAX_NAMED = 16
 """Groups that are named in one line; `--json` has all."""

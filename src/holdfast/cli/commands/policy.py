@@ -12,7 +12,7 @@ from holdfast.engine.connect import check_engine
 from holdfast.policy.client.capability_check import Inspection, inspect
 from holdfast.policy.client.replicas import EnginePolicy, only_model
 from holdfast.policy.retry import RetryPolicy
-from holdfast.records.redaction import redact
+from holdfast.records.encoding.redaction import redact
 
 ONE_TRY = RetryPolicy(tries=1, deadline=60.0, try_timeout=60.0, stall_timeout=60.0)
 

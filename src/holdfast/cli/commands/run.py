@@ -40,9 +40,9 @@ from holdfast.engine.stop import Stop
 from holdfast.journal import check_address, open_journal
 from holdfast.journal.journal import Journal
 from holdfast.policy.client import circuit_breaker
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, UsageError
 from holdfast.records.group import GroupPolicy, Shortfall
-from holdfast.records.redaction import redact
 from holdfast.records.run import Run
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, read_tasks

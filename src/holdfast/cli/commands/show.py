@@ -17,6 +17,7 @@ from holdfast.engine.export.export import failure_rows, history_of, trajectory_r
 from holdfast.engine.report import as_text, build, many
 from holdfast.journal.damage.finding import run_named
 from holdfast.journal.journal import Journal, RunRow, TrajectoryRow
+from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import UsageError
 from holdfast.records.failure import Failure, shortened
 from holdfast.records.message import Message, Role
@@ -29,7 +30,6 @@ from holdfast.records.step import (
     ToolIntent,
     ValueRecorded,
 )
-from holdfast.records.tokens import count
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 

@@ -28,8 +28,8 @@ from holdfast.engine.scoring.scorer import Scorer
 from holdfast.engine.settings import settings_of
 from holdfast.engine.stop import Stop
 from holdfast.journal import check_address, open_journal
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import redact
 from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task, read_tasks
 from holdfast.rollout.processors.processor import fingerprinted

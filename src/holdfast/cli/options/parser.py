@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import one_line
-from holdfast.records.redaction import redact
+from holdfast.records.encoding.redaction import redact
 
 _OR = {Exit.FAILURES: "\n       or, of `policy check`: the endpoint is not fit for training"}
 EXIT_CODES = "exit codes:\n" + "\n".join(

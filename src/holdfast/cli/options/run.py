@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.engine import options
 from holdfast.engine.options import Whole
-from holdfast.records.logprobs import Accepted
+from holdfast.records.samples.logprobs import Accepted
 from holdfast.records.trajectory import Status
 
 Commands = Any  # argparse's subparsers action has no public name

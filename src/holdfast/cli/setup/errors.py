@@ -11,6 +11,7 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import can_print, forget_reader, one_line
 from holdfast.engine.open_run import RunChanged
 from holdfast.journal.sqlite.schema import JournalDamaged
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     EndpointDown,
     HoldfastError,
@@ -25,7 +26,6 @@ from holdfast.records.errors import (
     RunHeld,
     UsageError,
 )
-from holdfast.records.redaction import redact
 
 _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (RunChanged, Exit.CHANGED),

@@ -4,8 +4,8 @@ import logging
 import sys
 import time
 
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import redact
 
 
 class _Redacting(logging.Formatter):

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 
-from holdfast.records.redaction import redact
+from holdfast.records.encoding.redaction import redact
 
 MAX_LINE = 2_000
 

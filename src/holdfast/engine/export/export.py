@@ -13,21 +13,21 @@ import msgspec
 
 from holdfast.engine.export.rows import evaluation_rows
 from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.records.encoding.tokens import count, unpack_logprobs
 from holdfast.records.errors import JournalCorrupt, NotTrainable
 from holdfast.records.group import valid_members
 from holdfast.records.history import History, added_messages
-from holdfast.records.logprobs import (
+from holdfast.records.run import Run
+from holdfast.records.samples.logprobs import (
     PROCESSING,
     Accepted,
     LogprobsMode,
     distribution_of,
     mode_with,
 )
-from holdfast.records.run import Run
-from holdfast.records.sample import Sample, placeholder, samples_of
+from holdfast.records.samples.sample import Sample, placeholder, samples_of
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
-from holdfast.records.tokens import count, unpack_logprobs
 from holdfast.records.view import TrajectoryView
 
 Row = dict[str, object]

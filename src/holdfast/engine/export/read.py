@@ -9,8 +9,8 @@ from holdfast.journal import open_journal
 from holdfast.journal.damage.finding import run_named
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
-from holdfast.records.logprobs import Accepted
-from holdfast.records.sample import Sample
+from holdfast.records.samples.logprobs import Accepted
+from holdfast.records.samples.sample import Sample
 from holdfast.records.view import TrajectoryView
 
 

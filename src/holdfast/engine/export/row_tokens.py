@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from holdfast.records.encoding.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.records.history import History
-from holdfast.records.logprobs import mode_with
 from holdfast.records.message import Message
-from holdfast.records.sample import Sample, samples_of, with_tokens
+from holdfast.records.samples.logprobs import mode_with
+from holdfast.records.samples.sample import Sample, samples_of, with_tokens
 from holdfast.records.step import Generated, VersionSpan
-from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 

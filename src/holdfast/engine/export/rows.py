@@ -26,12 +26,12 @@ from holdfast.engine.export.row_tokens import (
     group_fields,
 )
 from holdfast.records.conversation import main_end
+from holdfast.records.encoding.tokens import count
 from holdfast.records.history import History
 from holdfast.records.run import RunSpec
-from holdfast.records.sample import has_tokens
+from holdfast.records.samples.sample import has_tokens
 from holdfast.records.step import Generated
 from holdfast.records.task import Task
-from holdfast.records.tokens import count
 from holdfast.records.trajectory import Status
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.processors.processor import completion_params_of

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.engine.guards.loop_block import install_patient_clock
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError
 from holdfast.records.failure import is_theirs
-from holdfast.records.redaction import redact
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 Result = TypeVar("Result")

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.failure import is_theirs, shortened
-from holdfast.records.redaction import redact
 
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 1.0

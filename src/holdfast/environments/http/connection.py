@@ -15,8 +15,8 @@ import msgspec
 
 from holdfast.environments.http.protocol import JSON, MAX_RESPONSE_BYTES, ErrorReply, check_token
 from holdfast.policy.retry import RetryPolicy, retry_after
+from holdfast.records.encoding.redaction import hide_credentials, redact
 from holdfast.records.errors import EnvironmentBroken, HoldfastError, UsageError
-from holdfast.records.redaction import hide_credentials, redact
 
 TRIES = 5
 _PAUSES = RetryPolicy(base=0.5, cap=10.0)

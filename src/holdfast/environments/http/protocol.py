@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from holdfast.records.encoding.redaction import SHORTEST, hide
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import SHORTEST, hide
 from holdfast.records.step import Contract
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, Seen, checked
 from holdfast.rollout.tools.tool import DEFAULT_TIMEOUT, MAX_SHOWN, Tool, as_tool

@@ -16,8 +16,14 @@ from msgspec import Struct
 
 from holdfast.environments.mcp import sdk_v1
 from holdfast.environments.mcp.server_log import ServerLog
+from holdfast.records.encoding.redaction import (
+    REDACTED,
+    hide,
+    hide_credentials,
+    hide_variables,
+    redact,
+)
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import REDACTED, hide, hide_credentials, hide_variables, redact
 
 if TYPE_CHECKING:
     import httpx2

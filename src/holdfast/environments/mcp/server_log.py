@@ -6,7 +6,7 @@ Limited in size, and without secrets.
 from collections import deque
 from collections.abc import Iterable
 
-from holdfast.records.redaction import REDACTED, SHORTEST, redact
+from holdfast.records.encoding.redaction import REDACTED, SHORTEST, redact
 
 MAX_LINES = 20
 MAX_LINE = 400

@@ -40,8 +40,8 @@ from holdfast.environments.workspace.snapshots.tree import (
 )
 from holdfast.environments.workspace.source import Source, digest_of
 from holdfast.environments.workspace.threads import in_thread
+from holdfast.records.encoding.redaction import hide_variables
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
-from holdfast.records.redaction import hide_variables
 from holdfast.rollout.episodes.environment import (
     DEFAULT_TIMEOUT,
     Environment,

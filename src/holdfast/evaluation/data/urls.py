@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.evaluation.data.files import Found, read
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import redact
 
 SECONDS = 60.0
 """Without a byte."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, structs
 
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import redact
 from holdfast.records.sampling import Sampling, json_of
 from holdfast.rollout.processors.training import read_params
 

@@ -35,8 +35,8 @@ from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.http.request import Visit
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Binding, Gateway
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import EnvironmentBroken, UsageError
-from holdfast.records.redaction import redact
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import Returned, completion_params_of
 

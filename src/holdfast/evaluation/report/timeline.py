@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from holdfast.records.encoding.tokens import count, unpack_logprobs
 from holdfast.records.failure import Failure
 from holdfast.records.history import History, added_messages
 from holdfast.records.message import Message, Role
@@ -18,7 +19,6 @@ from holdfast.records.step import (
     ToolIntent,
     ValueRecorded,
 )
-from holdfast.records.tokens import count, unpack_logprobs
 from holdfast.records.view import TrajectoryView
 
 Item = list[object]

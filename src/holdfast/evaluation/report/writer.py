@@ -29,10 +29,10 @@ from holdfast.evaluation.stats.results import Collector, Results, RowResult
 from holdfast.evaluation.stats.summary import Fields, score_text, slowest, summary_json
 from holdfast.evaluation.stats.verdict import Verdict, verdict_of
 from holdfast.journal.journal import Journal
-from holdfast.records.file_name import file_name
+from holdfast.records.encoding.file_name import file_name
+from holdfast.records.encoding.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.records.history import History
 from holdfast.records.run import Run
-from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.records.view import TrajectoryView
 
 MAX_BYTES = 64 << 20

@@ -10,8 +10,8 @@ from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import What, rows
 from holdfast.evaluation.stats.verdict import Verdict
 from holdfast.journal.journal import Journal
+from holdfast.records.encoding.file_name import file_name
 from holdfast.records.errors import UsageError
-from holdfast.records.file_name import file_name
 from holdfast.records.run import Run
 
 Decode = Callable[[Sequence[int]], str]

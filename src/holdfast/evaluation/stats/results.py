@@ -11,12 +11,12 @@ from msgspec import Struct
 
 from holdfast.engine.export.row_status import last_failure
 from holdfast.journal.journal import Journal, TrajectoryRow
+from holdfast.records.encoding.tokens import count
 from holdfast.records.failure import Failure
 from holdfast.records.history import CAME_BACK_DIFFERENT, History
 from holdfast.records.run import Run, RunSpec
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import EnvironmentStepped, Generated
-from holdfast.records.tokens import count
 from holdfast.records.trajectory import Status, TrajectoryKey
 
 

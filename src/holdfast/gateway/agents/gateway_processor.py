@@ -21,8 +21,8 @@ from holdfast.gateway.protocol.errors import AgentFailed, AgentSilent
 from holdfast.gateway.server import Binding, Gateway
 from holdfast.gateway.weight_hold import HOLD_SECONDS, CallHolds, Hold, HoldablePolicy
 from holdfast.policy.policy import Policy
+from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import HoldfastError, Rewound, Truncated, UsageError
-from holdfast.records.redaction import hide
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.agent import Finish, MakeEnvironment, check_environments
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of

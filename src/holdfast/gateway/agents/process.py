@@ -14,8 +14,8 @@ import msgspec
 from holdfast.environments.workspace.sandbox.confinement import confinement
 from holdfast.gateway.protocol.keys import PREFIX
 from holdfast.gateway.server import Binding
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
-from holdfast.records.redaction import redact
 from holdfast.records.task import Task
 
 GRACE_SECONDS = 5.0

@@ -32,8 +32,8 @@ from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed
 from holdfast.gateway.server import Binding
+from holdfast.records.encoding.redaction import hide, hide_credentials, redact
 from holdfast.records.errors import EnvironmentBroken, UsageError
-from holdfast.records.redaction import hide, hide_credentials, redact
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.agent import Finish, MakeEnvironment
 from holdfast.rollout.processors.processor import Returned

@@ -37,9 +37,9 @@ from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed, AgentKilled
 from holdfast.gateway.server import Binding
+from holdfast.records.encoding.file_name import file_name
+from holdfast.records.encoding.redaction import hide_variables
 from holdfast.records.errors import UsageError
-from holdfast.records.file_name import file_name
-from holdfast.records.redaction import hide_variables
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.agent import Finish, MakeEnvironment

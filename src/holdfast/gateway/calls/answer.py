@@ -8,10 +8,10 @@ from msgspec import structs
 
 from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask
 from holdfast.policy.policy import DEADLINE
+from holdfast.records.encoding.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.records.history import stream_of
 from holdfast.records.message import Message, Role
 from holdfast.records.step import Called, Generated
-from holdfast.records.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.rollout.replay.session import Session
 
 

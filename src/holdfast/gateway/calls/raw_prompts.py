@@ -25,12 +25,12 @@ from holdfast.gateway.protocol.messages import Ask
 from holdfast.policy.off_loop import off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.errors import Unsupported
 from holdfast.records.history import History, stream_of
 from holdfast.records.message import Message, user
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
-from holdfast.records.tokens import unpack_ids
 from holdfast.rollout.replay.prompt import Prompt, fingerprint
 
 WIRE = "/v1/completions"

@@ -16,8 +16,8 @@ from msgspec import structs
 from holdfast import crashpoint
 from holdfast.gateway.protocol.errors import AgentFailed, RefusedCall, UnansweredCall
 from holdfast.gateway.protocol.messages import Answer, RequestRejected
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import RunStopped
-from holdfast.records.redaction import redact
 from holdfast.records.step import CallRefused
 from holdfast.rollout.replay.session import Session
 

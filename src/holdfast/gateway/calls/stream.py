@@ -14,8 +14,8 @@ from msgspec import Struct
 from holdfast.gateway.protocol.messages import AnswerDelta, Opening
 from holdfast.policy.policy import Draft
 from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
+from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.history import History
-from holdfast.records.tokens import unpack_ids
 from holdfast.rollout.replay.generate_step import Audience, GenerateStep
 from holdfast.rollout.replay.speaker import Speaker
 

@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from holdfast.gateway.calls import digest
 from holdfast.gateway.protocol.messages import RequestRejected, shortened
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, RunStopped, ToolSaysNo
 from holdfast.records.message import FunctionCall, ToolCall
-from holdfast.records.redaction import redact
 from holdfast.records.step import ToolIntent, ToolResult, path_order
 from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.session import Session

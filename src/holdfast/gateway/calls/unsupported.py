@@ -5,8 +5,8 @@ from holdfast.gateway.calls.strip_fields import with_remedy
 from holdfast.gateway.protocol.messages import Ask, RequestRejected
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import IMAGES, BadRequest, Unsupported
-from holdfast.records.redaction import redact
 from holdfast.records.sampling import NO_REASONING
 
 _NAMES: dict[str, dict[str, str]] = {

@@ -7,7 +7,7 @@ from aiohttp import web
 from holdfast.gateway.http.relay import ELSEWHERE, ELSEWHERE_HEADER
 from holdfast.gateway.http.request import Visit
 from holdfast.gateway.protocol.messages import RequestRejected
-from holdfast.records.redaction import redact
+from holdfast.records.encoding.redaction import redact
 
 RETRY_AFTER_SECONDS = "1"
 """The published libraries obey it."""

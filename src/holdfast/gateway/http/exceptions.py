@@ -9,6 +9,7 @@ import msgspec
 from holdfast.gateway.calls.call import CallSubscription
 from holdfast.gateway.protocol.errors import AgentFailed
 from holdfast.gateway.protocol.messages import Answer, RequestRejected, shortened
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     BadRequest,
     ContextOverflow,
@@ -16,7 +17,6 @@ from holdfast.records.errors import (
     RunStopped,
     Truncated,
 )
-from holdfast.records.redaction import redact
 from holdfast.records.trajectory import Status
 from holdfast.rollout.replay.session import Session
 

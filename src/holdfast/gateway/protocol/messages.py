@@ -11,8 +11,8 @@ from typing import Protocol
 
 from msgspec import Raw, Struct
 
+from holdfast.records.encoding.redaction import without_hidden
 from holdfast.records.message import Message
-from holdfast.records.redaction import without_hidden
 
 LONGEST = 500
 """Characters of an error message; a value that it quotes has fewer."""

@@ -14,6 +14,7 @@ from msgspec import Struct
 from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.chain import BadRecord, Row
 from holdfast.journal.sqlite.cut import check_row
+from holdfast.records.encoding.tokens import count, unpack_logprobs
 from holdfast.records.history import History, joined
 from holdfast.records.step import (
     AttemptStarted,
@@ -26,7 +27,6 @@ from holdfast.records.step import (
     ToolIntent,
     ToolResult,
 )
-from holdfast.records.tokens import count, unpack_logprobs
 from holdfast.records.trajectory import Status
 
 _STATUSES = frozenset(int(status) for status in Status)

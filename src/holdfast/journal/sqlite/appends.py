@@ -12,7 +12,7 @@ from msgspec import Struct, json
 
 from holdfast.journal.journal import Lease
 from holdfast.journal.sqlite.writer import Operation
-from holdfast.records.codec import MAX_RECORD, checksum, encode
+from holdfast.records.encoding.codec import MAX_RECORD, checksum, encode
 from holdfast.records.errors import JournalError, LeaseLost
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status

@@ -13,7 +13,7 @@ from holdfast.journal.sqlite import chain
 from holdfast.journal.sqlite.appends import Row, insert, lost, read_log_end
 from holdfast.journal.sqlite.chain import BadRecord
 from holdfast.journal.sqlite.runs import NOW
-from holdfast.records.codec import checksum, decode, encode
+from holdfast.records.encoding.codec import checksum, decode, encode
 from holdfast.records.errors import JournalCorrupt
 from holdfast.records.history import History
 from holdfast.records.run import Run

@@ -49,10 +49,10 @@ from holdfast.journal.sqlite.schema import (
 from holdfast.journal.sqlite.writer import WriteCall, Writer
 from holdfast.records.errors import JournalCorrupt, JournalError
 from holdfast.records.run import Run, RunSpec
+from holdfast.records.samples.version import WeightVersion
 from holdfast.records.step import Record
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
-from holdfast.records.version import WeightVersion
 
 BUSY_SECONDS = writer.BUSY_SECONDS
 CACHE_KIB = 8192

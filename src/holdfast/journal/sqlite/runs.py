@@ -15,9 +15,9 @@ from holdfast.journal.sqlite import chain
 from holdfast.records.errors import JournalCorrupt, UsageError
 from holdfast.records.group import GroupPolicy
 from holdfast.records.run import Run, RunChange, RunSpec
+from holdfast.records.samples.version import WeightVersion
 from holdfast.records.task import Task
 from holdfast.records.trajectory import Status, TrajectoryKey
-from holdfast.records.version import WeightVersion
 
 # The database's own clock, in seconds since the epoch.
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"

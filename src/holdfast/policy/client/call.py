@@ -21,6 +21,7 @@ from holdfast.policy.client.stop_strings import StopWatch
 from holdfast.policy.dialects.dialect import SampleRequest
 from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
 from holdfast.policy.retry import RetryPolicy
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     BadAnswer,
     ContextOverflow,
@@ -28,7 +29,6 @@ from holdfast.records.errors import (
     HoldfastError,
     PolicyError,
 )
-from holdfast.records.redaction import redact
 
 SAVE_SECONDS = 5.0
 STILL_COMING = 10.0

@@ -9,12 +9,12 @@ from holdfast.policy.client.repeatability import repeatability
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.client.served_model import Seeds
 from holdfast.policy.policy import Completion, Draft, Partial, Request
+from holdfast.records.encoding.tokens import count, unpack_ids
 from holdfast.records.errors import HoldfastError
-from holdfast.records.logprobs import PROCESSING, LogprobsMode
 from holdfast.records.message import user
+from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import VersionSource
-from holdfast.records.tokens import count, unpack_ids
 
 PROMPT = array("i", [5, 6, 7, 8])
 TOKENS = 12

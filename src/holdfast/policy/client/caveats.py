@@ -2,7 +2,7 @@
 
 from holdfast.policy.client.replicas import EnginePolicy
 from holdfast.policy.client.served_model import Seeds
-from holdfast.records.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
+from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, distribution_of, mode_with
 from holdfast.records.sampling import Sampling
 
 

@@ -14,10 +14,7 @@ from msgspec import Raw
 
 from holdfast.policy.dialects.dialect import UNREADABLE, Piece, Unusable
 from holdfast.policy.policy import Completion, Draft, Request
-from holdfast.records.logprobs import LogprobsMode, worst
-from holdfast.records.message import Message
-from holdfast.records.step import VersionSource, VersionSpan
-from holdfast.records.tokens import (
+from holdfast.records.encoding.tokens import (
     TYPE_IDS,
     TYPE_LOGPROBS,
     pack_ids,
@@ -25,6 +22,9 @@ from holdfast.records.tokens import (
     unpack_ids,
     unpack_logprobs,
 )
+from holdfast.records.message import Message
+from holdfast.records.samples.logprobs import LogprobsMode, worst
+from holdfast.records.step import VersionSource, VersionSpan
 
 FINISHED = frozenset({"stop", "length"})
 ABORTED = "abort"

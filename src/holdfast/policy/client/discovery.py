@@ -20,7 +20,7 @@ from holdfast.policy.client.served_model import Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
 from holdfast.policy.dialects.dialect import EngineSays, Kind, Unusable
 from holdfast.records.errors import BadRequest, EndpointDown, PolicyRefused, Truncated
-from holdfast.records.logprobs import LogprobsMode
+from holdfast.records.samples.logprobs import LogprobsMode
 
 FIRST_SECONDS = 120.0
 """An engine's first tokens after its start may take a minute."""

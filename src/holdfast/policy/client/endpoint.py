@@ -35,6 +35,7 @@ from holdfast.policy.dialects.prompt_json import Spellings
 from holdfast.policy.dialects.reading import without_echo
 from holdfast.policy.dialects.sse import END, SseParser
 from holdfast.policy.retry import RetryPolicy, retry_after
+from holdfast.records.encoding.redaction import hide, hide_credentials, redact
 from holdfast.records.errors import (
     BadAnswer,
     BadRequest,
@@ -44,8 +45,7 @@ from holdfast.records.errors import (
     Truncated,
     UsageError,
 )
-from holdfast.records.logprobs import LogprobsMode
-from holdfast.records.redaction import hide, hide_credentials, redact
+from holdfast.records.samples.logprobs import LogprobsMode
 
 CONNECT_SECONDS = 10.0
 PROBE_CONNECT_SECONDS = 5.0

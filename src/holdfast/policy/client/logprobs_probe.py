@@ -15,7 +15,7 @@ from itertools import takewhile
 from holdfast.policy.client.probe import UNREACHABLE
 from holdfast.policy.dialects.dialect import Dialect, EngineSays, Piece, SampleRequest, Unusable
 from holdfast.policy.policy import Request
-from holdfast.records.logprobs import LogprobsMode
+from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
 
 Post = Callable[[str, str, object], Awaitable[bytes]]

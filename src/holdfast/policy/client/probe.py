@@ -7,6 +7,7 @@ import aiohttp
 
 from holdfast.policy.dialects.dialect import UNREADABLE, Dialect, SampleRequest
 from holdfast.policy.policy import Request
+from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     BadRequest,
     EngineUnavailable,
@@ -15,7 +16,6 @@ from holdfast.records.errors import (
     Truncated,
 )
 from holdfast.records.message import user
-from holdfast.records.redaction import redact
 from holdfast.records.sampling import Sampling
 
 UNREACHABLE = (OSError, aiohttp.ClientError, HoldfastError, *UNREADABLE)

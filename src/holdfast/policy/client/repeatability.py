@@ -11,7 +11,13 @@ import asyncio
 from msgspec import structs
 
 from holdfast.policy.policy import Completion, Draft, Policy, Request
-from holdfast.records.tokens import count, pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
+from holdfast.records.encoding.tokens import (
+    count,
+    pack_ids,
+    pack_logprobs,
+    unpack_ids,
+    unpack_logprobs,
+)
 
 COMPANY = (1, 3, 7)
 """So many other requests are made at the same time."""

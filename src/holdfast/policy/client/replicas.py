@@ -23,7 +23,7 @@ from holdfast.policy.dialects.dialect import Kind
 from holdfast.policy.policy import Completion, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.errors import EndpointDown, HoldfastError, UsageError
-from holdfast.records.logprobs import PROCESSING, LogprobsMode, worst
+from holdfast.records.samples.logprobs import PROCESSING, LogprobsMode, worst
 
 MAX_HOMES = 100_000
 SLACK = 1.25

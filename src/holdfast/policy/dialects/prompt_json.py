@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.policy.off_loop import off_loop
-from holdfast.records.tokens import TYPE_IDS
+from holdfast.records.encoding.tokens import TYPE_IDS
 
 LEAST = 1024
 """Tokens of a prompt that is worth keeping: a shorter one is written in no time."""

@@ -18,10 +18,10 @@ from holdfast.policy.rendering.reasoning_effort import MOST_LEVELS, unsupported
 from holdfast.policy.rendering.structure import Marks, hermes_marks
 from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments, verbatim_arguments
 from holdfast.policy.rendering.tokenizer import Tokenizer, extra
+from holdfast.records.encoding.tokens import last_of
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message
 from holdfast.records.sampling import NO_REASONING
-from holdfast.records.tokens import last_of
 
 Tools = Sequence[dict[str, object]]
 

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from holdfast.policy.rendering.parse_tool_calls import hermes
 from holdfast.policy.rendering.structure import Marks, hermes_marks
+from holdfast.records.encoding.tokens import TYPE_IDS
 from holdfast.records.message import Message, Role
-from holdfast.records.tokens import TYPE_IDS
 
 _CODE_POINTS = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 

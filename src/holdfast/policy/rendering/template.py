@@ -21,10 +21,10 @@ from holdfast.policy.rendering.structure import Marks, hermes_marks
 from holdfast.policy.rendering.template_probe import StandIn, TemplateShape
 from holdfast.policy.rendering.to_dicts import as_dicts, decoded_arguments
 from holdfast.policy.rendering.tokenizer import Tokenizer
+from holdfast.records.encoding.tokens import last_of
 from holdfast.records.errors import UsageError
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import NO_REASONING
-from holdfast.records.tokens import last_of
 
 Tools = Sequence[dict[str, object]]
 _NAME = re.compile(r"[\w.:/-]{1,128}")

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
+from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
-from holdfast.records.tokens import count
 from holdfast.records.trajectory import Truncation
 
 

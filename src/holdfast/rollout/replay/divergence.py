@@ -10,11 +10,11 @@ import msgspec
 
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.failure import shortened
 from holdfast.records.message import Message, ToolCall
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import EnvironmentStepped, Generated, Step, ToolIntent, ValueRecorded
-from holdfast.records.tokens import unpack_ids
 from holdfast.rollout.replay.prompt import Prompt
 
 MAX_DIFF_CHARACTERS = 600

@@ -19,11 +19,11 @@ from holdfast.policy.policy import DEADLINE, Completion, Draft, Partial, Request
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.parse_tool_calls import without_calls
 from holdfast.policy.rendering.structure import structure_of
+from holdfast.records.encoding.tokens import count, unpack_ids
 from holdfast.records.errors import EnvironmentBroken, Truncated, Unsupported
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Drafted, Generated
-from holdfast.records.tokens import count, unpack_ids
 from holdfast.rollout.replay.prompt import Prompt
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Speaker

@@ -17,11 +17,11 @@ from msgspec import Struct
 from holdfast.policy.off_loop import off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
+from holdfast.records.encoding.tokens import ids_of, pack_ids, unpack_ids
 from holdfast.records.errors import IMAGES, Unsupported
 from holdfast.records.message import Message, size_of
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
-from holdfast.records.tokens import ids_of, pack_ids, unpack_ids
 
 
 class Prompt(Struct, gc=False):

@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
+from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.message import Message, ToolCall
 from holdfast.records.step import Generated
-from holdfast.records.tokens import unpack_ids, unpack_logprobs
 
 
 class Reply(Struct, frozen=True, gc=False):

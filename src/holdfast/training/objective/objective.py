@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
-from holdfast.records.bounds import check_number
+from holdfast.records.encoding.bounds import check_number
 from holdfast.records.errors import UsageError
 from holdfast.training.advantages import ESTIMATORS, Estimator
 

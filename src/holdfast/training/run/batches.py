@@ -15,7 +15,7 @@ from holdfast.records.epochs import EpochStream
 from holdfast.records.errors import HoldfastError
 from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
-from holdfast.records.sample import samples_of
+from holdfast.records.samples.sample import samples_of
 from holdfast.training.advantages import is_informative
 from holdfast.training.batch import (
     TrainedTrajectory,

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.records import step
-from holdfast.records.codec import checksum, decode, encode
+from holdfast.records.encoding.codec import checksum, decode, encode
 from holdfast.records.errors import Cause, JournalCorrupt
 from holdfast.records.failure import Failure
-from holdfast.records.logprobs import LogprobsMode
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, user
+from holdfast.records.samples.logprobs import LogprobsMode
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Record
 from holdfast.records.trajectory import Status

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.history import History, stream_of
-from holdfast.records.sample import Sample, placeholder, samples_of
+from holdfast.records.samples.sample import Sample, placeholder, samples_of
 from holdfast.records.step import Generated, VersionSpan
-from holdfast.records.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.trajectory import Status
 from support.records import finished, generated, started
 

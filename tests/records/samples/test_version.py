@@ -1,7 +1,7 @@
 """Staleness is a difference of ordinals, or unknown."""
 
+from holdfast.records.samples.version import WeightVersion, staleness
 from holdfast.records.step import VersionSource, VersionSpan
-from holdfast.records.version import WeightVersion, staleness
 
 VERSIONS = [WeightVersion(number, f"v{number}", number, f"d{number}") for number in (1, 2, 3)]
 

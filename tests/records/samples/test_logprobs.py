@@ -4,8 +4,8 @@ import pytest
 from msgspec import structs
 
 from holdfast.records.history import History
-from holdfast.records.logprobs import LogprobsMode, distribution_of, mode_with, worst
-from holdfast.records.sample import placeholder, samples_of
+from holdfast.records.samples.logprobs import LogprobsMode, distribution_of, mode_with, worst
+from holdfast.records.samples.sample import placeholder, samples_of
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Generated
 from support.records import finished, generated, started

@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
-from holdfast.records import redaction
-from holdfast.records.redaction import hide, hide_credentials, hide_variables, redact
+from holdfast.records.encoding import redaction
+from holdfast.records.encoding.redaction import hide, hide_credentials, hide_variables, redact
 
 CANARY = "canaryQ7x9Zp42mNw"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.records.file_name import LONGEST, file_name
+from holdfast.records.encoding.file_name import LONGEST, file_name
 
 TEXT = st.text(st.one_of(st.sampled_from("ab/._%~AÄé\0\\"), st.characters()), max_size=250)
 CLASHING = (

@@ -10,11 +10,11 @@ from array import array
 
 from msgspec import Struct
 
+from holdfast.records.encoding.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.errors import NotTrainable
 from holdfast.records.history import History
-from holdfast.records.logprobs import LogprobsMode, mode_with, worst
+from holdfast.records.samples.logprobs import LogprobsMode, mode_with, worst
 from holdfast.records.step import Generated, VersionSpan
-from holdfast.records.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.trajectory import Status
 
 

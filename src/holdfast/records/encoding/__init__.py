@@ -1,0 +1,8 @@
+"""How values are encoded and checked, and kept from showing secrets.
+
+- `bounds`: What a number has to be so that a record can hold it.
+- `codec`: Records as bytes, and their checksum.
+- `tokens`: Token ids and logprobs as packed arrays.
+- `redaction`: Taking secrets out of texts.
+- `file_name`: Ids of users as names of files.
+"""

@@ -1,0 +1,6 @@
+"""The training view of a trajectory.
+
+- `sample`: A trajectory, or one branch of it, as token ids, mask, logprobs and reward.
+- `logprobs`: The distribution that logprobs are of.
+- `version`: Weight versions, their order, and staleness.
+"""
