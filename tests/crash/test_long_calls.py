@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 from holdfast.journal.damage.check import check
-from holdfast.rollout.replay.crash_count import SUSPECTED_AFTER
+from holdfast.rollout.replay.crash_count import SUSPECT_AFTER_CRASHES
 from holdfast.testing import FakeEngine
 from support.crash.command import export_samples, finished, holdfast, run_words, write_tasks
 
 TASKS = ["build", "move", "world"]
 SAMPLES = 2
-KILLS = SUSPECTED_AFTER + 3
+KILLS = SUSPECT_AFTER_CRASHES + 3
 
 
 def begun(place: Path) -> int:

@@ -12,7 +12,7 @@ from holdfast.records.group import GroupPolicy
 from holdfast.rollout.episodes.environment import Environment, Observation
 from holdfast.rollout.episodes.restore import EPISODE_OVER, MAX_REWINDS
 from holdfast.rollout.processors.agent import AgentRolloutProcessor, EnvironmentRolloutProcessor
-from holdfast.rollout.replay.crash_count import GIVEN_UP_AFTER
+from holdfast.rollout.replay.crash_count import MAX_CRASHES
 from holdfast.rollout.threads import dedicated
 from support.engine.yard import Yard
 from support.rollout import worlds
@@ -184,11 +184,11 @@ def test_an_environment_that_kills_the_process_every_time_is_given_up(where, lev
         await t.tool(call("add", '{"amount": 1}'), *episode.tools)
         await episode.step("1")
 
-    for _ in range(GIVEN_UP_AFTER + 5):
+    for _ in range(MAX_CRASHES + 5):
         yard.run(solve, grace=0, max_retry=0)
     assert yard.statuses() == {"a/0": ("FAILED", True)}
     assert yard.history().failures[-1].cause == "environment"
-    assert calls.count("killed") <= GIVEN_UP_AFTER + 2
+    assert calls.count("killed") <= MAX_CRASHES + 2
 
 
 @pytest.mark.parametrize("level", ["replay", "snapshot"])
@@ -211,7 +211,7 @@ def test_an_environment_is_not_blamed_for_resumes_that_end_while_the_policy_is_a
             await episode.step("1")
 
     is_well, yard = False, Yard(policy=Oracle(answer), group=NO_REFILL)
-    for _ in range(GIVEN_UP_AFTER + 3):
+    for _ in range(MAX_CRASHES + 3):
         yard.run(solve, grace=0, max_retry=0)
     is_well = True
     yard.run(solve, max_retry=0)
@@ -232,7 +232,7 @@ def test_a_retry_of_what_failed_gives_an_interrupted_call_new_chances():
     async def solve(t):
         return float((await t.tool(call("reach"), reach)).ok)
 
-    for _ in range(GIVEN_UP_AFTER + 2):
+    for _ in range(MAX_CRASHES + 2):
         yard.run(solve, grace=0, max_retry=0)
     assert "the process died, or was stopped" in yard.history().failures[-1].message
     is_mended = True

@@ -219,12 +219,12 @@ class Broken(OpenAIChat):
     def __init__(self, where: str):
         self.where = where
 
-    def ask(self, body, known=None):
+    def parse(self, body, known=None):
         if self.where == "ask":
             raise KeyError(SECRET)
-        return super().ask(body, known)
+        return super().parse(body, known)
 
-    def answer(self, ask, answer):
+    def format_answer(self, ask, answer):
         raise KeyError(SECRET)
 
 

@@ -11,7 +11,7 @@ import time
 
 from aiohttp import web
 
-from holdfast.gateway.http.request import Visit
+from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.records.message import user
@@ -40,8 +40,8 @@ def stale_keys(counter: Counter) -> list[str]:
 async def attacked(seed: int):
     limits = GatewayLimits(body=LARGEST, body_seconds=0.2, idle_seconds=0.2)
 
-    async def take(visit: Visit) -> web.StreamResponse:
-        return await visit.telling.whole(b'{"taken": %d}' % len(await visit.body()))
+    async def take(visit: RequestContext) -> web.StreamResponse:
+        return await visit.response.send(b'{"taken": %d}' % len(await visit.body()))
 
     options = {"limits": limits, "endpoints": {TAKE: take}}
     async with opened(task="alpha", **options) as (alpha, one, first):
@@ -101,5 +101,5 @@ def test_whatever_is_sent_nothing_breaks_and_no_secret_is_told(caplog):
         assert secret.encode() not in told
         assert secret not in caplog.text
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
-    assert nobody_keeps(Visit), "requests are kept"
+    assert nobody_keeps(RequestContext), "requests are kept"
     assert len(os.listdir("/proc/self/fd")) <= opened_before

@@ -19,7 +19,7 @@ from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors import row_clients
 from holdfast.rollout.processors.processor import RolloutConfig
-from holdfast.rollout.processors.row_clients import Clients
+from holdfast.rollout.processors.row_clients import ClientCache
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from holdfast.rollout.tools.tool import tool
 from holdfast.testing import FakeEngine
@@ -264,7 +264,7 @@ def test_a_rows_endpoint_is_waited_for_as_long_as_the_run_waits(checks: list[str
 def test_a_sibling_is_as_patient_as_its_policy_unless_told_otherwise() -> None:
     async def main() -> list[float]:
         own = EnginePolicy(NOWHERE, "own", patience=17.0)
-        inherits, chosen = Clients(), Clients(patience=3.0)
+        inherits, chosen = ClientCache(), ClientCache(patience=3.0)
         found = [one.get((NOWHERE,), "m", own=own).policy.patience for one in (inherits, chosen)]
         for one in (inherits, chosen, own):
             await one.aclose()

@@ -43,7 +43,7 @@ from holdfast.rollout.processors.rows_adapter import start_rollout
 from holdfast.rollout.replay.current_code import enter_attempt
 from holdfast.rollout.replay.run_context import RunContext
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.threads.contain import as_exception, end, finished
+from holdfast.rollout.threads.contain import as_exception, end_task, finishes_within
 from holdfast.rollout.tools.tool import result_text
 
 FATAL = (JournalError, PolicyRefused, EndpointDown, ThreadsHang, ScoringStopped)
@@ -191,14 +191,14 @@ async def _within_deadline(
     policy = session.speaker.policy
     left, down = deadline, policy.seconds_down
     try:
-        while not await finished(job, left):
+        while not await finishes_within(job, left):
             outage = policy.seconds_down - down
             if outage <= 0:
                 late = AttemptTimeout(f"the attempt did not finish within {deadline:g} s")
                 raise session.state.fail(late)
             left, down = outage, down + outage
     finally:
-        await end(job)
+        await end_task(job)
 
 
 def _returned(found: object) -> tuple[Reward, int | None]:
@@ -229,7 +229,7 @@ def _was_cut_short(history: History) -> bool:
 
 
 async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled: bool) -> None:
-    finished = Finished(
+    finishes_within = Finished(
         outcome.status,
         result_text(outcome.reason),
         outcome.reward,
@@ -237,7 +237,7 @@ async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled:
         tuple(session.log.unseen),
         outcome.turns_used,
     )
-    await session.conclude(finished, status=outcome.status, settled=settled)
+    await session.conclude(finishes_within, status=outcome.status, settled=settled)
 
 
 async def _record_failure(session: Session, error: BaseException, settings: Settings) -> None:
@@ -258,8 +258,8 @@ async def _record_failure(session: Session, error: BaseException, settings: Sett
         await session.conclude(record, Refilled(history.life + 1, failure.root, now))
         await clock.sleep(_back_off_seconds(settings, 1))
     else:
-        finished = Finished(Status.FAILED, failure.root, None, now)
-        await session.conclude(record, finished, status=Status.FAILED, settled=True)
+        finishes_within = Finished(Status.FAILED, failure.root, None, now)
+        await session.conclude(record, finishes_within, status=Status.FAILED, settled=True)
 
 
 def _ruled(error: Exception, settings: Settings) -> bool | Exception | None:

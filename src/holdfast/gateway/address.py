@@ -55,7 +55,7 @@ def check_usable(token: str | None, host: str) -> None:
     hide(token)
 
 
-async def advertised(host: str, port: int, *, given: str | None, secure: bool) -> str:
+async def advertised_url(host: str, port: int, *, given: str | None, secure: bool) -> str:
     """The URL that agents use; `given` is a host or a whole URL."""
     if given is not None and "://" in given:
         return given.rstrip("/")
@@ -135,7 +135,7 @@ def check_advertised(given: str) -> None:
         )
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises `UsageError` for an address where none can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from holdfast.gateway import address
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.calls.stream import Pace
-from holdfast.gateway.calls.strip_fields import MESSAGES, Ignoring
+from holdfast.gateway.calls.strip_fields import MESSAGES, IgnoredFields
 from holdfast.gateway.calls.tool_calls import AgentTools
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.http import tool_mcp, tool_routes
@@ -39,7 +39,7 @@ from holdfast.gateway.http.exceptions import (
 from holdfast.gateway.http.listener import Listener
 from holdfast.gateway.http.metrics import CONTENT_TYPE, Metrics, as_text
 from holdfast.gateway.http.relay import Tickets
-from holdfast.gateway.http.request import Visit
+from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Bearer, Keys
 from holdfast.gateway.protocol.messages import RequestRejected, Wire
@@ -55,25 +55,25 @@ _QUIET = ("/health", "/metrics")
 _YES_OR_NO = {None: "-", True: "yes", False: "no"}
 _log = logging.getLogger("holdfast.gateway")
 
-Endpoint = Callable[[Visit], Awaitable[web.StreamResponse]]
+Endpoint = Callable[[RequestContext], Awaitable[web.StreamResponse]]
 """The handler of a route: it sends a response and returns it, or raises `RequestRejected`."""
-UnboundKeyHandler = Callable[[Visit, Bearer], Awaitable[web.StreamResponse | None]]
+UnboundKeyHandler = Callable[[RequestContext, Bearer], Awaitable[web.StreamResponse | None]]
 """Handles a call with a key that is signed and not bound here: it sends a response and returns it;
 or the key is bound by now (None); or it raises `RequestRejected`."""
 
 
-class Inner(Struct, frozen=True):
+class WorkerLinks(Struct, frozen=True):
     """How the workers of one gateway reach each other."""
 
     endpoints: Mapping[str, Endpoint] = msgspec.field(default_factory=dict)
     """The routes for other workers, and for nobody else."""
     socket: Path | None = None
     """At which they are served."""
-    everyone: Callable[[], Awaitable[list[tuple[str, WorkerStats]]]] | None = None
+    all_stats: Callable[[], Awaitable[list[tuple[str, WorkerStats]]]] | None = None
     """The counts of all workers, with their labels."""
 
 
-SINGLE_WORKER = Inner()
+SINGLE_WORKER = WorkerLinks()
 
 
 class Binding(Struct, frozen=True):
@@ -103,23 +103,23 @@ class Gateway:
         endpoints: Mapping[str, Endpoint] | None = None,
         ignore: Iterable[str] = (),
         keys: Keys | None = None,
-        stranger: UnboundKeyHandler | None = None,
-        inner: Inner = SINGLE_WORKER,
+        on_unbound_key: UnboundKeyHandler | None = None,
+        links: WorkerLinks = SINGLE_WORKER,
         holds: CallHolds | None = None,
     ):
         """`model`: the name in `/v1/models`; by default that of the trajectory's policy.
         `endpoints`: more POST routes, which the token opens. `ignore`: fields to remove from every
-        request (see `strip_fields`). `stranger`: handles keys that are not bound here.
+        request (see `strip_fields`). `on_unbound_key`: handles keys that are not bound here.
         `holds`: those that the policies of its trajectories wait for (see `HoldablePolicy`)."""
         address.check_usable(at.token, at.host)
         self._wires = dict(wires)
         self._at = at
         self._model = model
         self._limits = limits or GatewayLimits()
-        self._ignored_fields = Ignoring(ignore)
+        self._ignored_fields = IgnoredFields(ignore)
         self._keys = keys or Keys()
-        self._on_unbound_key = stranger
-        self._links = inner
+        self._on_unbound_key = on_unbound_key
+        self._links = links
         self._tickets = Tickets()
         self._bound: dict[str, Bound] = {}
         """By key."""
@@ -152,7 +152,7 @@ class Gateway:
         port = await self._listener.start(
             at.host, at.port, tls=at.tls, sock=at.sock, inside=self._links.socket
         )
-        self.url = await address.advertised(
+        self.url = await address.advertised_url(
             at.host, port, given=at.advertise, secure=at.tls is not None
         )
         return self
@@ -207,7 +207,7 @@ class Gateway:
     # --- requests
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        context = Visit(request, self._limits)
+        context = RequestContext(request, self._limits)
         is_internal = context.is_inside and context.path in self._links.endpoints
         self._internal_requests += is_internal
         try:
@@ -216,7 +216,7 @@ class Gateway:
             self._internal_requests -= is_internal
             self._log_and_count(context)
 
-    async def _serve(self, context: Visit) -> web.StreamResponse:
+    async def _serve(self, context: RequestContext) -> web.StreamResponse:
         try:
             if self._listener.is_closing:
                 raise RequestRejected(503, "the gateway is closing", code="stopping")
@@ -233,12 +233,12 @@ class Gateway:
             raise
         except Exception as error:
             failure = internal_error(error, context.trajectory)
-            if context.telling.has_begun:
-                context.telling.status = failure.status
+            if context.response.has_begun:
+                context.response.status = failure.status
                 raise ConnectionResetError("the response cannot be completed") from error
             return await send_rejection(context, failure)
 
-    def _check_one_key(self, context: Visit) -> None:
+    def _check_one_key(self, context: RequestContext) -> None:
         """A request belongs to one trajectory. Keys that were not made here do not count."""
         if (
             len(context.keys) > 1
@@ -246,18 +246,18 @@ class Gateway:
         ):
             raise several_keys()
 
-    async def _handle_unbound_key(self, context: Visit) -> web.StreamResponse | None:
+    async def _handle_unbound_key(self, context: RequestContext) -> web.StreamResponse | None:
         bearer = self._keys.read(context.key)
         if bearer is None or self._on_unbound_key is None:
             return None
-        context.telling.trajectory = bearer.trajectory
+        context.response.trajectory = bearer.trajectory
         return await self._on_unbound_key(context, bearer)
 
-    def _log_and_count(self, context: Visit) -> None:
+    def _log_and_count(self, context: RequestContext) -> None:
         if context.route in self._links.endpoints:
             return
         route, seconds, replayed = context.route, context.seconds, context.replayed
-        status = str(context.telling.status or "gone")
+        status = str(context.response.status or "gone")
         self._metrics.count(route, status=status, seconds=seconds, replayed=replayed)
         _log.log(
             logging.DEBUG if route in _QUIET else logging.INFO,
@@ -270,7 +270,7 @@ class Gateway:
             f" ignored={','.join(context.ignored)}" if context.ignored else "",
         )
 
-    def _endpoint(self, context: Visit) -> Endpoint:
+    def _endpoint(self, context: RequestContext) -> Endpoint:
         # A model's name, or a tool's, is no part of the route, which is counted and logged.
         prefixes = {_MODELS + "/": _MODELS, tool_routes.CALL: tool_routes.CALL}
         found = (route for prefix, route in prefixes.items() if context.path.startswith(prefix))
@@ -286,29 +286,29 @@ class Gateway:
             raise WrongMethod(methods)
         return endpoint
 
-    def _find_bound(self, context: Visit) -> Bound:
+    def _find_bound(self, context: RequestContext) -> Bound:
         bound = self._bound.get(context.key)
         if bound is not None:
-            context.telling.trajectory = bound.trajectory.name
-            bound.trajectory.heard()
+            context.response.trajectory = bound.trajectory.name
+            bound.trajectory.touch()
             return bound
         if self._keys.read(context.key) is not None:
             raise attempt_over()
         raise invalid_key(context.key)
 
-    async def _call(self, context: Visit) -> web.StreamResponse:
+    async def _call(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
         return await call(
             context, bound, ignored_fields=self._ignored_fields, tickets=self._tickets
         )
 
-    async def _count(self, context: Visit) -> web.StreamResponse:
+    async def _count(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
         body, _ = self._ignored_fields.strip(MESSAGES, await context.body())
         tokens = await prompt_tokens(bound.trajectory, messages.count_ask(body))
-        return await context.telling.whole(messages.count_answer(tokens))
+        return await context.response.send(messages.count_answer(tokens))
 
-    async def _models(self, context: Visit) -> web.StreamResponse:
+    async def _models(self, context: RequestContext) -> web.StreamResponse:
         bound = self._find_bound(context)
         model = self._model or bound.trajectory.session.speaker.policy.model
         name = context.path.removeprefix(_MODELS).removeprefix("/")
@@ -319,9 +319,9 @@ class Gateway:
             body = messages.model_answer(model, created=self._created)
         elif context.is_anthropic:
             body = messages.models_answer([model], created=self._created)
-        return await context.telling.whole(body)
+        return await context.response.send(body)
 
-    async def _complete(self, context: Visit) -> web.StreamResponse:
+    async def _complete(self, context: RequestContext) -> web.StreamResponse:
         """`POST /complete {"reward": 0.5}`: the agent is done. Saying it again changes nothing."""
         trajectory = self._find_bound(context).trajectory
         reward = parse_reward(await context.body())
@@ -332,16 +332,16 @@ class Gateway:
             trajectory.completed.set()
         if bound.ends:
             await until_durable(trajectory.session)
-        return await context.telling.whole(completed(trajectory.reward))
+        return await context.response.send(completed(trajectory.reward))
 
-    def unheard(self, ticket: str) -> None:
+    def mark_undelivered(self, ticket: str) -> None:
         """A response that another worker relayed did not arrive."""
         self._tickets.mark_undelivered(ticket)
 
     def _with_tools(
-        self, endpoint: Callable[[Visit, AgentTools], Awaitable[web.StreamResponse]]
+        self, endpoint: Callable[[RequestContext, AgentTools], Awaitable[web.StreamResponse]]
     ) -> Endpoint:
-        async def serve(context: Visit) -> web.StreamResponse:
+        async def serve(context: RequestContext) -> web.StreamResponse:
             trajectory = self._find_bound(context).trajectory
             if context.route == tool_routes.CALL:
                 trajectory.check_not_completed()
@@ -354,30 +354,30 @@ class Gateway:
         return serve
 
     def _with_token(self, endpoint: Endpoint) -> Endpoint:
-        async def serve(context: Visit) -> web.StreamResponse:
+        async def serve(context: RequestContext) -> web.StreamResponse:
             self._check_token(context)
             return await endpoint(context)
 
         return serve
 
-    async def _health(self, context: Visit) -> web.StreamResponse:
+    async def _health(self, context: RequestContext) -> web.StreamResponse:
         workers = await self._all_stats()
         body: dict[str, object] = {
             "status": "ok",
             "trajectories": sum(stats.trajectories for _, stats in workers),
         }
-        if self._links.everyone is not None:
+        if self._links.all_stats is not None:
             body["workers"] = len(workers)
-        return await context.telling.whole(msgspec.json.encode(body))
+        return await context.response.send(msgspec.json.encode(body))
 
-    async def _send_metrics(self, context: Visit) -> web.StreamResponse:
+    async def _send_metrics(self, context: RequestContext) -> web.StreamResponse:
         self._check_token(context)
         text = as_text([(label, stats.families) for label, stats in await self._all_stats()])
-        return await context.telling.whole(text.encode(), content_type=CONTENT_TYPE)
+        return await context.response.send(text.encode(), content_type=CONTENT_TYPE)
 
     async def _all_stats(self) -> list[tuple[str, WorkerStats]]:
-        everyone = self._links.everyone
-        return [("", self.stats)] if everyone is None else await everyone()
+        all_stats = self._links.all_stats
+        return [("", self.stats)] if all_stats is None else await all_stats()
 
     @property
     def stats(self) -> WorkerStats:
@@ -391,7 +391,7 @@ class Gateway:
         }
         return WorkerStats(bound, tuple(self._metrics.families(gauges)))
 
-    def _check_token(self, context: Visit) -> None:
+    def _check_token(self, context: RequestContext) -> None:
         if self._at.token is None:
             return
         key = context.key.encode("utf-8", "surrogateescape")

@@ -13,7 +13,7 @@ from holdfast.records.group import Dismissal
 from holdfast.records.run import Run
 
 
-class State(IntEnum):
+class EntryState(IntEnum):
     """Of a group that a consumer has looked at."""
 
     READY = 0
@@ -25,7 +25,7 @@ class State(IntEnum):
 class Entry(Struct):
     """One group in the ledger of one consumer."""
 
-    state: State
+    state: EntryState
     settled: int
     """The group's place in the order of settling."""
     step: int | None = None
@@ -35,7 +35,7 @@ class Entry(Struct):
     @property
     def is_had(self) -> bool:
         """Whether the consumer took it; then it stays as it is."""
-        return self.state in (State.TAKEN, State.DISMISSED)
+        return self.state in (EntryState.TAKEN, EntryState.DISMISSED)
 
     def is_after(self, step: int) -> bool:
         return self.is_had and (self.step is None or self.step > step)
@@ -110,7 +110,7 @@ class ConsumerLedger(Struct):
         found = [
             (entry.place or 0, ordinal)
             for ordinal, entry in self.entries.items()
-            if entry.state is State.TAKEN and entry.step == step
+            if entry.state is EntryState.TAKEN and entry.step == step
         ]
         return [ordinal for _, ordinal in sorted(found)]
 
@@ -135,13 +135,13 @@ class ConsumerLedger(Struct):
             if entry.is_had and entry.step == step and entry.place is not None
         ]
         for place, entry in enumerate(entries, max(places, default=-1) + 1):
-            entry.state, entry.step = State.TAKEN, step
+            entry.state, entry.step = EntryState.TAKEN, step
             entry.place = None if step is None else place
 
     def ready(self, limit: int, unseen: Callable[[], list[ReadyGroup]]) -> list[int]:
         while len(found := self._ready()) < limit and (new := unseen()):
             for group in new[: limit - len(found)]:
-                state = State.READY if group.is_kept else State.SHORT
+                state = EntryState.READY if group.is_kept else EntryState.SHORT
                 reason = "" if group.is_kept else str(Dismissal.TOO_FEW_VALID)
                 self.entries[group.ordinal] = Entry(state, group.settled, reason=reason)
                 self.seen = group.settled
@@ -151,7 +151,7 @@ class ConsumerLedger(Struct):
         found = [
             (entry.settled, ordinal)
             for ordinal, entry in self.entries.items()
-            if entry.state is State.READY
+            if entry.state is EntryState.READY
         ]
         return [ordinal for _, ordinal in sorted(found)]
 
@@ -166,21 +166,25 @@ class ConsumerLedger(Struct):
         if wrong:
             raise not_taken(consumer.name, wrong)
         for _, ordinal in named:
-            self.entries[ordinal].state = State.DISMISSED
+            self.entries[ordinal].state = EntryState.DISMISSED
             self.entries[ordinal].reason = reason
 
     def _is_dismissible(self, entry: Entry, reason: str) -> bool:
-        if entry.state is State.DISMISSED:
+        if entry.state is EntryState.DISMISSED:
             return entry.reason == reason
         is_later = entry.step is None or self.committed is None or entry.step > self.committed
-        return entry.state is State.TAKEN and is_later
+        return entry.state is EntryState.TAKEN and is_later
 
     def commit(self, consumer: Consumer, step: int, named: Sequence[tuple[str, int]]) -> None:
         entries = {name: self.entries.get(ordinal) for name, ordinal in named}
         fresh: list[Entry] = []
         wrong = []
         for name, entry in entries.items():
-            if entry is None or entry.state is not State.TAKEN or entry.step not in (None, step):
+            if (
+                entry is None
+                or entry.state is not EntryState.TAKEN
+                or entry.step not in (None, step)
+            ):
                 wrong.append(name)
             elif entry.step is None:
                 fresh.append(entry)
@@ -190,7 +194,7 @@ class ConsumerLedger(Struct):
             raise step_passed(consumer.name, step=step, last=self.committed)
         self._put_in_step(step, fresh)
         for entry in self.entries.values():
-            if entry.state is State.DISMISSED and entry.step is None:
+            if entry.state is EntryState.DISMISSED and entry.step is None:
                 entry.step = step
         self.committed = step if self.committed is None else max(self.committed, step)
 
@@ -215,9 +219,9 @@ class ConsumerLedger(Struct):
 
     def end_of(self, ordinal: int, *, settled: bool) -> tuple[GroupEnd, int | None, str]:
         entry = self.entries.get(ordinal)
-        if entry is None or entry.state is State.READY:
+        if entry is None or entry.state is EntryState.READY:
             return GroupEnd.OPEN, None, "ready" if settled else "rolling out"
-        if entry.state is not State.TAKEN:
+        if entry.state is not EntryState.TAKEN:
             return GroupEnd.DISMISSED, entry.step, entry.reason
         if None not in (entry.step, self.committed) and not entry.is_after(self.committed or 0):
             return GroupEnd.TRAINED, entry.step, ""

@@ -8,7 +8,7 @@ from holdfast.records.step import Generated, ToolIntent, path_order
 from holdfast.records.task import Task
 
 
-class Said(NamedTuple):
+class ReferencedMessage(NamedTuple):
     """A message, and its reference: see `history.resolve`; "" where it is recorded right there."""
 
     message: Message
@@ -24,11 +24,15 @@ def conversation(history: History, task: Task, last: Generated | None = None) ->
     return [entry.message for entry in referenced(history, task, last)]
 
 
-def referenced(history: History, task: Task, last: Generated | None = None) -> list[Said]:
+def referenced(
+    history: History, task: Task, last: Generated | None = None
+) -> list[ReferencedMessage]:
     """The same, each message with its reference."""
     last = main_end(history) if last is None else last
     if last is None:
-        return [Said(message, f"task:{at}") for at, message in enumerate(task.messages)]
+        return [
+            ReferencedMessage(message, f"task:{at}") for at, message in enumerate(task.messages)
+        ]
     chain: list[Generated] = []
     step: Generated | None = last
     while step is not None:
@@ -37,14 +41,14 @@ def referenced(history: History, task: Task, last: Generated | None = None) -> l
             break
         base = history.steps[step.base]
         step = base if isinstance(base, Generated) else None
-    messages: list[Said] = []
+    messages: list[ReferencedMessage] = []
     for step in reversed(chain):
         for item, message in zip(step.added, added_messages(history, task, step), strict=True):
-            messages.append(Said(message, item if isinstance(item, str) else ""))
-        messages.append(Said(step.message, f"reply:{step.path}"))
+            messages.append(ReferencedMessage(message, item if isinstance(item, str) else ""))
+        messages.append(ReferencedMessage(step.message, f"reply:{step.path}"))
     call_ids = {call.id for call in last.message.tool_calls}
     messages += [
-        Said(tool_message(history, intent.path), f"tool:{intent.path}")
+        ReferencedMessage(tool_message(history, intent.path), f"tool:{intent.path}")
         for intent in history.in_order
         if isinstance(intent, ToolIntent)
         and intent.call_id in call_ids

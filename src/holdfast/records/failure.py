@@ -151,7 +151,7 @@ def _with_count(message: str, more: int) -> str:
 def _begin_with_user_code(formatted: tracebacks.TracebackException) -> None:
     """How Holdfast came to call the user's code explains nothing; what it did after that may."""
     frames = list(formatted.stack or ())
-    first = next((at for at, frame in enumerate(frames) if is_theirs(frame.filename)), 0)
+    first = next((at for at, frame in enumerate(frames) if is_user_code(frame.filename)), 0)
     if first:
         formatted.stack = tracebacks.StackSummary.from_list(frames[first:])
     for cause in (formatted.__cause__, formatted.__context__):
@@ -159,7 +159,7 @@ def _begin_with_user_code(formatted: tracebacks.TracebackException) -> None:
             _begin_with_user_code(cause)
 
 
-def is_theirs(file: str) -> bool:
+def is_user_code(file: str) -> bool:
     """Neither of Holdfast nor of Python, nor of a library, which Holdfast may have called."""
     return not file.startswith((_PACKAGE, _PYTHON, "<frozen ")) and not _is_in_library(file)
 
@@ -172,7 +172,7 @@ def _leave_out_our_frames(formatted: tracebacks.TracebackException) -> None:
     """A caller's mistake is in the caller's lines, an agent's in its own words, an engine's in what
     it answered."""
     files = {frame.filename for frame in formatted.stack}
-    kept = {file for file in files if is_theirs(file) or _is_in_library(file)}
+    kept = {file for file in files if is_user_code(file) or _is_in_library(file)}
     user_frames = [frame for frame in formatted.stack if frame.filename in kept]
     # Without a stack, nothing announces one.
     formatted.stack = tracebacks.StackSummary.from_list(user_frames) if user_frames else None  # type: ignore[assignment]

@@ -44,7 +44,7 @@ from holdfast.records.task import Task
 from holdfast.records.trajectory import Status
 
 
-class World:
+class EpisodeLog:
     """What was done to one environment since its opening, and what was kept of it."""
 
     __slots__ = ("actions", "cuts", "last_step", "snapshots")
@@ -87,7 +87,7 @@ class History:
         """Those that are history, too, and calls of tools."""
         self.refusals: dict[tuple[int, bytes], CallRefused] = {}
         """Calls of a black-box agent that were not answered, of all its attempts."""
-        self.worlds: dict[str, World] = {}
+        self.worlds: dict[str, EpisodeLog] = {}
         """What was done to each environment, by the path of its opening."""
         self.close_failures: list[Failure] = []
         self.interruptions: Counter[str] = Counter()
@@ -173,7 +173,7 @@ class History:
         self._entered.discard(path)
         del self.interruptions[path]
         if path == environment:
-            self.worlds[path] = World()
+            self.worlds[path] = EpisodeLog()
         elif environment in self.worlds:
             self.worlds[environment].actions.append(path)
             del self.interruptions[environment]  # It came back, and got on.

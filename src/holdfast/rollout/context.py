@@ -38,7 +38,7 @@ from holdfast.rollout.replay.reply import Reply, ToolReply
 from holdfast.rollout.replay.session import Session
 from holdfast.rollout.replay.speaker import Speaker
 from holdfast.rollout.replay.unawaited import must_be_awaited
-from holdfast.rollout.threads.contain import contained
+from holdfast.rollout.threads.contain import contain
 from holdfast.rollout.tool_step import run_calls
 from holdfast.rollout.tools.tool import Function, Tool, as_tool, schemas_of
 
@@ -422,7 +422,7 @@ async def _run(
     rollout: "Callable[[Rollout], Awaitable[Value]]", child: Rollout, session: Session
 ) -> Value:
     try:
-        return await contained(rollout(child))
+        return await contain(rollout(child))
     except Exception as error:
         # Siblings go on meanwhile: only the branch knows at which of its steps it failed.
         session.state.blame(error, child.step)

@@ -25,7 +25,7 @@ from holdfast.records.errors import (
 )
 from holdfast.records.message import ToolCall
 from holdfast.records.step import INTERRUPTED_CALL, Contract, ToolIntent, ToolResult
-from holdfast.rollout.episodes.environment import Observation, checked
+from holdfast.rollout.episodes.environment import Observation, check_observation
 from holdfast.rollout.episodes.episode import BoundTool
 from holdfast.rollout.episodes.restore import EPISODE_OVER
 from holdfast.rollout.replay import divergence
@@ -34,7 +34,7 @@ from holdfast.rollout.replay.crash_count import check_alive
 from holdfast.rollout.replay.nested_steps import StepScope
 from holdfast.rollout.replay.prompt import fingerprint
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.threads.contain import as_exception, end_all
+from holdfast.rollout.threads.contain import as_exception, end_tasks
 from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.result import is_bug
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Function, Tool, as_tool
@@ -91,7 +91,7 @@ async def _wait_all(works: "Sequence[Coroutine[object, object, float]]") -> list
         if tasks:
             await asyncio.wait(tasks)
     finally:
-        await end_all(tasks)
+        await end_tasks(tasks)
     return [task.result() for task in tasks]
 
 
@@ -209,7 +209,7 @@ async def _call(
         with _fail_on_accident(session, intent, tool, deadline):
             async with deadline, inside:
                 found = await begin()
-            seen = checked(found) if isinstance(found, Observation) else None
+            seen = check_observation(found) if isinstance(found, Observation) else None
             content, error = tool.render_result(found if seen is None else seen.text), ""
     except ToolSaysNo as refusal:
         content, error = tool.render_result(str(refusal)), type(refusal).__name__

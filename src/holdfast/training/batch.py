@@ -15,7 +15,7 @@ from holdfast.records.samples.sample import Sample
 from holdfast.training.advantages import OverlongPenalty, estimate
 from holdfast.training.objective.objective import Mean, Objective
 from holdfast.training.packing.rows import TokenSequence
-from holdfast.training.settings import Truncation
+from holdfast.training.settings import TruncationPolicy
 
 
 class TrainedTrajectory(Struct, frozen=True):
@@ -79,7 +79,7 @@ def sequences_of(
     groups: Sequence[TrainingGroup],
     objective: Objective,
     *,
-    truncation: Truncation = Truncation.KEEP,
+    truncation: TruncationPolicy = TruncationPolicy.KEEP,
     overlong: OverlongPenalty | None = None,
     penalties: Sequence[Sequence[float]] | None = None,
     max_tokens: int | None = None,
@@ -97,7 +97,7 @@ def sequences_of(
     trained: list[tuple[TrainedTrajectory, float, int]] = []
     for number, (group, values) in enumerate(zip(groups, advantages, strict=True)):
         for trajectory, advantage in zip(group.trajectories, values, strict=True):
-            masked = truncation is Truncation.MASK and trajectory.is_truncated
+            masked = truncation is TruncationPolicy.MASK and trajectory.is_truncated
             if advantage is not None and not masked:
                 trained.append((trajectory, advantage, number))
     return _weighted(trained, objective, max_tokens=max_tokens)

@@ -14,7 +14,7 @@ from holdfast.training.objective.objective import Objective
 DTYPES = ("float32", "bfloat16")
 
 
-class Schedule(StrEnum):
+class RateSchedule(StrEnum):
     """How the learning rate goes on after the warm-up."""
 
     CONSTANT = "constant"
@@ -27,7 +27,7 @@ class OptimizerSettings(Struct, frozen=True):
     """AdamW and its schedule."""
 
     learning_rate: float = 1e-6
-    schedule: Schedule = Schedule.CONSTANT
+    schedule: RateSchedule = RateSchedule.CONSTANT
     warmup_steps: int = 0
     weight_decay: float = 0.0
     beta1: float = 0.9
@@ -38,9 +38,9 @@ class OptimizerSettings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         try:
-            structs.force_setattr(self, "schedule", Schedule(self.schedule))
+            structs.force_setattr(self, "schedule", RateSchedule(self.schedule))
         except ValueError:
-            known = ", ".join(Schedule)
+            known = ", ".join(RateSchedule)
             raise UsageError(f"schedule={self.schedule!r} is none of {known}") from None
         if not 0 < self.learning_rate < 1:
             raise UsageError(f"learning_rate={self.learning_rate!r} is no number between 0 and 1")
@@ -55,11 +55,11 @@ class OptimizerSettings(Struct, frozen=True):
         """The learning rate of step `step` (from 0 on) of `steps`."""
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
-        if self.schedule is Schedule.CONSTANT:
+        if self.schedule is RateSchedule.CONSTANT:
             return self.learning_rate
         span = max(steps - self.warmup_steps, 1)
         done = min((step - self.warmup_steps) / span, 1.0)
-        if self.schedule is Schedule.LINEAR:
+        if self.schedule is RateSchedule.LINEAR:
             return self.learning_rate * (1 - done)
         return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
 
@@ -76,7 +76,7 @@ class Lora(Struct, frozen=True):
             raise UsageError(f"LoRA rank={self.rank} and alpha={self.alpha} must be 1 or more")
 
 
-class Truncation(StrEnum):
+class TruncationPolicy(StrEnum):
     """What becomes of a trajectory that reached a limit."""
 
     KEEP = "keep"
@@ -96,7 +96,7 @@ class TrainerSettings(Struct, frozen=True):
     row_tokens: int = 8192
     """The token budget of a row, which is a micro-batch."""
     share_prefixes: bool = True
-    truncation: Truncation = Truncation.KEEP
+    truncation: TruncationPolicy = TruncationPolicy.KEEP
     overlong: OverlongPenalty | None = None
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from holdfast.training.model.optimizer import Optimizer
 from holdfast.training.objective.diagnostics import Diagnostics
 from holdfast.training.objective.losses import LossParts, TokenBatch, kl_estimate, policy_loss
 from holdfast.training.objective.objective import KlPlace, Objective
-from holdfast.training.packing.rows import Row, pack
+from holdfast.training.packing.rows import PackedRow, pack
 from holdfast.training.settings import Lora, TrainerSettings
 
 Loss = Callable[[TokenBatch, Objective], tuple[Tensor, LossParts]]
@@ -45,7 +45,7 @@ class StepResult(Struct, frozen=True):
 class _Pass:
     """The rows of one optimizer update, with what is known of each trained token."""
 
-    def __init__(self, sequences: Sequence[TrainedSequence], rows: Sequence[Row]):
+    def __init__(self, sequences: Sequence[TrainedSequence], rows: Sequence[PackedRow]):
         self.sequences = sequences
         self.rows = rows
         self.old: dict[int, Tensor] = {}
@@ -212,7 +212,9 @@ class Trainer:
             diagnostics.add(batch, parts)
         return total
 
-    def _tokens(self, work: _Pass, row: Row, number: int, *, logprobs: Tensor | None) -> TokenBatch:
+    def _tokens(
+        self, work: _Pass, row: PackedRow, number: int, *, logprobs: Tensor | None
+    ) -> TokenBatch:
         device = self.network.device
         sequences = [work.sequences[s] for s in row.sequences]
         recorded = [s.engine_logprobs[i] for s, i in zip(sequences, row.indices, strict=True)]
@@ -229,7 +231,7 @@ class Trainer:
             reference_logprobs=work.reference.get(number),
         )
 
-    def _temperatures(self, sequences: Sequence[TrainedSequence], row: Row) -> Tensor:
+    def _temperatures(self, sequences: Sequence[TrainedSequence], row: PackedRow) -> Tensor:
         places = zip(row.sequences, row.indices, strict=True)
         found = [sequences[number].temperatures[index] for number, index in places]
         return torch.tensor(found, device=self.network.device)
@@ -238,14 +240,14 @@ class Trainer:
     def _fill(
         self,
         store: dict[int, Tensor],
-        rows: Sequence[Row],
+        rows: Sequence[PackedRow],
         sequences: Sequence[TrainedSequence],
-        logprobs: Callable[[Row, Tensor], tuple[Tensor, Tensor]],
+        logprobs: Callable[[PackedRow, Tensor], tuple[Tensor, Tensor]],
     ) -> None:
         for number, row in enumerate(rows):
             store[number] = logprobs(row, self._temperatures(sequences, row))[0]
 
-    def _reference_logprobs(self, row: Row, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    def _reference_logprobs(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
         assert self._reference is not None, "the objective has a KL term"
         if self._reference is self.network:
             with self.network.without_adapter():

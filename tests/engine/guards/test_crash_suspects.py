@@ -15,7 +15,7 @@ from holdfast.engine.guards.crash_suspects import (
 from holdfast.engine.stop import Stop
 from holdfast.records.errors import RunStopped
 from holdfast.records.group import GroupPolicy
-from holdfast.rollout.replay.crash_count import GIVEN_UP_AFTER, SUSPECTED_AFTER
+from holdfast.rollout.replay.crash_count import MAX_CRASHES, SUSPECT_AFTER_CRASHES
 from support.engine.yard import Yard
 from support.rollout.stage import call
 
@@ -23,7 +23,7 @@ NO_REFILL = GroupPolicy(0)
 
 
 def test_the_more_deaths_the_fewer_run_at_once():
-    allowed = [allowed_at_once(deaths) for deaths in range(SUSPECTED_AFTER, GIVEN_UP_AFTER)]
+    allowed = [allowed_at_once(deaths) for deaths in range(SUSPECT_AFTER_CRASHES, MAX_CRASHES)]
     assert allowed[0] == MAX_AT_ONCE
     assert allowed == sorted(allowed, reverse=True)
     assert allowed[-10:] == [1] * 10
@@ -33,7 +33,7 @@ def test_a_suspect_waits_outside_its_slot_and_others_run():
     async def main():
         slots = Slots(0)  # All of the two are taken.
         suspects, first, second = Suspects(Stop()), Slot(slots), Slot(slots)
-        alone = GIVEN_UP_AFTER - 1
+        alone = MAX_CRASHES - 1
         told = []
 
         async def wait():
@@ -55,7 +55,7 @@ def test_a_suspect_waits_outside_its_slot_and_others_run():
 
 def test_a_suspect_that_waits_ends_with_the_stop_of_the_run():
     async def main():
-        stop, alone = Stop(), GIVEN_UP_AFTER - 1
+        stop, alone = Stop(), MAX_CRASHES - 1
         slots = Slots(0)
         suspects = Suspects(stop)
 
@@ -92,13 +92,13 @@ def test_one_that_kills_the_process_is_given_up_and_those_beside_it_get_on():
     async def solve(t):
         return float((await t.tool(call("work", f'{{"name": "{t.key.task}"}}'), work)).ok)
 
-    for _ in range(GIVEN_UP_AFTER + 2):
+    for _ in range(MAX_CRASHES + 2):
         yard.run(solve, grace=0, max_retry=0)
     statuses = yard.statuses()
     assert statuses.pop("c/0") == ("FAILED", True)
     assert set(statuses.values()) == {("COMPLETED", True)}
     assert not [name for name in statuses if yard.history(name).failures]
-    assert deaths == GIVEN_UP_AFTER + 1
+    assert deaths == MAX_CRASHES + 1
 
 
 def test_a_call_that_was_done_at_last_counts_no_more():
@@ -115,9 +115,9 @@ def test_a_call_that_was_done_at_last_counts_no_more():
     async def solve(t):
         return float((await t.tool(call("reach"), reach)).ok)
 
-    for _ in range(SUSPECTED_AFTER + 2):
+    for _ in range(SUSPECT_AFTER_CRASHES + 2):
         yard.run(solve, grace=0, max_retry=0)
-    assert yard.history().deaths > SUSPECTED_AFTER
+    assert yard.history().deaths > SUSPECT_AFTER_CRASHES
     is_free = True
     yard.run(solve, max_retry=0)
     assert (yard.history().status.name, yard.history().deaths) == ("COMPLETED", 0)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.gateway.agents.external import Address, ExternalRolloutProcessor
 from holdfast.gateway.assignment.routes import _parse as parse_request
-from holdfast.gateway.protocol.messages import LONGEST_NAME, RequestRejected
+from holdfast.gateway.protocol.messages import MAX_NAME_CHARS, RequestRejected
 from holdfast.records.encoding.redaction import hide
 from holdfast.records.errors import UsageError
 from support.engine.yard import Yard
@@ -159,7 +159,7 @@ def test_a_secret_that_lies_across_the_end_of_a_quoted_name_is_hidden_whole():
 
     async def agents(http, url):
         _, taken = await post(http, f"{url}/trajectories", {"wait": 10})
-        named = "x" * (LONGEST_NAME - 8) + secret
+        named = "x" * (MAX_NAME_CHARS - 8) + secret
         status, said = await post(http, f"{url}/trajectories", {"task": named})
         assert status == 404
         assert secret[:8] not in said["error"]["message"]

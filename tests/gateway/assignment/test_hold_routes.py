@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from holdfast.gateway.address import Address
-from holdfast.gateway.assignment.hold_routes import OutsideHold
+from holdfast.gateway.assignment.hold_routes import HoldRoutes
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.weight_hold import CallHolds
@@ -250,7 +250,7 @@ NO_TEXT = b'{"\xff": 1}'
 )
 def test_a_body_that_is_no_text_is_refused(path, sent):
     async def body():
-        outside = OutsideHold(lambda seconds: CallHolds().hold(seconds), peers=None)
+        outside = HoldRoutes(lambda seconds: CallHolds().hold(seconds), peers=None)
         async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
             reply = await exchange(counter.port, raw_post(path, sent, binding))
             assert reply.status == 400, reply.body
@@ -276,7 +276,7 @@ def test_a_hold_that_is_asked_for_while_the_gateway_closes_holds_up_nothing():
         return finish
 
     async def body():
-        outside = OutsideHold(lambda seconds: gateway.hold(seconds), peers=None)
+        outside = HoldRoutes(lambda seconds: gateway.hold(seconds), peers=None)
         limits = GatewayLimits(drain_seconds=30)
         gateway = Gateway(WIRES, limits=limits, endpoints=outside.endpoints())
         async with gateway:
@@ -325,7 +325,7 @@ def test_an_order_that_cannot_be_kept_is_obeyed_and_it_is_said(tmp_path, caplog)
     async def body():
         holds = CallHolds()
         peers = Peers(WorkerPlace(str(tmp_path / "gone"), 0, 1), GatewayLimits())
-        outside = OutsideHold(holds.hold, peers=peers)
+        outside = HoldRoutes(holds.hold, peers=peers)
         async with opened(endpoints=outside.endpoints()) as (counter, _, binding):
             reply = await exchange(counter.port, raw_post("/hold", {"seconds": 60}, binding))
             assert (reply.status, reply.json["workers"]) == (200, 1)

@@ -11,14 +11,14 @@ import threading
 import pytest
 
 from holdfast.gateway.agents.external import RUN_OVER
-from holdfast.gateway.assignment.queue import Offers, PendingTrajectory
-from holdfast.gateway.assignment.routes import Counter
-from holdfast.gateway.assignment.unbound_keys import Strangers
-from holdfast.gateway.calls.attempt_status import Register
+from holdfast.gateway.assignment.queue import PendingTrajectories, PendingTrajectory
+from holdfast.gateway.assignment.routes import AssignmentRoutes
+from holdfast.gateway.assignment.unbound_keys import UnboundKeys
+from holdfast.gateway.calls.attempt_status import AttemptLookup
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Keys
-from holdfast.gateway.server import Gateway, Inner
+from holdfast.gateway.server import Gateway, WorkerLinks
 from holdfast.gateway.wires.all import WIRES
 from holdfast.gateway.workers.peers import Peers, WorkerPlace
 from support.gateway.counter import CHAT, HELLO, exchange, post, request
@@ -32,7 +32,7 @@ class Worker:
 
     def __init__(self, folder, index: int, count: int, play: Play):
         self.play = play
-        self.pending = Offers(rejoin=600.0)
+        self.pending = PendingTrajectories(rejoin=600.0)
         place = WorkerPlace(str(folder), index, count)
         self.peers = Peers(place, GatewayLimits()) if count > 1 else None
 
@@ -40,12 +40,14 @@ class Worker:
         if self.peers is not None:
             await self.peers.start()
             stack.push_async_callback(self.peers.aclose)
-        routes = Counter(self.pending, {}, peers=self.peers, unheard=lambda ticket: None)
+        routes = AssignmentRoutes(
+            self.pending, {}, peers=self.peers, on_undelivered=lambda ticket: None
+        )
         run = await self.play.journal.find_run((await self.play.lease()).key.run)
-        unbound = Strangers(
+        unbound = UnboundKeys(
             self.pending,
             lambda pending, key: self.gateway.adopt(pending.binding, key),
-            register=Register(self.play.journal, run),
+            register=AttemptLookup(self.play.journal, run),
             peers=self.peers,
             is_stopping=lambda: False,
             takeover_seconds=600.0,
@@ -55,9 +57,9 @@ class Worker:
                 WIRES,
                 endpoints={"/trajectories": routes.open},
                 keys=KEYS,
-                stranger=unbound,
-                inner=Inner(
-                    routes.inner(lambda: self.gateway.stats),
+                on_unbound_key=unbound,
+                links=WorkerLinks(
+                    routes.internal_routes(lambda: self.gateway.stats),
                     socket=None if self.peers is None else self.peers.place.own,
                 ),
             )

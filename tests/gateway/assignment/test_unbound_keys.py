@@ -6,9 +6,9 @@ import stat
 
 import pytest
 
-from holdfast.gateway.assignment.queue import Offers
-from holdfast.gateway.calls.attempt_status import Register
-from holdfast.gateway.protocol.keys import Bearer, Keys, kept_secret
+from holdfast.gateway.assignment.queue import PendingTrajectories
+from holdfast.gateway.calls.attempt_status import AttemptLookup
+from holdfast.gateway.protocol.keys import Bearer, Keys, load_or_create_secret
 from holdfast.records.errors import UsageError
 from holdfast.records.step import AttemptStarted
 from support.engine.yard import Yard
@@ -239,7 +239,7 @@ def test_a_register_knows_only_its_own_run():
     async def body(http):
         async with Life(yard, http) as first:
             await first.complete(await first.take())
-        register = Register(yard.journal, await run_of(yard))
+        register = AttemptLookup(yard.journal, await run_of(yard))
         assert await register.status("run/z/0") is None
         found = await register.status("run/a/0")
         assert (found.attempts, found.finished, found.reward) == (1, True, 1.0)
@@ -249,26 +249,26 @@ def test_a_register_knows_only_its_own_run():
 
 def test_the_secret_is_made_once_and_readable_to_its_owner_only(tmp_path):
     path = tmp_path / "secret"
-    secret = kept_secret(path)
-    assert kept_secret(path) == secret
+    secret = load_or_create_secret(path)
+    assert load_or_create_secret(path) == secret
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [one.name for one in tmp_path.iterdir()] == ["secret"]
     path.chmod(0o644)
     with pytest.raises(UsageError, match="nobody but its owner"):
-        kept_secret(path)
+        load_or_create_secret(path)
     path.chmod(0o600)
     path.write_bytes(b"short")
     with pytest.raises(UsageError, match="no secret of a gateway"):
-        kept_secret(path)
+        load_or_create_secret(path)
     with pytest.raises(UsageError, match="No such file"):
-        kept_secret(tmp_path / "nowhere" / "secret")
+        load_or_create_secret(tmp_path / "nowhere" / "secret")
 
 
 def test_calls_at_once_of_an_agent_that_outlived_the_gateway_are_all_answered(monkeypatch):
     """They come before the trajectory is open again, and only one of them can be the first."""
     yard = Yard()
     opening = asyncio.Event()
-    put = Offers.put
+    put = PendingTrajectories.put
 
     async def late(self, offer):
         await opening.wait()
@@ -278,7 +278,7 @@ def test_calls_at_once_of_an_agent_that_outlived_the_gateway_are_all_answered(mo
         async with Life(yard, http) as first:
             taken = await first.take()
             await converse(http, taken, 1)
-        monkeypatch.setattr(Offers, "put", late)
+        monkeypatch.setattr(PendingTrajectories, "put", late)
         async with Life(yard, http) as second:
             moved = second.moved(taken)
             asked = [

@@ -64,9 +64,9 @@ def test_an_element_that_only_begins_alike_is_another() -> None:
 def test_a_rewritten_past_is_read_anew() -> None:
     cache = ConversationCache()
     said = words(MIN_MESSAGES)
-    WIRE.ask(sent(said), cache)
+    WIRE.parse(sent(said), cache)
     said[3]["content"] = "rewritten"
-    assert WIRE.ask(sent([*said, *words(1)]), cache) == WIRE.ask(sent([*said, *words(1)]))
+    assert WIRE.parse(sent([*said, *words(1)]), cache) == WIRE.parse(sent([*said, *words(1)]))
 
 
 def test_short_conversations_are_not_kept_and_only_the_latest_long_ones_are() -> None:
@@ -92,24 +92,24 @@ def test_short_conversations_are_not_kept_and_only_the_latest_long_ones_are() ->
 def test_a_wrong_message_is_refused_in_the_same_words(wrong: dict[str, object]) -> None:
     cache = ConversationCache()
     said = words(MIN_MESSAGES)
-    WIRE.ask(sent(said), cache)
+    WIRE.parse(sent(said), cache)
     with pytest.raises(RequestRejected) as without:
-        WIRE.ask(sent([*said, wrong]))
+        WIRE.parse(sent([*said, wrong]))
     with pytest.raises(RequestRejected) as knowing:
-        WIRE.ask(sent([*said, wrong]), cache)
+        WIRE.parse(sent([*said, wrong]), cache)
     told = [(one.value.message, one.value.param, one.value.code) for one in (without, knowing)]
     assert told[0] == told[1]
     assert f"messages[{MIN_MESSAGES}]" in str(without.value.param)
     # And what was known is known still.
-    assert WIRE.ask(sent([*said, *words(1)]), cache) == WIRE.ask(sent([*said, *words(1)]))
+    assert WIRE.parse(sent([*said, *words(1)]), cache) == WIRE.parse(sent([*said, *words(1)]))
 
 
 @pytest.mark.parametrize("body", [b'{"model": "m", "messages": []}', b'{"model": "m"}', b"[", b""])
 def test_a_body_without_messages_is_refused_in_the_same_words(body: bytes) -> None:
     with pytest.raises(RequestRejected) as without:
-        WIRE.ask(body)
+        WIRE.parse(body)
     with pytest.raises(RequestRejected) as knowing:
-        WIRE.ask(body, ConversationCache())
+        WIRE.parse(body, ConversationCache())
     assert knowing.value.message == without.value.message
 
 
@@ -129,6 +129,6 @@ def test_whatever_was_sent_before_a_request_is_read_as_by_itself(turns: list) ->
     cache, said = ConversationCache(), words(MIN_MESSAGES)
     for keep, new, layout in turns:
         said = [*said[:keep], *({"role": "user", "content": text} for text in new)] or words(1)
-        asked = WIRE.ask(sent(said, **layout), cache)
-        assert asked == WIRE.ask(sent(said, **layout))
+        asked = WIRE.parse(sent(said, **layout), cache)
+        assert asked == WIRE.parse(sent(said, **layout))
         assert cache.digests(asked.messages) == digest.digests(asked.messages)

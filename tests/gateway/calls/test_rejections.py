@@ -201,14 +201,14 @@ def test_what_to_do_about_refused_calls_is_checked_and_makes_another_run():
 
 def test_a_call_that_the_gateway_itself_failed_to_answer_is_infrastructure(monkeypatch):
     broken = [RuntimeError("a bug of ours")]
-    read = OpenAIChat.ask
+    read = OpenAIChat.parse
 
-    def ask(self, body, known=None):
+    def parse(self, body, known=None):
         if broken:
             raise broken.pop()
         return read(self, body, known)
 
-    monkeypatch.setattr(OpenAIChat, "ask", ask)
+    monkeypatch.setattr(OpenAIChat, "parse", parse)
     yard = run(lambda client: client.chat(said("hello")))
     history = yard.history()
     # The next attempt was answered.

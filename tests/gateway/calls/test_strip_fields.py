@@ -11,9 +11,9 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.gateway.agents.remote import RemoteRolloutProcessor
 from holdfast.gateway.agents.subprocess import BlackBoxRolloutProcessor
-from holdfast.gateway.calls.strip_fields import Ignoring
+from holdfast.gateway.calls.strip_fields import IgnoredFields
 from holdfast.gateway.calls.unsupported import rejection_of
-from holdfast.gateway.protocol.messages import Ask
+from holdfast.gateway.protocol.messages import GenerationRequest
 from holdfast.records.errors import Unsupported, UsageError
 from holdfast.testing import FakeEngine
 from support.engine.yard import Yard
@@ -199,14 +199,14 @@ def test_a_clients_words_are_recorded_only_as_a_name(caplog):
 )
 def test_a_name_that_cannot_be_ignored_is_said_to_be_at_once(name):
     for make in (
-        Ignoring,
+        IgnoredFields,
         lambda names: BlackBoxRolloutProcessor(["agent"], ignore=names),
         lambda names: RemoteRolloutProcessor("http://127.0.0.1:9", ignore=names),
     ):
         with pytest.raises(UsageError, match="cannot be ignored"):
             make([name])
     with pytest.raises(UsageError, match="a list of names"):
-        Ignoring("seed")
+        IgnoredFields("seed")
 
 
 def test_the_openai_library_works_with_the_built_in_tools_that_an_agent_insists_on():
@@ -296,7 +296,9 @@ def test_the_way_out_is_a_sentence_of_its_own():
 def test_an_effort_that_cannot_be_followed_is_refused_once_and_without_a_path_of_the_driver():
     local = "reasoning_effort cannot be followed: the chat template of /home/me/m never reads it"
     why = "its chat template never reads it"
-    refused = rejection_of(Unsupported("reasoning_effort", local, why=why), Ask("m", ()), CHAT)
+    refused = rejection_of(
+        Unsupported("reasoning_effort", local, why=why), GenerationRequest("m", ()), CHAT
+    )
     assert refused.message == (
         "Unsupported parameter: 'reasoning_effort' is not supported with this model: its chat "
         'template never reads it. The gateway can leave it out: ignore=["reasoning_effort"] '
@@ -309,10 +311,10 @@ def test_an_effort_that_cannot_be_followed_is_refused_once_and_without_a_path_of
 )
 def test_what_stands_for_a_conversation_or_for_all_tools_cannot_be_ignored(name):
     with pytest.raises(UsageError, match="a request is nothing without it"):
-        Ignoring([name])
+        IgnoredFields([name])
 
 
 @pytest.mark.parametrize("name", [1, None, ["seed"]])
 def test_what_is_no_name_cannot_be_ignored(name):
     with pytest.raises(UsageError, match="a list of names"):
-        Ignoring(["seed", name])
+        IgnoredFields(["seed", name])

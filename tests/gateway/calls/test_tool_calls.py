@@ -50,7 +50,7 @@ def session(scenario):
     async def run():
         shop = Shop()
         async with opened() as (counter, trajectory, binding):
-            trajectory.offer(_checked(shop))
+            trajectory.set_tools(_checked(shop))
             counter.first = (trajectory, binding)
             await scenario(counter, shop)
 
@@ -67,7 +67,7 @@ def _checked(shop: Shop):
 async def again(counter, shop):
     """A new attempt: a new process would see the same."""
     async with counter.attempt() as (trajectory, binding):
-        trajectory.offer(_checked(shop))
+        trajectory.set_tools(_checked(shop))
         yield trajectory, binding
 
 
@@ -360,7 +360,7 @@ def test_an_agent_that_goes_on_from_a_later_state_makes_other_calls_than_those_b
             standing = frozenset(before.session.history.steps)
             await call(counter, binding, "pay", {"amount": 1})
         async with counter.attempt() as (later, binding):
-            later.offer(_checked(shop), standing=standing)
+            later.set_tools(_checked(shop), made_before=standing)
             for path in standing:
                 later.session.log.keep(path)
             found = [
@@ -405,7 +405,7 @@ def test_the_call_that_was_lost_is_the_one_that_never_ended(monkeypatch):
     async def body():
         till = Till()
         async with opened() as (counter, first, binding):
-            first.offer(till.tools)
+            first.set_tools(till.tools)
             lost = asyncio.create_task(pay(counter, binding))
             await until(lambda: till.did == 1)
             assert (await pay(counter, binding)).json["content"] == "payment 2"
@@ -413,7 +413,7 @@ def test_the_call_that_was_lost_is_the_one_that_never_ended(monkeypatch):
             await first.aclose()
             await lost
             async with counter.attempt() as (later, binding):
-                later.offer(till.tools)
+                later.set_tools(till.tools)
                 later.go_on()
                 again = (await pay(counter, binding)).json
                 assert (again["is_error"], again["error"]) == (True, "interrupted")

@@ -48,11 +48,11 @@ class Agent:
     async def call(self, number: int) -> None:
         self.said.append({"role": "user", "content": f"and what of number {number:05}?"})
         body = json.dumps({"model": "m", "max_tokens": 64, "messages": self.said}).encode()
-        asked = WIRE.ask(body, self.trajectory.cache)
+        asked = WIRE.parse(body, self.trajectory.cache)
         subscription = await self.trajectory.subscribe(asked, wire="/v1/chat/completions")
         answer = await subscription.answer()
         subscription.leave(delivered=True)
-        self.heard.append(WIRE.answer(asked, answer))
+        self.heard.append(WIRE.format_answer(asked, answer))
         reply = json.loads(self.heard[-1])["choices"][0]["message"]["content"]
         self.said.append({"role": "assistant", "content": reply})
 

@@ -37,12 +37,12 @@ def test_the_published_client_lists_and_calls_and_a_new_attempt_does_nothing_twi
 
     async def run():
         async with opened() as (counter, trajectory, binding):
-            trajectory.offer(shop(did))
+            trajectory.set_tools(shop(did))
             first = await use(f"{binding.bound_url}/mcp")
             assert first == ["paid 1", "paid 2", "paid 1", "one cannot pay less than nothing"]
             assert len(trajectory.session.history.steps) == 4
             async with counter.attempt() as (later, binding):
-                later.offer(shop(did))
+                later.set_tools(shop(did))
                 assert await use(f"{binding.bound_url}/mcp") == first
         assert did == ["pay 1", "pay 2", "pay 1", "pay -1"]
 
@@ -77,7 +77,7 @@ def test_what_is_no_call_is_an_error_of_the_protocol(message, status, code):
 
     async def run():
         async with opened() as (counter, trajectory, binding):
-            trajectory.offer(shop(did))
+            trajectory.set_tools(shop(did))
             told = await exchange(counter.port, post("/mcp", message, binding))
             assert (told.status, told.json["error"]["code"]) == (status, code)
             notified = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -93,7 +93,7 @@ def test_a_call_with_an_id_in_its_meta_is_one_call():
 
     async def run():
         async with opened() as (counter, trajectory, binding):
-            trajectory.offer(shop(did))
+            trajectory.set_tools(shop(did))
             params = {"name": "pay", "arguments": {"amount": 1}, "_meta": {"idempotencyKey": "k"}}
             message = {"jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": params}
             told = [await exchange(counter.port, post("/mcp", message, binding)) for _ in range(2)]

@@ -6,7 +6,12 @@ import msgspec
 import pytest
 
 from holdfast.gateway.protocol.keys import Bearer, Keys
-from holdfast.gateway.protocol.messages import LONGEST, LONGEST_NAME, RequestRejected, quotable
+from holdfast.gateway.protocol.messages import (
+    MAX_MESSAGE_CHARS,
+    MAX_NAME_CHARS,
+    RequestRejected,
+    sanitize,
+)
 from holdfast.records.encoding.redaction import hide
 from support.gateway.counter import BODIES, CHAT, COUNT, HELLO, exchange, opened, post
 
@@ -18,30 +23,30 @@ from support.gateway.counter import BODIES, CHAT, COUNT, HELLO, exchange, opened
         ("größer → 日本", "größer → 日本"),
         ("a\x00b\r\n\x1b[31mred\u202e", r"a\x00b\r\n\x1b[31mred\u202e"),
         ("\ud800", r"\ud800"),
-        ("x" * 3000, "x" * (LONGEST - 1) + "…"),
-        ("\x00" * 3000, (r"\x00" * LONGEST)[: LONGEST - 1] + "…"),
+        ("x" * 3000, "x" * (MAX_MESSAGE_CHARS - 1) + "…"),
+        ("\x00" * 3000, (r"\x00" * MAX_MESSAGE_CHARS)[: MAX_MESSAGE_CHARS - 1] + "…"),
     ],
 )
 def test_what_is_told_is_short_and_printable(text, told):
-    assert quotable(text) == told
+    assert sanitize(text) == told
     assert RequestRejected(400, text, param=text).message == told
 
 
 def test_a_key_is_never_told_wherever_it_stands():
     key = Keys().make(Bearer("run/a/0", 1, 1))
-    for text in (key, f"'{key}' is no model", "x" * (LONGEST - 10) + key, f"{key}{key}"):
-        told = quotable(text)
+    for text in (key, f"'{key}' is no model", "x" * (MAX_MESSAGE_CHARS - 10) + key, f"{key}{key}"):
+        told = sanitize(text)
         assert key not in told
         assert key[3:12] not in told
 
 
 @pytest.mark.parametrize("length", [40, 3000])
-@pytest.mark.parametrize("most", [LONGEST, LONGEST_NAME])
+@pytest.mark.parametrize("most", [MAX_MESSAGE_CHARS, MAX_NAME_CHARS])
 def test_no_half_of_a_known_secret_is_told_where_a_text_is_cut(most, length):
     secret = "Zebra" * (length // 5)
     hide(secret)
     for before in (0, most - 20, most - 1, 4 * most - 20):
-        told = quotable("x" * before + secret, most)
+        told = sanitize("x" * before + secret, most)
         assert "Zeb" not in told
 
 
@@ -78,9 +83,9 @@ def test_every_address_tells_little_of_a_long_odd_value(path):
                     assert reply.status == 400
                     error = msgspec.json.decode(reply.body)["error"]
                     # Anthropic has the parameter in the message.
-                    assert len(error["message"]) <= LONGEST + LONGEST_NAME + 2
+                    assert len(error["message"]) <= MAX_MESSAGE_CHARS + MAX_NAME_CHARS + 2
                     assert error["message"].isprintable()
-                    assert len(error.get("param") or "") <= LONGEST_NAME
+                    assert len(error.get("param") or "") <= MAX_NAME_CHARS
                     assert (error.get("param") or "").isprintable()
                     assert binding.key.encode() not in reply.body
 

@@ -6,7 +6,7 @@ import asyncio
 import msgspec
 import pytest
 
-from holdfast.gateway.calls.strip_fields import Ignoring
+from holdfast.gateway.calls.strip_fields import IgnoredFields
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Gateway
 from holdfast.gateway.wires.all import WIRES
@@ -130,13 +130,13 @@ def test_members_of_messages_are_left_out_by_name_and_what_is_said_never_is():
     body = b'{"model":"m","messages":[{"role":"user","content":"hi","mood":{"x":1}}]}'
     chat = WIRES[CHAT]
     with pytest.raises(RequestRejected, match=r'Unknown parameter.*ignore=\["messages.mood"\]'):
-        Ignoring().parse(CHAT, chat, body)
-    ask = Ignoring(["messages.mood"]).parse(CHAT, chat, body)
+        IgnoredFields().parse(CHAT, chat, body)
+    ask = IgnoredFields(["messages.mood"]).parse(CHAT, chat, body)
     assert ask.ignored == ("messages.mood",)
     assert [one.text for one in ask.messages] == ["hi"]
     for said in ("messages", "messages.content", "input.content.text", "messages.tool_calls.id"):
         with pytest.raises(UsageError, match="cannot be ignored"):
-            Ignoring([said])
+            IgnoredFields([said])
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,10 @@ def test_a_refusal_names_a_way_out_and_it_is_one(path, more, way_out):
     asked = {"model": "m", "input": "hi"} if path == RESPONSES else asked
     body = msgspec.json.encode({**asked, **more})
     with pytest.raises(RequestRejected) as refused:
-        Ignoring().parse(path, WIRES[path], body)
+        IgnoredFields().parse(path, WIRES[path], body)
     assert (f"--ignore {way_out})" in refused.value.message) == bool(way_out)
     if way_out:
-        assert Ignoring([way_out]).parse(path, WIRES[path], body).ignored
+        assert IgnoredFields([way_out]).parse(path, WIRES[path], body).ignored
 
 
 def responses(*input_items, **more) -> dict:

@@ -8,17 +8,17 @@ import pytest
 from holdfast.gateway.protocol.messages import (
     Answer,
     AnswerDelta,
-    Ask,
     EventStream,
+    GenerationRequest,
     RequestRejected,
-    Untellable,
+    StreamMismatch,
 )
 from holdfast.gateway.wires.all import WIRES
 from holdfast.records.message import user
 from support.gateway.openai_answers import CALL, TEXT, answered, choice
 
 CHAT, LEGACY, RESPONSES, MESSAGES = WIRES
-ASK = Ask("m", (user("hello"),), stream=True)
+ASK = GenerationRequest("m", (user("hello"),), stream=True)
 REASONING = "Let me think.\n\nOnce more: \u2028 naïve 🌧 " * 4
 ANSWERS = {
     "text": answered(choice(TEXT)),
@@ -145,7 +145,7 @@ def test_reasoning_that_goes_on_after_text_is_told_after_it(path):
 def test_what_was_told_wrongly_has_no_end(path):
     stream = WIRES[path].stream(ASK)
     stream.more(ANSWERS["text"].opening, [AnswerDelta(0, "Something else")])
-    with pytest.raises(Untellable):
+    with pytest.raises(StreamMismatch):
         stream.end(ANSWERS["text"])
 
 

@@ -23,7 +23,7 @@ from holdfast.records.sampling import Sampling
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import RolloutConfig
-from holdfast.rollout.processors.row_clients import Clients
+from holdfast.rollout.processors.row_clients import ClientCache
 from holdfast.rollout.processors.training import TrainingRolloutProcessor
 from holdfast.testing import FakeEngine
 from support.rollout.stage import Oracle, Play
@@ -149,7 +149,7 @@ def test_what_a_rows_own_endpoint_refuses_costs_that_row_alone(engine):
 
 
 def test_an_endpoint_that_was_down_is_looked_at_again():
-    clients = Clients(retry=QUICK)
+    clients = ClientCache(retry=QUICK)
 
     async def main():
         with FakeEngine() as engine:
@@ -233,7 +233,7 @@ def test_a_key_goes_to_its_own_address_alone():
 
     async def main():
         async with chat_only(theirs) as url, chat_only(others) as other:
-            clients = Clients(api_keys={f"{url}/v1": "sk-1"})
+            clients = ClientCache(api_keys={f"{url}/v1": "sk-1"})
             await clients.get((url,), "m").check()
             await clients.get((other,), "m").check()
             with pytest.raises(UsageError, match="share one key"):
@@ -271,7 +271,7 @@ def test_every_client_is_closed_also_when_closing_one_fails(fails, monkeypatch):
     monkeypatch.setattr(EnginePolicy, "aclose", breaking)
 
     async def main() -> None:
-        clients = Clients()
+        clients = ClientCache()
         for model in "abc":
             clients.get((NOWHERE,), model)
         try:

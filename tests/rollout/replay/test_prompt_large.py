@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.messages import Ask
+from holdfast.gateway.protocol.messages import GenerationRequest
 from holdfast.policy.off_loop import LARGE
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.message import Message, user
@@ -82,7 +82,7 @@ def test_small_calls_of_an_agent_are_answered_while_a_large_one_is_rendered():
         trajectory = AgentTrajectory(await session_with(renderer))
 
         async def ask(text: str) -> str:
-            wanted = Ask(model="m", messages=(user(text),), n=3)
+            wanted = GenerationRequest(model="m", messages=(user(text),), n=3)
             hearing = await trajectory.subscribe(wanted, wire="test")
             answer = await hearing.answer()
             hearing.leave(delivered=True)

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from holdfast.rollout.threads.contain import as_exception, end_all
+from holdfast.rollout.threads.contain import as_exception, end_tasks
 
 
 def test_tasks_that_fail_in_their_cancellation_are_not_reported_as_lost_when_their_end_is_cut_off():
@@ -25,7 +25,7 @@ def test_tasks_that_fail_in_their_cancellation_are_not_reported_as_lost_when_the
         tasks = [asyncio.create_task(fails(start)) for start in starts]
         for start in starts:
             await start.wait()
-        ending = asyncio.create_task(end_all(tasks))
+        ending = asyncio.create_task(end_tasks(tasks))
         await asyncio.sleep(0)
         ending.cancel()  # Whoever ends them is ended itself.
         await asyncio.wait({ending})

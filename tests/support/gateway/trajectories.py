@@ -3,15 +3,15 @@
 from contextlib import asynccontextmanager
 
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.messages import Ask
+from holdfast.gateway.protocol.messages import GenerationRequest
 from holdfast.records.message import Message, system, user
 from support.rollout.stage import Play
 
 HELLO = (system("be brief"), user("hello"))
 
 
-def ask(*messages: Message, **options) -> Ask:
-    return Ask(model="some-model", messages=messages, **options)
+def ask(*messages: Message, **options) -> GenerationRequest:
+    return GenerationRequest(model="some-model", messages=messages, **options)
 
 
 @asynccontextmanager
@@ -26,7 +26,7 @@ async def attempt(play: Play):
         await trajectory.aclose()
 
 
-async def told(trajectory: AgentTrajectory, asked: Ask, **options):
+async def told(trajectory: AgentTrajectory, asked: GenerationRequest, **options):
     subscription = await trajectory.subscribe(asked, wire="test", **options)
     try:
         return await subscription.answer()

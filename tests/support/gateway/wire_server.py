@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
-from holdfast.gateway.protocol.messages import Answer, Ask, RequestRejected, Wire
+from holdfast.gateway.protocol.messages import Answer, GenerationRequest, RequestRejected, Wire
 
 Plain = Callable[[str, bytes], tuple[int, bytes]]
 """From the path and the body of a request to the status and the JSON of its answer."""
@@ -30,11 +30,11 @@ class WireHost:
         self,
         wires: Mapping[str, Wire],
         *,
-        answer: Callable[[Ask], Answer],
+        answer: Callable[[GenerationRequest], Answer],
         plain: Mapping[str, Plain] | None = None,
     ):
         self._answer = answer
-        self.asks: list[Ask] = []
+        self.asks: list[GenerationRequest] = []
         """What was understood, in order."""
         self.bodies: list[bytes] = []
         """What was sent to the wires, in order, whether or not it was understood."""
@@ -62,14 +62,14 @@ class WireHost:
             self.bodies.append(body)
             self.headers.append({name.lower(): value for name, value in request.headers.items()})
             try:
-                ask = wire.ask(body)
+                ask = wire.parse(body)
                 self.asks.append(ask)
                 answer = self._answer(ask)
             except RequestRejected as refused:
-                return _json(refused.status, wire.refusal(refused))
+                return _json(refused.status, wire.format_error(refused))
             if ask.stream:
                 return await _stream(request, wire, ask, answer)
-            return _json(200, wire.answer(ask, answer))
+            return _json(200, wire.format_answer(ask, answer))
 
         return handle
 
@@ -84,7 +84,9 @@ def _json(status: int, body: bytes) -> web.Response:
     return web.Response(status=status, body=body, content_type="application/json")
 
 
-async def _stream(request: web.Request, wire: Wire, ask: Ask, answer: Answer) -> web.StreamResponse:
+async def _stream(
+    request: web.Request, wire: Wire, ask: GenerationRequest, answer: Answer
+) -> web.StreamResponse:
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
     )

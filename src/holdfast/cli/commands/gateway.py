@@ -21,9 +21,9 @@ from holdfast.gateway import address
 from holdfast.gateway.address import Address
 from holdfast.gateway.agents.external import ExternalRolloutProcessor
 from holdfast.gateway.calls.rejections import OnRefused
-from holdfast.gateway.calls.strip_fields import Ignoring
+from holdfast.gateway.calls.strip_fields import IgnoredFields
 from holdfast.gateway.limits import GatewayLimits
-from holdfast.gateway.protocol.keys import kept_secret
+from holdfast.gateway.protocol.keys import load_or_create_secret
 from holdfast.gateway.workers.supervisor import end_with_supervisor
 from holdfast.journal import MEMORY
 from holdfast.records.errors import UsageError
@@ -54,7 +54,7 @@ def gateway(args: argparse.Namespace) -> int:
     token = _token(args)
     address.check_usable(token, args.host)
     tls = _tls(args)
-    with address.listening(args.host, args.port) if role is None else role.sock as sock:
+    with address.listen(args.host, args.port) if role is None else role.sock as sock:
         at = Address(args.host, args.port, token, tls, args.advertise, sock)
         kind = _AnnouncingProcessor if role is None else _WorkerProcessor
         processor = kind(
@@ -121,7 +121,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _ignored(args: argparse.Namespace) -> tuple[str, ...]:
-    return Ignoring(name for listed in args.ignore or () for name in listed.split(",")).names
+    return IgnoredFields(name for listed in args.ignore or () for name in listed.split(",")).names
 
 
 def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
@@ -140,7 +140,7 @@ def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
 def _secret(args: argparse.Namespace) -> bytes:
     """Beside the journal: the right to resume the run is the right to resume its agents."""
     path = Path(args.journal)
-    return kept_secret(path.with_name(f"{path.name}.gateway-secret"))
+    return load_or_create_secret(path.with_name(f"{path.name}.gateway-secret"))
 
 
 def _token(args: argparse.Namespace) -> str | None:

@@ -28,7 +28,7 @@ from holdfast.engine.engine import Ending
 from holdfast.engine.progress import WatchedProgress
 from holdfast.engine.report import build
 from holdfast.engine.run_plan import RunPlan
-from holdfast.gateway.address import Address, advertised
+from holdfast.gateway.address import Address, advertised_url
 from holdfast.gateway.agents.temp_dirs import scratch
 from holdfast.gateway.workers.peers import WorkerPlace
 from holdfast.gateway.workers.supervisor import Supervisor
@@ -130,7 +130,7 @@ class _Supervision:
     async def _supervise(self, run: Run, changed: dict[str, object]) -> HoldfastError | None:
         args, sock = self._args, self._at.sock
         assert sock is not None, "it listens already"
-        url = await advertised(
+        url = await advertised_url(
             args.host,
             sock.getsockname()[1],
             given=args.advertise,

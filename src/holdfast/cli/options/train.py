@@ -6,7 +6,7 @@ from typing import Any
 from holdfast.engine import options
 from holdfast.engine.options import POSITIVE, Number, Option, Whole
 from holdfast.training.objective.objective import CORRECTIONS, PRESETS
-from holdfast.training.settings import DTYPES, Schedule, Truncation
+from holdfast.training.settings import DTYPES, RateSchedule, TruncationPolicy
 
 _RATE = Number("between 0 and 1", lambda value: 0 < value < 1)
 LEARNING = (
@@ -26,7 +26,7 @@ LEARNING = (
         _RATE,
         metavar="R",
     ),
-    Option("schedule", "after the warm-up ({})", None, "constant", choices=tuple(Schedule)),
+    Option("schedule", "after the warm-up ({})", None, "constant", choices=tuple(RateSchedule)),
     Option("warmup-steps", "in which the rate grows ({})", Whole(0), 0, "N"),
     Option("weight-decay", "of AdamW ({})", POSITIVE, 0.0, "W"),
     Option("max-norm", "gradients are scaled down to it ({})", POSITIVE, 1.0, "X"),
@@ -65,7 +65,7 @@ OBJECTIVE = (
         "whether trajectories that reached a limit are trained, or only in the baseline ({})",
         None,
         "keep",
-        choices=tuple(Truncation),
+        choices=tuple(TruncationPolicy),
     ),
 )
 SAMPLED = (

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.engine.export.row_status import termination
 from holdfast.engine.export.row_tokens import Fields
-from holdfast.records.conversation import Said, referenced
+from holdfast.records.conversation import ReferencedMessage, referenced
 from holdfast.records.history import History
 from holdfast.records.message import Message
 from holdfast.records.step import EnvironmentStepped, Generated, ToolIntent, ValueRecorded
@@ -56,7 +56,8 @@ def messages_of(view: TrajectoryView, last: Generated | None = None) -> list[Fie
 def messages_of_task(task: Task) -> list[Fields]:
     held = _mapping(held_of(task), "messages")
     return [
-        _fields(Said(message, f"task:{index}"), held) for index, message in enumerate(task.messages)
+        _fields(ReferencedMessage(message, f"task:{index}"), held)
+        for index, message in enumerate(task.messages)
     ]
 
 
@@ -86,7 +87,7 @@ def message_fields(message: Message) -> Fields:
     return fields
 
 
-def _fields(message: Said, held: Mapping[str, object]) -> Fields:
+def _fields(message: ReferencedMessage, held: Mapping[str, object]) -> Fields:
     if held and message.reference.startswith("task:"):
         whole = _mapping(held, message.reference.removeprefix("task:"))
         if whole:

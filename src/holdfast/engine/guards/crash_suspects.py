@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 
 from holdfast.engine.stop import Stop
 from holdfast.records.errors import RunStopped
-from holdfast.rollout.replay.crash_count import SUSPECTED_AFTER
+from holdfast.rollout.replay.crash_count import SUSPECT_AFTER_CRASHES
 
 MAX_AT_ONCE = 1024
 
 
 def allowed_at_once(crashes: int) -> int:
     """How many suspects may run beside each other, one of them with this crash count."""
-    return max(1, MAX_AT_ONCE >> 2 * (crashes - SUSPECTED_AFTER))
+    return max(1, MAX_AT_ONCE >> 2 * (crashes - SUSPECT_AFTER_CRASHES))
 
 
 class Slots:
@@ -67,7 +67,7 @@ class Suspects:
     async def turn(self, crashes: int, slot: Slot) -> AsyncIterator[None]:
         """Held while a trajectory with this crash count runs. It waits outside its slot, which
         others can use."""
-        if crashes < SUSPECTED_AFTER:
+        if crashes < SUSPECT_AFTER_CRASHES:
             yield
             return
         while not self._has_room(crashes):

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from holdfast.engine.guards.loop_block import install_patient_clock
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError
-from holdfast.records.failure import is_theirs
+from holdfast.records.failure import is_user_code
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 Result = TypeVar("Result")
@@ -67,7 +67,7 @@ def _is_real(error: BaseException) -> bool:
 
 def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if is_theirs(frame.filename)]
+    users = [frame for frame in frames if is_user_code(frame.filename)]
     if not users:
         return " in a task or callback"
     last = users[-1]

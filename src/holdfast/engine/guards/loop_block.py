@@ -21,7 +21,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.records.encoding.redaction import redact
-from holdfast.records.failure import is_theirs, shortened
+from holdfast.records.failure import is_user_code, shortened
 
 BEAT_SECONDS = 0.25
 BLOCKED_SECONDS = 1.0
@@ -211,7 +211,7 @@ def _where(thread: int) -> str:
     if not frames:
         return "the event loop itself"
     # Below a step of Holdfast, the user's line only waits for it.
-    known = [frame for frame in frames if is_theirs(frame.filename) or _is_ours(frame)]
+    known = [frame for frame in frames if is_user_code(frame.filename) or _is_ours(frame)]
     found = (known or frames)[-1]
     line = f" ({redact(shortened(found.line))})" if found.line else ""
     owner = "holdfast's own " if _is_ours(found) else ""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from holdfast.engine.stop import Stop
 from holdfast.records.errors import HoldfastError
 from holdfast.rollout.processors.processor import RolloutProcessor
-from holdfast.rollout.threads.contain import ExitCalled, contained
+from holdfast.rollout.threads.contain import ExitCalled, contain
 
 CLEAN_UP_SECONDS = 300.0
 
@@ -35,7 +35,7 @@ async def set_up(processor: RolloutProcessor, stop: Stop) -> None:
         async with asyncio.timeout(None) as limit:
             watch = asyncio.create_task(give_up(), name="stop of the setup")
             try:
-                await contained(_called(processor.setup))
+                await contain(_called(processor.setup))
             finally:
                 watch.cancel()
                 await asyncio.wait({watch})
@@ -50,7 +50,7 @@ async def clean_up(processor: RolloutProcessor, stop: Stop) -> None:
     """An error of a processor's clean-up stops the run, and leaves its results as they are."""
     try:
         async with asyncio.timeout(CLEAN_UP_SECONDS) as limit:
-            await contained(_called(processor.acleanup))
+            await contain(_called(processor.acleanup))
     except Exception as error:
         late = f"did not end within {CLEAN_UP_SECONDS:g} s"
         what = late if limit.expired() else f"raised {error!r}"

@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.records.errors import ScorerTimeout, ThreadsHang, UsageError
 from holdfast.records.view import TrajectoryView
 from holdfast.rollout.episodes.environment import as_number
-from holdfast.rollout.threads.contain import contained, end, finished
+from holdfast.rollout.threads.contain import contain, end_task, finishes_within
 from holdfast.rollout.threads.pool import DaemonThreads, StillRunning
 from holdfast.rollout.tools.result import MAX_RESULT
 from holdfast.rollout.tools.tool import result_text
@@ -118,14 +118,14 @@ class Scorer:
         """In a task of its own: one that swallows its cancellation cannot hold the run up."""
 
         async def work() -> object:
-            return await contained(make())
+            return await contain(make())
 
         job = asyncio.create_task(work(), name=f"scorer {self.name}")
         try:
-            if not await finished(job, left):
+            if not await finishes_within(job, left):
                 raise self._late(seconds)
         finally:
-            await end(job)
+            await end_task(job)
         if job.cancelled():
             raise RuntimeError(f"scorer {self.name} cancelled itself")
         return job.result()

@@ -14,8 +14,14 @@ from msgspec import Meta, Struct
 from holdfast.records.encoding.redaction import SHORTEST, hide
 from holdfast.records.errors import UsageError
 from holdfast.records.step import Contract
-from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, Seen, checked
-from holdfast.rollout.tools.tool import DEFAULT_TIMEOUT, MAX_SHOWN, Tool, as_tool
+from holdfast.rollout.episodes.environment import (
+    Environment,
+    Observation,
+    Recovery,
+    Seen,
+    check_observation,
+)
+from holdfast.rollout.tools.tool import DEFAULT_TIMEOUT, MAX_RESULT_CHARACTERS, Tool, as_tool
 
 PROTOCOL = 1
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -35,7 +41,7 @@ class ToolDescription(Struct, frozen=True, omit_defaults=True):
     """The JSON schema of its arguments."""
     contract: Contract = Contract.AT_MOST_ONCE
     timeout: float = DEFAULT_TIMEOUT
-    max_result: int = MAX_SHOWN
+    max_result: int = MAX_RESULT_CHARACTERS
     """How many characters of a result the model sees."""
     wants_key: bool = False
     """Whether each call carries an idempotency key."""
@@ -147,7 +153,7 @@ def _describe_tool(tool: Tool) -> ToolDescription:
 
 def as_body(seen: Seen) -> ObservationBody:
     """The observation that an environment returned; raises if it is none."""
-    found = checked(seen)
+    found = check_observation(seen)
     return ObservationBody(found.text, found.reward, found.done, found.truncated, found.info)
 
 

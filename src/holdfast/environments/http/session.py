@@ -36,7 +36,7 @@ from holdfast.environments.http.protocol import (
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo, UsageError
 from holdfast.records.failure import failure_of
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery
-from holdfast.rollout.threads.contain import as_exception, contained, end
+from holdfast.rollout.threads.contain import as_exception, contain, end_task
 from holdfast.rollout.threads.dedicated import OwnThread
 from holdfast.rollout.tools.tool import KEY_PARAMETER, Tool, as_tool, result_text
 
@@ -298,7 +298,7 @@ class HostedSession:
                 result = await self._thread.run(method)
             finally:
                 self._is_in_thread = False
-        return await contained(result) if isinstance(result, Awaitable) else result
+        return await contain(result) if isinstance(result, Awaitable) else result
 
     async def _close(self) -> None:
         await self._end_call()
@@ -314,7 +314,7 @@ class HostedSession:
         if self._is_in_thread:
             await asyncio.wait({call})
         else:
-            await end(call)
+            await end_task(call)
 
     async def _close_environment(self) -> HostedReply:
         await self._must(CLOSE, self._environment.close)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.environments.mcp.listing import McpTool
-from holdfast.environments.mcp.session import GOODBYE, McpSession
+from holdfast.environments.mcp.session import CLOSE_SECONDS, McpSession
 from holdfast.records.errors import EnvironmentBroken, ToolSaysNo
 from holdfast.rollout.episodes.environment import Environment, Observation, Seen
 from holdfast.rollout.tools.tool import Tool
@@ -32,7 +32,7 @@ class McpEnvironment(Environment):
         self.recovery = server.recovery
         self.earns = False
         # A call may have to end one session and begin another first.
-        self.timeout = 2 * server.timeout + 2 * GOODBYE
+        self.timeout = 2 * server.timeout + 2 * CLOSE_SECONDS
         self._server = server
         self._session: McpSession | None = None
         self._holds_shared = False

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "holdfast"
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32600, -32601, -32602
-GOODBYE = 10.0
+CLOSE_SECONDS = 10.0
 """Seconds for a session to end by itself: more than `process.ServerProcess.stop` takes."""
 _FORCED_CLOSE_SECONDS = 5.0
 _REASON_SECONDS = 2.0
@@ -137,7 +137,7 @@ class McpSession:
         if not self._ready_or_failed.is_set():
             self._scope.cancel()
         cancelled: asyncio.CancelledError | None = None
-        steps = ((GOODBYE, self._scope.cancel), (_FORCED_CLOSE_SECONDS, self._owner.cancel))
+        steps = ((CLOSE_SECONDS, self._scope.cancel), (_FORCED_CLOSE_SECONDS, self._owner.cancel))
         for seconds, force in steps:
             try:
                 await asyncio.wait({self._owner}, timeout=seconds)

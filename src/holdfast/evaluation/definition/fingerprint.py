@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.evaluation.definition.definition import Definition, Mode, Variant
 from holdfast.records.run import Code
-from holdfast.rollout.code.fingerprint import files_noted, files_taken_down
+from holdfast.rollout.code.fingerprint import note_files, noted_files
 from holdfast.rollout.code.source import without_evaluations
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -26,7 +26,7 @@ def scorer_fingerprint(
     part of it; everything else in the file is, and the modules of the user's own that it imports,
     since a scorer may call it. `arguments` are the values of its parameters beside the variant's
     own, and `self`; `tasks` is the digest of all rows."""
-    with files_taken_down() as files:
+    with noted_files() as files:
         now = _digest(definition, variant, arguments, tasks=tasks, code=_files)
     before = _digest(definition, variant, arguments, tasks=tasks, code=_file)
     name = definition.function.__name__
@@ -62,7 +62,7 @@ def _digest(
 
 
 def _files(subject: object, keep: str) -> bytes:
-    return files_noted(subject, keep=keep)
+    return note_files(subject, keep=keep)
 
 
 def _file(subject: object, keep: str) -> bytes:

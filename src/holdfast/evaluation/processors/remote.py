@@ -32,7 +32,7 @@ from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents import remote
 from holdfast.gateway.agents.gateway_processor import attempt_of
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.http.request import Visit
+from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Binding, Gateway
 from holdfast.records.encoding.redaction import redact
@@ -127,7 +127,7 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
                 redact(f"{self._url}: POST /init was answered with {response.status}: {told}")
             )
 
-    async def _log(self, visit: Visit) -> web.StreamResponse:
+    async def _log(self, visit: RequestContext) -> web.StreamResponse:
         """`POST /logs`: anything that is no final status of a rollout that goes on is let pass."""
         try:
             record = LogRecord.model_validate_json(await visit.body())
@@ -137,7 +137,7 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
             ) from error
         for name in record.rollouts:
             self._note(name, record.status)
-        return await visit.telling.whole(b"{}")
+        return await visit.response.send(b"{}")
 
     def _note(self, rollout: str, status: Status | None) -> None:
         ended = self._waiting.get(rollout)

@@ -14,17 +14,17 @@ from collections.abc import Sequence
 
 from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents.gateway_processor import SILENCE_SECONDS, GatewayRolloutProcessor
-from holdfast.gateway.assignment.hold_routes import OutsideHold
-from holdfast.gateway.assignment.queue import REJOIN, Offers, PendingTrajectory
-from holdfast.gateway.assignment.routes import Counter
-from holdfast.gateway.assignment.unbound_keys import Strangers
-from holdfast.gateway.calls.attempt_status import Register
+from holdfast.gateway.assignment.hold_routes import HoldRoutes
+from holdfast.gateway.assignment.queue import REJOIN_SECONDS, PendingTrajectories, PendingTrajectory
+from holdfast.gateway.assignment.routes import AssignmentRoutes
+from holdfast.gateway.assignment.unbound_keys import UnboundKeys
+from holdfast.gateway.calls.attempt_status import AttemptLookup
 from holdfast.gateway.calls.rejections import OnRefused
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.keys import Keys
 from holdfast.gateway.protocol.messages import RequestRejected
-from holdfast.gateway.server import Binding, Gateway, Inner
+from holdfast.gateway.server import Binding, Gateway, WorkerLinks
 from holdfast.gateway.workers.peers import Peers, WorkerPlace
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import Rewound
@@ -53,7 +53,7 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
         address: Address = LOOPBACK,
         *,
         silence: float = SILENCE_SECONDS,
-        rejoin: float = REJOIN,
+        rejoin: float = REJOIN_SECONDS,
         limits: GatewayLimits | None = None,
         ignore: Sequence[str] = (),
         place: WorkerPlace | None = None,
@@ -76,11 +76,11 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
             on_refused=on_refused,
         )
         self._keys = Keys()
-        self._queue = Offers(rejoin)
+        self._queue = PendingTrajectories(rejoin)
         self._by_key: dict[str, PendingTrajectory] = {}
         self._peers = None if place is None else Peers(place, self._limits)
-        self._outside = OutsideHold(self.hold, peers=self._peers)
-        self._register: Register | None = None
+        self._outside = HoldRoutes(self.hold, peers=self._peers)
+        self._register: AttemptLookup | None = None
         self._session: Session | None = None
         self.url = ""
         """Where agents find it, once it is set up."""
@@ -88,26 +88,31 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
     def attach(self, journal: Journal, run: Run, *, secret: bytes) -> None:
         """Where to look up what became of the attempts of earlier processes, and what signed their
         keys. Before it is set up."""
-        self._register = Register(journal, run)
+        self._register = AttemptLookup(journal, run)
         self._keys = Keys(secret)
 
     def make_gateway(self) -> Gateway:
         peers, outside = self._peers, self._outside
-        counter = Counter(self._queue, self._by_key, peers=peers, unheard=self._unheard)
+        counter = AssignmentRoutes(
+            self._queue, self._by_key, peers=peers, on_undelivered=self._mark_undelivered
+        )
         return self._make_gateway(
             endpoints={"/trajectories": counter.open, **outside.endpoints()},
             keys=self._keys,
-            stranger=Strangers(
+            on_unbound_key=UnboundKeys(
                 self._queue,
                 self._adopt,
                 register=self._register,
                 peers=peers,
                 is_stopping=lambda: self._is_stopping,
             ),
-            inner=Inner(
-                {**counter.inner(lambda: self._running.stats), **outside.inner()},
+            links=WorkerLinks(
+                {
+                    **counter.internal_routes(lambda: self._running.stats),
+                    **outside.internal_routes(),
+                },
                 socket=None if peers is None else peers.place.own,
-                everyone=None if peers is None else lambda: peers.stats(self._running.stats),
+                all_stats=None if peers is None else lambda: peers.stats(self._running.stats),
             ),
         )
 
@@ -118,14 +123,14 @@ class ExternalRolloutProcessor(GatewayRolloutProcessor):
     def _adopt(self, pending: PendingTrajectory, key: str) -> None:
         self._running.adopt(pending.binding, key)
 
-    def _unheard(self, ticket: str) -> None:
-        self._running.unheard(ticket)
+    def _mark_undelivered(self, ticket: str) -> None:
+        self._running.mark_undelivered(ticket)
 
     async def setup(self) -> None:
         if self._peers is not None:
             await self._peers.start()
         await super().setup()
-        await self._outside.ask_others()
+        await self._outside.obey_earlier_orders()
         self.url = self._running.url
 
     async def acleanup(self) -> None:

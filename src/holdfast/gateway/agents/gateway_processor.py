@@ -14,7 +14,7 @@ from holdfast.gateway.address import LOOPBACK, Address
 from holdfast.gateway.agents.attempt import AttemptSetup, End
 from holdfast.gateway.agents.workspace_policy import FRESH, WorkspaceWorld, World
 from holdfast.gateway.calls.rejections import OnRefused
-from holdfast.gateway.calls.strip_fields import Ignoring
+from holdfast.gateway.calls.strip_fields import IgnoredFields
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.limits import GatewayLimits
 from holdfast.gateway.protocol.errors import AgentFailed, AgentSilent
@@ -26,7 +26,7 @@ from holdfast.records.errors import HoldfastError, Rewound, Truncated, UsageErro
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.agent import Finish, MakeEnvironment, check_environments
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, code_of
-from holdfast.rollout.threads.contain import end as ended
+from holdfast.rollout.threads.contain import end_task as ended
 from holdfast.rollout.tools.tool import Function, Tool, tools_of
 
 SILENCE_SECONDS = 1800.0
@@ -81,7 +81,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         self.world = world
         self.finish = finish
         self._limits = limits or GatewayLimits()
-        self._ignore = Ignoring(ignore).names
+        self._ignore = IgnoredFields(ignore).names
         self._address = address
         hide(self._address.token)
         self._gateway: Gateway | None = None
@@ -166,7 +166,7 @@ class GatewayRolloutProcessor(RolloutProcessor):
         setup = AttemptSetup(t)
         await setup.open(self.world, self.environments)
         trajectory = AgentTrajectory(t.session)
-        trajectory.offer((*self.tools, *setup.tools), standing=setup.steps_before)
+        trajectory.set_tools((*self.tools, *setup.tools), made_before=setup.steps_before)
         is_over = setup.is_over
         end = None if is_over else await self._run_to_end(t, trajectory)
         if is_over or self.finish is not None or setup.folder is not None:
@@ -197,7 +197,10 @@ class GatewayRolloutProcessor(RolloutProcessor):
             await trajectory.aclose()
         if t.session.state.broken is not None:
             raise t.session.state.broken
-        if not self._accepts_refusals and (refused := trajectory.refusals.failure()) is not None:
+        if (
+            not self._accepts_refusals
+            and (refused := trajectory.rejected_calls.failure()) is not None
+        ):
             raise t.session.state.fail(refused)
         limit = "" if trajectory.limit is None else str(trajectory.limit.reason)
         end = End(trajectory.reward, limit=limit).with_judgement(found)
@@ -208,20 +211,20 @@ class GatewayRolloutProcessor(RolloutProcessor):
     async def _let_finish(self, trajectory: AgentTrajectory, gone: HoldfastError) -> None:
         if isinstance(gone, Rewound):
             # The new holder waits for the next attempt.
-            await trajectory.let_finish(unheard=True, seconds=TAKEOVER_SECONDS)
+            await trajectory.let_finish(only_undelivered=True, seconds=TAKEOVER_SECONDS)
         else:
             await trajectory.let_finish()
 
     def is_mute(self, trajectory: AgentTrajectory, returned: Returned) -> bool:
         """Of an agent that has ended: whether it found its model elsewhere, or failed and did not
         say so. That is no outcome of the policy."""
-        if not self._accepts_refusals and trajectory.refusals.open:
+        if not self._accepts_refusals and trajectory.rejected_calls.open:
             return False  # It says more that it was refused.
-        return returned is None and self.finish is None and not trajectory.was_asked
+        return returned is None and self.finish is None and not trajectory.has_calls
 
     def never_answered(self, trajectory: AgentTrajectory, wrote: str = "") -> AgentFailed:
         """Why a mute agent has failed: it asked nothing, or all that it asked was refused."""
-        if (refused := trajectory.refusals.failure()) is not None:
+        if (refused := trajectory.rejected_calls.failure()) is not None:
             return refused
         message = NO_CALLS.format(self.address_source)
         return AgentFailed(f"{message}\nIt wrote:\n{wrote}" if wrote else message)

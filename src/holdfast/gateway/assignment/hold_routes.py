@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from holdfast.gateway.http.request import Visit
+from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Endpoint
 from holdfast.gateway.weight_hold import HOLD_SECONDS, Hold
@@ -56,7 +56,7 @@ class HoldOrder(Struct, frozen=True, order=True):
         return max(0.0, self.until - time.monotonic())
 
 
-class OutsideHold:
+class HoldRoutes:
     def __init__(self, hold: Callable[[float], Hold], *, peers: Peers | None):
         """`hold`: holds this worker's gateway for so many seconds."""
         self._begin = hold
@@ -68,19 +68,19 @@ class OutsideHold:
         """The routes that the token opens."""
         return {HOLD: self._handle_hold, RELEASE: self._handle_release}
 
-    def inner(self) -> dict[str, Endpoint]:
+    def internal_routes(self) -> dict[str, Endpoint]:
         """The routes for other workers."""
 
-        async def order(context: Visit) -> web.StreamResponse:
+        async def order(context: RequestContext) -> web.StreamResponse:
             self._obey(await between.parse_body(context, HoldOrder))
             return await between.send_json(context, None)
 
-        async def ordered(context: Visit) -> web.StreamResponse:
+        async def ordered(context: RequestContext) -> web.StreamResponse:
             return await between.send_json(context, self._order)
 
         return {ORDER: order, ORDERED: ordered}
 
-    async def ask_others(self) -> None:
+    async def obey_earlier_orders(self) -> None:
         """Obeys the last order from before this worker was started. To be awaited once this worker
         can be reached, so that no order is missed in between."""
         if self._peers is None:
@@ -90,7 +90,7 @@ class OutsideHold:
         for body in (await self._peers.request_all(ORDERED)).values():
             self._obey(msgspec.json.decode(body, type=HoldOrder))
 
-    async def _handle_hold(self, context: Visit) -> web.StreamResponse:
+    async def _handle_hold(self, context: RequestContext) -> web.StreamResponse:
         seconds = _parse(await context.body(), HoldRequest, '{"seconds": 60}').seconds
         if not 0 < seconds <= MAX_HOLD_SECONDS:
             message = f"a hold has a deadline: give seconds above 0, at most {MAX_HOLD_SECONDS:g}"
@@ -99,7 +99,7 @@ class OutsideHold:
         body = {"held": True, "seconds": seconds, "workers": workers}
         return await between.send_json(context, body)
 
-    async def _handle_release(self, context: Visit) -> web.StreamResponse:
+    async def _handle_release(self, context: RequestContext) -> web.StreamResponse:
         _parse(await context.body(), ReleaseRequest, "nothing")
         workers = await self._give(0.0)
         return await between.send_json(context, {"held": False, "workers": workers})

@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from holdfast.gateway.calls.attempt_status import status_of
 from holdfast.gateway.calls.trajectory import AgentTrajectory
-from holdfast.gateway.protocol.messages import RequestRejected, shortened
+from holdfast.gateway.protocol.messages import RequestRejected, shorten
 from holdfast.gateway.server import Binding
 from holdfast.records.task import Task
 from holdfast.records.trajectory import TrajectoryKey
 
-REJOIN = 30.0
+REJOIN_SECONDS = 30.0
 TAKEN = 409
 """The HTTP status of a request for an attempt that another agent got."""
 
@@ -40,10 +40,10 @@ class PendingTrajectory(Struct, eq=False):
     """The key of an agent that outlived the process that it spoke to, and went on with it."""
 
 
-class Offers:
+class PendingTrajectories:
     """The trajectories that are open in this process. Belongs to one event loop."""
 
-    def __init__(self, rejoin: float = REJOIN) -> None:
+    def __init__(self, rejoin: float = REJOIN_SECONDS) -> None:
         self._rejoin = rejoin
         self._open: dict[TrajectoryKey, PendingTrajectory] = {}
         self._names: dict[str, PendingTrajectory] = {}
@@ -188,7 +188,7 @@ class Offers:
 
     def _take(self, pending: PendingTrajectory) -> PendingTrajectory:
         pending.is_taken = True
-        pending.trajectory.heard()  # Its silence begins now.
+        pending.trajectory.touch()  # Its silence begins now.
         return pending
 
     def _is_over(self, key: TrajectoryKey, before: PendingTrajectory) -> bool:
@@ -201,7 +201,7 @@ class Offers:
 
 def _not_open(task: str, sample: int) -> RequestRejected:
     message = (
-        f"task {shortened(task)!r}, sample {sample} is not open: it is done, or not of this run, "
+        f"task {shorten(task)!r}, sample {sample} is not open: it is done, or not of this run, "
         'or its next attempt is not begun yet, which "wait" waits for'
     )
     return RequestRejected(404, message, code="not_open")
@@ -209,7 +209,7 @@ def _not_open(task: str, sample: int) -> RequestRejected:
 
 def taken_by_another(task: str, sample: int) -> RequestRejected:
     message = (
-        f"task {shortened(task)!r}, sample {sample} has just been taken by another agent; request "
+        f"task {shorten(task)!r}, sample {sample} has just been taken by another agent; request "
         "it again only to replace that one"
     )
     return RequestRejected(TAKEN, message, code="taken")

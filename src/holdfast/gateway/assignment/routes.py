@@ -12,8 +12,13 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from holdfast.gateway.assignment.queue import TAKEN, Offers, PendingTrajectory, taken_by_another
-from holdfast.gateway.http.request import Visit
+from holdfast.gateway.assignment.queue import (
+    TAKEN,
+    PendingTrajectories,
+    PendingTrajectory,
+    taken_by_another,
+)
+from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.server import Endpoint
 from holdfast.gateway.workers import peers as between
@@ -39,22 +44,22 @@ class TrajectoryRequest(Struct, forbid_unknown_fields=True):
     """Seconds to wait for one."""
 
 
-class Counter:
+class AssignmentRoutes:
     def __init__(
         self,
-        pending: Offers,
+        pending: PendingTrajectories,
         by_key: Mapping[str, PendingTrajectory],
         *,
         peers: Peers | None,
-        unheard: Callable[[str], None],
+        on_undelivered: Callable[[str], None],
     ):
-        """`unheard` is called with the ticket of a response that did not arrive."""
+        """`on_undelivered` is called with the ticket of a response that did not arrive."""
         self._pending = pending
         self._by_key = by_key
         self._peers = peers
-        self._on_undelivered = unheard
+        self._on_undelivered = on_undelivered
 
-    async def open(self, context: Visit) -> web.StreamResponse:
+    async def open(self, context: RequestContext) -> web.StreamResponse:
         """`POST /trajectories`."""
         query = _parse(await context.body())
         deadline = _deadline(min(max(query.wait, 0.0), MAX_WAIT_SECONDS))
@@ -66,7 +71,9 @@ class Counter:
                     raise
             await self._wait_available(query, deadline)
 
-    async def _assign(self, context: Visit, query: TrajectoryRequest) -> web.StreamResponse:
+    async def _assign(
+        self, context: RequestContext, query: TrajectoryRequest
+    ) -> web.StreamResponse:
         """From here, or else from another worker. Raises `RequestRejected`: 404 for none."""
         try:
             return await self._send(context, await self._take(query))
@@ -97,19 +104,23 @@ class Counter:
             return self._pending.take()
         return await self._pending.take_certain(query.task, query.sample, MAX_WAIT_SECONDS)
 
-    async def _send(self, context: Visit, pending: PendingTrajectory) -> web.StreamResponse:
-        context.telling.trajectory = str(pending.key)
+    async def _send(
+        self, context: RequestContext, pending: PendingTrajectory
+    ) -> web.StreamResponse:
+        context.response.trajectory = str(pending.key)
         try:
             await pending.trajectory.session.log.start_attempt()
-            return await context.telling.whole(msgspec.json.encode(_description(pending)))
+            return await context.response.send(msgspec.json.encode(_description(pending)))
         except BaseException:
             self._pending.give_back(pending)
             raise
 
-    async def _forward(self, index: int, context: Visit, body: bytes) -> web.StreamResponse:
-        context.telling.trajectory = msgspec.json.decode(body)["trajectory"]
+    async def _forward(
+        self, index: int, context: RequestContext, body: bytes
+    ) -> web.StreamResponse:
+        context.response.trajectory = msgspec.json.decode(body)["trajectory"]
         try:
-            return await context.telling.whole(body)
+            return await context.response.send(body)
         except BaseException:
             self._return(index, body)
             raise
@@ -120,34 +131,34 @@ class Counter:
 
     # --- for other workers
 
-    def inner(self, stats: Callable[[], WorkerStats]) -> dict[str, Endpoint]:
-        async def owns(context: Visit) -> web.StreamResponse:
+    def internal_routes(self, stats: Callable[[], WorkerStats]) -> dict[str, Endpoint]:
+        async def owns(context: RequestContext) -> web.StreamResponse:
             query = await between.parse_body(context, WaitForTrajectory)
             found = await self._pending.until(
                 lambda: self._pending.of(query.trajectory) is not None, _deadline(query.wait)
             )
             return await between.send_json(context, found)
 
-        async def available(context: Visit) -> web.StreamResponse:
+        async def available(context: RequestContext) -> web.StreamResponse:
             query = _parse(await context.body())
             deadline = _deadline(query.wait)
             found = await self._pending.wait_available(query.task, query.sample, deadline)
             return await between.send_json(context, found)
 
-        async def take(context: Visit) -> web.StreamResponse:
+        async def take(context: RequestContext) -> web.StreamResponse:
             return await self._send(context, await self._take(_parse(await context.body())))
 
-        async def give_back(context: Visit) -> web.StreamResponse:
+        async def give_back(context: RequestContext) -> web.StreamResponse:
             pending = self._by_key.get(await between.parse_body(context, str))
             if pending is not None:
                 self._pending.give_back(pending)
             return await between.send_json(context, None)
 
-        async def undelivered(context: Visit) -> web.StreamResponse:
+        async def undelivered(context: RequestContext) -> web.StreamResponse:
             self._on_undelivered(await between.parse_body(context, str))
             return await between.send_json(context, None)
 
-        async def send_stats(context: Visit) -> web.StreamResponse:
+        async def send_stats(context: RequestContext) -> web.StreamResponse:
             return await between.send_json(context, stats())
 
         return {

@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from holdfast.gateway.assignment.queue import Offers, PendingTrajectory
-from holdfast.gateway.calls.attempt_status import Register, status_of
+from holdfast.gateway.assignment.queue import PendingTrajectories, PendingTrajectory
+from holdfast.gateway.calls.attempt_status import AttemptLookup, status_of
 from holdfast.gateway.http.exceptions import attempt_over, completed
 from holdfast.gateway.http.relay import ELSEWHERE
-from holdfast.gateway.http.request import Visit
+from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.keys import Bearer
 from holdfast.gateway.protocol.messages import RequestRejected
 from holdfast.gateway.workers.peers import OWNS, Peers, WaitForTrajectory
@@ -26,13 +26,13 @@ TAKEOVER_SECONDS = 10.0
 MAX_KNOWN_OVER = 65_536
 
 
-class Strangers:
+class UnboundKeys:
     def __init__(
         self,
-        pending: Offers,
+        pending: PendingTrajectories,
         adopt: Callable[[PendingTrajectory, str], None],
         *,
-        register: Register | None,
+        register: AttemptLookup | None,
         peers: Peers | None,
         is_stopping: Callable[[], bool],
         takeover_seconds: float = TAKEOVER_SECONDS,
@@ -46,7 +46,7 @@ class Strangers:
         self._over: OrderedDict[str, None] = OrderedDict()
         """Rejected keys: a call that comes again costs nothing."""
 
-    async def __call__(self, context: Visit, bearer: Bearer) -> web.StreamResponse | None:
+    async def __call__(self, context: RequestContext, bearer: Bearer) -> web.StreamResponse | None:
         if context.key in self._over:
             raise attempt_over()
         loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ class Strangers:
         self._adopt(pending, key)
         return True
 
-    async def _respond(self, context: Visit, bearer: Bearer) -> web.StreamResponse | None:
+    async def _respond(self, context: RequestContext, bearer: Bearer) -> web.StreamResponse | None:
         """The response of another worker, or from the record; None while no worker has it."""
         if self._peers is not None:
             response = await self._peers.relay(context, bearer.trajectory)
@@ -91,7 +91,7 @@ class Strangers:
         return await self._respond_from_record(context, bearer)
 
     async def _respond_from_record(
-        self, context: Visit, bearer: Bearer
+        self, context: RequestContext, bearer: Bearer
     ) -> web.StreamResponse | None:
         found = None
         if self._register is not None:
@@ -101,7 +101,7 @@ class Strangers:
         if context.route == "/complete" and found.finished and found.is_last(bearer):
             # It was confirmed before, and the agent may not have received that.
             await context.body()
-            return await context.telling.whole(completed(found.reward))
+            return await context.response.send(completed(found.reward))
         if found.is_over(bearer):
             raise self._rejection(context.key, for_ever=not found.finished)
         return None

@@ -6,7 +6,7 @@ every provider; the tokens keep it.
 
 from msgspec import structs
 
-from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, GenerationRequest
 from holdfast.policy.policy import DEADLINE
 from holdfast.records.encoding.tokens import count, unpack_ids, unpack_logprobs
 from holdfast.records.history import stream_of
@@ -15,7 +15,9 @@ from holdfast.records.step import Called, Generated
 from holdfast.rollout.replay.session import Session
 
 
-def build_answer(session: Session, called: Called, request: Ask, *, bare: bool) -> Answer:
+def build_answer(
+    session: Session, called: Called, request: GenerationRequest, *, bare: bool
+) -> Answer:
     """`bare`: the reply is text, whatever it looks like."""
     steps = [session.history.steps[path] for path in called.choices]
     replies = [step for step in steps if isinstance(step, Generated)]
@@ -38,7 +40,9 @@ def sent_message(step: Generated) -> Message:
     return _cut(step)[0]
 
 
-def _choice(session: Session, step: Generated, request: Ask, *, bare: bool) -> AnswerChoice:
+def _choice(
+    session: Session, step: Generated, request: GenerationRequest, *, bare: bool
+) -> AnswerChoice:
     reason = "length" if step.finish_reason == DEADLINE else step.finish_reason
     if step.message.tool_calls and reason == "stop":
         reason = "tool_calls"

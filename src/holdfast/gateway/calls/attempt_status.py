@@ -55,7 +55,7 @@ def steps_of_last_attempt(history: History) -> list[str]:
     return [path for path in history.steps if path not in gone]
 
 
-class Register:
+class AttemptLookup:
     """Looks up trajectories of one run. Meant for rare cases: it reads whole logs."""
 
     def __init__(self, journal: Journal, run: Run):

@@ -10,7 +10,13 @@ from msgspec import Struct
 from holdfast.gateway.calls import digest
 from holdfast.gateway.calls.stream import LiveAnswer
 from holdfast.gateway.calls.tool_schemas import ToolSet
-from holdfast.gateway.protocol.messages import Answer, AnswerDelta, Ask, Opening, RequestRejected
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerDelta,
+    GenerationRequest,
+    Opening,
+    RequestRejected,
+)
 from holdfast.records.errors import RunStopped
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import Called, Generated
@@ -105,7 +111,7 @@ class CallSubscription:
 class PendingCall(Struct, frozen=True, eq=False):
     """A call with all that is needed to sample and record its answer."""
 
-    request: Ask
+    request: GenerationRequest
     wire: str
     digests: list[bytes]
     """Of the conversation after each of its messages."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import Raw, structs
 
-from holdfast.gateway.protocol.messages import Ask
+from holdfast.gateway.protocol.messages import GenerationRequest
 from holdfast.records.message import Message, Role
 from holdfast.records.sampling import Sampling
 
@@ -48,7 +48,9 @@ def after(conversation: bytes, message: Message) -> bytes:
     return hashlib.blake2b(conversation + _content(message), digest_size=16).digest()
 
 
-def key_of(request: Ask, conversation: bytes, sampling: Sampling, *, tools: Raw) -> bytes:
+def key_of(
+    request: GenerationRequest, conversation: bytes, sampling: Sampling, *, tools: Raw
+) -> bytes:
     """The digest of everything in a request that makes another answer right. `tools`: as
     `in_order`, so that the order of a schema's members makes no other request."""
     if isinstance(sampling.json, str):
@@ -56,13 +58,15 @@ def key_of(request: Ask, conversation: bytes, sampling: Sampling, *, tools: Raw)
     return _key(request, conversation, sampling, tools)
 
 
-def older_key_of(request: Ask, conversation: bytes, sampling: Sampling) -> bytes:
+def older_key_of(request: GenerationRequest, conversation: bytes, sampling: Sampling) -> bytes:
     """As it is in older records: of a request as it came. The same, where the members of its
     schemas came in order."""
     return _key(request, conversation, sampling, request.tools)
 
 
-def _key(request: Ask, conversation: bytes, sampling: Sampling, tools: object) -> bytes:
+def _key(
+    request: GenerationRequest, conversation: bytes, sampling: Sampling, tools: object
+) -> bytes:
     parts: tuple[object, ...] = (tools, sampling, request.n, request.text, request.prompt_ids)
     if request.prompts:
         parts = (*parts, request.prompts)

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 
 from holdfast.gateway.calls import digest
 from holdfast.gateway.calls.answer import build_answer, sent_message
-from holdfast.gateway.protocol.messages import Ask, Past
+from holdfast.gateway.protocol.messages import EarlierAnswer, GenerationRequest
 from holdfast.records.conversation import conversation
 from holdfast.records.message import Message
 from holdfast.records.step import Generated
@@ -83,7 +83,7 @@ class TrajectoryLookup(Struct, frozen=True):
     def messages(self, sent: Raw, parse: Parse) -> Messages:
         return self.cache.messages(sent, parse)
 
-    def answered(self, answer: str) -> Past | None:
+    def earlier_answer(self, answer: str) -> EarlierAnswer | None:
         history = self.session.history
         called = next((call for call in history.calls.values() if call.answer == answer), None)
         step = None if called is None else history.steps.get(called.path)
@@ -92,5 +92,5 @@ class TrajectoryLookup(Struct, frozen=True):
         messages = conversation(history, self.session.task, step)
         # Results of tools that were run through the gateway may follow.
         end = max(at for at, message in enumerate(messages) if message is step.message)
-        found = build_answer(self.session, called, Ask(called.model, ()), bare=False)
-        return Past(found, (*messages[:end], sent_message(step)), called.instructed)
+        found = build_answer(self.session, called, GenerationRequest(called.model, ()), bare=False)
+        return EarlierAnswer(found, (*messages[:end], sent_message(step)), called.instructed)

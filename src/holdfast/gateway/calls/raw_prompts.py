@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.gateway.calls.answer import sent_message
-from holdfast.gateway.protocol.messages import Ask
+from holdfast.gateway.protocol.messages import GenerationRequest
 from holdfast.policy.off_loop import off_loop
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
@@ -180,7 +180,7 @@ class RawPrompts:
             prefixes.add(digest.digest(), node.prompt_bytes + len(sent), step.path)
 
 
-def prompts_of(request: Ask) -> Sequence[RawInput]:
+def prompts_of(request: GenerationRequest) -> Sequence[RawInput]:
     """The raw prompts of a request; none where it is a conversation."""
     if request.prompts:
         return request.prompts

@@ -16,7 +16,7 @@ from holdfast.policy.policy import Draft
 from holdfast.policy.rendering.parse_stream import Channel, LiveMessage
 from holdfast.records.encoding.tokens import unpack_ids
 from holdfast.records.history import History
-from holdfast.rollout.replay.generate_step import Audience, GenerateStep
+from holdfast.rollout.replay.generate_step import DraftListener, GenerateStep
 from holdfast.rollout.replay.speaker import Speaker
 
 
@@ -62,13 +62,13 @@ class LiveAnswer:
         pace: Pace,
         call: bytes,
         occurrence: int,
-    ) -> "Sequence[Audience | None]":
+    ) -> "Sequence[DraftListener | None]":
         """One for each choice; None where nothing is durable before the end."""
         if not pace.tokens:
             return [None] * len(turns)
         self.opening = opening
         return [
-            Audience(
+            DraftListener(
                 _Choice(index, speaker, turn, self._publish).receive,
                 pace.tokens,
                 pace.seconds,

@@ -17,7 +17,12 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Raw, structs
 
-from holdfast.gateway.protocol.messages import Ask, Known, RequestRejected, Wire
+from holdfast.gateway.protocol.messages import (
+    GenerationRequest,
+    RequestLookup,
+    RequestRejected,
+    Wire,
+)
 from holdfast.records.errors import UsageError
 
 MESSAGES = "/v1/messages"
@@ -51,7 +56,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _TOOLS = msgspec.json.Decoder(list[dict[str, object]])
 
 
-class Ignoring:
+class IgnoredFields:
     """`names`: parameters, as rejections name them (`seed`, `text.verbosity`), members of messages
     (`messages.foo`, `input.foo`), and types of tools (`tool:web_search`; `tool:*` for all that the
     client does not run itself)."""
@@ -69,7 +74,9 @@ class Ignoring:
         self._kinds = [name.removeprefix(TOOL) for name in self.names if name.startswith(TOOL)]
         self._seen: dict[tuple[str, bytes], tuple[Raw, tuple[str, ...]]] = {}
 
-    def parse(self, path: str, wire: Wire, body: bytes, *, known: Known | None = None) -> Ask:
+    def parse(
+        self, path: str, wire: Wire, body: bytes, *, known: RequestLookup | None = None
+    ) -> GenerationRequest:
         """The request without these fields. Raises `RequestRejected` as the wire does."""
         rest, ignored = self.strip(path, body)
         try:
@@ -200,14 +207,14 @@ def _remove_within(value: object, names: list[str]) -> bool:
     return True
 
 
-def _parse_leniently(wire: Wire, body: bytes, known: Known | None) -> Ask:
+def _parse_leniently(wire: Wire, body: bytes, known: RequestLookup | None) -> GenerationRequest:
     try:
-        return wire.ask(body, known)
+        return wire.parse(body, known)
     except RequestRejected as rejection:
         lean = _without_nulls(body) if rejection.is_unknown else body
         if lean == body:
             raise
-    return wire.ask(lean, known)
+    return wire.parse(lean, known)
 
 
 def _without_nulls(body: bytes) -> bytes:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from holdfast.gateway.calls import digest
-from holdfast.gateway.protocol.messages import RequestRejected, shortened
+from holdfast.gateway.protocol.messages import RequestRejected, shorten
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import HoldfastError, RunStopped, ToolSaysNo
 from holdfast.records.message import FunctionCall, ToolCall
@@ -129,7 +129,7 @@ class AgentTools:
         tool = self.tools.get(name)
         if tool is None:
             known = ", ".join(self.tools) or "none"
-            message = f"there is no tool {shortened(name, 100)!r}; there are: {known}"
+            message = f"there is no tool {shorten(name, 100)!r}; there are: {known}"
             raise RequestRejected(404, message, code="unknown_tool")
         # Canonical: an agent that is started again may write the same arguments otherwise.
         canonical = digest.arguments_of(arguments)

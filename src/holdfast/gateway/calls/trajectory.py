@@ -33,7 +33,7 @@ from holdfast.gateway.calls.rejections import RejectedCalls
 from holdfast.gateway.calls.stream import LiveAnswer, Pace, drafted_calls
 from holdfast.gateway.calls.tool_calls import AgentTools
 from holdfast.gateway.calls.tool_schemas import ToolSchemas, ToolSet
-from holdfast.gateway.protocol.messages import Answer, Ask, Opening, RequestRejected
+from holdfast.gateway.protocol.messages import Answer, GenerationRequest, Opening, RequestRejected
 from holdfast.records.errors import RunStopped, Truncated, UsageError
 from holdfast.records.sampling import Sampling
 from holdfast.records.step import ADDED, Called, Generated
@@ -74,7 +74,7 @@ class AgentTrajectory:
         """Set when the attempt cannot go on: the agent has to be started again."""
         self.reward: float | None = None
         self.completed = asyncio.Event()
-        self.last_heard = session.clock.elapsed()
+        self.last_seen = session.clock.elapsed()
         """The time of the agent's last request, or of the last response to it."""
         self._tree = PrefixTree(session.history, session.task)
         self._images = RecordedImages(session.history, session.task)
@@ -85,7 +85,7 @@ class AgentTrajectory:
         taken = (int(path.partition(".")[0]) + 1 for path in known)
         self._next = itertools.count(max(session.history.calls_ever, *taken, 0)).__next__
         self._drafted = drafted_calls(session.history)
-        self.refusals = RejectedCalls(session)
+        self.rejected_calls = RejectedCalls(session)
         self.pace = Pace()
         """Of streams."""
         self._visited: set[str] = set()
@@ -96,17 +96,19 @@ class AgentTrajectory:
         self.cache = ConversationCache()
         self.lookup = TrajectoryLookup(session, self.cache)
         self.tools = AgentTools(session, number=self._next, on_accident=self.broken.set)
-        """Those that the agent calls through the gateway; none before `offer`."""
+        """Those that the agent calls through the gateway; none before `set_tools`."""
 
-    def offer(self, tools: Sequence[Tool], *, standing: frozenset[str] = frozenset()) -> None:
-        """From now on, the agent can call `tools` (see `AgentTools`, for `standing` too)."""
+    def set_tools(
+        self, tools: Sequence[Tool], *, made_before: frozenset[str] = frozenset()
+    ) -> None:
+        """From now on, the agent can call `tools` (see `AgentTools`, for `made_before` too)."""
         # No method of ours: two that hold each other outlive their end, with all that they hold.
         self.tools = AgentTools(
             self.session,
             tools,
             number=self._next,
             on_accident=self.broken.set,
-            made_before=standing,
+            made_before=made_before,
         )
 
     def take_number(self) -> int:
@@ -116,7 +118,13 @@ class AgentTrajectory:
     # --- calls
 
     async def subscribe(
-        self, request: Ask, *, wire: str, again: bool = False, name: str = "", body: bytes = b""
+        self,
+        request: GenerationRequest,
+        *,
+        wire: str,
+        again: bool = False,
+        name: str = "",
+        body: bytes = b"",
     ) -> CallSubscription:
         """Begins the call of this request, or finds the one that it repeats. `again`: the client
         says that it repeats it; `name`: a name that it gives to all of its tries; `body`: that of
@@ -125,7 +133,7 @@ class AgentTrajectory:
             raise RequestRejected(
                 409, "this attempt is over; a newer one goes on", code="attempt_over"
             )
-        self.last_heard = self.session.clock.elapsed()
+        self.last_seen = self.session.clock.elapsed()
         unsupported.check_supported(request, self.session.speaker.renderer)
         digests = self.cache.digests(request.messages)
         conversation = digests[-1] if digests else digest.START
@@ -147,8 +155,8 @@ class AgentTrajectory:
             self._named[name] = call
         return CallSubscription(
             call,
-            on_leave=self.heard,
-            on_answer=partial(self.refusals.resolve, body=body),
+            on_leave=self.touch,
+            on_answer=partial(self.rejected_calls.resolve, body=body),
             on_rejected=partial(self.record_rejection, wire=wire, body=body),
         )
 
@@ -219,7 +227,7 @@ class AgentTrajectory:
         if is_over or rejection.code in _NOT_RECORDED:
             return
         if isinstance(broken, RunStopped | None):
-            await self.refusals.add(rejection, wire=wire, body=body)
+            await self.rejected_calls.add(rejection, wire=wire, body=body)
 
     # --- sampling
 
@@ -279,14 +287,16 @@ class AgentTrajectory:
             for turn, completion in zip(turns, completions, strict=True)
         ]
 
-    def position(self, request: Ask) -> TreePosition:
+    def position(self, request: GenerationRequest) -> TreePosition:
         """Where a request would belong; nothing of it is kept."""
         digests = self.cache.digests(request.messages)
         return self._tree.position(
             self._conversation(request, digests, self._schemas.of(request.tools))
         )
 
-    def _conversation(self, request: Ask, digests: list[bytes], tools: ToolSet) -> Conversation:
+    def _conversation(
+        self, request: GenerationRequest, digests: list[bytes], tools: ToolSet
+    ) -> Conversation:
         equal = self._schemas.equal(tools)
         return Conversation(request.messages, digests, request.tools, equal)
 
@@ -360,12 +370,12 @@ class AgentTrajectory:
 
     # --- signs of life
 
-    def heard(self) -> None:
+    def touch(self) -> None:
         """The agent gives a sign of life."""
-        self.last_heard = self.session.clock.elapsed()
+        self.last_seen = self.session.clock.elapsed()
 
     @property
-    def was_asked(self) -> bool:
+    def has_calls(self) -> bool:
         """Whether the agent ever made a call, in this attempt or before."""
         return bool(self._calls or self.session.history.calls_ever)
 
@@ -380,14 +390,16 @@ class AgentTrajectory:
 
     def is_silent(self, seconds: float) -> bool:
         """Whether no connection waits for an answer, and no request came for so long."""
-        return self.is_idle and self.session.clock.elapsed() - self.last_heard > seconds
+        return self.is_idle and self.session.clock.elapsed() - self.last_seen > seconds
 
-    async def let_finish(self, *, unheard: bool = False, seconds: float | None = None) -> None:
+    async def let_finish(
+        self, *, only_undelivered: bool = False, seconds: float | None = None
+    ) -> None:
         """The agent is gone, and its attempt with it: answers that are being sampled become durable
         all the same, so that the next attempt gets them at once. The policy's own deadlines bound
-        the time. `unheard`: only answers that no connection waits for any more."""
+        the time. `only_undelivered`: only answers that no connection waits for any more."""
         self._closed = True
-        for call in self._every_call if unheard else ():
+        for call in self._every_call if only_undelivered else ():
             if call.subscribers:
                 call.job.cancel()
         running = [call.job for call in self._every_call if not call.job.done()]
@@ -443,7 +455,7 @@ async def _turns(
     ]
 
 
-def _sampling(run: Sampling, request: Ask) -> Sampling:
+def _sampling(run: Sampling, request: GenerationRequest) -> Sampling:
     options = {
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,

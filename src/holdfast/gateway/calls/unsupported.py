@@ -2,7 +2,7 @@
 parameter."""
 
 from holdfast.gateway.calls.strip_fields import with_remedy
-from holdfast.gateway.protocol.messages import Ask, RequestRejected
+from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.renderer import Renderer
 from holdfast.records.encoding.redaction import redact
@@ -21,13 +21,13 @@ _NAMES: dict[str, dict[str, str]] = {
 _USUAL = {"json": "response_format"}
 
 
-def check_supported(request: Ask, renderer: Renderer) -> None:
+def check_supported(request: GenerationRequest, renderer: Renderer) -> None:
     """Raises `RequestRejected` for an answer that cannot have the requested form."""
     if request.token_ids and isinstance(renderer, MessagesOnly):
         raise _unsupported("return_token_ids", "its engine tells no token ids")
 
 
-def rejection_of(error: Exception, request: Ask, wire: str) -> RequestRejected | None:
+def rejection_of(error: Exception, request: GenerationRequest, wire: str) -> RequestRejected | None:
     """The rejection for an error that the agent's own request causes; None for others.
 
     It is not recorded as a step, and the agent can repeat the call without the parameter.
@@ -43,7 +43,7 @@ def rejection_of(error: Exception, request: Ask, wire: str) -> RequestRejected |
     return None
 
 
-def _param(option: str, request: Ask, wire: str) -> str:
+def _param(option: str, request: GenerationRequest, wire: str) -> str:
     """The request's own name for a field of `Sampling`, or for `images`."""
     if option == IMAGES:
         return request.image_param or _image_param(request)
@@ -53,7 +53,7 @@ def _param(option: str, request: Ask, wire: str) -> str:
     return _NAMES.get(wire, _USUAL).get(option, option)
 
 
-def _image_param(request: Ask) -> str:
+def _image_param(request: GenerationRequest) -> str:
     """The same where messages are sent one by one, as in chat completions."""
     images = (at for at, message in enumerate(request.messages) if message.images)
     at = next(images, None)
@@ -67,7 +67,7 @@ def _unsupported(param: str, why: str) -> RequestRejected:
     return with_remedy(rejection)
 
 
-def _engine_option(request: Ask) -> str:
+def _engine_option(request: GenerationRequest) -> str:
     """The first option of it that not every engine has; "" for none."""
     options = {
         IMAGES: any(message.images for message in request.messages),

@@ -9,13 +9,13 @@ from aiohttp import web
 from msgspec import Struct, structs
 
 from holdfast.gateway.calls.call import CallSubscription
-from holdfast.gateway.calls.strip_fields import MESSAGES, Ignoring
+from holdfast.gateway.calls.strip_fields import MESSAGES, IgnoredFields
 from holdfast.gateway.calls.trajectory import AgentTrajectory
 from holdfast.gateway.calls.unsupported import rejection_of
 from holdfast.gateway.http.exceptions import gateway_failed
 from holdfast.gateway.http.relay import Tickets
-from holdfast.gateway.http.request import Visit
-from holdfast.gateway.protocol.messages import Ask, RequestRejected
+from holdfast.gateway.http.request import RequestContext
+from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
 from holdfast.policy.rendering.messages_only import MessagesOnly
 from holdfast.policy.rendering.reasoning_effort import at_effort
 from holdfast.records.errors import Unsupported
@@ -33,7 +33,7 @@ class Bound(Struct):
 
 
 async def call(
-    context: Visit, bound: Bound, *, ignored_fields: Ignoring, tickets: Tickets
+    context: RequestContext, bound: Bound, *, ignored_fields: IgnoredFields, tickets: Tickets
 ) -> web.StreamResponse:
     """Sends the answer, in the form that was requested."""
     trajectory = bound.trajectory
@@ -54,8 +54,8 @@ async def call(
 
 
 def _parse(
-    context: Visit, trajectory: AgentTrajectory, body: bytes, ignored_fields: Ignoring
-) -> Ask:
+    context: RequestContext, trajectory: AgentTrajectory, body: bytes, ignored_fields: IgnoredFields
+) -> GenerationRequest:
     assert context.wire is not None, "a call's path is a wire's"
     request = ignored_fields.parse(context.path, context.wire, body, known=trajectory.lookup)
     context.ignored = request.ignored
@@ -63,7 +63,7 @@ def _parse(
 
 
 async def _subscribe(
-    context: Visit, trajectory: AgentTrajectory, request: Ask, body: bytes
+    context: RequestContext, trajectory: AgentTrajectory, request: GenerationRequest, body: bytes
 ) -> CallSubscription:
     # The agent may have said that it is done while the body came.
     trajectory.check_not_completed()
@@ -78,10 +78,14 @@ async def _subscribe(
 
 
 async def _send(
-    context: Visit, bound: Bound, request: Ask, subscription: CallSubscription, tickets: Tickets
+    context: RequestContext,
+    bound: Bound,
+    request: GenerationRequest,
+    subscription: CallSubscription,
+    tickets: Tickets,
 ) -> web.StreamResponse:
     assert context.wire is not None, "a call's path is a wire's"
-    writer, delivered = context.telling, False
+    writer, delivered = context.response, False
     try:
         response = await writer.send_answer(context.wire, request, subscription)
         # An error that ends a stream is no answer: requested again, it is the same call.
@@ -96,7 +100,7 @@ async def _send(
     return response
 
 
-async def prompt_tokens(trajectory: AgentTrajectory, request: Ask) -> int:
+async def prompt_tokens(trajectory: AgentTrajectory, request: GenerationRequest) -> int:
     """The length of the prompt that would be sent now: sampled tokens are counted as they were
     sampled, and only the rest is rendered. Nothing is sampled or recorded. Raises
     `RequestRejected`."""
@@ -106,7 +110,7 @@ async def prompt_tokens(trajectory: AgentTrajectory, request: Ask) -> int:
         raise rejection_of(error, request, MESSAGES) or error from error
 
 
-async def _prompt_tokens(trajectory: AgentTrajectory, request: Ask) -> int:
+async def _prompt_tokens(trajectory: AgentTrajectory, request: GenerationRequest) -> int:
     session = trajectory.session
     effort = request.reasoning_effort or session.context.spec.sampling.reasoning_effort
     renderer = at_effort(session.speaker.renderer, effort)

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.gateway.calls.call import CallSubscription
 from holdfast.gateway.protocol.errors import AgentFailed
-from holdfast.gateway.protocol.messages import Answer, RequestRejected, shortened
+from holdfast.gateway.protocol.messages import Answer, RequestRejected, shorten
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import (
     BadRequest,
@@ -112,7 +112,7 @@ def parse_reward(body: bytes) -> float | None:
         raise RequestRejected(400, f'it wants {{"reward": 0.5}}, or nothing: {error}') from error
     if unknown := sorted(found.keys() - {"reward"}):
         message = (
-            f'unknown field {shortened(unknown[0])!r}; it wants {{"reward": number}}, or nothing'
+            f'unknown field {shorten(unknown[0])!r}; it wants {{"reward": number}}, or nothing'
         )
         raise RequestRejected(400, message, param=unknown[0])
     return found.get("reward")

@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 
 from holdfast.gateway.calls.call import CallSubscription
 from holdfast.gateway.calls.tool_calls import ToolSubscription
-from holdfast.gateway.http.request import TICKET, Visit
+from holdfast.gateway.http.request import TICKET, RequestContext
 from holdfast.gateway.limits import GatewayLimits
 
 ELSEWHERE = "elsewhere"
@@ -28,7 +28,7 @@ _OF_ONE_HOP = {
 }
 
 
-def headers_of(context: Visit, ticket: str) -> CIMultiDict[str]:
+def headers_of(context: RequestContext, ticket: str) -> CIMultiDict[str]:
     """Those for the owner. The body was decompressed on its way in."""
     headers = CIMultiDict(
         (name, value)
@@ -39,14 +39,16 @@ def headers_of(context: Visit, ticket: str) -> CIMultiDict[str]:
     return headers
 
 
-async def relay(context: Visit, owner: ClientResponse, limits: GatewayLimits) -> web.StreamResponse:
+async def relay(
+    context: RequestContext, owner: ClientResponse, limits: GatewayLimits
+) -> web.StreamResponse:
     """Sends the owner's response. Raises `ConnectionError` when either side disconnects."""
     response = web.StreamResponse(status=owner.status)
     for name, value in owner.headers.items():
         if name.lower() not in (_OF_ONE_HOP - {"content-encoding"}):
             response.headers.add(name, value)
     response.content_length = owner.content_length
-    context.telling.has_begun, context.telling.status = True, owner.status
+    context.response.has_begun, context.response.status = True, owner.status
     context.route = RELAYED
     await response.prepare(context.request)
     try:
@@ -59,7 +61,10 @@ async def relay(context: Visit, owner: ClientResponse, limits: GatewayLimits) ->
 
 
 async def _write(
-    context: Visit, response: web.StreamResponse, piece: bytes | None, limits: GatewayLimits
+    context: RequestContext,
+    response: web.StreamResponse,
+    piece: bytes | None,
+    limits: GatewayLimits,
 ) -> None:
     try:
         async with asyncio.timeout(limits.write_seconds):

@@ -17,12 +17,12 @@ UNKNOWN = "unknown"
 TICKET = "x-holdfast-ticket"
 
 
-class Visit:
+class RequestContext:
     """All that is logged or counted of a request. Only `key`, `keys` and the body are secret."""
 
     def __init__(self, request: web.Request, limits: GatewayLimits):
         self.request = request
-        self.telling = ResponseWriter(request, limits)
+        self.response = ResponseWriter(request, limits)
         in_path, self.path = _split_key(request.path)
         self.keys = tuple(dict.fromkeys(key for key in (in_path, *_header_keys(request)) if key))
         """All that it has; it should be one."""
@@ -42,7 +42,7 @@ class Visit:
     @property
     def trajectory(self) -> str:
         """The name of its trajectory; "" while that is not known."""
-        return self.telling.trajectory
+        return self.response.trajectory
 
     @property
     def is_inside(self) -> bool:
@@ -67,7 +67,7 @@ class Visit:
 
     def format_error(self, rejection: RequestRejected) -> bytes:
         if self.wire is not None:
-            return self.wire.refusal(rejection)
+            return self.wire.format_error(rejection)
         encode = errors.refusal if self.is_anthropic else openai_errors.encoded
         return encode(rejection)
 

@@ -19,11 +19,11 @@ from holdfast.gateway.http.exceptions import wait_for_answer
 from holdfast.gateway.limits import SERVER, GatewayLimits
 from holdfast.gateway.protocol.messages import (
     Answer,
-    Ask,
     EventStream,
+    GenerationRequest,
     Opening,
     RequestRejected,
-    Untellable,
+    StreamMismatch,
     Wire,
 )
 
@@ -45,7 +45,7 @@ class ResponseWriter:
         self._opening: Opening | None = None
         self.trajectory = ""
 
-    async def whole(
+    async def send(
         self,
         body: bytes,
         status: int = 200,
@@ -63,16 +63,16 @@ class ResponseWriter:
         return response
 
     async def send_answer(
-        self, wire: Wire, request: Ask, subscription: CallSubscription
+        self, wire: Wire, request: GenerationRequest, subscription: CallSubscription
     ) -> web.StreamResponse:
         """In the form that was requested. Raises `RequestRejected` only while nothing was sent."""
         if request.stream:
             return await self._stream(wire, request, subscription)
         self.answer = await wait_for_answer(subscription, self.trajectory)
-        return await self.whole(wire.answer(request, self.answer))
+        return await self.send(wire.format_answer(request, self.answer))
 
     async def _stream(
-        self, wire: Wire, request: Ask, subscription: CallSubscription
+        self, wire: Wire, request: GenerationRequest, subscription: CallSubscription
     ) -> web.StreamResponse:
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
         response, stream = web.StreamResponse(headers=headers), wire.stream(request)
@@ -123,7 +123,7 @@ class ResponseWriter:
                 raise
             self.status = rejection.status
             return [stream.error(rejection)]
-        except Untellable as error:
+        except StreamMismatch as error:
             _log.error("a stream of %r is broken off: %s", self.trajectory, error)
             self._abort()
             raise ConnectionResetError(

@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from holdfast.gateway.calls.tool_calls import AgentTools, ToolSubscription
-from holdfast.gateway.http.request import Visit
+from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.http.tool_routes import CALL_ID_HEADER, renamed_schema
 from holdfast.gateway.protocol.messages import RequestRejected
 
@@ -40,7 +40,7 @@ class _Failed(Exception):
         self.code = code
 
 
-async def serve(context: Visit, tools: AgentTools) -> web.StreamResponse:
+async def serve(context: RequestContext, tools: AgentTools) -> web.StreamResponse:
     """Handles one message, and responds to it."""
     try:
         message = msgspec.json.decode(await context.body(), type=_Message)
@@ -50,7 +50,7 @@ async def serve(context: Visit, tools: AgentTools) -> web.StreamResponse:
         )
     if message.id is None or not message.method:
         # Notifications, and responses to no request: accepted, and nothing follows.
-        return await context.telling.whole(b"", 202)
+        return await context.response.send(b"", 202)
     try:
         if message.method == "tools/call":
             return await _call(context, message, tools)
@@ -76,7 +76,9 @@ def _result(message: _Message, tools: AgentTools) -> Mapping[str, object]:
             raise _Failed(NO_METHOD, "there are initialize, ping, tools/list and tools/call")
 
 
-async def _call(context: Visit, message: _Message, tools: AgentTools) -> web.StreamResponse:
+async def _call(
+    context: RequestContext, message: _Message, tools: AgentTools
+) -> web.StreamResponse:
     subscription = context.tool = _subscribe(context, message, tools)
     delivered = False
     try:
@@ -93,7 +95,7 @@ async def _call(context: Visit, message: _Message, tools: AgentTools) -> web.Str
     return response
 
 
-def _subscribe(context: Visit, message: _Message, tools: AgentTools) -> ToolSubscription:
+def _subscribe(context: RequestContext, message: _Message, tools: AgentTools) -> ToolSubscription:
     try:
         call = msgspec.convert(message.params or {}, _Call)
     except msgspec.ValidationError as error:
@@ -109,15 +111,15 @@ def _subscribe(context: Visit, message: _Message, tools: AgentTools) -> ToolSubs
 
 
 async def _send_result(
-    context: Visit, message: _Message, result: Mapping[str, object]
+    context: RequestContext, message: _Message, result: Mapping[str, object]
 ) -> web.StreamResponse:
     body = {"jsonrpc": "2.0", "id": message.id, "result": result}
-    return await context.telling.whole(msgspec.json.encode(body))
+    return await context.response.send(msgspec.json.encode(body))
 
 
 async def _send_error(
-    context: Visit, number: str | int | None, failed: _Failed, *, status: int = 200
+    context: RequestContext, number: str | int | None, failed: _Failed, *, status: int = 200
 ) -> web.StreamResponse:
     error = {"code": failed.code, "message": str(failed)}
     body = {"jsonrpc": "2.0", "id": number, "error": error}
-    return await context.telling.whole(msgspec.json.encode(body), status)
+    return await context.response.send(msgspec.json.encode(body), status)

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from holdfast.gateway.calls.tool_calls import AgentTools
-from holdfast.gateway.http.request import Visit
+from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.protocol.messages import RequestRejected
 
 LIST = "/tools"
@@ -18,14 +18,14 @@ CALL = "/tools/"
 CALL_ID_HEADER = "idempotency-key"
 
 
-async def list_tools(context: Visit, tools: AgentTools) -> web.StreamResponse:
+async def list_tools(context: RequestContext, tools: AgentTools) -> web.StreamResponse:
     schemas = tools.schemas
     if context.is_anthropic:
         schemas = [renamed_schema(schema, "input_schema") for schema in schemas]
-    return await context.telling.whole(msgspec.json.encode({"tools": schemas}))
+    return await context.response.send(msgspec.json.encode({"tools": schemas}))
 
 
-async def call_tool(context: Visit, tools: AgentTools) -> web.StreamResponse:
+async def call_tool(context: RequestContext, tools: AgentTools) -> web.StreamResponse:
     """A tool that says no has a result all the same: with `is_error`, and the reason in `error`."""
     subscription = context.tool = tools.subscribe(
         context.path.removeprefix(CALL),
@@ -37,7 +37,7 @@ async def call_tool(context: Visit, tools: AgentTools) -> web.StreamResponse:
         result = await subscription.result()
         context.replayed = subscription.replayed
         body = {"content": result.content, "is_error": bool(result.error), "error": result.error}
-        response = await context.telling.whole(msgspec.json.encode(body))
+        response = await context.response.send(msgspec.json.encode(body))
         delivered = True
     finally:
         subscription.leave(delivered=delivered)

@@ -60,7 +60,7 @@ class Keys:
         return hmac.digest(self._secret, claims, hashlib.sha256)[:_SIGNATURE_BYTES]
 
 
-def kept_secret(path: Path) -> bytes:
+def load_or_create_secret(path: Path) -> bytes:
     """The secret in the file; a missing file is made, readable to its owner only. Processes that do
     so at once get the same secret."""
     new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")

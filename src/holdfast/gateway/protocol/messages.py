@@ -1,6 +1,6 @@
 """The request and the answer of a call, the same for every wire.
 
-A wire parses a provider's JSON into the `Ask` of a call, and formats its `Answer` as
+A wire parses a provider's JSON into the `GenerationRequest` of a call, and formats its `Answer` as
 that provider's JSON or stream of events. Everything between the two (binding, replay, sampling,
 recording) knows only these.
 """
@@ -14,13 +14,13 @@ from msgspec import Raw, Struct
 from holdfast.records.encoding.redaction import without_hidden
 from holdfast.records.message import Message
 
-LONGEST = 500
+MAX_MESSAGE_CHARS = 500
 """Characters of an error message; a value that it quotes has fewer."""
-LONGEST_NAME = 200
+MAX_NAME_CHARS = 200
 _KEY = re.compile(r"hf-[A-Za-z0-9_-]{8,}")
 
 
-def quotable(text: str, most: int = LONGEST) -> str:
+def sanitize(text: str, most: int = MAX_MESSAGE_CHARS) -> str:
     """`text` on one line, without keys and other secrets, and no longer than `most`."""
     # A secret may lie across the end, and an escaped character is longer than itself.
     text = _KEY.sub("hf-…", without_hidden(text)[: 4 * most])
@@ -29,8 +29,8 @@ def quotable(text: str, most: int = LONGEST) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def shortened(text: str, most: int = LONGEST_NAME) -> str:
-    """The beginning of `text`, for a message that `quotable` gets: it could not recognize half a
+def shorten(text: str, most: int = MAX_NAME_CHARS) -> str:
+    """The beginning of `text`, for a message that `sanitize` gets: it could not recognize half a
     secret."""
     text = without_hidden(text)
     return text if len(text) <= most else f"{text[:most]}…"
@@ -40,7 +40,7 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
-class Ask(Struct, frozen=True):
+class GenerationRequest(Struct, frozen=True):
     """The request of one call."""
 
     model: str
@@ -145,7 +145,7 @@ class AnswerDelta(Struct, frozen=True):
     is_reasoning: bool = False
 
 
-class Untellable(Exception):
+class StreamMismatch(Exception):
     """An answer that does not begin with what a stream has sent of it."""
 
 
@@ -155,13 +155,13 @@ class RequestRejected(Exception):
     def __init__(
         self, status: int, message: str, *, kind: str = "", param: str | None = None, code: str = ""
     ):
-        message = quotable(message)
+        message = sanitize(message)
         super().__init__(message)
         self.status = status
         self.message = message
         self.kind = kind
         """The provider's `type`, where it is not the usual one of the status."""
-        self.param = None if param is None else quotable(param, LONGEST_NAME)
+        self.param = None if param is None else sanitize(param, MAX_NAME_CHARS)
         self.code = code
         self.is_unknown = False
         """Whether its subject is a member that the wire does not know."""
@@ -179,7 +179,7 @@ class EventStream(Protocol):
 
     def end(self, answer: Answer) -> list[bytes]:
         """The events of the rest of the answer, which may be all of it, and the stream's terminal
-        one. Raises `Untellable`."""
+        one. Raises `StreamMismatch`."""
         ...
 
     def error(self, rejection: RequestRejected) -> bytes:
@@ -187,17 +187,17 @@ class EventStream(Protocol):
         ...
 
 
-class Past(Struct, frozen=True):
+class EarlierAnswer(Struct, frozen=True):
     """An earlier answer, to which a request refers."""
 
     answer: Answer
     conversation: tuple[Message, ...]
     """With the reply, which is its last message."""
     instructed: bool
-    """See `Ask`."""
+    """See `GenerationRequest`."""
 
 
-class Known(Protocol):
+class RequestLookup(Protocol):
     """What a wire can look up in the trajectory of the request that it parses."""
 
     def messages(
@@ -207,7 +207,7 @@ class Known(Protocol):
         time."""
         ...
 
-    def answered(self, answer: str) -> Past | None:
+    def earlier_answer(self, answer: str) -> EarlierAnswer | None:
         """The answer with this id; None if the trajectory has none."""
         ...
 
@@ -215,20 +215,20 @@ class Known(Protocol):
 class Wire(Protocol):
     """The format of one provider. Pure: no I/O, no clock; only a stream has state."""
 
-    def ask(self, body: bytes, known: Known | None = None) -> Ask:
+    def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
         """The request of a body. Raises `RequestRejected` for what is malformed, unknown, or cannot
         be done. Without `known`, references to earlier answers are not resolved."""
         ...
 
-    def answer(self, request: Ask, answer: Answer) -> bytes:
+    def format_answer(self, request: GenerationRequest, answer: Answer) -> bytes:
         """The body of the response, JSON."""
         ...
 
-    def stream(self, request: Ask) -> EventStream:
+    def stream(self, request: GenerationRequest) -> EventStream:
         """A stream that has sent nothing yet."""
         ...
 
-    def events(self, request: Ask, answer: Answer) -> list[bytes]:
+    def events(self, request: GenerationRequest, answer: Answer) -> list[bytes]:
         """The events of the whole answer: the same bytes whenever it is sent again."""
         ...
 
@@ -236,6 +236,6 @@ class Wire(Protocol):
         """The bytes to send while a stream has nothing new."""
         ...
 
-    def refusal(self, rejection: RequestRejected) -> bytes:
+    def format_error(self, rejection: RequestRejected) -> bytes:
         """The body of an error."""
         ...

@@ -1,6 +1,6 @@
 """Spoken: what a stream has sent of one choice, and what is left to send when it ends."""
 
-from holdfast.gateway.protocol.messages import AnswerDelta, Untellable
+from holdfast.gateway.protocol.messages import AnswerDelta, StreamMismatch
 from holdfast.records.message import Message
 
 
@@ -28,5 +28,5 @@ class Spoken:
 
 def _after(told: str, whole: str) -> str:
     if not whole.startswith(told):
-        raise Untellable(f"{len(told)} characters were sent, and the answer begins otherwise")
+        raise StreamMismatch(f"{len(told)} characters were sent, and the answer begins otherwise")
     return whole[len(told) :]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast.gateway.protocol.messages import shortened
+from holdfast.gateway.protocol.messages import shorten
 from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
 from holdfast.records.sampling import NAMED, REQUIRED
 
@@ -26,7 +26,7 @@ def tool_choice(choice: str | dict[str, object] | None, tools: Tools) -> str | N
         why = "send 'auto', 'none', 'required' or a function."
         raise unsupported_value("tool_choice", choice, why)
     if name not in names_of(tools):
-        said = f"Tool choice '{shortened(name)}' not found in 'tools'."
+        said = f"Tool choice '{shorten(name)}' not found in 'tools'."
         raise wrong(said, param="tool_choice")
     return NAMED + name
 

@@ -19,7 +19,7 @@ from yarl import URL
 
 from holdfast.gateway.http.metrics import Family
 from holdfast.gateway.http.relay import ELSEWHERE_HEADER, headers_of, relay
-from holdfast.gateway.http.request import Visit
+from holdfast.gateway.http.request import RequestContext
 from holdfast.gateway.limits import GatewayLimits
 
 MAX_KNOWN_OWNERS = 65_536
@@ -198,7 +198,7 @@ class Peers:
 
     # --- relaying
 
-    async def relay(self, context: Visit, trajectory: str) -> web.StreamResponse | None:
+    async def relay(self, context: RequestContext, trajectory: str) -> web.StreamResponse | None:
         """The response of the trajectory's owner; None when no worker has it now."""
         index = self._owners.get(trajectory)
         if index is None:
@@ -220,7 +220,9 @@ class Peers:
                 self._owners.popitem(last=False)
         return index
 
-    async def _relay_to(self, index: int, context: Visit, body: bytes) -> web.StreamResponse | None:
+    async def _relay_to(
+        self, index: int, context: RequestContext, body: bytes
+    ) -> web.StreamResponse | None:
         """None when the worker has not the trajectory any more, or died before it responded."""
         request, ticket = context.request, uuid.uuid4().hex
         # Not as it came: a request that is meant for a proxy has the whole address there.
@@ -233,7 +235,7 @@ class Peers:
                     return None
                 return await relay(context, response, self._limits)
         except (ClientError, OSError) as error:
-            if context.telling.has_begun:
+            if context.response.has_begun:
                 self.notify(index, UNDELIVERED, ticket)
                 raise ConnectionResetError("the response did not arrive") from error
             return None
@@ -248,10 +250,10 @@ def _return_late(done: "asyncio.Task[PeerResponse]", undelivered: Callable[[byte
         undelivered(response[1])
 
 
-async def send_json(context: Visit, value: object) -> web.StreamResponse:
+async def send_json(context: RequestContext, value: object) -> web.StreamResponse:
     """A response between workers."""
-    return await context.telling.whole(msgspec.json.encode(value))
+    return await context.response.send(msgspec.json.encode(value))
 
 
-async def parse_body(context: Visit, kind: type[Body]) -> Body:
+async def parse_body(context: RequestContext, kind: type[Body]) -> Body:
     return msgspec.json.decode(await context.body(), type=kind)

@@ -31,7 +31,7 @@ from holdfast.records.run import Run
 from holdfast.records.trajectory import Status
 
 
-class State(IntEnum):
+class DeliveryState(IntEnum):
     """Of a group that a consumer has looked at. The numbers are the journal's."""
 
     READY = 0
@@ -220,7 +220,9 @@ def _entry(
         (int(Status.COMPLETED), int(Status.TRUNCATED), run.id, task),
     ).fetchone()
     kept = valid > 0 and policy.keeps(valid, of=members)
-    state, reason = (State.READY, "") if kept else (State.SHORT, str(Dismissal.TOO_FEW_VALID))
+    state, reason = (
+        (DeliveryState.READY, "") if kept else (DeliveryState.SHORT, str(Dismissal.TOO_FEW_VALID))
+    )
     return (run.id, task, consumer.name, int(state), place, reason)
 
 
@@ -296,9 +298,9 @@ def dismiss(
     wrong: list[str] = []
     for name in groups:
         task, state, step, known = _of(connection, consumer, name)
-        if state == State.DISMISSED and known == reason:
+        if state == DeliveryState.DISMISSED and known == reason:
             continue
-        if state != State.TAKEN or not _is_later(step, committed):
+        if state != DeliveryState.TAKEN or not _is_later(step, committed):
             wrong.append(name)
         tasks.append(task)
     if wrong:
@@ -357,9 +359,9 @@ def _name_step(
     wrong: list[str] = []
     for name in groups:
         task, state, known, _ = _of(connection, consumer, name)
-        if state == State.TAKEN and known == step:
+        if state == DeliveryState.TAKEN and known == step:
             continue
-        if state != State.TAKEN or known is not None:
+        if state != DeliveryState.TAKEN or known is not None:
             wrong.append(name)
         fresh.append(task)
     if wrong:
@@ -424,11 +426,11 @@ def end_of(
     state: int | None, step: int | None, reason: str | None, *, committed: int | None, settled: bool
 ) -> tuple[GroupEnd, int | None, str]:
     """How a group ended: the end, its step, and the reason or how far it is."""
-    if state == State.TAKEN:
+    if state == DeliveryState.TAKEN:
         if step is not None and committed is not None and step <= committed:
             return GroupEnd.TRAINED, step, ""
         return GroupEnd.OPEN, step, "taken"
-    if state in (State.DISMISSED, State.SHORT):
+    if state in (DeliveryState.DISMISSED, DeliveryState.SHORT):
         return GroupEnd.DISMISSED, step, reason or ""
     return GroupEnd.OPEN, None, "ready" if settled else "rolling out"
 

@@ -63,7 +63,7 @@ def code_of(*candidates: object) -> str:
     return _digest(*(part for pair in parts for part in pair))
 
 
-def files_noted(subject: object, *, keep: str = "") -> bytes:
+def note_files(subject: object, *, keep: str = "") -> bytes:
     """What stands for code in a file, which is noted; OSError or TypeError where it is in none."""
     own = Path(inspect.getfile(subject))  # type: ignore[arg-type]
     name = subject.__name__ if isinstance(subject, ModuleType) else _module_of(subject)
@@ -89,7 +89,7 @@ def _label(file: Path, digest: str, taken: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def files_taken_down() -> Iterator[dict[str, str]]:
+def noted_files() -> Iterator[dict[str, str]]:
     """The files that are noted in the block."""
     with _reading_files() as reading:
         yield reading.files
@@ -123,7 +123,7 @@ def _subject(candidate: object) -> object:
 
 def _code(subject: object) -> bytes:
     try:
-        return files_noted(subject)
+        return note_files(subject)
     except (TypeError, OSError):
         return bytecode(subject)
 
@@ -135,7 +135,7 @@ def _module_file(module: ModuleType, subject: object) -> bytes:
     except (TypeError, OSError):
         own = None
     try:
-        return b"" if own == Path(inspect.getfile(module)).resolve() else files_noted(module)
+        return b"" if own == Path(inspect.getfile(module)).resolve() else note_files(module)
     except (TypeError, OSError):
         return b""
 

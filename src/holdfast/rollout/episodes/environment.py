@@ -60,7 +60,7 @@ class Observation(Struct, frozen=True, gc=False):
         return self.done or self.truncated
 
 
-def checked(seen: object) -> Observation:
+def check_observation(seen: object) -> Observation:
     """What user code returned, as it can be recorded; `TypeError` or `ValueError` if it cannot."""
     if isinstance(seen, str):
         seen = Observation(seen)

@@ -14,10 +14,15 @@ from holdfast.records.errors import (
     ToolSaysNo,
     UsageError,
 )
-from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, checked
+from holdfast.rollout.episodes.environment import (
+    Environment,
+    Observation,
+    Recovery,
+    check_observation,
+)
 from holdfast.rollout.replay.attempt_state import is_accident
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.threads.contain import as_exception, contained
+from holdfast.rollout.threads.contain import as_exception, contain
 from holdfast.rollout.threads.dedicated import CallTimedOut, OwnThread
 from holdfast.rollout.tools.tool import result_text
 
@@ -123,7 +128,7 @@ class GuardedEnvironment:
     async def _await_within(self, found: Awaitable[Any], limit: float, late: str) -> Any:
         try:
             async with asyncio.timeout(limit) as deadline:
-                return await contained(found)
+                return await contain(found)
         except TimeoutError as error:
             if not deadline.expired():
                 raise
@@ -131,7 +136,7 @@ class GuardedEnvironment:
 
     def _check(self, what: str, seen: object) -> Observation:
         try:
-            return checked(seen)
+            return check_observation(seen)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._session.state.fail(
                 TypeError(f"{self._environment.name}.{what}: {error}"), self._session.state.step

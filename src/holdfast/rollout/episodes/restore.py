@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from holdfast.records.errors import Diverged, EnvironmentBroken, JournalCorrupt, ToolSaysNo
-from holdfast.records.history import CAME_BACK_DIFFERENT, World
+from holdfast.records.history import CAME_BACK_DIFFERENT, EpisodeLog
 from holdfast.records.step import (
     Entered,
     EnvironmentStepped,
@@ -26,7 +26,7 @@ from holdfast.rollout.episodes.environment import (
     Observation,
     Recovery,
     answer_of,
-    checked,
+    check_observation,
     observation_of,
 )
 from holdfast.rollout.episodes.guarded import GuardedEnvironment
@@ -123,10 +123,10 @@ class LiveEnvironment:
             self._cuts = cuts
 
     @property
-    def _recorded(self) -> World:
-        return self._session.history.worlds.get(self._path, World())
+    def _recorded(self) -> EpisodeLog:
+        return self._session.history.worlds.get(self._path, EpisodeLog())
 
-    async def _catch_up(self, recorded: World) -> None:
+    async def _catch_up(self, recorded: EpisodeLog) -> None:
         if self._is_live and recorded.actions == self._done:
             return
         is_counted = await self.enter(self._path)
@@ -147,7 +147,7 @@ class LiveEnvironment:
             await session.log.append(Entered(path))
         return is_counted
 
-    async def _begin_again(self, recorded: World) -> None:
+    async def _begin_again(self, recorded: EpisodeLog) -> None:
         match self.level:
             case Recovery.RESTART:
                 raise await self._session.log.rewind(
@@ -163,7 +163,7 @@ class LiveEnvironment:
                 self._done = []
         self._is_live = True
 
-    async def _restore_snapshot(self, recorded: World) -> bool:
+    async def _restore_snapshot(self, recorded: EpisodeLog) -> bool:
         """From the newest snapshot that can be read; a damaged one costs more to be done again."""
         for applied, digest in reversed(recorded.snapshots):
             try:
@@ -198,7 +198,9 @@ class LiveEnvironment:
             ):
                 found = await begin()
             if isinstance(found, Observation):
-                return structs.replace(checked(found), text=tool.render_result(found.text))
+                return structs.replace(
+                    check_observation(found), text=tool.render_result(found.text)
+                )
             return Observation(tool.render_result(found))
         except ToolSaysNo as no:
             return Observation(tool.render_result(str(no)), error=type(no).__name__)

@@ -17,7 +17,7 @@ from holdfast.records.task import Task
 from holdfast.rollout.code.fingerprint import code_of, fingerprint_of, fingerprinted
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.replay.unawaited import PendingSteps
-from holdfast.rollout.threads.contain import contained
+from holdfast.rollout.threads.contain import contain
 
 __all__ = [
     "FunctionProcessor",
@@ -125,7 +125,7 @@ async def run_rollout(processor: RolloutProcessor, t: Rollout) -> Returned:
         made = processor.rollout(t)
         if not isinstance(made, Awaitable):
             raise UsageError(f"{type(processor).__name__}.rollout has to be `async def`")
-        returned = await contained(made)
+        returned = await contain(made)
     except Exception as error:
         if step := await pending.never_awaited():
             error.add_note(NEVER_AWAITED.format(step=step))

@@ -115,7 +115,7 @@ class RowClient:
         await self._client.aclose()
 
 
-class Clients:
+class ClientCache:
     """Every client by its (addresses, model)."""
 
     def __init__(

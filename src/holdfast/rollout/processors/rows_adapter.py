@@ -14,7 +14,7 @@ from holdfast.rollout.processors.processor import (
     run_rollout,
 )
 from holdfast.rollout.replay.session import Session
-from holdfast.rollout.threads.contain import end
+from holdfast.rollout.threads.contain import end_task
 
 
 async def start_rollout(processor: RolloutProcessor, session: Session) -> "asyncio.Task[Returned]":
@@ -39,7 +39,7 @@ async def _wrong_result(processor: RolloutProcessor, result: object) -> UsageErr
     items = list(result) if isinstance(result, list | tuple) else [result]
     for item in items:
         if isinstance(item, asyncio.Task):
-            await end(item)
+            await end_task(item)
         elif asyncio.iscoroutine(item):
             item.close()
     kinds = ", ".join(type(item).__name__ for item in items[:5])

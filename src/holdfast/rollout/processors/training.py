@@ -18,7 +18,7 @@ from holdfast.records.sampling import Sampling, json_of
 from holdfast.records.task import Task
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import Returned, RolloutProcessor, completion_params_of
-from holdfast.rollout.processors.row_clients import Clients
+from holdfast.rollout.processors.row_clients import ClientCache
 from holdfast.rollout.replay.speaker import Speaker
 
 _SAMPLED = ("max_tokens", "temperature", "top_p", "stop", "json", "reasoning_effort")
@@ -80,7 +80,7 @@ class TrainingRolloutProcessor(RolloutProcessor):
         self.drop_trailing_assistant_messages = drop_trailing_assistant_messages
         self._own = {} if completion_params is None else dict(completion_params)
         self._renderer = renderer
-        self._clients = Clients(api_keys=api_keys, retry=retry, patience=patience)
+        self._clients = ClientCache(api_keys=api_keys, retry=retry, patience=patience)
         params = read_params(self._own, where="completion_params")
         if completion_params is not None and params.model is None:
             raise ValueError("completion_params name no model; give 'model'")

@@ -10,14 +10,14 @@ finish and are suspects no more (see `engine.guards.crash_suspects`).
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.replay.session import Session
 
-SUSPECTED_AFTER = 5
-GIVEN_UP_AFTER = 25
+SUSPECT_AFTER_CRASHES = 5
+MAX_CRASHES = 25
 
 
 def check_alive(session: Session, path: str, call: str) -> None:
     """Raises where the process died so often in the call at `path` that it is given up."""
     crashes = session.history.interruptions[path]
-    if crashes < GIVEN_UP_AFTER:
+    if crashes < MAX_CRASHES:
         return
     raise session.state.fail(
         EnvironmentBroken(

@@ -55,7 +55,7 @@ _THINKING_SLACK = 64
 """Tokens that an engine may need to end reasoning in its own words."""
 
 
-class Audience(Struct, frozen=True):
+class DraftListener(Struct, frozen=True):
     """A listener to a generation while it is sampled: it gets durable tokens only."""
 
     hear: Callable[[Draft], None]
@@ -76,7 +76,7 @@ async def sample(
     turn: GenerateStep,
     seconds: float | None = None,
     *,
-    audience: Audience | None = None,
+    audience: DraftListener | None = None,
 ) -> Completion:
     _check_possible(speaker, turn)
     key = session.lease.key
@@ -140,7 +140,7 @@ def _durable_draft(session: Session, speaker: Speaker, turn: GenerateStep) -> Dr
 
 
 def _partial(
-    session: Session, speaker: Speaker, turn: GenerateStep, audience: Audience | None
+    session: Session, speaker: Speaker, turn: GenerateStep, audience: DraftListener | None
 ) -> Partial | None:
     if audience is None:
         every = session.context.partial_tokens
@@ -150,7 +150,7 @@ def _partial(
 
 
 def _make_saver(
-    session: Session, speaker: Speaker, turn: GenerateStep, audience: Audience | None = None
+    session: Session, speaker: Speaker, turn: GenerateStep, audience: DraftListener | None = None
 ) -> Callable[[Draft], Awaitable[None]]:
     async def save(draft: Draft) -> None:
         await session.log.append(

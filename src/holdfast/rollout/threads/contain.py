@@ -41,7 +41,7 @@ def _with_cause(error: Exception, cause: BaseException) -> Exception:
     return error
 
 
-async def end(job: "asyncio.Task[Result]") -> None:
+async def end_task(job: "asyncio.Task[Result]") -> None:
     """Cancels a task of user code and waits for its end, but not for ever.
 
     One that swallows its cancellation is cancelled again, and then left behind: nobody waits for
@@ -55,13 +55,13 @@ async def end(job: "asyncio.Task[Result]") -> None:
         await asyncio.wait({job}, timeout=CANCEL_AGAIN_SECONDS)
 
 
-async def end_all(jobs: "Sequence[asyncio.Task[Result]]") -> None:
-    """`end` of each. All of them are cancelled before any is waited for."""
+async def end_tasks(jobs: "Sequence[asyncio.Task[Result]]") -> None:
+    """`end_task` of each. All of them are cancelled before any is waited for."""
     for job in jobs:
         _retrieve_error_at_end(job)
         job.cancel()
     for job in jobs:
-        await end(job)
+        await end_task(job)
 
 
 def _retrieve_error_at_end(job: "asyncio.Task[Result]") -> None:
@@ -78,7 +78,7 @@ def _retrieve_error(job: "asyncio.Task[Result]") -> None:
         job.exception()
 
 
-async def finished(job: "asyncio.Future[Result]", seconds: float | None) -> bool:
+async def finishes_within(job: "asyncio.Future[Result]", seconds: float | None) -> bool:
     """Waits until the job ends, or for so many seconds; whether it has ended.
 
     As `asyncio.wait` would, for a single one: every trajectory waits so, more than once.
@@ -101,7 +101,7 @@ async def finished(job: "asyncio.Future[Result]", seconds: float | None) -> bool
     return job.done()
 
 
-async def contained(awaitable: Awaitable[Result]) -> Result:
+async def contain(awaitable: Awaitable[Result]) -> Result:
     """Whatever it raises is an `Exception`, or a cancellation that came from outside."""
     try:
         return await awaitable

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from holdfast.rollout.threads.contain import end
+from holdfast.rollout.threads.contain import end_task
 from holdfast.rollout.threads.mailbox import mailbox_of, set_result
 
 Result = TypeVar("Result")
@@ -66,4 +66,4 @@ async def start_on_signal(
         yield running
     finally:
         start.drop()
-        await end(running)
+        await end_task(running)

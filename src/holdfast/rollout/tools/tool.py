@@ -18,7 +18,7 @@ import msgspec
 from holdfast.records.errors import ToolSaysNo, UsageError
 from holdfast.records.message import FunctionCall, ToolCall
 from holdfast.records.step import Contract
-from holdfast.rollout.threads.contain import contained
+from holdfast.rollout.threads.contain import contain
 from holdfast.rollout.threads.pool import DaemonThreads
 from holdfast.rollout.threads.start_signal import Begin
 from holdfast.rollout.tools.isolated.function import Isolated
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 DEFAULT_TIMEOUT = 600.0
-MAX_SHOWN = 100_000
+MAX_RESULT_CHARACTERS = 100_000
 """Characters of a result that a model is shown."""
 NAMES = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What chat templates and inference engines take."""
@@ -77,7 +77,7 @@ class Tool:
         contract: Contract | str = Contract.AT_MOST_ONCE,
         timeout: float = DEFAULT_TIMEOUT,
         name: str | None = None,
-        max_result: int = MAX_SHOWN,
+        max_result: int = MAX_RESULT_CHARACTERS,
         isolated: bool = False,
         takes: ParameterSchema | None = None,
     ):
@@ -98,7 +98,7 @@ class Tool:
         *,
         contract: Contract | str = Contract.AT_MOST_ONCE,
         timeout: float = DEFAULT_TIMEOUT,
-        max_result: int = MAX_SHOWN,
+        max_result: int = MAX_RESULT_CHARACTERS,
     ) -> "Tool":
         """A tool from a ready JSON schema: `function(**arguments)` gets the decoded object.
 
@@ -208,7 +208,7 @@ class Tool:
 
 async def await_result(found: object) -> object:
     """What a function has given, which may have to be awaited."""
-    return await contained(found) if isinstance(found, Awaitable) else found
+    return await contain(found) if isinstance(found, Awaitable) else found
 
 
 @overload
@@ -229,7 +229,7 @@ def tool(
     contract: Contract | str = Contract.AT_MOST_ONCE,
     timeout: float = DEFAULT_TIMEOUT,
     name: str | None = None,
-    max_result: int = MAX_SHOWN,
+    max_result: int = MAX_RESULT_CHARACTERS,
     isolated: bool = False,
 ) -> Tool | Callable[[Function], Tool]:
     """Makes a tool: `@tool`, or `@tool(contract="idempotent", timeout=30)`."""

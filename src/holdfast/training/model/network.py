@@ -16,7 +16,7 @@ from holdfast.records.errors import UsageError
 from holdfast.training.packing import attention
 from holdfast.training.packing.attention import PackedLayout
 from holdfast.training.packing.head import token_logprobs
-from holdfast.training.packing.rows import Row, TokenSequence, pack
+from holdfast.training.packing.rows import PackedRow, TokenSequence, pack
 from holdfast.training.settings import Lora
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.1}
@@ -63,7 +63,7 @@ class Network:
         """Those that are trained, by name."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
-    def logprobs(self, row: Row, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    def logprobs(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """(logprobs, entropies) of the row's trained tokens; `temperature` has one for each."""
         if self.why_sequential:
             return self._sequential(row, temperature)
@@ -73,7 +73,7 @@ class Network:
         """A context in which a LoRA network is the model that it began from."""
         return self.module.disable_adapter() if self.lora is not None else nullcontext()
 
-    def _packed(self, row: Row, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    def _packed(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
         plain = self.module.get_base_model() if self.lora is not None else self.module
         output = plain.get_decoder()(
             input_ids=torch.tensor([row.ids], device=self.device),
@@ -91,7 +91,7 @@ class Network:
             bias=getattr(head, "bias", None),
         )
 
-    def _sequential(self, row: Row, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    def _sequential(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """By the model's own attention and its own logits; a row holds one sequence."""
         assert len(row.segments) == 1, "packed for one sequence at a time"
         logits = self.module(

@@ -11,7 +11,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from holdfast.training.objective.objective import (
-    Action,
+    BoundAction,
     Cap,
     Clip,
     Correction,
@@ -153,7 +153,7 @@ def _correction(batch: TokenBatch, correction: Correction | None) -> Tensor:
     if correction.level is Level.SEQUENCE:
         gap = _sequence_sums(gap, batch.sequences)[0][batch.sequences]
     weight = gap.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
-    if correction.action is Action.TRUNCATE:
+    if correction.action is BoundAction.TRUNCATE:
         return weight.clamp(correction.low, correction.high)
     inside = (weight >= correction.low) & (weight <= correction.high)
     return inside.to(weight.dtype) if recorded else torch.where(inside, weight, 0.0)

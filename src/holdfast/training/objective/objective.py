@@ -124,7 +124,7 @@ class Kl(Struct, frozen=True):
         _check_at_least("kl coefficient", self.coefficient, 0)
 
 
-class Action(StrEnum):
+class BoundAction(StrEnum):
     TRUNCATE = "truncate"
     """A weight beyond the bound becomes the bound."""
     MASK = "mask"
@@ -139,7 +139,7 @@ class Correction(Struct, frozen=True):
     and 1, and truncation is refused.
     """
 
-    action: Action = Action.TRUNCATE
+    action: BoundAction = BoundAction.TRUNCATE
     level: Level = Level.TOKEN
     """Of a sequence, the factor is the product over its tokens."""
     high: float = 2.0
@@ -147,18 +147,20 @@ class Correction(Struct, frozen=True):
     """0: one-sided."""
 
     def __post_init__(self) -> None:
-        structs.force_setattr(self, "action", _member(Action, "correction action", self.action))
+        structs.force_setattr(
+            self, "action", _member(BoundAction, "correction action", self.action)
+        )
         structs.force_setattr(self, "level", _member(Level, "correction level", self.level))
         _check_at_least("correction low", self.low, 0)
         if not self.high > max(self.low, 0):
             raise UsageError(f"correction high={self.high!r} is not above low={self.low!r}")
 
 
-TIS = Correction(Action.TRUNCATE, Level.TOKEN, high=2.0)
+TIS = Correction(BoundAction.TRUNCATE, Level.TOKEN, high=2.0)
 """Truncated importance sampling."""
-MIS = Correction(Action.MASK, Level.SEQUENCE, high=2.0)
+MIS = Correction(BoundAction.MASK, Level.SEQUENCE, high=2.0)
 """Masked importance sampling."""
-ICEPOP = Correction(Action.MASK, Level.TOKEN, high=5.0, low=0.5)
+ICEPOP = Correction(BoundAction.MASK, Level.TOKEN, high=5.0, low=0.5)
 CORRECTIONS = {"tis": TIS, "mis": MIS, "icepop": ICEPOP}
 
 
@@ -191,7 +193,7 @@ class Objective(Struct, frozen=True):
         _check_at_least("entropy", self.entropy, 0)
         if self.stale_mask is not None:
             _check_at_least("stale_mask", self.stale_mask, 0)
-        truncates = self.correction is not None and self.correction.action is Action.TRUNCATE
+        truncates = self.correction is not None and self.correction.action is BoundAction.TRUNCATE
         if truncates and not self.recompute_old:
             raise UsageError(
                 "a truncating correction needs recompute_old=True: with the recorded logprobs as "

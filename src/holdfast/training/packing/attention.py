@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.training.packing.rows import Row
+from holdfast.training.packing.rows import PackedRow
 
 NAME = "holdfast_packed"
 _UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
@@ -21,7 +21,7 @@ _UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
 class PackedLayout:
     """Where each segment's queries and keys lie in a row, made once for all layers."""
 
-    def __init__(self, row: Row, device: torch.device):
+    def __init__(self, row: PackedRow, device: torch.device):
         self.queries = [slice(segment.start, segment.end) for segment in row.segments]
         paths = [row.path(number) for number in range(len(row.segments))]
         self.keys = [[self.queries[part] for part in path] for path in paths]

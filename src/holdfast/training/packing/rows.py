@@ -34,7 +34,7 @@ class Segment(Struct, frozen=True):
     """Of the first token in its sequence."""
 
 
-class Row(Struct, frozen=True):
+class PackedRow(Struct, frozen=True):
     """One row. The lists after `segments` have an entry for each trained token."""
 
     ids: list[int]
@@ -56,7 +56,7 @@ class Row(Struct, frozen=True):
         return found[::-1]
 
 
-def pack(sequences: Sequence[TokenSequence], *, budget: int, share: bool = True) -> list[Row]:
+def pack(sequences: Sequence[TokenSequence], *, budget: int, share: bool = True) -> list[PackedRow]:
     """Rows of at most `budget` tokens that hold every sequence once.
 
     Raises `UsageError` for a sequence that is longer than the budget: nothing is dropped silently.
@@ -164,8 +164,8 @@ class _Tree:
         leaf.members.append(number)
         nodes.append(leaf)
 
-    def row(self, sequences: Sequence[TokenSequence]) -> Row:
-        row = Row([], [], [], [], [], [], [])
+    def row(self, sequences: Sequence[TokenSequence]) -> PackedRow:
+        row = PackedRow([], [], [], [], [], [], [])
         # (node, number of its parent segment, where its path lies in the row)
         waiting: list[tuple[_Node, int, list[tuple[int, int]]]] = [
             (node, -1, []) for node in reversed(self.roots)
@@ -184,7 +184,9 @@ class _Tree:
         return row
 
 
-def _train(row: Row, sequence: TokenSequence, number: int, path: Iterable[tuple[int, int]]) -> None:
+def _train(
+    row: PackedRow, sequence: TokenSequence, number: int, path: Iterable[tuple[int, int]]
+) -> None:
     """Notes the trained tokens of a sequence that lies along `path`."""
     ranges = iter(path)
     begin, end = next(ranges)

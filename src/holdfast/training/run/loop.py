@@ -22,7 +22,7 @@ from holdfast.training import checkpoint
 from holdfast.training.checkpoint import Checkpoint, TrainerState
 from holdfast.training.run import weights
 from holdfast.training.run.batches import Batches, StepBatch, check_rewarded
-from holdfast.training.run.metrics import Metrics, step_line
+from holdfast.training.run.metrics import TrainingMetrics, step_line
 from holdfast.training.run.weights import WeightFolder
 from holdfast.training.settings import TrainingSettings
 from holdfast.training.trainer import StepResult, Trainer
@@ -138,7 +138,7 @@ class TrainingLoop:
         consumer: Consumer,
         publish: Publish,
         evaluate: Evaluate | None,
-        metrics: Metrics,
+        metrics: TrainingMetrics,
         report: Callable[[str], None],
     ):
         self._state = state

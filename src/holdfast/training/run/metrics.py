@@ -21,7 +21,7 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-class Metrics:
+class TrainingMetrics:
     """Writes numbers; owns the file in `folder`."""
 
     def __init__(self, folder: Path, *, trackers: Sequence[Tracker] = ()):

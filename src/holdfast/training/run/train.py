@@ -35,7 +35,7 @@ from holdfast.training.run.batches import Batches
 from holdfast.training.run.curve import draw
 from holdfast.training.run.evaluation import evaluate
 from holdfast.training.run.loop import Evaluate, Publish, TrainingLoop, TrainingState, in_thread
-from holdfast.training.run.metrics import Metrics, Tracker
+from holdfast.training.run.metrics import Tracker, TrainingMetrics
 from holdfast.training.run.serving import MODEL, TrainingEngine
 from holdfast.training.run.weights import WeightFolder, push
 from holdfast.training.settings import TrainingSettings
@@ -149,7 +149,7 @@ async def train_plan(
         stop=stop,
     )
     prepare_folder(out)
-    metrics = Metrics(out, trackers=trackers)
+    metrics = TrainingMetrics(out, trackers=trackers)
     try:
         return await work.run(metrics, eval_tasks, loss)
     finally:
@@ -212,7 +212,7 @@ class _Training:
         self._stop = stop
 
     async def run(
-        self, metrics: Metrics, held_out: Sequence[Task], loss: Loss | None
+        self, metrics: TrainingMetrics, held_out: Sequence[Task], loss: Loss | None
     ) -> TrainingReport:
         state = await in_thread(self._load, loss)
         restored = await in_thread(state.restore)
@@ -221,6 +221,8 @@ class _Training:
         metrics.rewind(restored.step)
         run = await self._open()
         async with self._subscribed(run) as consumer:
+            if restored.step:  # A kill may have come between the checkpoint and its commit.
+                await self._journal.commit(consumer, restored.step)
             await self._journal.rewind(consumer, restored.step)
             version = await state.name_weights(self._journal, consumer)
             async with self._served(version) as (connection, publish):
@@ -364,7 +366,9 @@ class _Training:
             report=self._report,
         )
 
-    def _result(self, state: TrainingState, metrics: Metrics, stopped: str) -> TrainingReport:
+    def _result(
+        self, state: TrainingState, metrics: TrainingMetrics, stopped: str
+    ) -> TrainingReport:
         lines = metrics.lines()
         rewards = {step: line["reward"] for step, line in lines.items() if "reward" in line}
         held_out = {s: line["eval_reward"] for s, line in lines.items() if "eval_reward" in line}

@@ -49,17 +49,17 @@ _messages = st.builds(
 
 def _told(message: Message) -> list[dict[str, object]]:
     answer = Answer("a1", 0, "m", (AnswerChoice(message, "stop"),), 1, 1)
-    return json.loads(WIRE.answer(_ask([HELLO]), answer))["content"]  # type: ignore[no-any-return]
+    return json.loads(WIRE.format_answer(_ask([HELLO]), answer))["content"]  # type: ignore[no-any-return]
 
 
 def _ask(messages: list[object]) -> object:
     body = {"model": "m", "max_tokens": 16, "messages": messages}
-    return WIRE.ask(json.dumps(body).encode())
+    return WIRE.parse(json.dumps(body).encode())
 
 
 def _heard(*contents: object) -> Message:
     turns = [{"role": "assistant", "content": content} for content in contents]
-    asked = WIRE.ask(
+    asked = WIRE.parse(
         json.dumps({"model": "m", "max_tokens": 16, "messages": [HELLO, *turns, HELLO]}).encode()
     )
     assert len(asked.messages) == 3

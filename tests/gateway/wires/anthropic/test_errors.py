@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.gateway.protocol.messages import Ask, RequestRejected
+from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
 from holdfast.gateway.wires.anthropic.messages import AnthropicMessages, count_ask
 
 WIRE = AnthropicMessages()
@@ -20,7 +20,7 @@ BODY = {"model": "m", "max_tokens": 16, "messages": [HELLO]}
 
 def refused(body: object) -> RequestRejected:
     with pytest.raises(RequestRejected) as caught:
-        WIRE.ask(body if isinstance(body, bytes) else json.dumps(body).encode())
+        WIRE.parse(body if isinstance(body, bytes) else json.dumps(body).encode())
     assert caught.value.status == 400
     return caught.value
 
@@ -157,7 +157,7 @@ def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
 def test_a_message_stays_short_whatever_is_sent() -> None:
     told = refused({**BODY, "x" * 100_000: 1})
     assert len(told.message) < 1000
-    assert len(WIRE.refusal(told)) < 2000
+    assert len(WIRE.format_error(told)) < 2000
 
 
 def test_counting_takes_no_sampling() -> None:
@@ -184,24 +184,24 @@ def test_counting_takes_no_sampling() -> None:
     ],
 )
 def test_an_error_has_the_type_of_its_status(status: int, kind: str) -> None:
-    found = json.loads(WIRE.refusal(RequestRejected(status, "no")))
+    found = json.loads(WIRE.format_error(RequestRejected(status, "no")))
     assert found == {"type": "error", "error": {"type": kind, "message": "no"}}
 
 
 def test_an_error_says_its_own_type_its_place_and_its_code() -> None:
     own = RequestRejected(400, "no", kind="billing_error", param="model", code="spent")
-    assert json.loads(WIRE.refusal(own))["error"] == {
+    assert json.loads(WIRE.format_error(own))["error"] == {
         "type": "billing_error",
         "message": "model: no",
         "details": {"error_code": "spent"},
     }
     other = RequestRejected(400, "no", kind="server_error")
-    assert json.loads(WIRE.refusal(other))["error"]["type"] == "invalid_request_error"
+    assert json.loads(WIRE.format_error(other))["error"]["type"] == "invalid_request_error"
 
 
 def test_agents_recognise_a_prompt_that_is_too_long() -> None:
     told = RequestRejected(400, "9000 tokens, 8192 at most", code="context_length_exceeded")
-    message = json.loads(WIRE.refusal(told))["error"]["message"]
+    message = json.loads(WIRE.format_error(told))["error"]["message"]
     assert message == "prompt is too long: 9000 tokens, 8192 at most"
 
 
@@ -266,16 +266,21 @@ _likely = _bodies.map(lambda body: {**BODY, **body})
 
 def _holds(body: bytes) -> None:
     """It is understood, and can be recorded; or it is refused, and the refusal can be told."""
-    for reader in (WIRE.ask, count_ask):
+    for reader in (WIRE.parse, count_ask):
         found = _read(reader, body)
         if isinstance(found, RequestRejected):
             assert 400 <= found.status < 500
-            assert json.loads(WIRE.refusal(found))["error"]["message"]
+            assert json.loads(WIRE.format_error(found))["error"]["message"]
         else:
-            assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=Ask) == found
+            assert (
+                msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=GenerationRequest)
+                == found
+            )
 
 
-def _read(reader: Callable[[bytes], Ask], body: bytes) -> Ask | RequestRejected:
+def _read(
+    reader: Callable[[bytes], GenerationRequest], body: bytes
+) -> GenerationRequest | RequestRejected:
     try:
         return reader(body)
     except RequestRejected as told:

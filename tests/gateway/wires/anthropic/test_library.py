@@ -8,7 +8,12 @@ import anthropic
 import pytest
 from anthropic.types import Message as Told
 
-from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask, RequestRejected
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerChoice,
+    GenerationRequest,
+    RequestRejected,
+)
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic.messages import (
     AnthropicMessages,
@@ -38,7 +43,7 @@ def answered(message: Message, finish: str = "stop", stop: str | None = None) ->
     return Answer("a1", 0, "policy", (AnswerChoice(message, finish, stop),), 20, 7, 5)
 
 
-def host(answer: Callable[[Ask], Answer]) -> WireHost:
+def host(answer: Callable[[GenerationRequest], Answer]) -> WireHost:
     plain = {
         "/v1/messages/count_tokens": lambda _, body: (
             200,
@@ -242,7 +247,7 @@ def test_tokens_are_counted_and_models_listed() -> None:
 def test_a_refusal_is_raised_as_the_librarys_own_error(
     status: int, error: type[anthropic.APIStatusError], stream: bool
 ) -> None:
-    def refuse(ask: Ask) -> Answer:
+    def refuse(ask: GenerationRequest) -> Answer:
         raise RequestRejected(status, "not now", code="because")
 
     with pytest.raises(error, match="not now") as caught:
@@ -268,8 +273,8 @@ def test_sampling_parameters_outside_of_the_librarys_types_arrive() -> None:
 class _Failing(AnthropicMessages):
     """A stream that had begun when its request was refused."""
 
-    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
-        return [sse.event("error", self.refusal(RequestRejected(529, "too much")))]
+    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
+        return [sse.event("error", self.format_error(RequestRejected(529, "too much")))]
 
 
 def test_a_refusal_inside_a_stream_is_raised() -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, GenerationRequest
 from holdfast.gateway.wires.anthropic.messages import (
     AnthropicMessages,
     count_answer,
@@ -18,9 +18,9 @@ WIRE = AnthropicMessages()
 HELLO = {"role": "user", "content": "Hello"}
 
 
-def ask(*messages: object, **fields: object) -> Ask:
+def ask(*messages: object, **fields: object) -> GenerationRequest:
     body = {"model": "m", "max_tokens": 16, "messages": messages or (HELLO,), **fields}
-    return WIRE.ask(json.dumps(body).encode())
+    return WIRE.parse(json.dumps(body).encode())
 
 
 def answer(message: Message, finish: str = "stop", **fields: object) -> Answer:
@@ -29,7 +29,7 @@ def answer(message: Message, finish: str = "stop", **fields: object) -> Answer:
 
 
 def told(message: Message, finish: str = "stop", **fields: object) -> dict[str, object]:
-    return json.loads(WIRE.answer(ask(), answer(message, finish, **fields)))
+    return json.loads(WIRE.format_answer(ask(), answer(message, finish, **fields)))
 
 
 def events(message: Message, finish: str = "stop") -> list[dict[str, object]]:
@@ -50,7 +50,7 @@ def call(identifier: str, name: str, arguments: str) -> ToolCall:
 
 def test_sampling_is_read() -> None:
     asked = ask(temperature=0.5, top_p=0.9, stop_sequences=["END"], stream=True)
-    assert asked == Ask(
+    assert asked == GenerationRequest(
         "m", (user("Hello"),), max_tokens=16, temperature=0.5, top_p=0.9, stop=("END",), stream=True
     )
 
@@ -276,7 +276,7 @@ def test_the_same_answer_has_the_same_bytes() -> None:
         Role.ASSISTANT, "So.", tool_calls=(call("t", "look", '{"z":1,"a":2}'),), reasoning="Hm."
     )
     first, again = answer(message), answer(message)
-    assert WIRE.answer(ask(), first) == AnthropicMessages().answer(ask(), again)
+    assert WIRE.format_answer(ask(), first) == AnthropicMessages().format_answer(ask(), again)
     assert WIRE.events(ask(), first) == AnthropicMessages().events(ask(), again)
     assert WIRE.keep_alive() == b'event: ping\ndata: {"type":"ping"}\n\n'
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.gateway.protocol.messages import Answer, Ask, RequestRejected, Wire
+from holdfast.gateway.protocol.messages import Answer, GenerationRequest, RequestRejected, Wire
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from support.gateway.openai_answers import ANSWER, CALL, TOOL, answered, choice
@@ -15,15 +15,15 @@ HI = [{"role": "user", "content": "hi"}]
 NEEDED = {"model": "m", "messages": HI}
 
 
-def ask(**more: Any) -> Ask:
-    return WIRE.ask(json.dumps({**NEEDED, **more}).encode())
+def ask(**more: Any) -> GenerationRequest:
+    return WIRE.parse(json.dumps({**NEEDED, **more}).encode())
 
 
 def refused(**more: Any) -> RequestRejected:
     with pytest.raises(RequestRejected) as caught:
         ask(**more)
     assert caught.value.status == 400
-    said = json.loads(WIRE.refusal(caught.value))["error"]
+    said = json.loads(WIRE.format_error(caught.value))["error"]
     assert said["type"] == "invalid_request_error"
     assert said["message"] == caught.value.message
     assert said["param"] == caught.value.param
@@ -47,7 +47,7 @@ def test_parameters_are_read() -> None:
         top_logprobs=0,
         tools=[TOOL],
         tool_choice="auto",
-    ) == Ask(
+    ) == GenerationRequest(
         "m",
         (Message(Role.USER, "hi"),),
         tools=(TOOL,),
@@ -64,7 +64,7 @@ def test_parameters_are_read() -> None:
 
 def test_what_is_absent_or_null_is_not_asked_for() -> None:
     names = ("max_tokens", "temperature", "top_p", "stop", "n", "stream", "tools", "seed", "user")
-    plain = Ask("m", (Message(Role.USER, "hi"),))
+    plain = GenerationRequest("m", (Message(Role.USER, "hi"),))
     assert ask() == plain
     assert ask(**dict.fromkeys(names)) == plain
 
@@ -107,7 +107,7 @@ def test_an_answer_told_back_is_the_same_message_however_a_library_says_it(
 
 
 def test_an_own_answer_told_back_is_the_message_that_was_answered() -> None:
-    said = json.loads(WIRE.answer(ask(), ANSWER))
+    said = json.loads(WIRE.format_answer(ask(), ANSWER))
     for one, choice_ in zip(said["choices"], ANSWER.choices, strict=True):
         assert told(one["message"]) == (choice_.message,)
 
@@ -242,7 +242,7 @@ def test_both_names_of_the_limit_may_say_the_same() -> None:
 
 
 def test_an_answer_has_openais_shape() -> None:
-    said = json.loads(WIRE.answer(ask(), ANSWER))
+    said = json.loads(WIRE.format_answer(ask(), ANSWER))
     assert said["id"] == "chatcmpl-abc123"
     assert (said["object"], said["created"], said["model"]) == ("chat.completion", 1700000000, "m")
     text, calls = said["choices"]
@@ -326,7 +326,7 @@ def test_several_calls_of_a_turn_keep_their_places() -> None:
 
 def test_tokens_of_reasoning_are_none_or_not_known() -> None:
     for reasoning, told_ in ((None, 0), ("hm", None)):
-        said = json.loads(WIRE.answer(ask(), answered(choice("x", reasoning=reasoning))))
+        said = json.loads(WIRE.format_answer(ask(), answered(choice("x", reasoning=reasoning))))
         assert said["usage"]["completion_tokens_details"]["reasoning_tokens"] == told_
 
 
@@ -334,7 +334,7 @@ def test_usage_comes_last_without_choices_and_only_where_asked_for() -> None:
     *rest, last = events(ANSWER, stream_options={"include_usage": True})
     assert all(one["usage"] is None for one in rest)
     assert last["choices"] == []
-    assert last["usage"] == json.loads(WIRE.answer(ask(), ANSWER))["usage"]
+    assert last["usage"] == json.loads(WIRE.format_answer(ask(), ANSWER))["usage"]
 
 
 @pytest.mark.parametrize("tail", ["", "<|im_end|>", "not the text"])
@@ -342,7 +342,7 @@ def test_streamed_logprobs_are_those_of_the_answer(tail: str) -> None:
     tokens = tuple(f"word{i} " for i in range(60))
     text = "".join(tokens) if tail != "not the text" else "something else " * 20
     one = choice(text, tokens=(*tokens, *([tail] if tail else [])))
-    whole = json.loads(WIRE.answer(ask(logprobs=True), answered(one)))
+    whole = json.loads(WIRE.format_answer(ask(logprobs=True), answered(one)))
     chunks = events(answered(one), logprobs=True)
     told_ = [c["choices"][0]["logprobs"] for c in chunks]
     streamed = [item for each in told_ if each for item in each["content"]]
@@ -353,18 +353,18 @@ def test_streamed_logprobs_are_those_of_the_answer(tail: str) -> None:
 
 def test_a_token_of_half_a_character_has_no_bytes_and_no_infinite_logprob() -> None:
     one = choice("é\ufffd", tokens=("é", "\ufffd"), logprobs=(-0.5, float("-inf")))
-    said = json.loads(WIRE.answer(ask(logprobs=True), answered(one)))
+    said = json.loads(WIRE.format_answer(ask(logprobs=True), answered(one)))
     whole, half = said["choices"][0]["logprobs"]["content"]
     assert whole == {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": []}
     assert half == {"token": "\ufffd", "logprob": -9999.0, "bytes": None, "top_logprobs": []}
 
 
 def test_an_empty_answer_is_text_and_not_null() -> None:
-    said = json.loads(WIRE.answer(ask(), answered(choice(""))))
+    said = json.loads(WIRE.format_answer(ask(), answered(choice(""))))
     assert said["choices"][0]["message"]["content"] == ""
 
 
 def test_the_same_answer_has_the_same_bytes() -> None:
     again = Answer(**{name: getattr(ANSWER, name) for name in ANSWER.__struct_fields__})
-    assert WIRE.answer(ask(), ANSWER) == OpenAIChat().answer(ask(), again)
+    assert WIRE.format_answer(ask(), ANSWER) == OpenAIChat().format_answer(ask(), again)
     assert WIRE.events(ask(), ANSWER) == OpenAIChat().events(ask(), again)

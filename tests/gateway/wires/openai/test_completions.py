@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.gateway.protocol.messages import Ask, RequestRejected, Wire
+from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected, Wire
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai.completions import OpenAICompletions
 from support.gateway.openai_answers import TEXT, answered, choice
@@ -16,8 +16,8 @@ from support.gateway.openai_answers import TEXT, answered, choice
 WIRE: Wire = OpenAICompletions()
 
 
-def ask(**more: Any) -> Ask:
-    return WIRE.ask(json.dumps({"model": "m", "prompt": "p", **more}).encode())
+def ask(**more: Any) -> GenerationRequest:
+    return WIRE.parse(json.dumps({"model": "m", "prompt": "p", **more}).encode())
 
 
 def refused(**more: Any) -> RequestRejected:
@@ -71,16 +71,16 @@ def test_what_is_no_prompt_is_refused(prompt: Any) -> None:
 
 def test_a_missing_prompt_is_refused() -> None:
     with pytest.raises(RequestRejected) as caught:
-        WIRE.ask(b'{"model": "m"}')
+        WIRE.parse(b'{"model": "m"}')
     assert (caught.value.param, caught.value.code) == ("prompt", "missing_required_parameter")
 
 
 def test_parameters_are_read_and_the_limit_is_the_endpoints_own() -> None:
-    assert ask() == Ask("m", (), text="p", max_tokens=16)
+    assert ask() == GenerationRequest("m", (), text="p", max_tokens=16)
     assert ask(
         max_tokens=3, temperature=2, top_p=1, stop="x", n=2, stream=True, logprobs=0,
         stream_options={"include_usage": True}, best_of=1, echo=False, suffix="", user="u",
-    ) == Ask(
+    ) == GenerationRequest(
         "m", (), text="p", max_tokens=3, temperature=2.0, top_p=1.0, stop=("x",), n=2,
         stream=True, logprobs=True, include_usage=True,
     )  # fmt: skip
@@ -111,7 +111,7 @@ def test_parameters_of_other_endpoints_are_unknown_here(name: str) -> None:
 
 def test_an_answer_has_openais_shape() -> None:
     tokens = ("Hé", "llo", "</s>")
-    said = json.loads(WIRE.answer(ask(logprobs=1), answered(choice("Héllo", tokens=tokens))))
+    said = json.loads(WIRE.format_answer(ask(logprobs=1), answered(choice("Héllo", tokens=tokens))))
     assert said["id"] == "cmpl-abc123"
     assert said["object"] == "text_completion"
     assert said["choices"] == [
@@ -135,7 +135,7 @@ def test_an_answer_has_openais_shape() -> None:
 )
 def test_a_completion_ends_by_itself_or_is_cut(reason: str, told: str) -> None:
     answer = answered(replace(choice("x"), finish_reason=reason))
-    assert json.loads(WIRE.answer(ask(), answer))["choices"][0]["finish_reason"] == told
+    assert json.loads(WIRE.format_answer(ask(), answer))["choices"][0]["finish_reason"] == told
     ends = [json.loads(one[6:])["choices"][0] for one in WIRE.events(ask(), answer)[:-1]]
     assert [one["finish_reason"] for one in ends] == [None, told]
 

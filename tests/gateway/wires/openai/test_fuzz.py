@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.gateway.protocol.messages import Ask, RequestRejected, Wire
+from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected, Wire
 from holdfast.gateway.wires.openai.chat import OpenAIChat
 from holdfast.gateway.wires.openai.completions import OpenAICompletions
 from support.gateway.openai_answers import ANSWER, TOOL
@@ -60,22 +60,22 @@ COMPLETIONS_BODY: dict[str, Any] = {
 BODIES = [(CHAT, CHAT_BODY), (COMPLETIONS, COMPLETIONS_BODY)]
 
 
-def survives(wire: Wire, body: bytes) -> Ask | RequestRejected:
+def survives(wire: Wire, body: bytes) -> GenerationRequest | RequestRejected:
     """Any other exception is the test's failure. An ask can be written down and answered; a
     refusal is JSON in the provider's shape, and short."""
     try:
-        asked = wire.ask(body)
+        asked = wire.parse(body)
     except RequestRejected as refused:
         return properly(wire, refused)
-    assert isinstance(asked, Ask)
-    assert msgspec.json.decode(msgspec.json.encode(asked), type=Ask) == asked
-    json.loads(wire.answer(msgspec.structs.replace(asked, logprobs=False), ANSWER))
+    assert isinstance(asked, GenerationRequest)
+    assert msgspec.json.decode(msgspec.json.encode(asked), type=GenerationRequest) == asked
+    json.loads(wire.format_answer(msgspec.structs.replace(asked, logprobs=False), ANSWER))
     return asked
 
 
 def properly(wire: Wire, refused: RequestRejected) -> RequestRejected:
     assert 400 <= refused.status < 500
-    said = wire.refusal(refused)
+    said = wire.format_error(refused)
     assert set(json.loads(said)["error"]) == {"message", "type", "param", "code"}
     assert len(said) < 4000
     return refused
@@ -221,16 +221,16 @@ def test_a_schema_is_kept_up_to_its_depth_and_refused_beyond() -> None:
     """The tool and its function are two levels of a hundred."""
     for levels in (*range(90, 130), *range(130, 1100, 23)):
         found = survives(CHAT, with_more(tool(deep(levels))))
-        assert isinstance(found, Ask if levels <= 98 else RequestRejected)
+        assert isinstance(found, GenerationRequest if levels <= 98 else RequestRejected)
 
 
 def test_of_a_name_given_twice_the_last_counts() -> None:
-    asked = CHAT.ask(with_more(b'"n": 1, "n": 2'))
+    asked = CHAT.parse(with_more(b'"n": 1, "n": 2'))
     assert asked.n == 2
 
 
 def test_integers_of_any_size_in_a_schema_are_kept() -> None:
     schema = b'{"maximum": 18446744073709551615, "minimum": -9223372036854775808}'
     asked = survives(CHAT, with_more(tool(schema)))
-    assert isinstance(asked, Ask)
+    assert isinstance(asked, GenerationRequest)
     assert asked.tools[0]["function"] == {"name": "f", "parameters": json.loads(schema)}

@@ -9,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from holdfast.gateway.protocol.messages import Answer, Ask, RequestRejected, Wire
+from holdfast.gateway.protocol.messages import Answer, GenerationRequest, RequestRejected, Wire
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 from holdfast.gateway.wires.openai import models as openai_models
@@ -40,15 +40,16 @@ def models(path: str, _: bytes) -> tuple[int, bytes]:
 
 
 def with_client(
-    use: Callable[[openai.OpenAI], T], answer: Callable[[Ask], Answer] = lambda _: ANSWER
-) -> tuple[T, list[Ask]]:
+    use: Callable[[openai.OpenAI], T],
+    answer: Callable[[GenerationRequest], Answer] = lambda _: ANSWER,
+) -> tuple[T, list[GenerationRequest]]:
     """What the blocking client made of it, and what was asked."""
 
     def blocking(url: str) -> T:
         with openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
             return use(client)
 
-    async def run() -> tuple[T, list[Ask]]:
+    async def run() -> tuple[T, list[GenerationRequest]]:
         host = WireHost(WIRES, answer=answer, plain={"/v1/models{name:.*}": models})
         async with host as url:
             return await asyncio.to_thread(blocking, url), host.asks
@@ -223,7 +224,7 @@ def test_a_refusal_is_the_librarys_bad_request(more: Any, param: str, code: str)
 def test_every_status_is_an_error_of_the_library(
     status: int, kind: str, raised: type[openai.APIStatusError]
 ) -> None:
-    def refuse(_: Ask) -> Answer:
+    def refuse(_: GenerationRequest) -> Answer:
         raise RequestRejected(status, "not now", code="because")
 
     def use(client: openai.OpenAI) -> openai.APIStatusError:
@@ -240,11 +241,13 @@ def test_a_stream_that_fails_after_it_began_raises_what_it_was_told() -> None:
     """An error of a stream is an event with the same body."""
 
     class Failing(OpenAIChat):
-        def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+        def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
             told = super().events(ask, answer)[:2]
             return [
                 *told,
-                sse.data(self.refusal(RequestRejected(503, "the engine is gone", code="gone"))),
+                sse.data(
+                    self.format_error(RequestRejected(503, "the engine is gone", code="gone"))
+                ),
             ]
 
     async def run() -> openai.APIError:
@@ -330,7 +333,7 @@ def test_models_are_listed_and_told_one_by_one() -> None:
 
 
 def test_the_retry_of_a_stream_has_the_same_bytes() -> None:
-    asked = Ask("m", (Message(Role.USER, "hi"),), stream=True)
+    asked = GenerationRequest("m", (Message(Role.USER, "hi"),), stream=True)
     for wire in WIRES.values():
         copy = msgspec.json.decode(msgspec.json.encode(ANSWER), type=Answer)
         assert wire.events(asked, copy) == wire.events(asked, ANSWER)

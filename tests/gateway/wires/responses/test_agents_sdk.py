@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, GenerationRequest
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 from support.gateway.wire_server import WireHost
@@ -36,7 +36,7 @@ TURNS = (
 )
 
 
-def answer(ask: Ask) -> Answer:
+def answer(ask: GenerationRequest) -> Answer:
     turn = sum(one.role is Role.ASSISTANT for one in ask.messages)
     reason = "tool_calls" if TURNS[turn].tool_calls else "stop"
     return Answer(f"a{turn}", 1700000000, ask.model, (AnswerChoice(TURNS[turn], reason),), 30, 20)

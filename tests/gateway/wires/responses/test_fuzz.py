@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.gateway.protocol.messages import Ask, RequestRejected
+from holdfast.gateway.protocol.messages import GenerationRequest, RequestRejected
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from support.gateway.openai_answers import CALL, TEXT, answered, choice
 
@@ -49,23 +49,23 @@ BODY: dict[str, Any] = {
 }
 
 
-def survives(body: bytes) -> Ask | RequestRejected:
+def survives(body: bytes) -> GenerationRequest | RequestRejected:
     """Any other exception is the test's failure. An ask can be recorded and answered; a refusal is
     JSON in OpenAI's shape, and short."""
     try:
-        asked = WIRE.ask(body)
+        asked = WIRE.parse(body)
     except RequestRejected as refused:
         return properly(refused)
     assert asked.messages
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=Ask) == asked
-    json.loads(WIRE.answer(asked, ANSWER))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=GenerationRequest) == asked
+    json.loads(WIRE.format_answer(asked, ANSWER))
     assert WIRE.events(asked, ANSWER)[-1].startswith(b"event: response.completed\n")
     return asked
 
 
 def properly(refused: RequestRejected) -> RequestRejected:
     assert 400 <= refused.status < 500
-    said = WIRE.refusal(refused)
+    said = WIRE.format_error(refused)
     assert set(json.loads(said)["error"]) == {"message", "type", "param", "code"}
     assert len(said) < 4000
     return refused
@@ -118,7 +118,7 @@ def changed(path: tuple[Any, ...], value: Any) -> bytes:
 
 
 def test_the_good_body_is_good() -> None:
-    assert isinstance(survives(json.dumps(BODY).encode()), Ask)
+    assert isinstance(survives(json.dumps(BODY).encode()), GenerationRequest)
 
 
 @settings(max_examples=1000)
@@ -185,4 +185,4 @@ def test_depth_is_refused_wherever_the_stack_ends() -> None:
         for more in (b'"text": {"format": %b}', b'"tool_choice": %b', b'"x": %b', b'"prompt": %b'):
             assert isinstance(survives(body_with(more % deep(levels))), RequestRejected)
         found = survives(body_with(schema % deep(levels)))
-        assert isinstance(found, Ask if levels <= 98 else RequestRejected)
+        assert isinstance(found, GenerationRequest if levels <= 98 else RequestRejected)

@@ -6,12 +6,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, GenerationRequest
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, assistant, system, user
 
 WIRE = OpenAIResponses()
-ASK = Ask("m", (user("hi"),))
+ASK = GenerationRequest("m", (user("hi"),))
 Item = dict[str, Any]
 
 
@@ -22,7 +22,7 @@ def called(number: int, *, turn: int = 0, arguments: str = "{}") -> ToolCall:
 def items(message: Message, identifier: str = "a0") -> list[Item]:
     reason = "tool_calls" if message.tool_calls else "stop"
     answer = Answer(identifier, 1, "m", (AnswerChoice(message, reason),), 1, 1)
-    found: list[Item] = json.loads(WIRE.answer(ASK, answer))["output"]
+    found: list[Item] = json.loads(WIRE.format_answer(ASK, answer))["output"]
     return found
 
 
@@ -39,7 +39,7 @@ def tools(message: Message) -> list[Message]:
 
 def read(*sent: Item) -> list[Message]:
     body = {"model": "m", "input": [{"role": "user", "content": "hi"}, *sent]}
-    return list(WIRE.ask(json.dumps(body).encode()).messages[1:])
+    return list(WIRE.parse(json.dumps(body).encode()).messages[1:])
 
 
 def without(sent: list[Item], *names: str) -> list[Item]:

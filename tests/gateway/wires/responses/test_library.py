@@ -9,7 +9,12 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask, RequestRejected
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerChoice,
+    GenerationRequest,
+    RequestRejected,
+)
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 from support.gateway.openai_answers import TEXT, answered, choice
@@ -32,19 +37,19 @@ ASKS_TOOLS = Message(Role.ASSISTANT, "Let me look.", CALLS, reasoning="Two citie
 SAYS = Message(Role.ASSISTANT, TEXT, reasoning="Now I know.")
 
 
-def agent_answer(ask: Ask) -> Answer:
+def agent_answer(ask: GenerationRequest) -> Answer:
     """Asks for tools first, and says something once there is a result."""
     has_results = ask.messages[-1].role is Role.TOOL
     choice = AnswerChoice(SAYS, "stop") if has_results else AnswerChoice(ASKS_TOOLS, "tool_calls")
     return Answer(f"a{len(ask.messages)}", 1700000000, ask.model, (choice,), 30, 20)
 
 
-def says(ask: Ask) -> Answer:
+def says(ask: GenerationRequest) -> Answer:
     return answered(AnswerChoice(SAYS, "stop"))
 
 
 def with_client(
-    use: Callable[[openai.OpenAI], T], answer: Callable[[Ask], Answer] = says
+    use: Callable[[openai.OpenAI], T], answer: Callable[[GenerationRequest], Answer] = says
 ) -> tuple[T, WireHost]:
     """What the blocking client made of it, and the host that heard it."""
 
@@ -154,7 +159,7 @@ def test_a_loop_with_tools_sends_back_the_very_message_that_it_was_told(stream: 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_asynchronous_client_reads_the_same(stream: bool) -> None:
-    async def run() -> tuple[Response, list[Ask]]:
+    async def run() -> tuple[Response, list[GenerationRequest]]:
         host = WireHost({PATH: OpenAIResponses()}, answer=agent_answer)
         async with (
             host as url,
@@ -175,7 +180,7 @@ def test_the_asynchronous_client_reads_the_same(stream: bool) -> None:
 
 
 def test_an_answer_that_was_cut_ends_its_stream_incomplete() -> None:
-    def cut(ask: Ask) -> Answer:
+    def cut(ask: GenerationRequest) -> Answer:
         return answered(AnswerChoice(SAYS, "length"))
 
     def use(client: openai.OpenAI) -> Any:
@@ -231,7 +236,7 @@ def test_refusals_are_the_librarys_exceptions() -> None:
     ],
 )
 def test_other_refusals_too(status: int, kind: type[openai.APIStatusError]) -> None:
-    def no(ask: Ask) -> Answer:
+    def no(ask: GenerationRequest) -> Answer:
         raise RequestRejected(status, "no", code="because")
 
     def use(client: openai.OpenAI) -> openai.APIStatusError:

@@ -6,7 +6,12 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask, RequestRejected
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    AnswerChoice,
+    GenerationRequest,
+    RequestRejected,
+)
 from holdfast.gateway.wires.responses.responses import OpenAIResponses
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, system, user
 
@@ -21,8 +26,8 @@ CALLS = (
 FULL = Message(Role.ASSISTANT, "Let me see. " * 40, CALLS, reasoning="Two cities.")
 
 
-def asked(**parameters: object) -> Ask:
-    return WIRE.ask(json.dumps({"model": "m", "input": "hi", **parameters}).encode())
+def asked(**parameters: object) -> GenerationRequest:
+    return WIRE.parse(json.dumps({"model": "m", "input": "hi", **parameters}).encode())
 
 
 def refused(**parameters: object) -> RequestRejected:
@@ -36,13 +41,13 @@ def answer_of(message: Message, reason: str = "stop", **fields: object) -> Answe
     return Answer("a1B2", 1_700_000_000, "m", (choice,), 12, 34, cached_tokens=5)
 
 
-def told(ask: Ask, answer: Answer) -> dict:
-    body = WIRE.answer(ask, answer)
+def told(ask: GenerationRequest, answer: Answer) -> dict:
+    body = WIRE.format_answer(ask, answer)
     Response.model_validate_json(body)
     return json.loads(body)
 
 
-def events(ask: Ask, answer: Answer) -> list[dict]:
+def events(ask: GenerationRequest, answer: Answer) -> list[dict]:
     found = []
     for event in WIRE.events(ask, answer):
         name, data, *end = event.decode().split("\n")
@@ -58,7 +63,7 @@ def events(ask: Ask, answer: Answer) -> list[dict]:
 
 def test_a_string_is_what_the_user_says_after_the_instructions() -> None:
     ask = asked(instructions="Be brief.", temperature=0.5, top_p=0.9, max_output_tokens=7)
-    assert ask == Ask(
+    assert ask == GenerationRequest(
         "m",
         (system("Be brief."), user("hi")),
         max_tokens=7,
@@ -186,7 +191,7 @@ def test_what_changes_no_sample_is_accepted(name: str, value: object) -> None:
 def test_what_cannot_be_done_is_refused_by_name(name: str, value: object, param: str) -> None:
     found = refused(**{name: value})
     assert (found.status, found.param) == (400, param)
-    error = json.loads(WIRE.refusal(found))["error"]
+    error = json.loads(WIRE.format_error(found))["error"]
     assert error["type"] == "invalid_request_error"
     assert error["code"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -211,7 +216,7 @@ def test_state_on_the_server_is_refused_with_what_to_do_instead() -> None:
 )
 def test_a_malformed_body_is_a_400(body: bytes) -> None:
     with pytest.raises(RequestRejected) as caught:
-        WIRE.ask(body)
+        WIRE.parse(body)
     assert caught.value.status == 400
 
 
@@ -317,5 +322,7 @@ def test_the_same_answer_is_told_in_the_same_bytes() -> None:
     body = json.dumps({"model": "m", "input": "hi", "tools": [TOOL]}).encode()
     answer = answer_of(FULL, "tool_calls")
     again = OpenAIResponses()
-    assert WIRE.answer(WIRE.ask(body), answer) == again.answer(again.ask(body), answer)
-    assert WIRE.events(WIRE.ask(body), answer) == again.events(again.ask(body), answer)
+    assert WIRE.format_answer(WIRE.parse(body), answer) == again.format_answer(
+        again.parse(body), answer
+    )
+    assert WIRE.events(WIRE.parse(body), answer) == again.events(again.parse(body), answer)

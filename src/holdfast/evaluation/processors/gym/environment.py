@@ -15,7 +15,7 @@ import msgspec
 from holdfast.environments.mcp.connection import Http
 from holdfast.environments.mcp.listing import McpTool
 from holdfast.environments.mcp.server import McpServer
-from holdfast.environments.mcp.session import GOODBYE, McpSession
+from holdfast.environments.mcp.session import CLOSE_SECONDS, McpSession
 from holdfast.evaluation.processors.gym.server import GymServer
 from holdfast.records.errors import EnvironmentBroken
 from holdfast.rollout.episodes.environment import Environment, Observation, Recovery, as_number
@@ -65,7 +65,7 @@ class McpGymEnvironment(Environment):
         self._context = dict(context or {})
         self._model = model
         # A session may have to be ended, and another begun, before a call is answered.
-        self.timeout = 3 * gym.timeout + 2 * GOODBYE
+        self.timeout = 3 * gym.timeout + 2 * CLOSE_SECONDS
         self._session: McpSession | None = None
         self._http: aiohttp.ClientSession | None = None
         self._name = ""

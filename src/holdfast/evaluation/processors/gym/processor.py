@@ -9,7 +9,11 @@ import msgspec
 
 from holdfast.evaluation.processors.gym.environment import TIMEOUT, Gym, McpGymEnvironment
 from holdfast.evaluation.processors.gym.server import GymServer, options_of
-from holdfast.evaluation.processors.gym.simulated_user import SimulatedUser, Speaker, simulation_of
+from holdfast.evaluation.processors.gym.simulated_user import (
+    SimulatedSpeaker,
+    SimulatedUser,
+    simulation_of,
+)
 from holdfast.evaluation.processors.row_processor import RolloutProcessor
 from holdfast.policy.policy import Policy
 from holdfast.policy.rendering.renderer import Renderer
@@ -52,7 +56,7 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         self.server_script_path = server_script_path
         self.steps = steps
         self.timeout = timeout
-        self._speaker = Speaker(user_policy, user_renderer)
+        self._speaker = SimulatedSpeaker(user_policy, user_renderer)
         self._options = dict(server)
         self._gym: Gym | None = None
         options_of(self._options)

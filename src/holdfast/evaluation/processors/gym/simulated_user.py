@@ -19,7 +19,7 @@ from holdfast.records.errors import BadRequest, UsageError
 from holdfast.records.message import system
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.dialogue import BEGIN, STOP
-from holdfast.rollout.processors.row_clients import Client, Clients, RowClient
+from holdfast.rollout.processors.row_clients import Client, ClientCache, RowClient
 from holdfast.rollout.processors.training import read_params
 from holdfast.rollout.replay.speaker import Voice
 
@@ -35,12 +35,12 @@ Your instructions:
 """
 
 
-class Speaker(Struct, frozen=True):
+class SimulatedSpeaker(Struct, frozen=True):
     """Who plays the users of all rows; without a policy, only rows of the evaluated model."""
 
     policy: "Policy | str | None" = None
     renderer: Renderer | None = None
-    clients: Clients = field(default_factory=Clients)
+    clients: ClientCache = field(default_factory=ClientCache)
     """Of models that rows name; whoever has the speaker closes them."""
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class _Named(RowClient):
 class SimulatedUser:
     """The other side of one trajectory."""
 
-    def __init__(self, t: Rollout, told: Mapping[str, Any], speaker: Speaker):
+    def __init__(self, t: Rollout, told: Mapping[str, Any], speaker: SimulatedSpeaker):
         self._voice = speaker.voice(t, told.get("llm"))
         self._params = _params(t, told.get("llm_args") or {"temperature": 0.0})
         self._side = t.beside()

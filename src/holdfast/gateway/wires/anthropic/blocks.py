@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import structs
 
-from holdfast.gateway.protocol.messages import shortened
+from holdfast.gateway.protocol.messages import shorten
 from holdfast.gateway.wires.anthropic.errors import bad, unsupported
 from holdfast.gateway.wires.anthropic.request import (
     AssistantTurn,
@@ -142,7 +142,7 @@ def _outside(turn: UserTurn | SystemTurn, names: dict[str, str], where: str) -> 
 def _result(block: ToolResultBlock, names: dict[str, str], where: str) -> Message:
     name = names.get(block.tool_use_id)
     if name is None:
-        called = shortened(block.tool_use_id)
+        called = shorten(block.tool_use_id)
         raise bad(
             f"{where}.content",
             f"unexpected `tool_use_id` found in `tool_result` blocks: {called}. "

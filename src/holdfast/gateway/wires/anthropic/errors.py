@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import RequestRejected, shortened
+from holdfast.gateway.protocol.messages import RequestRejected, shorten
 
 _TYPES = {
     400: "invalid_request_error",
@@ -104,4 +104,4 @@ def _inside(place: str, name: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return shortened(text, _LONGEST)
+    return shorten(text, _LONGEST)

@@ -9,7 +9,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Known, RequestRejected
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    GenerationRequest,
+    RequestLookup,
+    RequestRejected,
+)
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic import errors, request
 from holdfast.gateway.wires.anthropic.blocks import blocks, image_param, messages
@@ -23,9 +28,9 @@ _encode = msgspec.json.Encoder().encode
 class AnthropicMessages:
     """The wire of `/v1/messages`. It never asks for more than one choice."""
 
-    def ask(self, body: bytes, known: Known | None = None) -> Ask:
+    def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
         parsed = request.request(body)
-        return Ask(
+        return GenerationRequest(
             parsed.model,
             messages(parsed),
             schemas(parsed),
@@ -43,29 +48,29 @@ class AnthropicMessages:
             stream=bool(parsed.stream),
         )
 
-    def answer(self, ask: Ask, answer: Answer) -> bytes:
+    def format_answer(self, ask: GenerationRequest, answer: Answer) -> bytes:
         choice = answer.choices[0]
         fields = message_of(answer, blocks(choice.message))
         used = usage(answer.opening, answer.completion_tokens)
         return _encode({**fields, **stopped(choice), "usage": used})
 
-    def stream(self, ask: Ask) -> MessageStream:
+    def stream(self, ask: GenerationRequest) -> MessageStream:
         return MessageStream()
 
-    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
         return self.stream(ask).end(answer)
 
     def keep_alive(self) -> bytes:
         return _PING
 
-    def refusal(self, refused: RequestRejected) -> bytes:
+    def format_error(self, refused: RequestRejected) -> bytes:
         return errors.refusal(refused)
 
 
-def count_ask(body: bytes) -> Ask:
+def count_ask(body: bytes) -> GenerationRequest:
     """A request of `/v1/messages/count_tokens`; nothing is sampled for it."""
     parsed = request.counted(body)
-    return Ask(
+    return GenerationRequest(
         parsed.model,
         messages(parsed),
         schemas(parsed),

@@ -15,9 +15,9 @@ from holdfast.gateway.protocol.messages import (
     Answer,
     AnswerChoice,
     AnswerDelta,
-    Ask,
-    Known,
+    GenerationRequest,
     Opening,
+    RequestLookup,
     RequestRejected,
 )
 from holdfast.gateway.wires import sse
@@ -98,7 +98,7 @@ _MESSAGES = msgspec.json.Decoder(list[Told])
 class OpenAIChat:
     """The wire."""
 
-    def ask(self, body: bytes, known: Known | None = None) -> Ask:
+    def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
         request, conversation = _read(body, known)
         only_neutral(request, _NEUTRAL)
         if request.top_logprobs:
@@ -107,7 +107,7 @@ class OpenAIChat:
             )
         shown = tools(request.tools) if request.tools else ()
         choice = tool_choice(request.tool_choice, shown)
-        return Ask(
+        return GenerationRequest(
             model=request.model,
             messages=conversation or messages(request.messages),
             tools=() if choice is None else shown,
@@ -129,7 +129,7 @@ class OpenAIChat:
             include_usage=request.include_usage,
         )
 
-    def answer(self, ask: Ask, answer: Answer) -> bytes:
+    def format_answer(self, ask: GenerationRequest, answer: Answer) -> bytes:
         return msgspec.json.encode(
             {
                 **_head(answer, "chat.completion"),
@@ -140,20 +140,20 @@ class OpenAIChat:
             }
         )
 
-    def stream(self, ask: Ask) -> "ChatStream":
+    def stream(self, ask: GenerationRequest) -> "ChatStream":
         return ChatStream(ask)
 
-    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
         return self.stream(ask).end(answer)
 
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE
 
-    def refusal(self, refused: RequestRejected) -> bytes:
+    def format_error(self, refused: RequestRejected) -> bytes:
         return errors.encoded(refused)
 
 
-def _read(body: bytes, known: Known | None) -> tuple[_Body[Any], tuple[Message, ...]]:
+def _read(body: bytes, known: RequestLookup | None) -> tuple[_Body[Any], tuple[Message, ...]]:
     """The body, and its messages where they are read with what is known of them."""
     if known is not None:
         # Where something is wrong, only the whole body shows what, and in which message.
@@ -193,7 +193,7 @@ def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
     }
 
 
-def token_ids(ask: Ask, choice: AnswerChoice) -> dict[str, object]:
+def token_ids(ask: GenerationRequest, choice: AnswerChoice) -> dict[str, object]:
     """Of a choice, as vLLM sends them where they are requested."""
     found = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
     return dict(found) if ask.token_ids else {}
@@ -217,7 +217,7 @@ def usage(answer: Answer) -> dict[str, object]:
     }
 
 
-def _choice(index: int, choice: AnswerChoice, *, ask: Ask) -> dict[str, object]:
+def _choice(index: int, choice: AnswerChoice, *, ask: GenerationRequest) -> dict[str, object]:
     conversation = choice.message
     message: dict[str, object] = {"role": "assistant", "content": _content(choice), "refusal": None}
     if conversation.reasoning:

@@ -11,9 +11,9 @@ from holdfast.gateway.protocol.messages import (
     Answer,
     AnswerChoice,
     AnswerDelta,
-    Ask,
-    Known,
+    GenerationRequest,
     Opening,
+    RequestLookup,
     RequestRejected,
 )
 from holdfast.gateway.wires import sse
@@ -61,7 +61,7 @@ _DECODER = msgspec.json.Decoder(_Body)
 class OpenAICompletions:
     """The wire."""
 
-    def ask(self, body: bytes, known: Known | None = None) -> Ask:
+    def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
         request = errors.decoded(_DECODER, body)
         only_neutral(request, _NEUTRAL)
         if request.logprobs is not None and request.logprobs > 1:
@@ -73,7 +73,7 @@ class OpenAICompletions:
             said = f"there can be {_MOST_CHOICES} choices of all prompts together"
             raise wrong(f"Invalid 'prompt': {said}.", param="prompt")
         only = prompts[0] if len(prompts) == 1 else None
-        return Ask(
+        return GenerationRequest(
             model=request.model,
             messages=(),
             max_tokens=request.max_tokens or _DEFAULT_MAX_TOKENS,
@@ -94,7 +94,7 @@ class OpenAICompletions:
             prompts=() if only is not None else prompts,
         )
 
-    def answer(self, ask: Ask, answer: Answer) -> bytes:
+    def format_answer(self, ask: GenerationRequest, answer: Answer) -> bytes:
         choices = [
             _choice(
                 i,
@@ -107,16 +107,16 @@ class OpenAICompletions:
         ]
         return msgspec.json.encode({**_head(answer), "choices": choices, "usage": usage(answer)})
 
-    def stream(self, ask: Ask) -> "TextStream":
+    def stream(self, ask: GenerationRequest) -> "TextStream":
         return TextStream(ask)
 
-    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
         return self.stream(ask).end(answer)
 
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE
 
-    def refusal(self, refused: RequestRejected) -> bytes:
+    def format_error(self, refused: RequestRejected) -> bytes:
         return errors.encoded(refused)
 
 

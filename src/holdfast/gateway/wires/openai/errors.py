@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import RequestRejected, shortened
+from holdfast.gateway.protocol.messages import RequestRejected, shorten
 
 T = TypeVar("T")
 
@@ -119,4 +119,4 @@ def invalid(complaint: str, *, root: str = "") -> RequestRejected:
 
 
 def _short(text: str) -> str:
-    return shortened(text, _LONGEST)
+    return shorten(text, _LONGEST)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import RequestRejected, shortened
+from holdfast.gateway.protocol.messages import RequestRejected, shorten
 
 
 def every(names: Sequence[str], *, created: int) -> bytes:
@@ -17,7 +17,7 @@ def one(name: str, names: Sequence[str], *, created: int) -> bytes:
     """The body of `GET /v1/models/NAME`. Raises `RequestRejected` (404) for a name that is not
     among `names`."""
     if name not in names:
-        said = f"The model '{shortened(name)}' does not exist. There are: {', '.join(names)}."
+        said = f"The model '{shorten(name)}' does not exist. There are: {', '.join(names)}."
         raise RequestRejected(404, said, param="model", code="model_not_found")
     return msgspec.json.encode(_model(name, created=created))
 

@@ -13,7 +13,7 @@ from holdfast.gateway.protocol.messages import (
     Answer,
     AnswerChoice,
     AnswerDelta,
-    Ask,
+    GenerationRequest,
     Opening,
     RequestRejected,
 )
@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 class CompletionStream(ABC):
     """What both kinds have in common."""
 
-    def __init__(self, ask: Ask):
+    def __init__(self, ask: GenerationRequest):
         self._ask = ask
         self._spoken: defaultdict[int, Spoken] = defaultdict(Spoken)
 

@@ -14,7 +14,7 @@ from holdfast.gateway.protocol.messages import (
     Answer,
     AnswerChoice,
     AnswerDelta,
-    Ask,
+    GenerationRequest,
     Opening,
     RequestRejected,
 )
@@ -78,7 +78,7 @@ class _Open:
 class ResponseStream:
     """It has one choice."""
 
-    def __init__(self, ask: Ask):
+    def __init__(self, ask: GenerationRequest):
         self._ask = ask
         self._spoken = Spoken()
         self._numbers = 0

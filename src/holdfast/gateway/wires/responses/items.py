@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from holdfast.gateway.protocol.messages import Known
+from holdfast.gateway.protocol.messages import RequestLookup
 from holdfast.gateway.wires.images import WRONG_URL, is_image_url
 from holdfast.gateway.wires.openai.errors import (
     converted,
@@ -136,7 +136,7 @@ _KINDS = ("message", "function_call", "function_call_output", "reasoning")
 
 
 def messages(
-    sent: str | list[dict[str, object]], known: Known | None = None
+    sent: str | list[dict[str, object]], known: RequestLookup | None = None
 ) -> tuple[list[Message], str]:
     """The conversation that `input` holds, or refers to, and the name of its first item that holds
     an image; "" where none does."""
@@ -153,7 +153,7 @@ def messages(
     return conversation.messages(), conversation.image_param
 
 
-def _named(item: dict[str, object], at: str, known: Known | None) -> dict[str, object]:
+def _named(item: dict[str, object], at: str, known: RequestLookup | None) -> dict[str, object]:
     """The item with its type, which a message need not say."""
     kind = item.get("type")
     if kind is None and item.get("role") is not None:
@@ -166,9 +166,9 @@ def _named(item: dict[str, object], at: str, known: Known | None) -> dict[str, o
     return item
 
 
-def _referred(name: str, at: str, known: Known | None) -> dict[str, object]:
+def _referred(name: str, at: str, known: RequestLookup | None) -> dict[str, object]:
     """The item that was sent under this id."""
-    past = known.answered(_found(_ours, name)) if known is not None else None
+    past = known.earlier_answer(_found(_ours, name)) if known is not None else None
     items = [] if past is None else items_of(past.answer)
     found = next((item for item in items if item["id"] == name), None)
     if found is None:

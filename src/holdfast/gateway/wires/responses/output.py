@@ -1,14 +1,14 @@
 """An answer as a `/v1/responses` object: its items, and the settings that it repeats.
 
-A function of the ask and the answer alone, so that telling an answer again gives the same bytes.
-The ids of items hold the answer's id and the item's place, by which `responses_items` puts those of
-one answer together again. Settings that an `Ask` does not keep are told as their defaults; a first
-system message is told as the instructions.
+A function of the request and the answer alone, so that sending an answer again gives the same
+bytes. The ids of items hold the answer's id and the item's place, by which `items` puts those of
+one answer together again. Settings that a `GenerationRequest` does not keep have their defaults; a
+first system message is sent as the instructions.
 """
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Answer, AnswerChoice, Ask, Opening
+from holdfast.gateway.protocol.messages import Answer, AnswerChoice, GenerationRequest, Opening
 from holdfast.gateway.wires.openai.chat import least_logprob
 from holdfast.records.message import Role, ToolCall
 from holdfast.records.sampling import NAMED
@@ -35,7 +35,7 @@ def was_cut(answer: Answer) -> bool:
     return answer.choices[0].finish_reason == _CUT
 
 
-def opening(ask: Ask, answer: Answer | Opening) -> Json:
+def opening(ask: GenerationRequest, answer: Answer | Opening) -> Json:
     """The response before its first item."""
     return {
         "id": f"resp_{answer.id}",
@@ -68,13 +68,13 @@ def opening(ask: Ask, answer: Answer | Opening) -> Json:
     }
 
 
-def _tool_choice(ask: Ask) -> object:
+def _tool_choice(ask: GenerationRequest) -> object:
     if not ask.tool_choice.startswith(NAMED):
         return ask.tool_choice or "auto"
     return {"type": "function", "name": ask.tool_choice.removeprefix(NAMED)}
 
 
-def _format(ask: Ask) -> Json:
+def _format(ask: GenerationRequest) -> Json:
     if isinstance(ask.json, bool):
         return {"type": "json_object" if ask.json else "text"}
     schema = msgspec.Raw(ask.json.encode())
@@ -172,7 +172,7 @@ def _tool(tool: Json) -> Json:
     return {"type": "function", **absent, **function}
 
 
-def _instructions(ask: Ask) -> str | None:
+def _instructions(ask: GenerationRequest) -> str | None:
     first = ask.messages[0] if ask.messages else None
     return first.text if first is not None and first.role is Role.SYSTEM else None
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from holdfast.gateway.protocol.messages import Ask, Known
+from holdfast.gateway.protocol.messages import GenerationRequest, RequestLookup
 from holdfast.gateway.wires.openai import errors, messages
 from holdfast.gateway.wires.openai.errors import (
     converted,
@@ -123,7 +123,7 @@ _NEUTRAL_REASONING: dict[str, tuple[tuple[object, ...], str]] = {
 _DECODER = msgspec.json.Decoder(_Body)
 
 
-def ask_of(body: bytes, known: Known | None = None) -> Ask:
+def ask_of(body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
     """Raises `Refused` for whatever cannot be answered. `known`: for what it refers to."""
     request = errors.decoded(_DECODER, body)
     _only_neutral(request, _NEUTRAL)
@@ -134,7 +134,7 @@ def ask_of(body: bytes, known: Known | None = None) -> Ask:
     tools = _tools(request)
     choice = tool_choice(request.tool_choice, tools)
     messages, image_param = _messages(request, known)
-    return Ask(
+    return GenerationRequest(
         model=request.model,
         messages=messages,
         image_param=image_param,
@@ -170,7 +170,7 @@ def _only_neutral(
         raise unsupported(f"{at}{name}", why)
 
 
-def _messages(request: _Body, known: Known | None) -> tuple[tuple[Message, ...], str]:
+def _messages(request: _Body, known: RequestLookup | None) -> tuple[tuple[Message, ...], str]:
     found, image_param = items.messages(request.input, known)
     if not found:
         raise wrong("Invalid 'input': it says nothing; send at least one message.", param="input")
@@ -178,12 +178,12 @@ def _messages(request: _Body, known: Known | None) -> tuple[tuple[Message, ...],
     return (*instructions, *_said_before(request, known), *found), image_param
 
 
-def _said_before(request: _Body, known: Known | None) -> tuple[Message, ...]:
+def _said_before(request: _Body, known: RequestLookup | None) -> tuple[Message, ...]:
     """The conversation that a response ended; its instructions held for it alone."""
     if request.previous_response_id is None:
         return ()
     answer = request.previous_response_id.removeprefix("resp_")
-    past = None if known is None else known.answered(answer)
+    past = None if known is None else known.earlier_answer(answer)
     if past is None:
         name = shown(request.previous_response_id)
         raise wrong(

@@ -8,7 +8,12 @@ item of one, is taken to have sent what was recorded.
 
 import msgspec
 
-from holdfast.gateway.protocol.messages import Answer, Ask, Known, RequestRejected
+from holdfast.gateway.protocol.messages import (
+    Answer,
+    GenerationRequest,
+    RequestLookup,
+    RequestRejected,
+)
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 from holdfast.gateway.wires.responses.events import ResponseStream
@@ -19,20 +24,20 @@ from holdfast.gateway.wires.responses.request import ask_of
 class OpenAIResponses:
     """The wire."""
 
-    def ask(self, body: bytes, known: Known | None = None) -> Ask:
+    def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
         return ask_of(body, known)
 
-    def answer(self, ask: Ask, answer: Answer) -> bytes:
+    def format_answer(self, ask: GenerationRequest, answer: Answer) -> bytes:
         return msgspec.json.encode(closing(opening(ask, answer), answer, items_of(answer)))
 
-    def stream(self, ask: Ask) -> ResponseStream:
+    def stream(self, ask: GenerationRequest) -> ResponseStream:
         return ResponseStream(ask)
 
-    def events(self, ask: Ask, answer: Answer) -> list[bytes]:
+    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
         return self.stream(ask).end(answer)
 
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE
 
-    def refusal(self, refused: RequestRejected) -> bytes:
+    def format_error(self, refused: RequestRejected) -> bytes:
         return errors.encoded(refused)

@@ -1,0 +1,78 @@
+"""The house: every class has a name of its own, every room is small and says what is in it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from support.paths import TESTS
+
+SOURCE = Path(holdfast.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+ROOMS = sorted({file.parent for file in MODULES})
+
+MAX_MODULES = 16
+MAX_LINES = 600
+
+TWICE = {
+    "AgentRolloutProcessor": "takes an MCP configuration there",
+    "RemoteRolloutProcessor": "speaks eval-protocol's own protocol there",
+    "RolloutProcessor": "takes rows there",
+    "SingleTurnRolloutProcessor": "takes rows there",
+    "FunctionCall": "a pydantic model there",
+    "Message": "a pydantic model there",
+    "Status": "a code of AIP-193 there",
+}
+"""Class names that stand twice: in `holdfast.evaluation` they are eval-protocol's, which users
+import by these names. Why they are no one class."""
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(SOURCE.parent))
+
+
+def modules_in(room: Path) -> list[str]:
+    """What a room's docstring has to name: its modules and its rooms."""
+    inside = [file.stem for file in room.glob("*.py") if not file.stem.startswith("__")]
+    return inside + [folder.name for folder in ROOMS if folder.parent == room]
+
+
+def test_no_public_class_name_stands_twice() -> None:
+    found: dict[str, list[str]] = {}
+    for file in MODULES:
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(name_of(file))
+    twice = {name: files for name, files in found.items() if len(files) > 1}
+    assert twice.keys() == TWICE.keys(), twice
+    for files in twice.values():
+        assert [file.startswith("holdfast/evaluation/") for file in files].count(True) == 1, files
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=name_of)
+def test_a_room_has_few_modules_and_its_docstring_names_them(room: Path) -> None:
+    modules = [file for file in room.glob("*.py") if not file.stem.startswith("__")]
+    assert len(modules) <= MAX_MODULES
+    docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    named = set(re.findall(r"\w+", docstring))
+    assert set(modules_in(room)) <= named
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_a_module_is_not_too_long(module: Path) -> None:
+    assert len(module.read_text().splitlines()) <= MAX_LINES
+
+
+def test_no_test_imports_another() -> None:
+    for file in TESTS.rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) test_", file.read_text(), re.MULTILINE), file
+
+
+def test_a_room_of_tests_is_a_room_of_the_source() -> None:
+    """A change finds its test: `a/b.py` is tested in `tests/a/test_b.py`."""
+    own = {"conformance", "crash", "examples", "golden", "simulation", "support", "wire"}
+    for folder in (file.parent for file in TESTS.rglob("test_*.py")):
+        room = folder.relative_to(TESTS)
+        assert not room.parts or room.parts[0] in own or (SOURCE / room).is_dir(), room
