@@ -13,6 +13,7 @@ holdfast` costs milliseconds.
 - `engine`: Running many trajectories: isolation, retry, refill, concurrency, deadlines, scoring,
   progress.
 - `gateway`: The gateway: black-box agents over HTTP, recorded token by token, resumed by replay.
+- `training`: Training on one machine: recorded trajectories become gradients, each exactly once.
 - `evaluation`: Evaluations as pytest tests: run anywhere, killed at any moment, resumed by the same
   command.
 - `cli`: The command line.

@@ -1,6 +1,7 @@
 """One module for each command.
 
 - `run`: `holdfast run`: everything is checked before anything is done.
+- `train`: `holdfast train`: everything is checked before anything is sampled or written.
 - `gateway`: `holdfast gateway`: a run of agents that others start.
 - `gateway_workers`: `holdfast gateway --workers N`: this process opens the run and reports on it, N
   others serve it.
@@ -11,6 +12,6 @@
 - `export_parquet`: Parquet schemas for exports.
 - `report`: `holdfast report`: a run as one HTML file.
 - `compare`: `holdfast compare`: two runs, task by task.
-- `journal`: `holdfast journal check`.
+- `journal`: `holdfast journal check` and `holdfast journal ledger`.
 - `policy`: `holdfast policy check`: what an endpoint can do, and what is missing for training.
 """

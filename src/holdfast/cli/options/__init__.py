@@ -2,6 +2,7 @@
 
 - `parser`: argparse, with one line for a mistake.
 - `run`: the commands that make, show and export runs.
+- `train`: `holdfast train`.
 - `gateway`: `holdfast gateway`.
 - `results`: the commands that compare and report results.
 """
