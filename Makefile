@@ -50,7 +50,7 @@ interop:
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,local,parquet,renderers,gym,mcp,openenv,evaluation]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,train,parquet,renderers,gym,mcp,openenv,evaluation]'
 	touch $@
 
 clean:

@@ -14,6 +14,7 @@ from holdfast.cli.options import run as options
 from holdfast.cli.options.gateway import add_gateway
 from holdfast.cli.options.parser import Parser
 from holdfast.cli.options.results import add_compare, add_report
+from holdfast.cli.options.train import add_train
 from holdfast.cli.terminal import text
 from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.engine.options import API_KEY
@@ -22,6 +23,7 @@ from holdfast.records import redaction
 PR_SET_DUMPABLE = 4
 _COMMANDS = {
     "run": ("run", "run"),
+    "train": ("train", "train"),
     "gateway": ("gateway", "gateway"),
     "runs": ("show", "runs"),
     "show": ("show", "show"),
@@ -77,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     options.add_run(commands)
+    add_train(commands)
     add_gateway(commands)
     options.add_runs(commands)
     options.add_show(commands)

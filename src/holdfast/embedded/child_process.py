@@ -91,6 +91,10 @@ class EmbeddedEngine:
             self._end()
             raise
 
+    def serve_instead(self, model: Path, *, options: tuple[str, ...]) -> None:
+        """From the next start on, this folder with these options."""
+        self._folder, self._options = model, options
+
     async def start_in_thread(self) -> None:
         """`start`, or `restart` where it has ended. Cancelled, it ends the child at once."""
         self._starting = True

@@ -156,6 +156,8 @@ class Batch(Struct, frozen=True):
     ended: bool = False
     """After this batch there is nothing left: the run is sealed, everything is settled, and every
     group was taken or dismissed."""
+    missing: int = 0
+    """Of a batch that is not whole, how many more settled groups it takes."""
 
 
 class GroupEnd(StrEnum):

@@ -488,7 +488,9 @@ class MemoryJournal:
         else:
             taken = ledger.step(consumer.name, step, groups, unseen=unseen, is_over=is_over)
         if taken is None:
-            return Batch(consumer.name, step, ())
+            reserved = [] if step is None else ledger.in_step(step)
+            missing = groups - len(reserved) - len(ledger.ready(groups, unseen))
+            return Batch(consumer.name, step, (), missing=missing)
         members = tuple(
             tuple(self._row(member) for member in self._by_task[run.id, ordinal])
             for ordinal in taken

@@ -272,6 +272,13 @@ class History:
         """By place, not by commit: the same in a disturbed run and an undisturbed one."""
         return [self.steps[path] for path in sorted(self.steps, key=path_order)]
 
+    def reward_at(self, step: Step) -> float:
+        """What an environment gave for it; 0.0 for anything else."""
+        if isinstance(step, EnvironmentStepped):
+            return step.reward
+        result = self.results.get(step.path) if isinstance(step, ToolIntent) else None
+        return (result.reward or 0.0) if result is not None else 0.0
+
     @property
     def sampled_tokens(self) -> int:
         return sum(count(step.ids) for step in self.generations)

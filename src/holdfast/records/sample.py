@@ -5,6 +5,7 @@ from the root to a leaf is one sample. A sampled token is trained in the first s
 it and masked in all others, so that each is trained once (I3).
 """
 
+import math
 from array import array
 
 from msgspec import Struct
@@ -17,8 +18,32 @@ from holdfast.records.tokens import unpack_ids, unpack_logprobs
 from holdfast.records.trajectory import Status
 
 
+class TurnSpan(Struct, frozen=True, array_like=True, gc=False):
+    """Tokens `start` to `end` (exclusive) of a sample were sampled in one turn."""
+
+    start: int
+    end: int
+    temperature: float
+    top_p: float
+    trained: bool
+    """Whether they are trained in this sample."""
+    is_cut: bool = False
+    """Whether some tokens could not be drawn: top_p, top_k, a JSON schema, a forced tool call."""
+
+
+class StepReward(Struct, frozen=True, array_like=True, gc=False):
+    """What an environment gave before token `place` of a sample."""
+
+    place: int
+    reward: float
+
+
 class Sample(Struct, omit_defaults=False):
-    """What a trainer reads. `loss_mask` and `logprobs` are as long as `token_ids`."""
+    """What a trainer reads. `loss_mask` and `logprobs` are as long as `token_ids`.
+
+    One that is not consistent cannot be made: lengths, spans and numbers are checked. Only the
+    placeholder of an aborted trajectory, which is in no loss, has a shape of its own.
+    """
 
     task: str
     group: str
@@ -35,6 +60,39 @@ class Sample(Struct, omit_defaults=False):
     remove_sample: bool = False
     logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN
     """Of which distribution the logprobs of the trained tokens are; of several, the worst."""
+    trajectory: str = ""
+    """What its branches have in common: task/sample."""
+    turns: list[TurnSpan] = []
+    """Where turns were sampled, and how."""
+    step_rewards: list[StepReward] = []
+    """What environments gave along the way; `reward` is the whole trajectory's."""
+    truncated: bool = False
+    """Whether the trajectory reached a limit."""
+
+    def __post_init__(self) -> None:
+        if not self.remove_sample and (problem := _inconsistency(self)):
+            raise ValueError(f"task {self.task!r}, sample {self.sample}: {problem}")
+
+
+def _inconsistency(sample: Sample) -> str:
+    """What is wrong with it; "" when nothing is."""
+    length = len(sample.token_ids)
+    if not length == len(sample.loss_mask) == len(sample.logprobs):
+        return (
+            f"{length} token ids, {len(sample.loss_mask)} in the loss mask, "
+            f"{len(sample.logprobs)} logprobs"
+        )
+    if not set(sample.loss_mask) <= {0, 1}:
+        return "the loss mask has other values than 0 and 1"
+    if not all(map(math.isfinite, sample.logprobs)):
+        return "a logprob is not finite"
+    if sample.reward is not None and not math.isfinite(sample.reward):
+        return f"the reward {sample.reward} is not finite"
+    spans = [(span.start, span.end) for span in sample.version_spans]
+    spans += [(turn.start, turn.end) for turn in sample.turns]
+    if any(not 0 <= start <= end <= length for start, end in spans):
+        return f"a span lies outside the {length} tokens"
+    return ""
 
 
 class _Branch:
@@ -47,6 +105,8 @@ class _Branch:
         self.spans: list[VersionSpan] = []
         self.modes: set[LogprobsMode] = set()
         """Of the tokens that are trained in it."""
+        self.turns: list[TurnSpan] = []
+        self.step_rewards: list[StepReward] = []
 
     def fork(self, keep: int) -> "_Branch":
         """A branch that shares the first `keep` tokens; they are trained where they came from."""
@@ -57,6 +117,13 @@ class _Branch:
             VersionSpan(span.version, span.start, min(span.end, keep), span.source)
             for span in self.spans
             if span.start < keep
+        ]
+        other.turns = [
+            TurnSpan(
+                turn.start, min(turn.end, keep), turn.temperature, turn.top_p, False, turn.is_cut
+            )
+            for turn in self.turns
+            if turn.start < keep
         ]
         return other
 
@@ -76,6 +143,14 @@ class _Branch:
             VersionSpan(span.version, start + span.start, start + span.end, span.source)
             for span in step.versions
         ]
+        how = step.sampling
+        is_cut = how.is_cut or how.json is not False or bool(how.tool_choice)
+        self.turns.append(
+            TurnSpan(start, len(self.ids), how.temperature, how.top_p, step.trainable, is_cut)
+        )
+
+    def earn(self, reward: float) -> None:
+        self.step_rewards.append(StepReward(len(self.ids), reward))
 
 
 def samples_of(history: History, *, task: str, group: str, sample: int) -> list[Sample]:
@@ -103,6 +178,10 @@ def samples_of(history: History, *, task: str, group: str, sample: int) -> list[
             version_spans=branch.spans,
             reward=history.reward,
             logprobs_mode=worst(branch.modes),
+            trajectory=f"{task}/{sample}",
+            turns=branch.turns,
+            step_rewards=branch.step_rewards,
+            truncated=history.status is Status.TRUNCATED,
         )
         for index, branch in enumerate(_branches(history))
     ]
@@ -123,7 +202,14 @@ def has_tokens(history: History) -> bool:
 def _branches(history: History) -> list[_Branch]:
     open_at: dict[str, tuple[_Branch, int]] = {}
     branches: list[_Branch] = []
-    for step in with_tokens(history):
+    branch: _Branch | None = None
+    for step in history.in_order:
+        if not isinstance(step, Generated):
+            if branch is not None and (reward := history.reward_at(step)):
+                branch.earn(reward)
+            continue
+        if not step.ids:
+            continue
         found = open_at.get(step.base) if step.base else None
         if found is None:
             branch = _Branch()

@@ -15,7 +15,7 @@ WHATS = ("samples", "trajectories", "failures")
 SAMPLE_KEYS = {
     *("task", "group", "sample", "branch", "status", "reason", "token_ids", "loss_mask"),
     *("logprobs", "version_spans", "reward", "advantage", "remove_sample"),
-    "logprobs_mode",
+    *("logprobs_mode", "trajectory", "turns", "step_rewards", "truncated"),
 }
 
 

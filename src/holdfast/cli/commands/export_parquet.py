@@ -35,6 +35,10 @@ _SAMPLES = pa.schema(
         ("advantage", pa.float64()),
         ("remove_sample", pa.bool_()),
         ("logprobs_mode", pa.string()),
+        ("trajectory", pa.string()),
+        ("turns", pa.string()),
+        ("step_rewards", pa.string()),
+        ("truncated", pa.bool_()),
     ]
 )
 _TRAJECTORIES = pa.schema(

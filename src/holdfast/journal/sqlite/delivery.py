@@ -128,16 +128,18 @@ def next_batch(
             raise step_passed(consumer.name, step=step, last=last)
     missing = groups - len(reserved)
     if missing > 0 and is_later:  # What a checkpoint holds gets nothing new.
-        more, is_whole = _take(connection, consumer, missing, step)
-        if not is_whole:
-            return Batch(consumer.name, step, ())
+        more, short_of = _take(connection, consumer, missing, step)
+        if short_of:
+            return Batch(consumer.name, step, (), missing=short_of)
         reserved += more
     return _batch(connection, consumer, step, reserved)
 
 
 def take(connection: sqlite3.Connection, consumer: Consumer, *, groups: int, now: Instant) -> Batch:
     renew(connection, consumer, now)
-    taken, _ = _take(connection, consumer, groups, None)
+    taken, short_of = _take(connection, consumer, groups, None)
+    if short_of:
+        return Batch(consumer.name, None, (), missing=short_of)
     return _batch(connection, consumer, None, taken)
 
 
@@ -151,13 +153,14 @@ def _batch(
 
 def _take(
     connection: sqlite3.Connection, consumer: Consumer, groups: int, step: int | None
-) -> tuple[list[int], bool]:
-    """As many groups as asked for, or what is left of a run that is over; else none, and False."""
+) -> tuple[list[int], int]:
+    """As many groups as asked for, or what is left of a run that is over; else none, and how many
+    are missing."""
     ready = _ready(connection, consumer, groups)
     if len(ready) < groups and not progress(connection, consumer.run).is_over:
-        return [], False
+        return [], groups - len(ready)
     _put_in_step(connection, consumer, step, ready)
-    return ready, True
+    return ready, 0
 
 
 def _put_in_step(

@@ -1,0 +1,161 @@
+"""Advantages: how much better a trajectory was than what could be expected. Pure functions.
+
+A group is the rewards of one task's trajectories. `None` is a trajectory without a valid reward
+(it failed, or nobody scored it): it is in no mean and no deviation, and has no advantage. Groups
+may be of unequal size.
+"""
+
+import statistics
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from holdfast.records.bounds import check_whole
+from holdfast.records.errors import UsageError
+
+Rewards = Sequence[float | None]
+"""Of one group."""
+EPSILON = 1e-6
+"""Keeps a division by a small deviation finite; the same as in TRL and verl."""
+
+
+class Baseline(StrEnum):
+    """What a reward is compared with."""
+
+    GROUP = "group"
+    """The mean of its group."""
+    LEAVE_ONE_OUT = "leave_one_out"
+    """The mean of the other members of its group."""
+    BATCH = "batch"
+    """The mean of all rewards of the batch."""
+    NONE = "none"
+
+
+class Scale(StrEnum):
+    """What the difference is divided by."""
+
+    NONE = "none"
+    GROUP_DEVIATION = "group_deviation"
+    BATCH_DEVIATION = "batch_deviation"
+    """The deviation of the differences over the whole batch, around their mean."""
+    GROUP_MEAN = "group_mean"
+    """The mean reward of the group; a group whose mean is 0 has advantages of 0."""
+
+
+class Estimator(Struct, frozen=True):
+    """How advantages are estimated: a baseline and a scale."""
+
+    baseline: Baseline = Baseline.GROUP
+    scale: Scale = Scale.GROUP_DEVIATION
+
+    @property
+    def needs_groups(self) -> bool:
+        """Whether a group of one can only give advantages of zero."""
+        return self.baseline in (Baseline.GROUP, Baseline.LEAVE_ONE_OUT)
+
+
+ESTIMATORS = {
+    "grpo": Estimator(),
+    "dr_grpo": Estimator(scale=Scale.NONE),
+    "rloo": Estimator(Baseline.LEAVE_ONE_OUT, Scale.NONE),
+    "reinforce++": Estimator(Baseline.BATCH, Scale.BATCH_DEVIATION),
+    "reinforce++-baseline": Estimator(Baseline.GROUP, Scale.BATCH_DEVIATION),
+    "maxrl": Estimator(Baseline.GROUP, Scale.GROUP_MEAN),
+}
+"""By the names that papers have for them."""
+
+
+def estimate(
+    groups: Sequence[Rewards], estimator: Estimator = ESTIMATORS["grpo"]
+) -> list[list[float | None]]:
+    """The advantages, in the shape of `groups`; None where the reward is None.
+
+    A group of one has nothing to be compared with: with a group's baseline, its advantage is 0.
+    """
+    valid = [[reward for reward in group if reward is not None] for group in groups]
+    everything = [reward for group in valid for reward in group]
+    batch_mean = statistics.fmean(everything) if everything else 0.0
+    centred = [
+        [_difference(reward, group, batch_mean, estimator.baseline) for reward in group]
+        for group in valid
+    ]
+    divisors = _divisors(valid, centred, estimator.scale)
+    results: list[list[float | None]] = []
+    for group, differences, divisor in zip(groups, centred, divisors, strict=True):
+        scaled = iter([difference / divisor if divisor else 0.0 for difference in differences])
+        results.append([None if reward is None else next(scaled) for reward in group])
+    return results
+
+
+def _difference(reward: float, group: Sequence[float], batch_mean: float, kind: Baseline) -> float:
+    if kind is Baseline.NONE:
+        return reward
+    if kind is Baseline.BATCH:
+        return reward - batch_mean
+    # Equal rewards differ from their mean by exactly 0, not by what rounding leaves.
+    if len(group) == 1 or min(group) == max(group):
+        return 0.0
+    difference = reward - statistics.fmean(group)
+    if kind is Baseline.LEAVE_ONE_OUT:
+        return difference * len(group) / (len(group) - 1)
+    return difference
+
+
+def _divisors(
+    valid: Sequence[Sequence[float]], centred: Sequence[Sequence[float]], scale: Scale
+) -> list[float]:
+    """What each group's differences are divided by; 0 for those that have to become 0."""
+    if scale is Scale.GROUP_DEVIATION:
+        return [_deviation(group) + EPSILON for group in valid]
+    if scale is Scale.GROUP_MEAN:
+        return [statistics.fmean(group) if group else 0.0 for group in valid]
+    if scale is Scale.BATCH_DEVIATION:
+        spread = _deviation([one for group in centred for one in group])
+        return [spread + EPSILON] * len(valid)
+    return [1.0] * len(valid)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """With n - 1 in the denominator, as torch.std has it; of one value, 0."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def is_informative(rewards: Rewards) -> bool:
+    """Whether the group can teach anything against its own mean: its valid rewards differ."""
+    valid = [reward for reward in rewards if reward is not None]
+    return len(valid) > 1 and min(valid) != max(valid)
+
+
+def returns_to_go(rewards: Sequence[float], discount: float = 1.0) -> list[float]:
+    """For rewards that were earned along a trajectory: at each place, the discounted sum of this
+    one and all that follow."""
+    if not 0 <= discount <= 1:
+        raise UsageError(f"discount={discount!r} is no number from 0 to 1")
+    total, sums = 0.0, []
+    for reward in reversed(rewards):
+        total = reward + discount * total
+        sums.append(total)
+    return sums[::-1]
+
+
+class OverlongPenalty(Struct, frozen=True):
+    """DAPO's soft punishment of long trajectories: nothing up to `length - margin` sampled tokens,
+    then growing to `-penalty` at `length`."""
+
+    length: int
+    margin: int
+    penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_whole("overlong length", self.length, least=1)
+        check_whole("overlong margin", self.margin, least=1)
+        if self.margin > self.length:
+            raise UsageError(f"overlong margin={self.margin} is above length={self.length}")
+        if not self.penalty > 0:
+            raise UsageError(f"overlong penalty={self.penalty!r} is not above 0")
+
+    def apply(self, reward: float, tokens: int) -> float:
+        """`reward` of a trajectory in which `tokens` were sampled."""
+        excess = tokens - (self.length - self.margin)
+        return reward - self.penalty * min(max(excess / self.margin, 0.0), 1.0)

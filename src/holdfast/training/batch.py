@@ -1,0 +1,194 @@
+"""A batch: groups of trajectories as sequences with advantages and weights, ready to be packed.
+
+Infrastructure is never a gradient: a trajectory without a valid reward is in no baseline and in no
+loss. Each sampled token is trained once, and a trajectory weighs as one, however many branches it
+has. Pure; nothing here needs torch.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from holdfast.records.errors import NotTrainable, UsageError
+from holdfast.records.logprobs import LogprobsMode
+from holdfast.records.sample import Sample
+from holdfast.training.advantages import OverlongPenalty, estimate
+from holdfast.training.objective.objective import Mean, Objective
+from holdfast.training.packing.rows import TokenSequence
+from holdfast.training.settings import Truncation
+
+
+class TrainedTrajectory(Struct, frozen=True):
+    """One trajectory of a group: its branches share a reward."""
+
+    key: str
+    reward: float | None
+    samples: tuple[Sample, ...]
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(sum(sample.loss_mask) for sample in self.samples)
+
+    @property
+    def is_truncated(self) -> bool:
+        return any(sample.truncated for sample in self.samples)
+
+
+class TrainingGroup(Struct, frozen=True):
+    """What was sampled for one task; its valid members only."""
+
+    task: str
+    trajectories: tuple[TrainedTrajectory, ...]
+
+    @property
+    def rewards(self) -> list[float | None]:
+        return [trajectory.reward for trajectory in self.trajectories]
+
+
+class TrainedSequence(Struct, frozen=True):
+    """A branch of a trajectory, and what each of its trained tokens counts."""
+
+    tokens: TokenSequence
+    engine_logprobs: Sequence[float]
+    """Of the trained tokens."""
+    temperatures: Sequence[float]
+    advantage: float
+    weight: float
+
+
+def group_samples(samples: Sequence[Sample]) -> list[TrainingGroup]:
+    """Samples as groups, in their order; placeholders and what has no reward are left out."""
+    members: dict[str, dict[int, list[Sample]]] = {}
+    for sample in samples:
+        group = members.setdefault(sample.group, {})
+        if not sample.remove_sample:
+            group.setdefault(sample.sample, []).append(sample)
+    return [
+        TrainingGroup(
+            task,
+            tuple(
+                TrainedTrajectory(f"{task}/{number}", branches[0].reward, tuple(branches))
+                for number, branches in group.items()
+            ),
+        )
+        for task, group in members.items()
+    ]
+
+
+def sequences_of(
+    groups: Sequence[TrainingGroup],
+    objective: Objective,
+    *,
+    truncation: Truncation = Truncation.KEEP,
+    overlong: OverlongPenalty | None = None,
+    penalties: Sequence[Sequence[float]] | None = None,
+    max_tokens: int | None = None,
+) -> list[TrainedSequence]:
+    """Every branch that is trained, in order. `penalties` are taken off the rewards, in the shape
+    of the groups (a divergence from the reference, say). A branch that is longer than `max_tokens`
+    is refused."""
+    rewards = [_shaped(group, overlong) for group in groups]
+    if penalties is not None:
+        rewards = [
+            [None if r is None else r - p for r, p in zip(group, less, strict=True)]
+            for group, less in zip(rewards, penalties, strict=True)
+        ]
+    advantages = estimate(rewards, objective.estimator)
+    trained: list[tuple[TrainedTrajectory, float, int]] = []
+    for number, (group, values) in enumerate(zip(groups, advantages, strict=True)):
+        for trajectory, advantage in zip(group.trajectories, values, strict=True):
+            masked = truncation is Truncation.MASK and trajectory.is_truncated
+            if advantage is not None and not masked:
+                trained.append((trajectory, advantage, number))
+    return _weighted(trained, objective, max_tokens=max_tokens)
+
+
+def _weighted(
+    trained: Sequence[tuple[TrainedTrajectory, float, int]],
+    objective: Objective,
+    *,
+    max_tokens: int | None,
+) -> list[TrainedSequence]:
+    lengths = [[sum(s.loss_mask) for s in t.samples] for t, _, _ in trained]
+    weights = sequence_weights(lengths, objective.mean, objective.constant)
+    found = []
+    for (trajectory, advantage, family), shares in zip(trained, weights, strict=True):
+        for sample, weight in zip(trajectory.samples, shares, strict=True):
+            if max_tokens is not None and len(sample.token_ids) > max_tokens:
+                raise UsageError(
+                    f"trajectory {trajectory.key} has {len(sample.token_ids)} tokens, and a row at "
+                    f"most {max_tokens}: raise the token budget, or limit the rollout"
+                )
+            if any(sample.loss_mask):
+                found.append(_sequence(sample, advantage, weight, family))
+    return found
+
+
+def sequence_weights(
+    lengths: Sequence[Sequence[int]], mean: Mean, constant: int | None = None
+) -> list[list[float]]:
+    """What each token of each sequence weighs: the loss of a step is the sum of weight × loss over
+    its tokens, however they are cut into micro-batches.
+
+    `lengths` has the trained tokens of each sequence, by trajectory: one of several branches weighs
+    as one trajectory. A trajectory without trained tokens weighs nothing.
+    """
+    totals = [sum(branches) for branches in lengths]
+    trajectories = sum(total > 0 for total in totals)
+    tokens = sum(totals)
+
+    def weight(total: int) -> float:
+        if not total:
+            return 0.0
+        if mean is Mean.TOKENS:
+            return 1 / tokens
+        if mean is Mean.TRAJECTORIES:
+            return 1 / (trajectories * total)
+        assert constant is not None, "Objective checks it"
+        return 1 / (trajectories * constant)
+
+    return [
+        [weight(total)] * len(branches) for branches, total in zip(lengths, totals, strict=True)
+    ]
+
+
+def _shaped(group: TrainingGroup, overlong: OverlongPenalty | None) -> list[float | None]:
+    if overlong is None:
+        return group.rewards
+    return [
+        None if t.reward is None else overlong.apply(t.reward, t.sampled_tokens)
+        for t in group.trajectories
+    ]
+
+
+def _sequence(sample: Sample, advantage: float, weight: float, family: int) -> TrainedSequence:
+    trained = [place for place, trains in enumerate(sample.loss_mask) if trains]
+    temperatures = [1.0] * len(sample.token_ids)
+    for span in sample.turns:
+        temperatures[span.start : span.end] = [span.temperature] * (span.end - span.start)
+    return TrainedSequence(
+        tokens=TokenSequence(sample.token_ids, trained, family),
+        engine_logprobs=[sample.logprobs[place] for place in trained],
+        temperatures=[temperatures[place] for place in trained],
+        advantage=advantage,
+        weight=weight,
+    )
+
+
+def check_trainable(sample: Sample) -> None:
+    """Raises `NotTrainable` where the logprobs are not those of the distribution that was sampled
+    from, or where that was cut: the ratio to the trainer's would be wrong."""
+    if sample.logprobs_mode in (LogprobsMode.RAW, LogprobsMode.TEMPERED):
+        raise NotTrainable(
+            f"task {sample.task!r}, sample {sample.sample}: its logprobs are "
+            f"{sample.logprobs_mode}, not those of the distribution that was sampled from; "
+            "start vLLM with --logprobs-mode processed_logprobs, or sample at temperature 1 and "
+            "top_p 1"
+        )
+    for span in sample.turns:
+        if span.trained and (span.is_cut or not span.temperature > 0):
+            raise NotTrainable(
+                f"task {sample.task!r}, sample {sample.sample}: sampled at temperature "
+                f"{span.temperature:g} and top_p {span.top_p:g}, from a distribution that was cut "
+                "(top_p, top_k, JSON or a forced tool call); sample without, above temperature 0"
+            )

@@ -1,0 +1,178 @@
+"""Checkpoints: everything that a trainer needs to go on, as safetensors and JSON.
+
+A checkpoint is a folder. It is written aside, each file synced, a manifest with sizes and digests
+last, and then renamed: under its name it is whole, or damaged by something else, which the manifest
+shows. Nothing is pickled.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from torch import Tensor
+
+from holdfast import crashpoint
+from holdfast.records.errors import HoldfastError
+
+MANIFEST = "manifest.json"
+STATE = "state.json"
+_PREFIX = "step-"
+_ASIDE = ".partial-"
+_CHUNK_BYTES = 2**22
+
+
+class CheckpointDamaged(HoldfastError):
+    """A checkpoint that is not what its manifest says."""
+
+
+class TrainerState(Struct, frozen=True):
+    """What is not a tensor."""
+
+    run: str
+    step: int
+    """How many optimizer steps of the run are in it."""
+    model: str
+    """The digest of the model that training began from."""
+    settings: dict[str, object]
+    """With what it was trained; a resume with others is refused."""
+    version: str
+    """The name of the weights as engines know them."""
+    digest: str
+    """Of these weights."""
+    skipped_updates: int = 0
+    admitted: int = 0
+    """How many tasks had been admitted to the run."""
+
+
+class Checkpoint(Struct, frozen=True):
+    """What is kept of one step."""
+
+    state: TrainerState
+    tensors: dict[str, dict[str, Tensor]]
+    """By file: weights, optimizer, random."""
+
+
+class _Entry(Struct, frozen=True):
+    size: int
+    sha256: str
+
+
+def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
+    """Writes `folder`/step-N and removes all but the newest `keep` whole ones. The path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{_PREFIX}{checkpoint.state.step:08d}"
+    aside = folder / f"{_ASIDE}{name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    _write(aside, checkpoint)
+    crashpoint.reach("checkpoint.written")
+    final = folder / name
+    if final.exists():  # Of a step that is trained again: the same, or damaged.
+        os.rename(final, folder / f"{_ASIDE}old-{name}")
+    os.rename(aside, final)
+    _sync(folder)
+    crashpoint.reach("checkpoint.renamed")
+    _remove_old(folder, keep=keep)
+    return final
+
+
+def newest(folder: Path) -> tuple[Checkpoint, list[str]] | None:
+    """The newest whole checkpoint, and what was wrong with those that are newer; None when there
+    is no checkpoint at all. Raises `CheckpointDamaged` when there are only damaged ones."""
+    problems: list[str] = []
+    for path in reversed(_all(folder)):
+        try:
+            return load(path), problems
+        except CheckpointDamaged as error:
+            problems.append(str(error))
+    if problems:
+        raise CheckpointDamaged("; ".join(problems))
+    return None
+
+
+def load(path: Path) -> Checkpoint:
+    """Raises `CheckpointDamaged` that names the file which is missing or altered."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    manifest = _read_manifest(path)
+    for name, entry in manifest.items():
+        _check(path / name, entry)
+    try:
+        state = msgspec.json.decode((path / STATE).read_bytes(), type=TrainerState)
+        tensors = {
+            name.removesuffix(".safetensors"): load_file(path / name)
+            for name in manifest
+            if name.endswith(".safetensors")
+        }
+    except (msgspec.MsgspecError, SafetensorError, OSError) as error:
+        raise CheckpointDamaged(f"checkpoint {path} cannot be read: {error}") from error
+    return Checkpoint(state, tensors)
+
+
+def _write(aside: Path, checkpoint: Checkpoint) -> None:
+    from safetensors.torch import save_file
+
+    for name, tensors in checkpoint.tensors.items():
+        save_file(
+            {key: t.contiguous() for key, t in tensors.items()}, aside / f"{name}.safetensors"
+        )
+    (aside / STATE).write_bytes(msgspec.json.encode(checkpoint.state))
+    manifest = {}
+    for path in sorted(aside.iterdir()):
+        _sync(path)
+        manifest[path.name] = {"size": path.stat().st_size, "sha256": _digest(path)}
+        crashpoint.reach("checkpoint.file")
+    (aside / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    _sync(aside / MANIFEST)
+    _sync(aside)
+
+
+def _all(folder: Path) -> list[Path]:
+    """Checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.name.startswith(_PREFIX))
+
+
+def _remove_old(folder: Path, *, keep: int) -> None:
+    for path in _all(folder)[:-keep]:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.iterdir():
+        if path.name.startswith(_ASIDE):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_manifest(path: Path) -> Mapping[str, _Entry]:
+    try:
+        return msgspec.json.decode((path / MANIFEST).read_bytes(), type=dict[str, _Entry])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CheckpointDamaged(f"checkpoint {path}: {MANIFEST} cannot be read: {error}") from error
+
+
+def _check(path: Path, entry: _Entry) -> None:
+    if not path.is_file():
+        raise CheckpointDamaged(f"checkpoint {path.parent}: {path.name} is missing")
+    if path.stat().st_size != entry.size or _digest(path) != entry.sha256:
+        raise CheckpointDamaged(f"checkpoint {path.parent}: {path.name} was altered")
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,5 @@
+"""What is trained, and by what.
+
+- `network`: a Hugging Face causal LM, in full or with a LoRA adapter
+- `optimizer`: AdamW and its schedule, over float32 copies
+"""

@@ -1,0 +1,173 @@
+"""Losses: an objective as numbers. Pure functions over flat tensors.
+
+All tensors are as long as there are trained tokens, in any order; `sequences` says which tokens
+belong together. The weights of tokens are made once for the whole optimizer step
+(`batch.sequence_weights`), so that the sum over micro-batches is the same however a batch is cut.
+A sequence lies whole in one micro-batch.
+"""
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from holdfast.training.objective.objective import (
+    Action,
+    Cap,
+    Clip,
+    Correction,
+    Gate,
+    Kl,
+    KlEstimate,
+    KlPlace,
+    Level,
+    Objective,
+)
+
+_MAX_LOG_RATIO = 20.0
+"""Beyond it a ratio is as good as infinite, and its gradient is no use to anybody."""
+
+
+class TokenBatch(Struct):
+    """The trained tokens of a micro-batch. All of them [tokens]."""
+
+    logprobs: Tensor
+    """Of the policy that is trained; the only one with a gradient."""
+    engine_logprobs: Tensor
+    """Those that were recorded when the tokens were sampled."""
+    advantages: Tensor
+    weights: Tensor
+    """From `batch.sequence_weights`."""
+    sequences: Tensor
+    """The number of each token's sequence, from 0 on."""
+    old_logprobs: Tensor | None = None
+    """Of the trainer at the beginning of the step; None: the recorded ones are the old policy."""
+    reference_logprobs: Tensor | None = None
+    entropy: Tensor | None = None
+
+    @property
+    def old(self) -> Tensor:
+        return self.engine_logprobs if self.old_logprobs is None else self.old_logprobs
+
+
+class LossParts(Struct):
+    """What a loss is made of, per token, for diagnostics. Nothing in it has a gradient."""
+
+    ratio: Tensor
+    clipped: Tensor
+    """Whether the clip changed this token's gradient."""
+    kept: Tensor
+    """False where a correction or the mask of stale sequences took the token out."""
+    kl: Tensor | None
+
+
+def policy_loss(batch: TokenBatch, objective: Objective) -> tuple[Tensor, LossParts]:
+    """The micro-batch's share of the step's loss, to be summed over micro-batches."""
+    log_ratio = _log_ratio(batch, objective.ratio)
+    ratio = log_ratio.exp()
+    losses, clipped = _clip(batch, ratio, objective.clip)
+    factor = _correction(batch, objective.correction)
+    fresh = _fresh(batch, objective.stale_mask)
+    losses = losses * factor * fresh
+    divergence = None
+    if batch.reference_logprobs is not None:
+        divergence = kl_estimate(batch.logprobs, batch.reference_logprobs, objective.kl.estimate)
+        losses = losses + _kl_term(divergence, ratio, objective.kl)
+    if batch.entropy is not None and objective.entropy:
+        losses = losses - objective.entropy * batch.entropy
+    parts = LossParts(
+        ratio=ratio.detach(),
+        clipped=clipped,
+        kept=(factor != 0) & (fresh != 0),
+        kl=None if divergence is None else divergence.detach(),
+    )
+    return (losses * batch.weights).sum(), parts
+
+
+def kl_estimate(logprobs: Tensor, reference: Tensor, kind: KlEstimate) -> Tensor:
+    """Of KL(policy ‖ reference), per token. k1 is unbiased and may be negative; k2 has the smallest
+    bias of its gradient; k3 is unbiased and never negative."""
+    difference = logprobs - reference
+    if kind is KlEstimate.K1:
+        return difference
+    if kind is KlEstimate.K2:
+        return difference.square() / 2
+    backward = (-difference).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    return backward.exp() - backward - 1
+
+
+def sequence_means(values: Tensor, sequences: Tensor) -> Tensor:
+    """The mean over each token's sequence, at the token's place."""
+    sums, counts = _sequence_sums(values, sequences)
+    return (sums / counts)[sequences]
+
+
+def _sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
+    number = int(sequences.max()) + 1 if sequences.numel() else 0
+    sums = values.new_zeros(number).index_add(0, sequences, values)
+    counts = values.new_zeros(number).index_add(0, sequences, torch.ones_like(values))
+    return sums, counts.clamp(min=1)
+
+
+def _log_ratio(batch: TokenBatch, level: Level) -> Tensor:
+    difference = batch.logprobs - batch.old
+    if level is Level.SEQUENCE:
+        difference = sequence_means(difference, batch.sequences)
+    return difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+
+
+def _clip(batch: TokenBatch, ratio: Tensor, clip: object) -> tuple[Tensor, Tensor]:
+    """The loss of each token, and where the clip changed its gradient."""
+    gain = batch.advantages
+    if isinstance(clip, Clip):
+        return _two_sided(gain, ratio, clip)
+    if isinstance(clip, Cap):
+        weight = ratio.detach().clamp(1 - clip.low, 1 + clip.high)
+        return -weight * gain * batch.logprobs, weight != ratio.detach()
+    if isinstance(clip, Gate):
+        steepness = torch.where(gain > 0, clip.positive, clip.negative)
+        gated = torch.sigmoid(steepness * (ratio - 1)) * (4 / steepness)
+        return -gated * gain, torch.zeros_like(ratio, dtype=torch.bool)
+    return -ratio * gain, torch.zeros_like(ratio, dtype=torch.bool)
+
+
+def _two_sided(gain: Tensor, ratio: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
+    plain = -ratio * gain
+    bounded = -ratio.clamp(1 - clip.low, 1 + clip.high) * gain
+    losses = torch.maximum(plain, bounded)
+    clipped = bounded > plain
+    if clip.dual is not None:
+        ceiling = -clip.dual * gain
+        too_much = (gain < 0) & (losses > ceiling)
+        losses = torch.where(too_much, ceiling, losses)
+        clipped = clipped | too_much
+    return losses, clipped.detach()
+
+
+def _correction(batch: TokenBatch, correction: Correction | None) -> Tensor:
+    """The factor of each token, without a gradient."""
+    if correction is None:
+        return torch.ones_like(batch.engine_logprobs)
+    recorded = batch.old_logprobs is None
+    trainer = batch.logprobs.detach() if recorded else batch.old
+    gap = trainer - batch.engine_logprobs
+    if correction.level is Level.SEQUENCE:
+        gap = _sequence_sums(gap, batch.sequences)[0][batch.sequences]
+    weight = gap.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+    if correction.action is Action.TRUNCATE:
+        return weight.clamp(correction.low, correction.high)
+    inside = (weight >= correction.low) & (weight <= correction.high)
+    return inside.to(weight.dtype) if recorded else torch.where(inside, weight, 0.0)
+
+
+def _fresh(batch: TokenBatch, limit: float | None) -> Tensor:
+    """0 for the tokens of stale sequences with a negative advantage, else 1."""
+    if limit is None:
+        return torch.ones_like(batch.engine_logprobs)
+    drift = sequence_means(batch.old - batch.logprobs.detach(), batch.sequences)
+    return 1 - ((batch.advantages < 0) & (drift > limit)).to(drift.dtype)
+
+
+def _kl_term(divergence: Tensor, ratio: Tensor, kl: Kl) -> Tensor | float:
+    if kl.place is not KlPlace.LOSS or not kl.coefficient:
+        return 0.0
+    return kl.coefficient * (divergence * ratio if kl.weighted else divergence)

@@ -1,0 +1,219 @@
+"""Objective: what a training step minimizes, as one frozen value of five choices.
+
+The choices are the level of the ratio, the clip, the mean, the penalty for leaving a reference
+(KL), and the correction of the gap between engine and trainer. The names of papers are presets.
+`losses` turns an objective into numbers; nothing here needs torch.
+"""
+
+import math
+from enum import StrEnum
+
+from msgspec import Struct, structs
+
+from holdfast.records.bounds import check_number
+from holdfast.records.errors import UsageError
+from holdfast.training.advantages import ESTIMATORS, Estimator
+
+
+def _check_at_least(name: str, value: object, least: float) -> None:
+    check_number(name, value)
+    assert isinstance(value, int | float)
+    if not least <= value < math.inf:
+        raise UsageError(f"{name}={value!r} is no number from {least} on")
+
+
+def _member(kind: type[StrEnum], name: str, value: str) -> StrEnum:
+    """A choice by its name is as good as the member."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise UsageError(f"{name}={value!r} is none of {', '.join(kind)}") from None
+
+
+class Level(StrEnum):
+    """Over what a ratio of probabilities is taken."""
+
+    TOKEN = "token"  # noqa: S105 - no password
+    SEQUENCE = "sequence"
+    """The geometric mean over the sampled tokens of one sequence (GSPO)."""
+
+
+class Mean(StrEnum):
+    """How the losses of tokens become one number, always over the whole optimizer step."""
+
+    TOKENS = "tokens"
+    """Every token weighs the same (DAPO)."""
+    TRAJECTORIES = "trajectories"
+    """Every trajectory weighs the same, and each of its tokens (GRPO)."""
+    CONSTANT = "constant"
+    """The sum over each trajectory divided by `Objective.constant` (Dr.GRPO)."""
+
+
+class Clip(Struct, frozen=True, tag=True):
+    """PPO's: no further gain where the ratio has left [1 - low, 1 + high]; with `dual`, no further
+    loss where it is above `dual` and the advantage is negative."""
+
+    low: float = 0.2
+    high: float = 0.2
+    dual: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_at_least("clip low", self.low, 0)
+        _check_at_least("clip high", self.high, 0)
+        if self.low > 1:
+            raise UsageError(f"clip low={self.low!r} is above 1: a ratio is never below 0")
+        if self.dual is not None and not self.dual > 1:
+            raise UsageError(f"clip dual={self.dual!r} is not above 1")
+
+
+class Cap(Struct, frozen=True, tag=True):
+    """CISPO's: the ratio, kept in [1 - low, 1 + high], is a weight without a gradient, so that
+    every token keeps one. `low` 1 leaves the lower side open."""
+
+    low: float = 1.0
+    high: float = 0.2
+
+    def __post_init__(self) -> None:
+        _check_at_least("cap low", self.low, 0)
+        _check_at_least("cap high", self.high, 0)
+
+
+class Gate(Struct, frozen=True, tag=True):
+    """SAPO's: a sigmoid around 1 instead of an edge; the larger, the narrower."""
+
+    positive: float = 1.0
+    negative: float = 1.05
+
+    def __post_init__(self) -> None:
+        for name, value in (("positive", self.positive), ("negative", self.negative)):
+            if not 0 < value < math.inf:
+                raise UsageError(f"gate {name}={value!r} is no number above 0")
+
+
+class Unclipped(Struct, frozen=True, tag=True):
+    """The ratio as it is (REINFORCE)."""
+
+
+class KlEstimate(StrEnum):
+    """How the divergence is estimated from the logprobs of the sampled token (Schulman's names)."""
+
+    K1 = "k1"
+    K2 = "k2"
+    K3 = "k3"
+
+
+class KlPlace(StrEnum):
+    LOSS = "loss"
+    REWARD = "reward"
+    """Taken off the trajectory's reward, before advantages are estimated."""
+
+
+class Kl(Struct, frozen=True):
+    """A penalty for leaving the reference model."""
+
+    coefficient: float = 0.0
+    """0: no reference is needed, nor loaded."""
+    estimate: KlEstimate = KlEstimate.K3
+    place: KlPlace = KlPlace.LOSS
+    weighted: bool = False
+    """By the ratio, which makes its gradient unbiased where the policy has moved on."""
+
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "estimate", _member(KlEstimate, "kl estimate", self.estimate))
+        structs.force_setattr(self, "place", _member(KlPlace, "kl place", self.place))
+        _check_at_least("kl coefficient", self.coefficient, 0)
+
+
+class Action(StrEnum):
+    TRUNCATE = "truncate"
+    """A weight beyond the bound becomes the bound."""
+    MASK = "mask"
+    """A weight beyond the bound becomes 0."""
+
+
+class Correction(Struct, frozen=True):
+    """Of the gap between the engine, whose logprobs were recorded, and the trainer.
+
+    Each token's loss is multiplied by trainer / engine probability, bounded. With the recorded
+    logprobs as the old policy, the ratio holds that factor already: then a mask has weights of 0
+    and 1, and truncation is refused.
+    """
+
+    action: Action = Action.TRUNCATE
+    level: Level = Level.TOKEN
+    """Of a sequence, the factor is the product over its tokens."""
+    high: float = 2.0
+    low: float = 0.0
+    """0: one-sided."""
+
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "action", _member(Action, "correction action", self.action))
+        structs.force_setattr(self, "level", _member(Level, "correction level", self.level))
+        _check_at_least("correction low", self.low, 0)
+        if not self.high > max(self.low, 0):
+            raise UsageError(f"correction high={self.high!r} is not above low={self.low!r}")
+
+
+TIS = Correction(Action.TRUNCATE, Level.TOKEN, high=2.0)
+"""Truncated importance sampling."""
+MIS = Correction(Action.MASK, Level.SEQUENCE, high=2.0)
+"""Masked importance sampling."""
+ICEPOP = Correction(Action.MASK, Level.TOKEN, high=5.0, low=0.5)
+CORRECTIONS = {"tis": TIS, "mis": MIS, "icepop": ICEPOP}
+
+
+class Objective(Struct, frozen=True):
+    """What a step minimizes. See docs/losses.md for the formulas."""
+
+    estimator: Estimator = ESTIMATORS["grpo"]
+    ratio: Level = Level.TOKEN
+    clip: Clip | Cap | Gate | Unclipped = Clip()
+    mean: Mean = Mean.TRAJECTORIES
+    constant: int | None = None
+    """The divisor of `Mean.CONSTANT`, for instance the longest reply that is possible."""
+    kl: Kl = Kl()
+    correction: Correction | None = None
+    recompute_old: bool = False
+    """Whether the old policy's logprobs are computed by the trainer at the beginning of the step;
+    by default they are the recorded ones."""
+    stale_mask: float | None = None
+    """Sequences with a negative advantage whose mean log(old / new) is above it are left out."""
+    entropy: float = 0.0
+    """The coefficient of an entropy bonus."""
+
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "ratio", _member(Level, "ratio", self.ratio))
+        structs.force_setattr(self, "mean", _member(Mean, "mean", self.mean))
+        if (self.mean is Mean.CONSTANT) != (self.constant is not None):
+            raise UsageError("constant= belongs to mean='constant', and is needed there")
+        if self.constant is not None and not self.constant >= 1:
+            raise UsageError(f"constant={self.constant!r} must be 1 or more")
+        _check_at_least("entropy", self.entropy, 0)
+        if self.stale_mask is not None:
+            _check_at_least("stale_mask", self.stale_mask, 0)
+        truncates = self.correction is not None and self.correction.action is Action.TRUNCATE
+        if truncates and not self.recompute_old:
+            raise UsageError(
+                "a truncating correction needs recompute_old=True: with the recorded logprobs as "
+                "the old policy, the ratio holds that factor already; or use a mask"
+            )
+
+
+PRESETS = {
+    "grpo": Objective(),
+    "dr_grpo": Objective(ESTIMATORS["dr_grpo"], mean=Mean.CONSTANT, constant=1024),
+    "dapo": Objective(clip=Clip(0.2, 0.28), mean=Mean.TOKENS),
+    "cispo": Objective(clip=Cap(1.0, 0.28), mean=Mean.TOKENS),
+    "gspo": Objective(ratio=Level.SEQUENCE, clip=Clip(3e-4, 4e-4)),
+    "sapo": Objective(clip=Gate()),
+    "rloo": Objective(ESTIMATORS["rloo"], clip=Unclipped()),
+    "reinforce++": Objective(ESTIMATORS["reinforce++"], mean=Mean.TOKENS),
+}
+"""By the names that papers have for them."""
+
+
+def objective_named(name: str) -> Objective:
+    """Raises `UsageError` that lists the names for one that is unknown."""
+    if name not in PRESETS:
+        raise UsageError(f"no loss is called {name!r}; there are {', '.join(PRESETS)}")
+    return PRESETS[name]

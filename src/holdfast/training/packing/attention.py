@@ -1,0 +1,153 @@
+"""Attention over packed rows: each segment sees itself and its path back to the root.
+
+Registered with transformers under `NAME`. The layout of the row goes through the model's call as
+the keyword argument `packed_layout`. A dense mask, which transformers would make for packed
+positions, costs more than packing saves; here nothing that must not be seen is computed, but for
+the triangle of each segment.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast.training.packing.rows import Row
+
+NAME = "holdfast_packed"
+_UNKNOWN_ARGUMENTS = ("softcap", "s_aux", "position_bias", "alibi")
+
+
+class PackedLayout:
+    """Where each segment's queries and keys lie in a row, made once for all layers."""
+
+    def __init__(self, row: Row, device: torch.device):
+        self.queries = [slice(segment.start, segment.end) for segment in row.segments]
+        paths = [row.path(number) for number in range(len(row.segments))]
+        self.keys = [[self.queries[part] for part in path] for path in paths]
+        self.is_shared = any(len(path) > 1 for path in paths)
+        self._masks: dict[tuple[int, int | None], Tensor] = {}
+        self._device = device
+        lengths = [sum(part.stop - part.start for part in keys) for keys in self.keys]
+        widths = [part.stop - part.start for part in self.queries]
+        self.key_lengths = lengths
+        self.max_query, self.max_key = max(widths), max(lengths)
+        if device.type != "cpu":
+            self.query_ends = _ends(widths, device)
+            self.key_ends = _ends(lengths, device)
+            order = [i for keys in self.keys for part in keys for i in range(part.start, part.stop)]
+            self.key_order = torch.tensor(order, device=device) if self.is_shared else None
+
+    def mask(self, segment: int, window: int | None) -> Tensor | None:
+        """[queries, keys] of one segment; None where plain causal attention is right."""
+        length = self.key_lengths[segment]
+        if len(self.keys[segment]) == 1 and (window is None or window >= length):
+            return None
+        if (segment, window) not in self._masks:
+            width = self.queries[segment].stop - self.queries[segment].start
+            own = torch.arange(length - width, length, device=self._device)[:, None]
+            others = torch.arange(length, device=self._device)[None]
+            seen = others <= own
+            self._masks[segment, window] = (
+                seen if window is None else seen & (others > own - window)
+            )
+        return self._masks[segment, window]
+
+
+def register() -> None:
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attend)
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packed_layout: PackedLayout,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    dropout: float = 0.0,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """As transformers calls it: query [1, heads, tokens, size], the result [1, tokens, heads,
+    size].
+
+    Raises `NotImplementedError` for models that want more of their attention than this can do."""
+    wanted = [name for name in _UNKNOWN_ARGUMENTS if others.get(name) is not None]
+    if wanted or dropout:
+        raise NotImplementedError(f"packed attention has no {(*wanted, 'dropout')[0]}")
+    if query.device.type == "cpu":
+        return _by_segment(query, key, value, packed_layout, scaling, sliding_window), None
+    return _varlen(query, key, value, packed_layout, scaling, sliding_window), None
+
+
+def _by_segment(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: PackedLayout,
+    scaling: float | None,
+    window: int | None,
+) -> Tensor:
+    grouped = query.shape[1] != key.shape[1]
+    results = []
+    for segment, own in enumerate(layout.queries):
+        mask = layout.mask(segment, window)
+        parts = layout.keys[segment]
+        results.append(
+            functional.scaled_dot_product_attention(
+                query[:, :, own],
+                _along(key, parts),
+                _along(value, parts),
+                attn_mask=mask,
+                is_causal=mask is None,
+                scale=scaling,
+                enable_gqa=grouped,
+            )
+        )
+    return torch.cat(results, dim=2).transpose(1, 2).contiguous()
+
+
+def _along(states: Tensor, parts: list[slice]) -> Tensor:
+    if len(parts) == 1:
+        return states[:, :, parts[0]]
+    return torch.cat([states[:, :, part] for part in parts], dim=2)
+
+
+def _varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: PackedLayout,
+    scaling: float | None,
+    window: int | None,
+) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    if layout.key_order is not None:
+        key, value = key[layout.key_order], value[layout.key_order]
+    grouped = query.shape[1] != key.shape[1]
+    result = varlen_attn(
+        query.contiguous(),
+        key.contiguous(),
+        value.contiguous(),
+        layout.query_ends,
+        layout.key_ends,
+        layout.max_query,
+        layout.max_key,
+        scale=scaling,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=grouped,
+    )
+    assert isinstance(result, Tensor)
+    return result[None]
+
+
+def _ends(lengths: list[int], device: torch.device) -> Tensor:
+    """Where each sequence begins, and where the last one ends, as varlen_attn wants it."""
+    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], device=device).int()

@@ -1,0 +1,74 @@
+"""The embedded engine of a training run: whenever it starts, it serves the weights in force."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from holdfast.embedded.child_process import EmbeddedEngine
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.records.errors import HoldfastError
+from holdfast.training.run import weights
+from holdfast.training.run.weights import WeightFolder
+
+RESTART_SECONDS = 0.5
+MODEL = "policy"
+"""What the engine calls the model, whatever the folder of the version is called."""
+
+
+class TrainingEngine:
+    """`holdfast serve` in a child process, kept alive. One that died comes back with the version
+    that is in force, so that no trajectory meets another."""
+
+    def __init__(self, version: WeightFolder, *, report: Callable[[str], None]):
+        self._version = version
+        self._report = report
+        self._engine = EmbeddedEngine(version.path, options=_options(version.name), report=report)
+
+    @property
+    def url(self) -> str:
+        return self._engine.url
+
+    @property
+    def pid(self) -> int:
+        return self._engine.pid
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator["TrainingEngine"]:
+        await self._engine.start_in_thread()
+        keeper = asyncio.create_task(self._keep_alive(), name="keep the engine alive")
+        try:
+            yield self
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            await asyncio.to_thread(self._engine.stop)
+
+    async def publish(self, policy: EnginePolicy, version: WeightFolder) -> None:
+        """Returns when the engine says that it has the version. One that dies meanwhile is back
+        with it."""
+        self._version = version
+        self._engine.serve_instead(version.path, options=_options(version.name))
+        while True:
+            try:
+                await weights.push(policy, version)
+            except weights.WeightsNotTaken as error:
+                if self._engine.running:
+                    raise
+                self._report(f"{error}; it is started again with them")
+                await asyncio.sleep(RESTART_SECONDS)
+            else:
+                return
+
+    async def _keep_alive(self) -> None:
+        """A dead engine is an outage like any other: calls wait until it is back, and go on."""
+        while True:
+            await self._engine.wait_ended()
+            try:
+                await self._engine.start_in_thread()
+            except HoldfastError as error:
+                self._report(f"the embedded engine died, and cannot be started again yet: {error}")
+                await asyncio.sleep(RESTART_SECONDS)
+
+
+def _options(version: str) -> tuple[str, ...]:
+    return ("--version", version, "--served-model-name", MODEL)

@@ -1,0 +1,131 @@
+"""A version of the weights: a folder that engines load, and its way into them.
+
+A version's name never stands for other bytes: it is durable in the journal, with the digest of the
+weights, before an engine gets it, and is in force when every engine says that it has it.
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from holdfast import crashpoint
+from holdfast.journal.journal import Consumer, Journal
+from holdfast.policy.client.replicas import EnginePolicy
+from holdfast.records.errors import HoldfastError
+from holdfast.training.model.network import Network, no_progress_bars
+
+KEEP_VERSIONS = 2
+_ASIDE = ".partial-"
+_TOKENIZER = ("*token*", "*.jinja", "vocab*", "merges*", "special*", "generation_config.json")
+UPDATE_SECONDS = 600.0
+
+
+class WeightsNotTaken(HoldfastError):
+    """An engine did not take a version of the weights."""
+
+
+class WeightFolder(Struct, frozen=True):
+    """A version on disk."""
+
+    name: str
+    path: Path
+    digest: str
+
+
+def digest_of(tensors: "dict[str, Tensor]") -> str:
+    """Of names, shapes, types and bytes: the same for the same weights, whoever wrote them."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().contiguous().cpu()
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        found.update(tensor.view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+async def choose_name(journal: Journal, consumer: Consumer, step: int, digest: str) -> str:
+    """`step-N`; or, where that stands for other bytes already, `step-N.2`, and so on."""
+    known = {version.name: version.digest for version in await journal.versions(consumer.run)}
+    name, again = f"step-{step}", 1
+    while known.get(name, digest) != digest:
+        again += 1
+        name = f"step-{step}.{again}"
+    return name
+
+
+def write_folder(parent: Path, name: str, network: Network) -> Path:
+    """A Hugging Face folder of the network as it is now, a LoRA adapter merged into it. Written
+    aside and renamed; one that is there already is written anew."""
+    parent.mkdir(parents=True, exist_ok=True)
+    aside, final = parent / f"{_ASIDE}{name}", parent / name
+    shutil.rmtree(aside, ignore_errors=True)
+    _save(network, aside)
+    for pattern in _TOKENIZER:
+        for file in network.folder.glob(pattern):
+            if not (aside / file.name).exists():
+                shutil.copy(file, aside / file.name)
+    crashpoint.reach("weights.written")
+    shutil.rmtree(final, ignore_errors=True)
+    os.rename(aside, final)
+    return final
+
+
+@no_progress_bars()
+def _save(network: Network, folder: Path) -> None:
+    if network.lora is None:
+        network.module.save_pretrained(folder, safe_serialization=True)
+        return
+    network.module.merge_adapter()
+    try:
+        plain: Any = network.module.get_base_model()
+        plain.save_pretrained(folder, state_dict=merged_state(network), safe_serialization=True)
+    finally:
+        network.module.unmerge_adapter()
+
+
+def merged_state(network: Network) -> dict[str, Tensor]:
+    """The weights under the names of the plain model; the adapter has to be merged in."""
+    state = network.module.get_base_model().state_dict()
+    return {
+        name.replace(".base_layer", ""): tensor
+        for name, tensor in state.items()
+        if ".lora_" not in name
+    }
+
+
+def remove_old(parent: Path, keep: Sequence[str]) -> None:
+    """All versions but these."""
+    for path in parent.iterdir() if parent.is_dir() else ():
+        if path.name not in keep:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+async def push(policy: EnginePolicy, version: WeightFolder, *, api_key: str | None = None) -> None:
+    """Every engine loads the version, or `WeightsNotTaken`. Then the policy knows it."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    timeout = aiohttp.ClientTimeout(total=UPDATE_SECONDS)
+    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+        urls = [endpoint.url for endpoint in policy.endpoints]
+        await asyncio.gather(*(_update(session, url, version) for url in urls))
+    policy.acknowledge(version.name)
+
+
+async def _update(session: aiohttp.ClientSession, url: str, version: WeightFolder) -> None:
+    body = {"path": str(version.path.resolve()), "version": version.name}
+    try:
+        async with session.post(f"{url}/update_weights_from_disk", json=body) as response:
+            text = await response.text()
+            if response.status != 200:
+                raise WeightsNotTaken(
+                    f"{url} did not take the weights {version.name}: {response.status} {text[:300]}"
+                )
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise WeightsNotTaken(f"{url} did not take the weights {version.name}: {error}") from error

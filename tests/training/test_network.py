@@ -1,0 +1,136 @@
+"""The network: packed rows give the numbers and gradients of one sequence at a time."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.records.errors import UsageError
+from holdfast.training.model.network import Lora, Network
+from holdfast.training.packing.head import token_logprobs
+from holdfast.training.packing.rows import TokenSequence, pack
+
+TINY = Path(__file__).parents[2] / "src/holdfast/embedded/tiny"
+
+
+@pytest.fixture(scope="module")
+def network():
+    return Network(TINY)
+
+
+def group_of(members, seed=1):
+    chance = random.Random(seed)
+    prompt = [chance.randrange(3, 1000) for _ in range(30)]
+    found = []
+    for _ in range(members):
+        ids = prompt + [chance.randrange(3, 1000) for _ in range(chance.randrange(5, 30))]
+        found.append(TokenSequence(ids, list(range(30, len(ids)))))
+    # One that leaves the others in the middle of what they sampled, and one that shares nothing.
+    found.append(TokenSequence([*found[0].ids[:33], 7, 8, 9], [30, 31, 32, 33, 34, 35]))
+    return [*found, TokenSequence([5, 6, 7, 8], [1, 3], family=1)]
+
+
+def numbers_of(network, rows, sequences):
+    """The logprob of each trained token, and the gradient of a weighted sum."""
+    network.module.zero_grad()
+    found = [[0.0] * len(sequence.trained) for sequence in sequences]
+    for row in rows:
+        warmth = torch.tensor([0.5 + s % 3 / 2 for s in row.sequences])
+        logprobs, entropies = network.logprobs(row, warmth)
+        weights = torch.tensor(
+            [(31 * s + i) % 7 - 3.0 for s, i in zip(row.sequences, row.indices, strict=True)]
+        )
+        ((logprobs + 0.1 * entropies) * weights).sum().backward()
+        for s, i, value in zip(row.sequences, row.indices, logprobs.tolist(), strict=True):
+            found[s][i] = value
+    gradient = torch.cat([p.grad.flatten() for p in network.parameters.values()])
+    return torch.tensor([value for values in found for value in values]), gradient
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_packing_and_sharing_change_neither_logprobs_nor_gradients(network, share):
+    assert network.why_sequential == ""
+    sequences = group_of(4)
+    together = pack(sequences, budget=500, share=share)
+    alone = [_renumbered(pack([s], budget=100)[0], n) for n, s in enumerate(sequences)]
+    values, gradient = numbers_of(network, together, sequences)
+    expected, exact = numbers_of(network, alone, sequences)
+    torch.testing.assert_close(values, expected, atol=3e-5, rtol=1e-5)
+    torch.testing.assert_close(gradient, exact, atol=1e-3, rtol=1e-3)
+
+
+def _renumbered(row, number):
+    row.sequences[:] = [number] * len(row.sequences)
+    return row
+
+
+def test_packed_is_what_the_model_itself_says(network):
+    ids = group_of(1)[0].ids
+    (row,) = pack([TokenSequence(ids, list(range(1, len(ids))))], budget=100)
+    with torch.no_grad():
+        found, _ = network.logprobs(row, torch.ones(len(row.targets)))
+        network.module.set_attn_implementation("eager")
+        logits = network.module(torch.tensor([ids])).logits[0, :-1]
+        network.module.set_attn_implementation("holdfast_packed")
+    expected = logits.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
+    torch.testing.assert_close(found, expected, atol=3e-5, rtol=1e-5)
+
+
+def test_the_head_in_chunks_has_the_gradients_of_the_whole(monkeypatch):
+    monkeypatch.setattr("holdfast.training.packing.head.CHUNK_LOGITS", 3 * 11)
+    torch.manual_seed(1)
+    hidden = torch.randn(7, 5, requires_grad=True)
+    weight, bias = torch.randn(11, 5, requires_grad=True), torch.randn(11, requires_grad=True)
+    targets, warmth = torch.arange(7), torch.rand(7) + 0.5
+
+    def whole():
+        scaled = ((hidden @ weight.T + bias) / warmth[:, None]).log_softmax(-1)
+        return scaled.gather(-1, targets[:, None])[:, 0], -(scaled.exp() * scaled).sum(-1)
+
+    gradients = []
+    for logprobs, entropies in (
+        whole(),
+        token_logprobs(hidden, weight, targets, temperature=warmth, bias=bias),
+    ):
+        total = (logprobs * torch.arange(7)).sum() + (entropies * torch.arange(7).flip(0)).sum()
+        gradients.append([total, *torch.autograd.grad(total, (hidden, weight, bias))])
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_model_that_cannot_be_packed_goes_one_sequence_at_a_time(monkeypatch):
+    def refuse(*_args, **_more):
+        raise NotImplementedError("packed attention has no softcap")
+
+    monkeypatch.setattr(Network, "_packed", refuse)
+    alone = Network(TINY)
+    assert "softcap" in alone.why_sequential
+    (row,) = pack([group_of(1)[0]], budget=100)
+    logprobs, _ = alone.logprobs(row, torch.ones(len(row.targets)))
+    logprobs.sum().backward()
+    assert all(p.grad is not None for p in alone.parameters.values())
+
+
+def test_only_the_adapter_is_trained_and_can_be_taken_away():
+    network = Network(TINY, lora=Lora(rank=4, alpha=8))
+    assert all("lora_" in name for name in network.parameters)
+    (row,) = pack([group_of(1)[0]], budget=100)
+    ones = torch.ones(len(row.targets))
+    before = network.logprobs(row, ones)[0].detach()
+    with torch.no_grad():
+        for parameter in network.parameters.values():
+            parameter.add_(0.1)
+    assert not torch.allclose(network.logprobs(row, ones)[0], before)
+    with network.without_adapter():
+        torch.testing.assert_close(network.logprobs(row, ones)[0].detach(), before)
+
+
+def test_modules_that_the_model_does_not_have_are_named():
+    with pytest.raises(UsageError, match=r"query_key_value.*q_proj"):
+        Network(TINY, lora=Lora(targets=("query_key_value",)))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="cannot be trained"):
+        Network(tmp_path)
