@@ -105,7 +105,7 @@ def test_the_same_image_is_the_same_call_and_another_is_another(wire):
             async with Gateway(WIRES) as gateway:
                 counter = Counter(gateway, counter.play)
                 async with counter.attempt() as (trajectory, binding):
-                    trajectory.session.voice = Voice(policy, MessagesOnly())
+                    trajectory.session.speaker = Voice(policy, MessagesOnly())
                     again = await ask(counter, binding, wire, BODIES[wire]())
                     assert again.body == first.body
                     assert not engine.calls()
@@ -198,7 +198,7 @@ def test_an_image_of_the_task_is_recorded_by_reference():
             async with Gateway(WIRES) as gateway:
                 counter = Counter(gateway, play)
                 async with counter.attempt() as (trajectory, binding):
-                    trajectory.session.voice = Voice(policy, MessagesOnly())
+                    trajectory.session.speaker = Voice(policy, MessagesOnly())
                     assert (await ask(counter, binding, CHAT, chat_body())).status == 200
             await policy.aclose()
             (step,) = (await play.history()).generations
