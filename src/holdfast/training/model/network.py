@@ -36,9 +36,11 @@ class Network:
         lora: Lora | None = None,
         gradient_checkpointing: bool = False,
         trained: bool = True,
+        compiled: bool = False,
     ):
         self.folder = folder
         self.device = torch.device(device)
+        self._dtype = dtype
         self.why_sequential = ""
         attention.register()
         self.module = _load(folder, dtype).to(self.device)
@@ -52,7 +54,14 @@ class Network:
         self.module.train()
         if self.module.get_output_embeddings() is None:
             raise UsageError(f"{folder} has no output head: it is no causal LM")
+        self._decoder = self._plain.get_decoder()
         self._try_packed()
+        if compiled and not self.why_sequential:
+            self._decoder = torch.compile(self._decoder, dynamic=True)
+
+    @property
+    def _plain(self) -> Any:
+        return self.module.get_base_model() if self.lora is not None else self.module
 
     @property
     def vocabulary(self) -> int:
@@ -74,14 +83,13 @@ class Network:
         return self.module.disable_adapter() if self.lora is not None else nullcontext()
 
     def _packed(self, row: PackedRow, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        plain = self.module.get_base_model() if self.lora is not None else self.module
-        output = plain.get_decoder()(
+        output = self._decoder(
             input_ids=torch.tensor([row.ids], device=self.device),
             position_ids=torch.tensor([row.positions], device=self.device),
             packed_layout=PackedLayout(row, self.device),
             use_cache=False,
         )
-        head = plain.get_output_embeddings()
+        head = self._plain.get_output_embeddings()
         predictors = torch.tensor(row.predictors, device=self.device)
         return token_logprobs(
             output.last_hidden_state[0][predictors],
@@ -121,7 +129,7 @@ class Network:
         places = zip(together.sequences, together.indices, strict=True)
         alone = torch.tensor([expected[place] for place in places])
         gap = float((found.cpu().float() - alone).abs().max())
-        if not gap <= _TOLERANCE[found.dtype if found.dtype in _TOLERANCE else torch.float32]:
+        if not gap <= _TOLERANCE[self._dtype]:
             self.why_sequential = f"packed rows differ from single ones by {gap:.3g} nats"
             self.module.set_attn_implementation("sdpa")
 

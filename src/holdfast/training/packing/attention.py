@@ -6,6 +6,7 @@ positions, costs more than packing saves; here nothing that must not be seen is 
 the triangle of each segment.
 """
 
+from inspect import signature
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ class PackedLayout:
         lengths = [sum(part.stop - part.start for part in keys) for keys in self.keys]
         widths = [part.stop - part.start for part in self.queries]
         self.key_lengths = lengths
-        self.max_query, self.max_key = max(widths), max(lengths)
+        # Upper bounds are enough, and few different ones are compiled for.
+        self.max_query, self.max_key = _power_of_two(max(widths)), _power_of_two(max(lengths))
         if device.type != "cpu":
             self.query_ends = _ends(widths, device)
             self.key_ends = _ends(lengths, device)
@@ -131,7 +133,10 @@ def _varlen(
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
     if layout.key_order is not None:
         key, value = key[layout.key_order], value[layout.key_order]
-    grouped = query.shape[1] != key.shape[1]
+    # Older versions take grouped heads without being asked.
+    grouped: dict[str, Any] = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+    if "enable_gqa" not in signature(varlen_attn).parameters:
+        grouped = {}
     result = varlen_attn(
         query.contiguous(),
         key.contiguous(),
@@ -142,10 +147,14 @@ def _varlen(
         layout.max_key,
         scale=scaling,
         window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=grouped,
+        **grouped,
     )
     assert isinstance(result, Tensor)
     return result[None]
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()
 
 
 def _ends(lengths: list[int], device: torch.device) -> Tensor:
