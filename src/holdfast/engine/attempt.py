@@ -229,7 +229,7 @@ def _was_cut_short(history: History) -> bool:
 
 
 async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled: bool) -> None:
-    finishes_within = Finished(
+    finished = Finished(
         outcome.status,
         result_text(outcome.reason),
         outcome.reward,
@@ -237,7 +237,7 @@ async def _record_outcome(session: Session, outcome: AttemptOutcome, *, settled:
         tuple(session.log.unseen),
         outcome.turns_used,
     )
-    await session.conclude(finishes_within, status=outcome.status, settled=settled)
+    await session.conclude(finished, status=outcome.status, settled=settled)
 
 
 async def _record_failure(session: Session, error: BaseException, settings: Settings) -> None:
@@ -258,8 +258,8 @@ async def _record_failure(session: Session, error: BaseException, settings: Sett
         await session.conclude(record, Refilled(history.life + 1, failure.root, now))
         await clock.sleep(_back_off_seconds(settings, 1))
     else:
-        finishes_within = Finished(Status.FAILED, failure.root, None, now)
-        await session.conclude(record, finishes_within, status=Status.FAILED, settled=True)
+        finished = Finished(Status.FAILED, failure.root, None, now)
+        await session.conclude(record, finished, status=Status.FAILED, settled=True)
 
 
 def _ruled(error: Exception, settings: Settings) -> bool | Exception | None:

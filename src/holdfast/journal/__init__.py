@@ -3,6 +3,7 @@
 Knows how records are kept, leased and delivered. Never knows what they mean.
 
 - `journal`: The interface, and what every journal promises.
+- `find_run`: A run by the name that a user typed.
 - `changes`: Waiting for what this process changes.
 - `rules`: What every journal refuses, in the same words.
 - `memory`, `memory_ledger`: A journal that keeps nothing: for tests and notebooks.

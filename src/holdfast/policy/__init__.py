@@ -1,7 +1,7 @@
 """Token-in token-out clients for inference engines.
 
 Knows prompts as ids, sampling, retries and the state of an endpoint. Never knows rollouts, tasks
-or the journal, and never turns text back into ids.
+or the journal, and never turns sampled text back into ids.
 
 - `policy`: Policy: whatever samples tokens from a prompt of tokens.
 - `rendering`: From messages to tokens, and from sampled tokens to a message.

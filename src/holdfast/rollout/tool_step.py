@@ -130,7 +130,7 @@ async def _first_call(
         call_id=call.id,
         contract=tool.contract if tool else Contract.IDEMPOTENT,
         idempotency_key=_key(session, path, call),
-        # What is rejection reaches no environment.
+        # A rejected call reaches no environment.
         environment=tool.episode.path if isinstance(tool, BoundTool) and not rejection else "",
     )
     if rejection is not None:
@@ -138,7 +138,7 @@ async def _first_call(
         result = ToolResult(path, text, error=type(rejection).__name__)
         await session.log.append(intent, result)
         return result
-    assert tool is not None, "an unknown tool is rejection above"
+    assert tool is not None, "an unknown tool is rejected above"
     return await _run(session, intent, tool, intent)
 
 

@@ -11,7 +11,7 @@ from holdfast.evaluation.extra import needed_by
 from holdfast.evaluation.stats.comparison import compare as compared
 from holdfast.evaluation.stats.comparison import comparison_text
 from holdfast.evaluation.stats.results import Results, results_of
-from holdfast.journal.damage.finding import run_named
+from holdfast.journal.find_run import run_named
 from holdfast.records.errors import UsageError
 
 

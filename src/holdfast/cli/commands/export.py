@@ -23,7 +23,7 @@ from holdfast.cli.terminal.text import print_json
 from holdfast.engine.export.atomic_file import target_of, whole_file
 from holdfast.engine.export.export import Row, What, rows
 from holdfast.engine.report import many
-from holdfast.journal.damage.finding import run_named
+from holdfast.journal.find_run import run_named
 from holdfast.records.errors import UsageError
 from holdfast.records.samples.logprobs import Accepted, LogprobsMode
 

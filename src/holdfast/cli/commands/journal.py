@@ -13,7 +13,7 @@ from holdfast.cli.terminal.text import print_json, visible_name
 from holdfast.engine.report import many
 from holdfast.journal.damage.check import Report, accept_loss, repair
 from holdfast.journal.damage.check import check as check_file
-from holdfast.journal.damage.finding import run_named
+from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import GroupEnd, LedgerEntry
 from holdfast.records.errors import UsageError
 from holdfast.records.samples.version import WeightVersion

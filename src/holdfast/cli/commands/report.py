@@ -12,7 +12,7 @@ from holdfast.engine.export.atomic_file import target_of
 from holdfast.engine.report import many
 from holdfast.evaluation.report import Written, write_report
 from holdfast.evaluation.report.pieces import Decode
-from holdfast.journal.damage.finding import run_named
+from holdfast.journal.find_run import run_named
 from holdfast.policy.rendering.renderer import ByteRenderer
 from holdfast.records.errors import UsageError
 from holdfast.records.run import RunSpec

@@ -15,7 +15,7 @@ from holdfast.cli.terminal.exit_codes import Exit
 from holdfast.cli.terminal.text import print_json, visible, visible_name
 from holdfast.engine.export.export import failure_rows, history_of, trajectory_row
 from holdfast.engine.report import as_text, build, many
-from holdfast.journal.damage.finding import run_named
+from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal, RunRow, TrajectoryRow
 from holdfast.records.encoding.tokens import count
 from holdfast.records.errors import UsageError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.engine.export.export import group_samples, groups_of, history_of
 from holdfast.journal import open_journal
-from holdfast.journal.damage.finding import run_named
+from holdfast.journal.find_run import run_named
 from holdfast.journal.journal import Journal
 from holdfast.records.errors import UsageError
 from holdfast.records.samples.logprobs import Accepted

@@ -17,5 +17,5 @@
   of ours.
 - `post_processor`: Checks of a row that was rolled out, before it is recorded: eval-protocol's
   post-processors.
-- `gym`: Room.
+- `gym`: Episodes of eval-protocol's MCP gyms.
 """

@@ -1,7 +1,7 @@
-"""Is this journal whole? Reads everything, changes nothing, and says what it finds.
+"""Is this journal whole? Reads everything and says what it finds; `repair` changes it.
 
 Every checksum and every invariant that the writers rely on is verified, from SQLite's own pages to
-the meaning of a trajectory's records (`log_check`). A finding never ends the check: the report
+the meaning of a trajectory's records (`logs`). A finding never ends the check: the report
 names all of them, each with its place and with what to do about it. One trajectory is in memory
 at a time, whatever the size of the journal.
 

@@ -9,5 +9,5 @@
 - `docstring`: A docstring, taken apart: what a function does, what its parameters mean, what it
   returns.
 - `result`: A tool's result as text: how a return value is rendered for the model.
-- `isolated`: Room.
+- `isolated`: Tools that run in processes of their own.
 """
