@@ -287,7 +287,7 @@ def test_preprocessing_may_make_other_rows_of_them():
 
 
 def test_no_rows_are_told_with_the_reason():
-    with pytest.raises(UsageError, match="the most that are wanted is 0"):
+    with pytest.raises(UsageError, match="the limit is 0"):
         rows_of(input_dataset=[ask("a")], max_dataset_rows=0)
     with pytest.raises(UsageError, match="-1 rows"):
         rows_of(input_dataset=[ask("a")], max_dataset_rows=-1)

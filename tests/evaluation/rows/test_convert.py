@@ -93,10 +93,10 @@ def test_what_is_no_message_is_told_with_its_place():
     row = EvaluationRow(messages=[Message(role="narrator", content="q")])
     with pytest.raises(UsageError, match=r"row 3: messages\[0\]: Invalid enum value 'narrator'"):
         task_of(row, where="row 3: ")
-    with pytest.raises(UsageError, match="no JSON"):
+    with pytest.raises(UsageError, match="not JSON"):
         task_of(EvaluationRow(ground_truth=object()))
     for odd in (2**70, "\ud800"):
-        with pytest.raises(UsageError, match="row 1: it holds what cannot be recorded"):
+        with pytest.raises(UsageError, match="row 1: a value cannot be recorded"):
             identified(EvaluationRow(ground_truth=odd))
 
 

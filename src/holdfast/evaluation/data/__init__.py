@@ -1,8 +1,7 @@
 """Rows from files, lists and functions.
 
-- `dataset`: Dataset: where the rows of an evaluation come from.
-- `files`: Files of data sets, read record by record: JSONL, JSON, Parquet, Arrow, and folders of
-  them.
-- `loaders`: Data loaders: rows that are made when a test runs, under eval-protocol's names.
-- `urls`: Data sets behind an address: fetched whole when their rows are wanted, and kept nowhere.
+- `files`: Reads the files of data sets: JSONL, JSON, Parquet, Arrow, and folders of them.
+- `urls`: Data sets at a URL: downloaded whole when their rows are read, and not cached.
+- `dataset`: Dataset: the source of an evaluation's rows.
+- `loaders`: Data loaders make rows when a test runs, under eval-protocol's names.
 """

@@ -1,4 +1,4 @@
-"""Data loaders: rows that are made when a test runs, under eval-protocol's names."""
+"""Data loaders make rows when a test runs, under eval-protocol's names."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class DataLoaderResult:
 
 @dataclass(kw_only=True)
 class EvaluationDataLoader:
-    """Override `variants`: functions that give the rows of each."""
+    """Override `variants`, a list of functions: each returns the rows of one variant."""
 
     preprocess_fn: Callable[[Rows], Rows] | None = None
 
@@ -31,28 +31,28 @@ class EvaluationDataLoader:
         raise UsageError(f"{type(self).__name__} defines no `variants`")
 
     def load(self) -> list[DataLoaderResult]:
-        """All variants; their rows say where they come from."""
-        return [self._processed(variant()) for variant in self.variants()]
+        """All variants; `dataset_info` of their rows names the variant."""
+        return [self._process(variant()) for variant in self.variants()]
 
-    def _processed(self, result: DataLoaderResult) -> DataLoaderResult:
+    def _process(self, result: DataLoaderResult) -> DataLoaderResult:
         before = len(result.rows)
         if self.preprocess_fn is not None:
             result.rows = self.preprocess_fn(result.rows)
             result.preprocessed = True
-        told = {
+        info = {
             f"data_loader_{name}": value for name, value in vars(result).items() if name != "rows"
         }
-        told["data_loader_num_rows"] = before
-        told["data_loader_num_rows_after_preprocessing"] = len(result.rows)
+        info["data_loader_num_rows"] = before
+        info["data_loader_num_rows_after_preprocessing"] = len(result.rows)
         for index, row in enumerate(result.rows):
             known = row.input_metadata.dataset_info or {}
-            row.input_metadata.dataset_info = known | told | {"data_loader_row_idx": index}
+            row.input_metadata.dataset_info = known | info | {"data_loader_row_idx": index}
         return result
 
 
 @dataclass(kw_only=True)
 class InlineDataLoader(EvaluationDataLoader):
-    """Rows or conversations that are written down."""
+    """Rows or conversations from the code."""
 
     rows: Rows | None = None
     messages: Sequence[list[Message]] | None = None
@@ -64,11 +64,11 @@ class InlineDataLoader(EvaluationDataLoader):
             raise UsageError("InlineDataLoader wants rows or messages")
 
     def variants(self) -> Sequence[Callable[[], DataLoaderResult]]:
-        return [self._inline]
+        return [self._load_inline]
 
-    def _inline(self) -> DataLoaderResult:
+    def _load_inline(self) -> DataLoaderResult:
         return DataLoaderResult(
-            rows=[as_row(one) for one in (*(self.rows or ()), *(self.messages or ()))],
+            rows=[as_row(row) for row in (*(self.rows or ()), *(self.messages or ()))],
             type=type(self).__name__,
             variant_id=self.id,
             variant_description=self.description,
@@ -77,16 +77,16 @@ class InlineDataLoader(EvaluationDataLoader):
 
 @dataclass(kw_only=True)
 class DynamicDataLoader(EvaluationDataLoader):
-    """Rows that functions make."""
+    """Rows made by functions."""
 
     generators: Sequence[Callable[[], Rows]]
 
     def variants(self) -> Sequence[Callable[[], DataLoaderResult]]:
-        return [self._variant(one) for one in self.generators]
+        return [self._variant(generator) for generator in self.generators]
 
     def _variant(self, generator: Callable[[], Rows]) -> Callable[[], DataLoaderResult]:
         return lambda: DataLoaderResult(
-            rows=[as_row(one) for one in generator()],
+            rows=[as_row(row) for row in generator()],
             type=type(self).__name__,
             variant_id=generator.__name__,
             variant_description=generator.__doc__,

@@ -1,6 +1,6 @@
-"""Data sets behind an address: fetched whole when their rows are wanted, and kept nowhere.
+"""Data sets at a URL: downloaded whole when their rows are read, and not cached.
 
-What changed there since is noticed like a changed file: the rows are others, and so is the run.
+A change at the URL is like a changed file: other rows make another run.
 """
 
 import shutil
@@ -10,21 +10,21 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from holdfast.evaluation.data.files import Found, read
+from holdfast.evaluation.data.files import FileRecord, read
 from holdfast.records.encoding.redaction import redact
 from holdfast.records.errors import UsageError
 
-SECONDS = 60.0
-"""Without a byte."""
-TRIES = 3
+TIMEOUT_SECONDS = 60.0
+"""The longest wait for a byte."""
+ATTEMPTS = 3
 
 
 def is_url(source: object) -> bool:
     return str(source).startswith(("http://", "https://"))
 
 
-def fetched(url: str) -> list[Found]:
-    """Its records. Blocks: it is called in a thread."""
+def fetch(url: str) -> list[FileRecord]:
+    """Downloads the URL and returns its records. Blocks: call it in a thread."""
     name = Path(unquote(urlsplit(url).path)).name or "rows.jsonl"
     with tempfile.TemporaryDirectory(prefix="holdfast-data-") as folder:
         file = Path(folder) / (name if Path(name).suffix else f"{name}.jsonl")
@@ -32,20 +32,22 @@ def fetched(url: str) -> list[Found]:
         try:
             records = list(read(file))
         except UsageError as error:
-            raise UsageError(_told(str(error), file, url)) from error
-        return [Found(_told(one.where, file, url), one.fields) for one in records]
+            raise UsageError(_with_url(str(error), file, url)) from error
+        return [FileRecord(_with_url(record.where, file, url), record.fields) for record in records]
 
 
-def _told(text: str, file: Path, url: str) -> str:
-    """With its address, not with where it lay for a moment."""
+def _with_url(text: str, file: Path, url: str) -> str:
+    """The text with the URL in place of the temporary file."""
     return text.replace(str(file), redact(url))
 
 
 def _download(url: str, file: Path) -> None:
-    for left in reversed(range(TRIES)):
+    for left in reversed(range(ATTEMPTS)):
         try:
-            with urllib.request.urlopen(url, timeout=SECONDS) as body, file.open("wb") as whole:  # noqa: S310 - http or https, by `is_url`
-                shutil.copyfileobj(body, whole)
+            # `is_url` lets only http and https through.
+            response = urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS)  # noqa: S310
+            with response, file.open("wb") as copy:
+                shutil.copyfileobj(response, copy)
             return
         except urllib.error.HTTPError as error:
             error.close()
@@ -58,5 +60,5 @@ def _download(url: str, file: Path) -> None:
 
 def _unreachable(url: str, why: str) -> UsageError:
     return UsageError(
-        redact(f"data set {url} cannot be fetched: {why}; download it, and give its path")
+        redact(f"data set {url} cannot be fetched: {why}; download it, and pass its path")
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.evaluation.data.files import Found, read
+from holdfast.evaluation.data.files import FileRecord, read
 from holdfast.evaluation.importers.inspect import read_inspect
 from holdfast.evaluation.importers.verifiers import read_episodes, read_verifiers
 from holdfast.evaluation.stats.results import Results, RowResult
@@ -32,7 +32,7 @@ def results_from(path: Path | str) -> Results:
     return _results(path, *_reader(path, lines[0].fields)(path, lines))
 
 
-Reader = Callable[[Path, list[Found]], tuple[str, str, list[RowResult]]]
+Reader = Callable[[Path, list[FileRecord]], tuple[str, str, list[RowResult]]]
 """The run's name, its model and its rows."""
 
 
@@ -87,7 +87,7 @@ def _in_order(rows: Iterable[RowResult]) -> Iterator[RowResult]:
 # --- evaluation rows
 
 
-def _rows(path: Path, lines: list[Found]) -> tuple[str, str, list[RowResult]]:
+def _rows(path: Path, lines: list[FileRecord]) -> tuple[str, str, list[RowResult]]:
     from holdfast.evaluation.data.dataset import as_row
     from holdfast.evaluation.rows.row import EvaluationRow
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.evaluation.data.files import Found
+from holdfast.evaluation.data.files import FileRecord
 from holdfast.evaluation.stats.results import RowResult
 from holdfast.records.trajectory import Status
 from holdfast.rollout.episodes.environment import as_number
@@ -16,7 +16,7 @@ Run = tuple[str, str, list[RowResult]]
 _NO_METRICS = frozenset({"example_id", "reward", "generation_ms", "scoring_ms", "total_ms", "id"})
 
 
-def read_verifiers(path: Path, lines: list[Found]) -> Run:
+def read_verifiers(path: Path, lines: list[FileRecord]) -> Run:
     """The environment's name, the model and a result for each rollout of each example."""
     told = _beside(path, "metadata.json")
     seen: dict[str, int] = {}
@@ -67,7 +67,7 @@ def _turns(said: object) -> int:
     return sum(isinstance(one, Mapping) and one.get("role") == "assistant" for one in said)
 
 
-def read_episodes(path: Path, lines: list[Found]) -> Run:
+def read_episodes(path: Path, lines: list[FileRecord]) -> Run:
     """Of an episode with several agents, rewards are summed up, as its trainer does."""
     config = _beside(path, "configs/resolved/eval.json")
     seen: dict[str, int] = {}

@@ -1,12 +1,10 @@
-"""Rows as eval-protocol has them, and their way to and from records.
+"""Rows in the form of eval-protocol, and their conversion to and from records.
 
-- `row`: EvaluationRow: one row of a data set and what became of it, under eval-protocol's names.
-- `status`: Status: how a rollout or an evaluation stands, in the shape of AIP-193, as eval-protocol
-  has it.
-- `result`: EvaluateResult: what a scorer says about a row, under eval-protocol's names.
-- `convert`: Rows and the engine's own nouns: row to task, trajectory to row, result to score.
-- `names`: Names that people can say: `quiet-harbor-402913`.
-- `adapters`: Recorded conversations as data sets: what an assistant said becomes what is to be
-  said.
-- `eval_protocol`: eval-protocol's own classes, where that package is installed beside Holdfast.
+- `row`: EvaluationRow: one row of a data set with its results, under eval-protocol's names.
+- `status`: Status: the state of a rollout or an evaluation, in the form of AIP-193.
+- `result`: EvaluateResult: a scorer's result for a row, under eval-protocol's names.
+- `convert`: row to task, trajectory to row, result to score.
+- `names`: Readable random ids: `quiet-harbor-402913`.
+- `adapters`: Recorded conversations as data sets: an assistant's message becomes the ground truth.
+- `eval_protocol`: Makes our models subclasses of eval-protocol's, where it is installed.
 """

@@ -1,4 +1,4 @@
-"""Recorded conversations as data sets: what an assistant said becomes what is to be said."""
+"""Recorded conversations as data sets: an assistant's message becomes the ground truth."""
 
 from collections.abc import Iterable
 
@@ -12,16 +12,16 @@ def assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[EvaluationR
     for row in data:
         if not row.messages or row.messages[-1].role != "assistant":
             raise UsageError(
-                f"row {row.input_metadata.row_id!r} does not end with what an assistant said"
+                f"row {row.input_metadata.row_id!r} does not end with an assistant's message"
             )
-        rows.append(_before(row, len(row.messages) - 1))
+        rows.append(_row_before(row, len(row.messages) - 1))
     return rows
 
 
 def multi_turn_assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[EvaluationRow]:
-    """A row for each thing that an assistant said, after what came before it.
+    """One row per assistant message: the messages before it, and itself as the ground truth.
 
-    A beginning that several conversations share is there once.
+    A beginning that several conversations share gives one row.
     """
     seen: set[str] = set()
     rows = []
@@ -29,10 +29,10 @@ def multi_turn_assistant_to_ground_truth(data: Iterable[EvaluationRow]) -> list[
         for at, message in enumerate(row.messages):
             if message.role != "assistant":
                 continue
-            before = "\n".join(_written(one) for one in row.messages[:at])
+            before = "\n".join(_format_message(earlier) for earlier in row.messages[:at])
             if before not in seen:
                 seen.add(before)
-                rows.append(_before(row, at))
+                rows.append(_row_before(row, at))
     return rows
 
 
@@ -42,21 +42,21 @@ def filter_longest_conversation(data: list[EvaluationRow]) -> list[EvaluationRow
 
 
 def create_rows_from_indices(count: int, **metadata: object) -> list[EvaluationRow]:
-    """Rows that are nothing but their number, for agents that know what it stands for."""
-    asked = [{**metadata, "row_id": str(index)} for index in range(count)]
-    return [EvaluationRow(input_metadata=InputMetadata.model_validate(one)) for one in asked]
+    """Rows with a number as their only content, for agents that look up their tasks by it."""
+    fields = ({**metadata, "row_id": str(index)} for index in range(count))
+    return [EvaluationRow(input_metadata=InputMetadata.model_validate(each)) for each in fields]
 
 
-def _before(row: EvaluationRow, at: int) -> EvaluationRow:
+def _row_before(row: EvaluationRow, at: int) -> EvaluationRow:
     return EvaluationRow(
-        messages=[one.model_copy(deep=True) for one in row.messages[:at]],
+        messages=[message.model_copy(deep=True) for message in row.messages[:at]],
         tools=row.tools,
         input_metadata=row.input_metadata.model_copy(deep=True),
-        ground_truth=_written(row.messages[at]),
+        ground_truth=_format_message(row.messages[at]),
     )
 
 
-def _written(message: Message) -> str:
+def _format_message(message: Message) -> str:
     calls = [
         f"[Tool Call: {call.function.name}({call.function.arguments})]"
         for call in message.tool_calls or ()

@@ -1,10 +1,12 @@
-"""Rows and the engine's own nouns: row to task, trajectory to row, result to score.
+"""Converts between eval-protocol's rows and the engine's records: row to task, trajectory to row,
+result to score.
 
-Nothing is lost on the way: what a task has no field for rides in its metadata, and comes back. What
-a row holds only because it was made just now (a time, generated ids) is no part of its task, or
-the same data set would be another one each time it is read.
+Nothing is lost: fields that a task does not have are kept in its metadata, and come back. Times and
+generated ids of a new row are no part of its task: with them, the same data set would be another
+one each time it is read.
 """
 
+from copy import deepcopy
 from typing import Any, cast
 
 import msgspec
@@ -28,43 +30,45 @@ Fields = dict[str, Any]
 _CLASHING = frozenset({"metadata", "completion_params", "dataset_info", "session_data", "extra"})
 """Columns of data sets whose names mean something else in a task's metadata."""
 FUNCTION = "function"
-"""The role of what a function answered, before there were tools."""
+"""The role of a function's result, before there were tools."""
 ROLES = (*(role.value for role in records.Role), FUNCTION)
-_GIVEN = ("evaluation_result", "created_at", "eval_metadata", "pid")
-"""What a finished row has from its data set, unless it was replaced since."""
+_DATASET_FIELDS = ("evaluation_result", "created_at", "eval_metadata", "pid")
+"""Fields that a finished row keeps from its data set, unless they were replaced since."""
 
 
 # --- a row of a data set as a task
 
 
 def task_of(row: EvaluationRow, *, where: str = "") -> Task:
-    """The row as a task. Its id is the row's, or "" until it has one."""
-    said = [message.model_dump(mode="json", exclude_unset=True) for message in row.messages]
+    """The row as a task, with the row's id, or "". Raises `UsageError`, which names `where`, for a
+    value that cannot be recorded."""
+    dumped = [message.model_dump(mode="json", exclude_unset=True) for message in row.messages]
     messages = tuple(
-        _message(one, where=f"{where}messages[{at}]") for at, one in enumerate(_current(said))
+        _parse_message(fields, where=f"{where}messages[{at}]")
+        for at, fields in enumerate(_with_tool_calls(dumped))
     )
     held: Fields = {}
     lost = {
-        str(at): one
-        for at, (one, message) in enumerate(zip(said, messages, strict=True))
-        if not _is_whole(one, message)
+        str(at): fields
+        for at, (fields, message) in enumerate(zip(dumped, messages, strict=True))
+        if not _is_lossless(fields, message)
     }
     if lost:
         held["messages"] = lost
-    metadata = _given_fields(row) | _columns(row, held)
+    metadata = _extra_row_fields(row) | _columns(row, held)
     if held:
         metadata[HELD] = held
     task = Task(
         id=_checked_id(row, where),
         messages=messages,
         tools=tuple(row.tools or ()),
-        ground_truth=_plain(row.ground_truth),
+        ground_truth=_to_json(row.ground_truth),
         metadata=metadata,
     )
     try:
         msgspec.msgpack.encode(task)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise UsageError(f"{where}it holds what cannot be recorded: {error}") from error
+        raise UsageError(f"{where}a value cannot be recorded: {error}") from error
     return task
 
 
@@ -94,9 +98,9 @@ def _checked_id(row: EvaluationRow, where: str) -> str:
     return name
 
 
-def _current(messages: list[Fields]) -> list[Fields]:
-    """The messages with tool calls where they have the function calls that chat APIs had before: a
-    `function_call`, answered by the role `function`."""
+def _with_tool_calls(messages: list[Fields]) -> list[Fields]:
+    """The messages, with tool calls in place of the older form: a `function_call`, and its result
+    under the role `function`."""
     current, call = [], None
     for at, message in enumerate(messages):
         if (function := message.get("function_call")) and not message.get("tool_calls"):
@@ -109,7 +113,7 @@ def _current(messages: list[Fields]) -> list[Fields]:
     return current
 
 
-def _message(fields: Fields, *, where: str) -> records.Message:
+def _parse_message(fields: Fields, *, where: str) -> records.Message:
     known = {name: value for name, value in fields.items() if value is not None}
     if fields.get("content", "") is None:
         known["content"] = None
@@ -121,71 +125,71 @@ def _message(fields: Fields, *, where: str) -> records.Message:
         raise UsageError(f"{where}: {error}") from error
 
 
-def _is_whole(fields: Fields, message: records.Message) -> bool:
-    """Whether the message says all that the fields say."""
+def _is_lossless(fields: Fields, message: records.Message) -> bool:
+    """Whether the message holds all of the fields."""
     return message_fields(message) == fields
 
 
-def _given_fields(row: EvaluationRow) -> Fields:
-    """The fields that a task has no place for, where they were given."""
+def _extra_row_fields(row: EvaluationRow) -> Fields:
+    """The row's own fields that a task does not have, where they were set."""
     found: Fields = {}
-    if asked := _asked(row.input_metadata):
-        found["input_metadata"] = asked
+    if metadata := _input_metadata(row.input_metadata):
+        found["input_metadata"] = metadata
     if not _is_blank(row.execution_metadata):
         found["execution_metadata"] = row.execution_metadata.model_dump(
             mode="json", exclude_unset=True
         )
     filled = row.model_fields_set
-    given = [name for name in _GIVEN if name in filled]
+    names = [name for name in _DATASET_FIELDS if name in filled]
     if "rollout_status" in filled and not row.rollout_status.is_running():
-        given.append("rollout_status")
-    if not given:
+        names.append("rollout_status")
+    if not names:
         return found
-    dumped = row.model_dump(mode="json", include=set(given), exclude_unset=True)
+    dumped = row.model_dump(mode="json", include=set(names), exclude_unset=True)
     return found | {name: value for name, value in dumped.items() if value is not None}
 
 
-def _asked(metadata: InputMetadata) -> Fields:
-    # Looked at one by one: what was put into the dict itself does not count as set.
+def _input_metadata(metadata: InputMetadata) -> Fields:
+    # `exclude_unset` does not see keys that were put into the dict after the row was made.
     params = metadata.completion_params
     if not params and _is_blank(metadata, but="row_id"):
         return {}
-    asked = metadata.model_dump(mode="json", exclude_unset=True, exclude={"row_id"})
-    return asked | {"completion_params": _plain(params)} if params else asked
+    fields = metadata.model_dump(mode="json", exclude_unset=True, exclude={"row_id"})
+    return fields | {"completion_params": _to_json(params)} if params else fields
 
 
 def _is_blank(model: Open, *, but: str = "") -> bool:
-    """Whether nothing was set. Most rows have much of that, and a dump costs more than the rest."""
+    """Whether nothing was set. Cheaper than a dump, and true for most rows."""
     return not model.model_extra and model.model_fields_set <= {but}
 
 
 def _columns(row: EvaluationRow, held: Fields) -> Fields:
     if not row.model_extra:
         return {}
-    columns: Fields = _plain(row.model_extra)
+    columns: Fields = _to_json(row.model_extra)
     clashing = {name: columns.pop(name) for name in [*columns] if name in _CLASHING | {HELD}}
     if clashing:
         held["columns"] = clashing
-    own = clashing.get("metadata")
-    if isinstance(own, dict):
-        # Rollouts find it where a task file would have put it.
-        merged = {name: value for name, value in own.items() if name not in columns}
+    nested = clashing.get("metadata")
+    if isinstance(nested, dict):
+        # As in a task file: its keys are the task's metadata.
+        merged = {name: value for name, value in nested.items() if name not in columns}
         held["merged"] = sorted(merged)
         return merged | columns
     return columns
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it."""
+def _to_json(value: Any) -> Any:
+    """The value in JSON's types."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     try:
-        return msgspec.to_builtins(value, str_keys=True, enc_hook=_dumped)
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"a row of a data set holds what is no JSON: {error}") from error
+        raise UsageError(f"a row of a data set is not JSON: {error}") from error
 
 
-def _dumped(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", exclude_unset=True)
     if hasattr(value, "item"):
@@ -197,47 +201,42 @@ def _dumped(value: Any) -> Any:
 
 
 def row_of(view: TrajectoryView, spec: RunSpec) -> EvaluationRow:
-    """The finished row, as a scorer sees it. Its own copy: scorers may change it as they like.
+    """The finished row for a scorer: a copy, which the scorer may change.
 
-    `execution_metadata.extra`, with the token data, is made only if somebody looks at it.
+    `execution_metadata.extra`, with the token data, is made when it is first read.
     """
     view = TrajectoryView(view.key, own(view.task), view.history)
-    given = {name: view.task.metadata[name] for name in _GIVEN if name in view.task.metadata}
-    fields: Fields = given | row_fields(spec, view)
+    loaded = {
+        name: view.task.metadata[name] for name in _DATASET_FIELDS if name in view.task.metadata
+    }
+    fields: Fields = loaded | row_fields(spec, view)
     if view.history.scored is not None:
-        fields["evaluation_result"] = _copied(fields.get("evaluation_result"))
-    fields["execution_metadata"] = _execution(view, fields["execution_metadata"])
+        fields["evaluation_result"] = deepcopy(fields.get("evaluation_result"))
+    fields["execution_metadata"] = _execution_metadata(view, fields["execution_metadata"])
     row = EvaluationRow.model_validate(fields)
     row.execution_metadata.make_extra_later(lambda: extra_fields(view))
     return row
 
 
-def _execution(view: TrajectoryView, ran: Fields) -> Fields:
-    """What is recorded, over what came with the data set."""
-    given = view.task.metadata.get("execution_metadata")
-    told = given if isinstance(given, dict) else {}
+def _execution_metadata(view: TrajectoryView, ran: Fields) -> Fields:
+    """The recorded fields; where there are none, those of the data set."""
+    found = view.task.metadata.get("execution_metadata")
+    dataset_fields = found if isinstance(found, dict) else {}
     names = {"invocation_id": invocation_id(), "experiment_id": view.key.run}
-    return names | told | ran | _duration(view) | {"extra": None}
+    return names | dataset_fields | ran | _duration(view) | {"extra": None}
 
 
 def _duration(view: TrajectoryView) -> Fields:
-    """Of the last attempt; of one that did nothing, there is none."""
+    """The seconds of the last attempt; nothing if it did nothing."""
     history = view.history
     if not history.attempts or history.finished is None or is_untouched(view):
         return {}
     return {"rollout_duration_seconds": history.finished.at - history.attempts[-1].at}
 
 
-def _copied(value: Any) -> Any:
-    """Of its own: what a scorer changes is nobody else's."""
-    if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
-    return [_copied(one) for one in value] if isinstance(value, list) else value
+# --- a row returned by a processor of rows
 
-
-# --- a row that a processor of rows gave back
-
-_OF_THE_RECORDS: Any = {
+_RECORDED_FIELDS: Any = {
     "created_at": True,
     "pid": True,
     "eval_metadata": True,
@@ -248,25 +247,25 @@ _OF_THE_RECORDS: Any = {
         *("rollout_duration_seconds", "eval_duration_seconds", "experiment_duration_seconds"),
     },
 }
-"""What the records know better, and clocks."""
+"""Fields that the records have themselves, and times."""
 
 
 def returned_fields(row: EvaluationRow) -> Fields:
-    """All that such a row says, as it is recorded."""
+    """The fields that are recorded of such a row. Raises `UsageError` if it is not JSON."""
     try:
-        fields: Fields = row.model_dump(mode="json", exclude_none=True, exclude=_OF_THE_RECORDS)
+        fields: Fields = row.model_dump(mode="json", exclude_none=True, exclude=_RECORDED_FIELDS)
     except PydanticSerializationError as error:
-        raise UsageError(f"the row that was given back is no JSON: {error}") from error
+        raise UsageError(f"the returned row is not JSON: {error}") from error
     if row.rollout_status.is_finished() and row.rollout_status.details:
         fields["rollout_status"] = row.rollout_status.model_dump(mode="json")
     return fields
 
 
-# --- what a scorer said
+# --- a scorer's result
 
 
 def score_of(result: EvaluateResult) -> Score:
-    """The result as the engine records it, whole; one that is not valid has no reward."""
+    """The whole result as the engine records it; an invalid score is no reward."""
     reasons = {name: metric.reason for name, metric in result.metrics.items() if metric.reason}
     if result.reason:
         reasons["reason"] = result.reason
@@ -274,7 +273,9 @@ def score_of(result: EvaluateResult) -> Score:
         reasons["error"] = result.error
     return Score(
         reward=result.score if result.is_score_valid else None,
-        metrics={name: one.score for name, one in result.metrics.items() if one.is_score_valid},
+        metrics={
+            name: metric.score for name, metric in result.metrics.items() if metric.is_score_valid
+        },
         reasons=reasons,
         details=result.model_dump(mode="json", exclude_unset=True),
     )

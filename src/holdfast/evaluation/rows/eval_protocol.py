@@ -1,10 +1,9 @@
 """eval-protocol's own classes, where that package is installed beside Holdfast.
 
-Its reward functions look at the class of a message before they look into it, and score a 0 where
-the class is another. So, once its models are there, ours are subclasses of them: a message or a row
-of ours is one of theirs by `isinstance`, with their fields and with our own behaviour.
+Its reward functions check a message's class with `isinstance`, and score 0 for another class. So
+our models become subclasses of its models, once those are imported; their behaviour stays ours.
 
-The package is never imported for this unless the evaluation's file names it: that takes seconds.
+The package is imported for this only if the evaluation's file names it: the import takes seconds.
 """
 
 import importlib
@@ -20,11 +19,11 @@ from holdfast.evaluation import models
 from holdfast.records.errors import UsageError
 
 PACKAGE, MODELS = "eval_protocol", "eval_protocol.models"
-_OURS = tuple(one for one in vars(models).values() if isinstance(one, type(BaseModel)))
+_OURS = tuple(model for model in vars(models).values() if isinstance(model, type(BaseModel)))
 
 
 def meet_theirs() -> bool:
-    """Whether eval-protocol's models are there; if so, its functions know ours from now on."""
+    """Makes our models subclasses of eval-protocol's. False if those are not imported."""
     module = sys.modules.get(MODELS)
     if module is None:
         return False
@@ -34,28 +33,29 @@ def meet_theirs() -> bool:
 
 
 def import_theirs(function: Callable[..., object]) -> None:
-    """Before anything is judged, where the function's file names the package, wherever in it."""
+    """Imports eval-protocol's models, if the text of the function's file names the package. Called
+    before anything is scored."""
     if PACKAGE not in _text_of(function):
         return
     try:
         importlib.import_module(MODELS)
-    except ModuleNotFoundError:  # Only named, as in a comment; an import says so itself.
+    except ModuleNotFoundError:  # Named only in a comment; a real import fails by itself.
         return
     meet_theirs()
 
 
 def _adopt(ours: type, module: ModuleType) -> None:
-    theirs = getattr(module, ours.__name__, None)
-    if not isinstance(theirs, type(BaseModel)) or issubclass(ours, theirs):
+    their_model = getattr(module, ours.__name__, None)
+    if not isinstance(their_model, type(BaseModel)) or issubclass(ours, their_model):
         return
-    if theirs.__module__ != MODELS:  # It only has the name from elsewhere.
+    if their_model.__module__ != MODELS:  # Only imported there.
         return
     try:
-        ours.__bases__ = (*ours.__bases__, theirs)
+        ours.__bases__ = (*ours.__bases__, their_model)
     except TypeError as error:
         raise UsageError(
             f"eval_protocol is imported beside Holdfast, and its {ours.__name__} cannot be matched "
-            f"with ours ({error}): its functions would score 0 for our rows; do without either"
+            f"with ours ({error}): its functions would score 0 for our rows; use only one of them"
         ) from error
 
 

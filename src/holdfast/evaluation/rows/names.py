@@ -1,4 +1,4 @@
-"""Names that people can say: `quiet-harbor-402913`."""
+"""Readable random ids: `quiet-harbor-402913`."""
 
 import os
 import random
@@ -21,26 +21,26 @@ _SECOND = (
     "sky snow spring star stone storm stream summit sun surf swell thicket tide trail valley wave "
     "wharf willow wind wood"
 )
-_WORDS = [words.split() for words in (_FIRST, _SECOND)]
+_WORD_LISTS = [line.split() for line in (_FIRST, _SECOND)]
 
 
 def generate_id(separator: str = "-", seed: int | None = None, index: int | None = None) -> str:
-    """A new name; with a seed, always the same one for the same index."""
+    """A new id; with a seed, always the same one for the same index."""
     if seed is None:
-        # In one draw: every row of a data set is given some.
+        # One draw, because every row of a data set needs several ids.
         drawn = _RANDOM.getrandbits(64)
-        first, second = _WORDS
-        one, two = first[(drawn >> 20) % len(first)], second[(drawn >> 40) % len(second)]
-        return f"{one}{separator}{two}{separator}{drawn % 1_000_000:06d}"
+        first, second = _WORD_LISTS
+        adjective, noun = first[(drawn >> 20) % len(first)], second[(drawn >> 40) % len(second)]
+        return f"{adjective}{separator}{noun}{separator}{drawn % 1_000_000:06d}"
     source = random.Random(f"{seed} {index}")
     number = source.randrange(1_000_000)
-    return separator.join((*(source.choice(words) for words in _WORDS), f"{number:06d}"))
+    return separator.join((*(source.choice(line) for line in _WORD_LISTS), f"{number:06d}"))
 
 
 _RANDOM = random.Random()
-"""One of its own: a program that seeds `random` for its rollouts gets new names all the same."""
+"""Not the module's generator: a program that seeds `random` still gets new ids."""
 
 
 def invocation_id() -> str | None:
-    """What eval-protocol's users call the session that they run, where they say so."""
+    """eval-protocol's name of the session (EP_INVOCATION_ID), if it is set."""
     return os.environ.get("EP_INVOCATION_ID") or None

@@ -1,6 +1,6 @@
-"""EvaluateResult: what a scorer says about a row, under eval-protocol's names.
+"""EvaluateResult: a scorer's result for a row, under eval-protocol's names.
 
-Results can also be read like dicts (`result["score"]`), as old scorers do.
+Results can also be read like dicts (`result["score"]`), as in old scorers.
 """
 
 from collections.abc import Iterator, KeysView
@@ -12,10 +12,10 @@ from holdfast.evaluation.rows.status import Open
 
 
 class Readable(Open):
-    """A model that is read like a dict of its fields, too."""
+    """A model that can also be read like a dict of its fields."""
 
     aside: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are left out when all are gone through."""
+    """Fields that iteration leaves out."""
 
     def __getitem__(self, key: str) -> Any:
         if key not in type(self).model_fields and key not in (self.model_extra or {}):
@@ -42,7 +42,7 @@ class Readable(Open):
 
 
 class MetricResult(Readable):
-    """One of the numbers that a score consists of."""
+    """One part of a score."""
 
     aside = frozenset({"data"})
 
@@ -53,7 +53,7 @@ class MetricResult(Readable):
 
 
 class StepOutput(Open):
-    """What one step of a trajectory earned."""
+    """The reward of one step of a trajectory."""
 
     step_index: int | str
     base_reward: float
@@ -68,7 +68,7 @@ class EvaluateResult(Readable):
 
     score: float
     is_score_valid: bool = True
-    """A score that is not valid is in no mean."""
+    """A score that is not valid is part of no mean."""
     reason: str | None = None
     metrics: dict[str, MetricResult] = Field(default_factory=dict)
     step_outputs: list[StepOutput] | None = None

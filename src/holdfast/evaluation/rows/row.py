@@ -1,8 +1,7 @@
-"""EvaluationRow: one row of a data set and what became of it, under eval-protocol's names.
+"""EvaluationRow: one row of a data set with its results, under eval-protocol's names.
 
-Every model keeps fields that it does not know: JSON in and out loses nothing. A row's id is None
-until a data set gives it one; ids that are derived from content alone would make one row of two
-equal ones.
+Every model keeps unknown fields: JSON in and out loses nothing. A row's id is None until a data set
+sets it: an id from the content alone would make two equal rows one.
 """
 
 import hashlib
@@ -61,7 +60,7 @@ __all__ = [
 
 JSONType = dict[str, Any] | list[Any] | str | int | float | bool | None
 CompletionParams = dict[str, Any]
-"""What a completion is asked with: model, temperature, max_tokens, …"""
+"""The parameters of a completion: model, temperature, max_tokens, …"""
 
 
 class ChatCompletionContentPartTextParam(Readable):
@@ -101,14 +100,14 @@ class Message(Open):
     tool_calls: list[ChatCompletionMessageToolCall] | None = None
     function_call: FunctionCall | None = None
     control_plane_step: dict[str, Any] | None = None
-    """What an environment said about the step that the message answers."""
+    """The environment's result of the step that the message answers."""
     weight: int | None = None
     logprobs: Any = None
 
     @field_validator("tool_calls", mode="before")
     @classmethod
     def _with_ids(cls, calls: object) -> object:
-        """Calls that were written without an id are told apart by their place."""
+        """Calls without an id get one from their position."""
         if not isinstance(calls, list):
             return calls
         return [
@@ -119,12 +118,12 @@ class Message(Open):
         ]
 
     def dump_for_chat_completion_request(self) -> dict[str, Any]:
-        """What chat APIs take."""
+        """The message in the form of chat APIs."""
         kept = {"role", "content", "name", "tool_call_id", "tool_calls", "function_call"}
         return self.model_dump(exclude_none=True, include=kept)
 
     dump_mdoel_for_chat_completion_request = dump_for_chat_completion_request
-    """The name that eval-protocol has for it."""
+    """eval-protocol's name, with its typing error."""
 
     @property
     def text(self) -> str:
@@ -135,7 +134,7 @@ class Message(Open):
 
 
 class InputMetadata(Open):
-    """What a row was made from."""
+    """The source of a row."""
 
     row_id: str | None = None
     completion_params: CompletionParams = Field(default_factory=dict)
@@ -144,7 +143,7 @@ class InputMetadata(Open):
 
 
 class EvaluationThreshold(Open):
-    """What a score has to reach, and how sure one has to be of it."""
+    """The score that passes, and the largest standard error."""
 
     success: float
     standard_error: float | None = Field(default=None, ge=0.0, le=1.0)
@@ -180,7 +179,7 @@ class CostMetrics(Open):
 
 
 class CompletionUsage(Open):
-    """How many tokens a row took, as an engine counts them."""
+    """The tokens of a row, as an engine counts them."""
 
     completion_tokens: int
     prompt_tokens: int
@@ -197,27 +196,27 @@ class ExecutionMetadata(Open):
     usage: CompletionUsage | None = None
     cost_metrics: CostMetrics | None = None
     duration_seconds: float | None = None
-    """Of old: see the next two."""
+    """Older name: see the next two."""
     rollout_duration_seconds: float | None = None
     eval_duration_seconds: float | None = None
     experiment_duration_seconds: float | None = None
     extra: dict[str, Any] | None = None
-    """Token data, rewards of steps, and whatever else a rollout leaves behind."""
+    """Token data, rewards of steps, and other results of a rollout."""
     finish_reason: str | None = None
     tool_call_count: int | None = None
     raw_output: dict[str, Any] | None = None
-    _extra_of: Callable[[], dict[str, Any]] | None = PrivateAttr(default=None)
+    _make_extra: Callable[[], dict[str, Any]] | None = PrivateAttr(default=None)
 
     def make_extra_later(self, make: Callable[[], dict[str, Any]]) -> None:
-        """`extra` is made when somebody asks for it, or never: it may be large."""
+        """`extra` is made when it is first read: it may be large."""
         self.__dict__.pop("extra", None)
         self.__pydantic_fields_set__.add("extra")
-        self._extra_of = make
+        self._make_extra = make
 
     def __getattr__(self, name: str) -> Any:
-        if name == "extra" and self._extra_of is not None:
-            self.__dict__["extra"] = found = self._extra_of()
-            self._extra_of = None
+        if name == "extra" and self._make_extra is not None:
+            self.__dict__["extra"] = found = self._make_extra()
+            self._make_extra = None
             return found
         return super().__getattr__(name)  # type: ignore[misc]  # pydantic hides it from checkers
 
@@ -227,14 +226,14 @@ class ExecutionMetadata(Open):
         return super().__eq__(other)
 
     @model_serializer(mode="wrap")
-    def _whole(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         _ = self.extra
         found: dict[str, Any] = write(self)
         return found
 
 
 class EvaluationRow(Open):
-    """A conversation with what it is measured against and how it was judged."""
+    """A conversation with its ground truth, its status and its score."""
 
     messages: list[Message] = Field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
@@ -248,7 +247,7 @@ class EvaluationRow(Open):
     pid: int | None = None
 
     def __await__(self) -> "Generator[None, None, EvaluationRow]":
-        """Itself, at once: `await test(row)` works for a function that is not asynchronous."""
+        """The row itself: `await test(row)` also works for a function that is not asynchronous."""
         return self
         yield  # It never waits.
 
@@ -259,56 +258,58 @@ class EvaluationRow(Open):
 
     def get_system_message(self) -> Message:
         """An empty one where there is none."""
-        found = self._of("system")
+        found = self._messages_of("system")
         return found[0] if found else Message(role="system", content="")
 
     def get_assistant_messages(self) -> list[Message]:
-        return self._of("assistant")
+        return self._messages_of("assistant")
 
     def last_assistant_message(self) -> Message | None:
-        found = self._of("assistant")
+        found = self._messages_of("assistant")
         return found[-1] if found else None
 
     def get_first_user_message(self) -> Message | None:
-        found = self._of("user")
+        found = self._messages_of("user")
         return found[0] if found else None
 
     def get_user_messages(self) -> list[Message]:
-        return self._of("user")
+        return self._messages_of("user")
 
-    def _of(self, role: str) -> list[Message]:
+    def _messages_of(self, role: str) -> list[Message]:
         return [message for message in self.messages if message.role == role]
 
     def get_input_metadata(self, key: str, default: Any = None) -> Any:
         return getattr(self.input_metadata, key, default)
 
-    # --- what an environment said, step by step
+    # --- an environment's results, step by step
 
     def get_steps(self) -> int:
-        return len(self._plane_steps())
+        return len(self._control_plane_steps())
 
     def get_total_reward(self) -> float:
-        """0 where no environment said anything."""
-        return sum(_number(step.get("reward")) for step in self._plane_steps())
+        """The sum of the steps' rewards; 0 without an environment."""
+        return sum(_number(step.get("reward")) for step in self._control_plane_steps())
 
     def get_terminated(self) -> bool:
-        return any(step.get("terminated") for step in self._plane_steps())
+        return any(step.get("terminated") for step in self._control_plane_steps())
 
     def get_termination_reason(self) -> str:
-        reasons = [step.get("termination_reason") for step in self._plane_steps()]
-        return str(next((one for one in reversed(reasons) if one), "unknown"))
+        reasons = [step.get("termination_reason") for step in self._control_plane_steps()]
+        return str(next((reason for reason in reversed(reasons) if reason), "unknown"))
 
-    def _plane_steps(self) -> list[dict[str, Any]]:
-        return [one.control_plane_step for one in self.messages if one.control_plane_step]
+    def _control_plane_steps(self) -> list[dict[str, Any]]:
+        return [
+            message.control_plane_step for message in self.messages if message.control_plane_step
+        ]
 
     def is_trajectory_evaluation(self) -> bool:
-        """Whether its steps were judged one by one."""
+        """Whether its steps have scores of their own."""
         return bool(self.evaluation_result and self.evaluation_result.step_outputs)
 
     # --- in and out
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as JSON, beside what it may be filtered by."""
+        """The row as JSON, with columns to filter by."""
         result = self.evaluation_result
         return {
             "data_json": self.model_dump_json(),
@@ -329,14 +330,14 @@ class EvaluationRow(Open):
             raise ValueError(f"Failed to deserialize EvaluationRow: {error}") from error
 
     def __hash__(self) -> int:
-        """The same in every process: of what the row says, not of when and where it was made."""
-        said = self.model_dump(
+        """The same in every process: of the row's content, without times and processes."""
+        fields = self.model_dump(
             mode="json",
             exclude_none=True,
             exclude_defaults=True,
             exclude={"created_at", "execution_metadata", "pid"},
         )
-        canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         digest = hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8], "big")
 

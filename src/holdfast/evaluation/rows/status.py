@@ -1,6 +1,6 @@
-"""Status: how a rollout or an evaluation stands, in the shape of AIP-193, as eval-protocol has it.
+"""Status: the state of a rollout or an evaluation, in the form of AIP-193, as in eval-protocol.
 
-Codes are those of google.rpc.Code, and four above 99. A code that nobody knows stays what it is.
+Codes are those of google.rpc.Code, and four above 99. Unknown codes are kept.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
 class Open(BaseModel):
-    """A model that keeps what it does not know, and numbers as they are."""
+    """A model that keeps unknown fields, and writes NaN and infinity as they are."""
 
     model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
 
@@ -62,8 +62,8 @@ class ErrorInfo(Open):
     @classmethod
     def termination_reason(cls, reason: TerminationReason | str) -> "ErrorInfo":
         word = reason.value if isinstance(reason, TerminationReason) else reason
-        told = {"termination_reason": word}
-        return cls(reason=cls.REASON_TERMINATION_REASON, domain=cls.DOMAIN, metadata=told)
+        metadata = {"termination_reason": word}
+        return cls(reason=cls.REASON_TERMINATION_REASON, domain=cls.DOMAIN, metadata=metadata)
 
     @classmethod
     def extra_info(cls, metadata: Mapping[str, Any]) -> "ErrorInfo":
@@ -99,7 +99,7 @@ _C = StatusCode
 
 @dataclass(frozen=True)
 class _Error:
-    """Makes statuses of one code; called as a class method would be."""
+    """Makes statuses of one code; called like a class method."""
 
     code: StatusCode
 
@@ -109,7 +109,7 @@ class _Error:
 
 @dataclass(frozen=True)
 class _RolloutError:
-    """The same, from the extra information that its one detail is to hold."""
+    """The same, with extra information as the only detail."""
 
     code: StatusCode
 
@@ -118,7 +118,7 @@ class _RolloutError:
 
 
 class Status(Open):
-    """Where a rollout, or its evaluation, stands."""
+    """The state of a rollout, or of its evaluation."""
 
     Code: ClassVar[type[StatusCode]] = StatusCode
 
@@ -126,7 +126,7 @@ class Status(Open):
     message: str
     details: Details = Field(default_factory=list)
 
-    # --- on its way, and done
+    # --- running, and finished
 
     @classmethod
     def rollout_running(cls) -> "Status":
@@ -230,12 +230,12 @@ class Status(Open):
         return self.code == _C.SCORE_INVALID
 
     def get_termination_reason(self) -> TerminationReason | None:
-        """None where there is none, or one that is not among the known."""
+        """None if there is no reason, or an unknown one."""
         for detail in self.details:
-            told = detail.get("metadata") or {}
-            if detail.get("reason") == ErrorInfo.REASON_TERMINATION_REASON and told:
+            metadata = detail.get("metadata") or {}
+            if detail.get("reason") == ErrorInfo.REASON_TERMINATION_REASON and metadata:
                 try:
-                    return TerminationReason(told.get("termination_reason"))
+                    return TerminationReason(metadata.get("termination_reason"))
                 except ValueError:
                     return None
         return None
@@ -251,5 +251,5 @@ class Status(Open):
         return hash((int(self.code), self.message, repr(self.details)))
 
 
-def _extra(told: Mapping[str, Any] | None) -> Details:
-    return [ErrorInfo.extra_info(told).to_aip193_format()] if told else []
+def _extra(extra_info: Mapping[str, Any] | None) -> Details:
+    return [ErrorInfo.extra_info(extra_info).to_aip193_format()] if extra_info else []
