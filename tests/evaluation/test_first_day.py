@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.evaluation import evaluation_test
 from holdfast.evaluation.running.session import EvaluationSession
-from holdfast.evaluation.stats.summary import _from_their_code
+from holdfast.evaluation.stats.summary import _from_user_code
 from holdfast.records.errors import UsageError
 from support.evaluation.course import Course
 
@@ -199,7 +199,7 @@ def test_a_traceback_begins_in_the_code_of_whoever_reads_it(course: Course) -> N
 def test_a_traceback_of_our_code_alone_is_shown_whole() -> None:
     ours = f'  File "{Path(evaluation_test.__code__.co_filename)}", line 1, in there'
     lines = ["Traceback (most recent call last):", ours, "ValueError: ours"]
-    assert _from_their_code(lines) == lines
+    assert _from_user_code(lines) == lines
 
 
 @evaluation_test(dataset=[{"prompt": "?"}])

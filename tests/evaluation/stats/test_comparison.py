@@ -67,7 +67,7 @@ def test_what_is_left_out_is_told():
     assert "left out: 1 task that only B has: only-b" in text
     assert "A lacks 1 score of 3 rows (1 failed for good, 0 not settled)" in text
     assert "B lacks 1 score of 3 rows (0 failed for good, 1 not settled)" in text
-    assert "(one task: no error can be told)" in text
+    assert "(one task: its error is unknown)" in text
 
 
 def test_what_differs_in_the_runs_is_told():

@@ -1,8 +1,8 @@
 """Resampling: the cluster bootstrap, and the permutation test of differences.
 
-Everything random is seeded from the argument `seed` alone: the same scores give the same numbers,
-in every process, whatever the tasks are called and in whatever order they come. How much is drawn
-is bounded, so that thousands of tasks take a second and not minutes.
+Everything random comes from the argument `seed`: the same scores give the same numbers in every
+process, whatever the tasks' names and order. The number of draws is bounded, so that thousands of
+tasks take a second and not minutes.
 """
 
 import math
@@ -16,12 +16,12 @@ from msgspec import Struct
 
 CONFIDENCE = 0.95
 SEED = 0
-MOST_RESAMPLES = 10_000
-FEWEST_RESAMPLES = 1_000
-DRAWS = 1_000_000
-"""How many tasks all resamples together draw; where there are many tasks, fewer resamples do."""
+MAX_RESAMPLES = 10_000
+MIN_RESAMPLES = 1_000
+MAX_DRAWS = 1_000_000
+"""Tasks drawn by all resamples together: with many tasks, there are fewer resamples."""
 EXACT_FLIPS = 12
-"""Up to so many differences, every pattern of signs is looked at."""
+"""Up to so many differences, every pattern of signs is counted."""
 _NORMAL = NormalDist()
 _BITS = bytes.maketrans(b"01", b"\x00\x01")
 
@@ -29,13 +29,13 @@ Clusters = Mapping[str, Sequence[float]]
 """The scores of each task."""
 Interval = tuple[float, float]
 Totals = tuple[complex, ...]
-"""Of one task, for each run: the sum of its scores, and (as the imaginary part) their number.
-One addition so adds both, which halves the time of a resample."""
+"""Of one task, per run: the sum of its scores, and (as the imaginary part) their number. One
+addition adds both, which halves the time of a resample."""
 Combine = Callable[[list[float]], float]
 
 
 class Bootstrap(Struct, frozen=True):
-    """What resampling the tasks says about an estimate."""
+    """The error of an estimate, from resampled tasks."""
 
     mean: float
     """Of the resampled estimates."""
@@ -74,13 +74,13 @@ def bootstrap(
     """
     if len(totals) < 2:
         return None
-    estimate = _combined(_sum(totals), combine)
-    found = sorted(_resampled(totals, combine, seed=seed, resamples=resamples))
+    estimate = _combine_sums(_sum(totals), combine)
+    found = sorted(_resample(totals, combine, seed=seed, resamples=resamples))
     mean = math.fsum(found) / len(found)
-    spread = math.sqrt(math.fsum((one - mean) ** 2 for one in found) / (len(found) - 1))
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in found) / (len(found) - 1))
     if found[-1] - found[0] <= rounding(estimate):
         return Bootstrap(estimate, 0.0, (estimate, estimate), len(found))
-    interval = _bca(found, estimate, _left_out(totals, combine), confidence=confidence)
+    interval = _bca(found, estimate, _jackknife(totals, combine), confidence=confidence)
     return Bootstrap(mean, spread, interval, len(found))
 
 
@@ -98,36 +98,36 @@ def bootstrap_interval(
 
 def resamples_for(tasks: int) -> int:
     """10,000 for up to 100 tasks, then as many as draw a million tasks, at least 1,000."""
-    return max(FEWEST_RESAMPLES, min(MOST_RESAMPLES, DRAWS // max(1, tasks)))
+    return max(MIN_RESAMPLES, min(MAX_RESAMPLES, MAX_DRAWS // max(1, tasks)))
 
 
-def _resampled(
+def _resample(
     totals: Sequence[Totals], combine: Combine, *, seed: int, resamples: int | None
 ) -> list[float]:
     random, tasks = Random(seed), len(totals)
     times = resamples or resamples_for(tasks)
     if len(totals[0]) == 1:  # One run: no need to take its tuples apart.
-        # Sorted, so that tasks that are named otherwise give the same numbers.
-        flat = sorted((one[0] for one in totals), key=_order)
-        if len(kinds := sorted(set(flat), key=_order)) == 1:
+        # Sorted, so that other names of tasks give the same numbers.
+        flat = sorted((total[0] for total in totals), key=_sort_key)
+        if len(kinds := sorted(set(flat), key=_sort_key)) == 1:
             sums = [tasks * kinds[0]] * times
         elif len(kinds) == 2:
             sums = _two_kinds(random, kinds, [flat.count(kind) for kind in kinds], times=times)
         else:
             sums = [sum(random.choices(flat, k=tasks)) for _ in range(times)]
-        return [combine([one.real / one.imag]) for one in sums]
-    ordered = sorted(totals, key=lambda one: [_order(part) for part in one])
+        return [combine([total.real / total.imag]) for total in sums]
+    ordered = sorted(totals, key=lambda total: [_sort_key(part) for part in total])
     draws = (random.choices(ordered, k=tasks) for _ in range(times))
-    return [_combined(_sum(draw), combine) for draw in draws]
+    return [_combine_sums(_sum(draw), combine) for draw in draws]
 
 
 def _two_kinds(
     random: Random, kinds: Sequence[complex], counts: Sequence[int], *, times: int
 ) -> list[complex]:
-    """The sums of resamples where every task is of one of two kinds, such as right and wrong.
+    """The sums of resamples of tasks of two kinds, such as right and wrong.
 
-    How many of n drawn tasks are of the second kind is Binomial(n, its share), which is drawn
-    from its distribution: the same as drawing n tasks, a hundred times faster.
+    The number of tasks of the second kind among n drawn ones is Binomial(n, its share). Drawing
+    from that distribution is a hundred times faster than drawing n tasks.
     """
     first, second = kinds
     tasks, share = sum(counts), counts[1] / sum(counts)
@@ -146,7 +146,7 @@ def _two_kinds(
     return [(tasks - hits) * first + hits * second for hits in drawn]
 
 
-def _order(total: complex) -> Interval:
+def _sort_key(total: complex) -> Interval:
     return total.real, total.imag
 
 
@@ -154,62 +154,64 @@ def _sum(totals: Sequence[Totals]) -> Totals:
     return tuple(map(sum, zip(*totals, strict=True)))
 
 
-def _combined(sums: Totals, combine: Combine) -> float:
-    """A run that has none of the drawn tasks says nothing."""
-    return combine([one.real / one.imag for one in sums if one.imag])
+def _combine_sums(sums: Totals, combine: Combine) -> float:
+    """Runs without any of the drawn tasks are left out."""
+    return combine([total.real / total.imag for total in sums if total.imag])
 
 
-def _left_out(totals: Sequence[Totals], combine: Combine) -> list[float]:
+def _jackknife(totals: Sequence[Totals], combine: Combine) -> list[float]:
     whole = _sum(totals)
     found = []
-    for one in totals:
-        rest = tuple(a - b for a, b in zip(whole, one, strict=True))
+    for task in totals:
+        rest = tuple(a - b for a, b in zip(whole, task, strict=True))
         if any(part.imag for part in rest):
-            found.append(_combined(rest, combine))
+            found.append(_combine_sums(rest, combine))
     return found
 
 
 def _bca(
-    found: list[float], estimate: float, left_out: list[float], *, confidence: float
+    found: list[float], estimate: float, jackknife: list[float], *, confidence: float
 ) -> Interval:
     near = rounding(estimate)
-    below = sum(one < estimate - near for one in found)
-    same = sum(abs(one - estimate) <= near for one in found)
+    below = sum(value < estimate - near for value in found)
+    same = sum(abs(value - estimate) <= near for value in found)
     rank = (below + same / 2) / len(found)
     tails = ((1 - confidence) / 2, (1 + confidence) / 2)
     if not 0 < rank < 1:
         return _quantile(found, tails[0]), _quantile(found, tails[1])
-    bias, pull = _NORMAL.inv_cdf(rank), _acceleration(left_out)
-    low, high = (_moved(tail, bias, pull) for tail in tails)
+    bias, pull = _NORMAL.inv_cdf(rank), _acceleration(jackknife)
+    low, high = (_adjust_tail(tail, bias, pull) for tail in tails)
     return _quantile(found, low), _quantile(found, high)
 
 
-def _acceleration(left_out: list[float]) -> float:
-    middle = math.fsum(left_out) / len(left_out)
-    away = [middle - one for one in left_out]
-    squares = math.fsum(one * one for one in away)
-    if squares <= rounding(middle) ** 2 * len(away):
+def _acceleration(jackknife: list[float]) -> float:
+    middle = math.fsum(jackknife) / len(jackknife)
+    distances = [middle - distance for distance in jackknife]
+    squares = math.fsum(distance * distance for distance in distances)
+    if squares <= rounding(middle) ** 2 * len(distances):
         return 0.0
-    return math.fsum(one * one * one for one in away) / (6 * squares * math.sqrt(squares))
+    return math.fsum(distance * distance * distance for distance in distances) / (
+        6 * squares * math.sqrt(squares)
+    )
 
 
 def rounding(value: float) -> float:
-    """What sums in another order may differ by: no difference."""
+    """The rounding error of a sum: a smaller difference counts as none."""
     return 1e-12 * max(1.0, abs(value))
 
 
-def _moved(tail: float, bias: float, pull: float) -> float:
+def _adjust_tail(tail: float, bias: float, pull: float) -> float:
     z = bias + _NORMAL.inv_cdf(tail)
     bent = 1 - pull * z
     return tail if bent <= 0 else _NORMAL.cdf(bias + z / bent)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Between the two nearest, linearly."""
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
+    """Linear between the two nearest values."""
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 # --- the permutation test
@@ -220,7 +222,7 @@ def sign_flip_p_value(differences: Sequence[float], *, seed: int = SEED) -> floa
 
     Exact for up to 12 differences that are not 0, then sampled: (hits + 1) / (patterns + 1).
     """
-    moved = sorted(abs(one) for one in differences if one)
+    moved = sorted(abs(value) for value in differences if value)
     if len(differences) < 2 or not moved:
         return None
     total = math.fsum(moved)
@@ -228,9 +230,9 @@ def sign_flip_p_value(differences: Sequence[float], *, seed: int = SEED) -> floa
     least = seen - 1e-9 * total  # Sums in another order differ in their last digits.
     if len(moved) <= EXACT_FLIPS:
         sums = [0.0]
-        for one in moved:
-            sums = [value + sign for value in sums for sign in (one, -one)]
-        return sum(abs(one) >= least for one in sums) / len(sums)
+        for value in moved:
+            sums = [total_so_far + sign for total_so_far in sums for sign in (value, -value)]
+        return sum(abs(value) >= least for value in sums) / len(sums)
     random, size = Random(seed), len(moved)
     patterns = resamples_for(size)
     hits = sum(

@@ -1,7 +1,7 @@
-"""Comparison: how one run's scores differ from another's on the tasks that both have.
+"""Comparison: the difference of two runs' scores on their common tasks.
 
-Paired by task, which takes the tasks' own difficulty out of the difference. Whatever is left out
-(tasks of only one run, rows that failed) is told.
+Paired by task, so that the tasks' difficulty does not count. The text names what is left out: tasks
+of only one run, rows that failed.
 """
 
 from collections.abc import Mapping
@@ -12,20 +12,20 @@ from msgspec import Struct
 from holdfast.engine.report import many
 from holdfast.evaluation.stats.estimates import Paired, paired
 from holdfast.evaluation.stats.results import Results
-from holdfast.evaluation.stats.summary import shown
+from holdfast.evaluation.stats.summary import escape_text
 from holdfast.records.errors import UsageError
 
-LISTED = 5
-_WORDS = {
+MAX_LISTED = 5
+_DIGEST_TEXTS = {
     "rollout": "another rollout, or another version of its code",
     "scorer": "another scorer, or another version of its code",
     "tasks": "other tasks, contents or order",
 }
-"""Of what is recorded as a digest, which says nothing to a reader."""
+"""Texts for values that are recorded as digests, which nobody can read."""
 
 
 class Side(Struct, frozen=True):
-    """What is told of each of the two."""
+    """One of the two runs."""
 
     run: str
     source: str
@@ -42,20 +42,20 @@ class Comparison(Struct, frozen=True):
     a: Side
     b: Side
     metric: str
-    """`score`, or the name of the metric that was compared."""
+    """`score`, or the name of the compared metric."""
     paired: Paired
     spec_differences: dict[str, tuple[str, str]]
-    """In what the two runs are not the same run: (a's, b's)."""
+    """The settings in which the runs differ: (a's value, b's value)."""
 
 
 def compare(a: Results, b: Results, *, metric: str | None = None) -> Comparison:
-    """`UsageError` where there is nothing to compare, with what there is instead."""
+    """Compares b with a. Raises `UsageError` if they have no scored task in common."""
     clusters = [_clusters(side, metric) for side in (a, b)]
     found = paired(*clusters)
     if found is None:
         raise UsageError(
             f"runs {a.run!r} and {b.run!r} have no scored task in common: {a.run!r} has "
-            f"{_some(clusters[0])}, {b.run!r} has {_some(clusters[1])}"
+            f"{_first_names(clusters[0])}, {b.run!r} has {_first_names(clusters[1])}"
         )
     return Comparison(_side(a), _side(b), metric or "score", found, _spec_differences(a, b))
 
@@ -75,7 +75,7 @@ def _clusters(results: Results, metric: str | None) -> dict[str, list[float]]:
     )
 
 
-def _some(clusters: Mapping[str, object]) -> str:
+def _first_names(clusters: Mapping[str, object]) -> str:
     names = [repr(name) for name in list(clusters)[:3]]
     return f"{', '.join(names)}{', …' if len(clusters) > len(names) else ''}"
 
@@ -95,7 +95,7 @@ def _side(results: Results) -> Side:
 def _spec_differences(a: Results, b: Results) -> dict[str, tuple[str, str]]:
     first, second = _facts(a), _facts(b)
     return {
-        name: (_said(name, first.get(name)), _said(name, second.get(name)))
+        name: (_format_value(name, first.get(name)), _format_value(name, second.get(name)))
         for name in [*first, *(name for name in second if name not in first)]
         if name in first and name in second and first[name] != second[name]
     }
@@ -114,52 +114,53 @@ def _facts(results: Results) -> dict[str, object]:
     return facts
 
 
-def _said(name: str, value: object) -> str:
-    return str(value) if name not in _WORDS or value else "none"
+def _format_value(name: str, value: object) -> str:
+    return str(value) if name not in _DIGEST_TEXTS or value else "none"
 
 
 # --- for people
 
 
 def comparison_text(found: Comparison) -> str:
-    told = found.paired
-    lines = [_head(found), f"  {_difference(told)}", f"  {_wins(told)}"]
-    for name, side, only in (("A", found.a, told.only_a), ("B", found.b, told.only_b)):
-        lines += _left_out(name, side, only)
-    lines += _differing(found)
-    lines += _changes(told)
+    pairs = found.paired
+    lines = [_format_head(found), f"  {_format_difference(pairs)}", f"  {_format_wins(pairs)}"]
+    for name, side, only in (("A", found.a, pairs.only_a), ("B", found.b, pairs.only_b)):
+        lines += _format_left_out(name, side, only)
+    lines += _differences_of_specs(found)
+    lines += _format_changes(pairs)
     return "\n".join(lines)
 
 
-def _head(found: Comparison) -> str:
-    told, what = found.paired, "" if found.metric == "score" else f" ({shown(found.metric)})"
-    return (
-        f"A {shown(found.a.run)}: {told.mean_a:.4f}   B {shown(found.b.run)}: {told.mean_b:.4f}"
-        f"{what}   on {many(told.tasks, 'task')} of both"
+def _format_head(found: Comparison) -> str:
+    pairs, metric = found.paired, "" if found.metric == "score" else f" ({found.metric})"
+    text = (
+        f"A {found.a.run}: {pairs.mean_a:.4f}   B {found.b.run}: {pairs.mean_b:.4f}"
+        f"{metric}   on {many(pairs.tasks, 'task')} of both"
     )
+    return escape_text(text)
 
 
-def _difference(told: Paired) -> str:
-    line = f"B - A: {told.difference:+.4f}"
-    if told.standard_error is None or told.interval is None:
-        return f"{line} (one task: no error can be told)"
-    low, high = told.interval
-    line += f" ± {told.standard_error:.4f} (SE), 95% [{low:+.4f}, {high:+.4f}]"
-    if told.p_value is None:
+def _format_difference(pairs: Paired) -> str:
+    line = f"B - A: {pairs.difference:+.4f}"
+    if pairs.standard_error is None or pairs.interval is None:
+        return f"{line} (one task: its error is unknown)"
+    low, high = pairs.interval
+    line += f" ± {pairs.standard_error:.4f} (SE), 95% [{low:+.4f}, {high:+.4f}]"
+    if pairs.p_value is None:
         return f"{line}; no task differs"
-    return f"{line}, p = {told.p_value:.3g} (sign flips)"
+    return f"{line}, p = {pairs.p_value:.3g} (sign flips)"
 
 
-def _wins(told: Paired) -> str:
-    line = f"B is higher on {told.wins}, lower on {told.losses}, the same on {told.ties}"
-    return line if told.sign_p_value is None else f"{line}; sign test p = {told.sign_p_value:.3g}"
+def _format_wins(pairs: Paired) -> str:
+    line = f"B is higher on {pairs.wins}, lower on {pairs.losses}, the same on {pairs.ties}"
+    return line if pairs.sign_p_value is None else f"{line}; sign test p = {pairs.sign_p_value:.3g}"
 
 
-def _left_out(name: str, side: Side, only: tuple[str, ...]) -> list[str]:
+def _format_left_out(name: str, side: Side, only: tuple[str, ...]) -> list[str]:
     lines = []
     if only:
-        names = ", ".join(shown(one) for one in only[:LISTED])
-        more = ", …" if len(only) > LISTED else ""
+        names = ", ".join(escape_text(task) for task in only[:MAX_LISTED])
+        more = ", …" if len(only) > MAX_LISTED else ""
         lines.append(f"  left out: {many(len(only), 'task')} that only {name} has: {names}{more}")
     missing = side.rows - side.scored
     if missing:
@@ -170,27 +171,29 @@ def _left_out(name: str, side: Side, only: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def _differing(found: Comparison) -> list[str]:
+def _differences_of_specs(found: Comparison) -> list[str]:
     if not found.spec_differences:
         return []
     lines = ["  the runs differ in"]
     for name, (a, b) in found.spec_differences.items():
-        words = _WORDS.get(name)
-        lines.append(f"    {name}: {words}" if words else f"    {name}: {shown(a)} → {shown(b)}")
+        text = _DIGEST_TEXTS.get(name)
+        lines.append(
+            f"    {name}: {text}" if text else f"    {name}: {escape_text(a)} → {escape_text(b)}"
+        )
     return lines
 
 
-def biggest_changes(told: Paired) -> list[tuple[str, float]]:
-    moved = [(name, change) for name, change in told.by_task.items() if change]
+def biggest_changes(pairs: Paired) -> list[tuple[str, float]]:
+    moved = [(name, change) for name, change in pairs.by_task.items() if change]
     return sorted(moved, key=lambda item: (-abs(item[1]), item[0]))
 
 
-def _changes(told: Paired) -> list[str]:
-    moved = biggest_changes(told)
+def _format_changes(pairs: Paired) -> list[str]:
+    moved = biggest_changes(pairs)
     if not moved:
         return []
     lines = ["  biggest changes"]
-    lines += [f"    {change:+.4f}  {shown(name)}" for name, change in moved[: 2 * LISTED]]
-    if len(moved) > 2 * LISTED:
-        lines.append(f"    … and {many(len(moved) - 2 * LISTED, 'other task')} that changed")
+    lines += [f"    {change:+.4f}  {escape_text(name)}" for name, change in moved[: 2 * MAX_LISTED]]
+    if len(moved) > 2 * MAX_LISTED:
+        lines.append(f"    … and {many(len(moved) - 2 * MAX_LISTED, 'other task')} that changed")
     return lines

@@ -1,9 +1,7 @@
-"""What may be said about scores that come in groups: the samples of one task are no independent
-evidence, tasks are.
+"""Estimates from scores in clusters: tasks are independent, the samples of one task are not.
 
-Pure functions of numbers, without numpy; the order in which tasks or samples are given changes
-nothing. A *cluster* is the scores of one task. Where there is too little to say (one task, no
-rows), the answer is None, never a number that looks like knowledge.
+Pure functions of numbers, without numpy; the order of tasks and samples changes nothing. A
+*cluster* is the scores of one task. With too few data (one task, no rows), the result is None.
 """
 
 import math
@@ -23,7 +21,7 @@ from holdfast.evaluation.stats.bootstrap import (
 
 
 class Estimate(Struct, frozen=True):
-    """A number with what is known about its error."""
+    """A number with its standard error."""
 
     value: float
     standard_error: float | None
@@ -53,13 +51,15 @@ def clustered_error(influences: list[float]) -> float | None:
     tasks = len(influences)
     if tasks < 2:
         return None
-    return math.sqrt(tasks / (tasks - 1) * math.fsum(one * one for one in influences))
+    return math.sqrt(
+        tasks / (tasks - 1) * math.fsum(influence * influence for influence in influences)
+    )
 
 
 def fixed_set_error(clusters: Clusters) -> float | None:
-    """eval-protocol's standard error of a mean: that of the samples alone, with the tasks taken as
-    they are and every score as 0 or 1. With one sample of each task, whose score is 0 or 1, it is
-    0 whatever the scores are. sqrt(Σ ȳ(1 - ȳ) / max(m - 1, 1)) / tasks."""
+    """eval-protocol's standard error of a mean: of the samples alone, for a fixed set of tasks and
+    scores of 0 or 1: sqrt(Σ ȳ(1 - ȳ) / max(m - 1, 1)) / tasks. With one sample per task and
+    scores of 0 or 1, it is always 0."""
     if not clusters:
         return None
     means = [(math.fsum(scores) / len(scores), len(scores)) for scores in clusters.values()]
@@ -101,10 +101,10 @@ def pass_rate(
     all_of_them: bool = False,
     is_correct: Callable[[float], bool] = lambda score: score >= 1.0,
 ) -> PassRate | None:
-    """pass@k (or pass^k) over the tasks that have at least k scores; None where none has."""
-    one = pass_all if all_of_them else pass_at
+    """pass@k (or pass^k) over the tasks with at least k scores; None if there are none."""
+    rate_of_task = pass_all if all_of_them else pass_at
     values = [
-        one(len(scores), sum(map(is_correct, scores)), k)
+        rate_of_task(len(scores), sum(map(is_correct, scores)), k)
         for _, scores in sorted(clusters.items())
         if len(scores) >= k
     ]
@@ -120,9 +120,9 @@ def is_binary(scores: Iterable[float]) -> bool:
 
 
 def bound_when_all_alike(tasks: int) -> float:
-    """How rare, at most, what none of the tasks shows may be: p with (1 - p)^tasks = 0.05.
+    """The largest probability, at 95 %, of an event that no task showed: (1 - p)^tasks = 0.05.
 
-    Where every task was solved (or none), the standard error is 0 and says nothing; this does.
+    Used where every task was solved, or none: there the standard error is 0.
     """
     return 1.0 - math.exp(math.log(1.0 - CONFIDENCE) / tasks)
 
@@ -136,17 +136,17 @@ def _check(samples: int, correct: int, k: int) -> None:
 
 
 class Paired(Struct, frozen=True):
-    """How b differs from a on the tasks that both have. Positive: b is higher."""
+    """The difference of b from a on their common tasks. Positive: b is higher."""
 
     difference: float
     """The mean over tasks of (mean of b's samples - mean of a's)."""
     standard_error: float | None
     interval: Interval | None
     p_value: float | None
-    """Of the sign-flip permutation test, two-sided: how often a difference at least this large
-    would be seen if a and b were alike. None where no task differs or there is only one."""
+    """Of the two-sided sign-flip permutation test: the probability of a difference at least this
+    large if a and b were alike. None if no task differs, or there is only one."""
     sign_p_value: float | None
-    """Of the sign test, which looks at who won each task and not by how much."""
+    """Of the sign test, which counts only who won each task."""
     wins: int
     losses: int
     ties: int
@@ -154,13 +154,14 @@ class Paired(Struct, frozen=True):
     mean_a: float
     mean_b: float
     only_a: tuple[str, ...]
-    """Tasks that only a has a score for: left out."""
+    """Tasks with a score of a only: left out."""
     only_b: tuple[str, ...]
     by_task: dict[str, float]
 
 
 def paired(a: Clusters, b: Clusters, *, seed: int = SEED) -> Paired | None:
-    """Compares task by task, which takes the tasks' own difficulty out; None without common ones.
+    """Compares task by task, so that the tasks' difficulty does not count; None without common
+    tasks.
 
     With d_t the difference of the two means of task t, and T tasks: difference = mean of d,
     SE = s_d / sqrt(T); the interval is BCa over tasks.
@@ -171,15 +172,20 @@ def paired(a: Clusters, b: Clusters, *, seed: int = SEED) -> Paired | None:
     if not common:
         return None
     means_a, means_b = ([_mean(run[name]) for name in common] for run in (a, b))
-    differences = [_between(*means) for means in zip(means_a, means_b, strict=True)]
+    differences = [_difference(*means) for means in zip(means_a, means_b, strict=True)]
     by_task = dict(zip(common, differences, strict=True))
-    estimate = clustered_mean({name: (one,) for name, one in by_task.items()})
+    estimate = clustered_mean({name: (difference,) for name, difference in by_task.items()})
     assert estimate is not None, "there are common tasks"
-    wins, losses = sum(one > 0 for one in differences), sum(one < 0 for one in differences)
+    wins, losses = (
+        sum(difference > 0 for difference in differences),
+        sum(difference < 0 for difference in differences),
+    )
     return Paired(
         difference=estimate.value,
         standard_error=estimate.standard_error,
-        interval=bootstrap_interval({name: (one,) for name, one in by_task.items()}, seed=seed),
+        interval=bootstrap_interval(
+            {name: (difference,) for name, difference in by_task.items()}, seed=seed
+        ),
         p_value=sign_flip_p_value(differences, seed=seed),
         sign_p_value=sign_test_p_value(wins, losses),
         wins=wins,
@@ -203,12 +209,12 @@ def sign_test_p_value(wins: int, losses: int) -> float | None:
     for hits in range(min(wins, losses)):
         ways = ways * (trials - hits) // (hits + 1)
         tail += ways
-    # In whole numbers: both are beyond floats where there are thousands of tasks.
+    # Whole numbers: with thousands of tasks, both are too large for floats.
     return min(1.0, tail / (1 << (trials - 1)))
 
 
-def _between(before: float, after: float) -> float:
-    """0 where the two differ by rounding alone: that is a tie, not a win."""
+def _difference(before: float, after: float) -> float:
+    """0 for a difference by rounding alone: that is a tie, not a win."""
     change = after - before
     return 0.0 if abs(change) <= rounding(max(abs(before), abs(after))) else change
 

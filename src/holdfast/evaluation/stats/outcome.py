@@ -1,4 +1,4 @@
-"""Outcome: what came of one experiment, and whether that is enough."""
+"""Outcome: the result of one experiment, and whether it passed."""
 
 from msgspec import Struct
 
@@ -8,7 +8,7 @@ from holdfast.evaluation.stats.verdict import Verdict
 
 
 class Part(Struct, frozen=True):
-    """One run of an experiment: a groupwise one has as many as settings, others have one."""
+    """One run of an experiment: a groupwise experiment has one per setting, others have one."""
 
     results: Results
     verdict: Verdict
@@ -23,18 +23,23 @@ class Part(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """Of a finished experiment. `check` raises where it did not pass."""
+    """The result of a finished experiment. `check` raises if it did not pass."""
 
     name: str
     journal: str
     parts: tuple[Part, ...]
-    told: tuple[str, ...] = ()
-    """What people should know about how it came about."""
+    notes: tuple[str, ...] = ()
+    """Remarks for people, such as that it was finished already."""
     fail_on_permanent_failure: bool = True
 
     @property
+    def told(self) -> tuple[str, ...]:
+        """The older name of `notes`."""
+        return self.notes
+
+    @property
     def score(self) -> float | None:
-        """Of the only run; of several, the first's."""
+        """The score of the first run."""
         return self.parts[0].verdict.score
 
     @property
@@ -76,27 +81,27 @@ class Outcome(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """All there is to tell, for people."""
-        return "\n".join([*self.told, *(part.text for part in self.parts)])
+        """Notes and summaries, for people."""
+        return "\n".join([*self.notes, *(part.text for part in self.parts)])
 
     @property
     def message(self) -> str:
-        """What a failed test shows."""
+        """The message of a failed test."""
         return "\n".join([*self.complaints, "", self.text])
 
     def check(self) -> "Outcome":
-        """Itself, where it passed; else raises `EvaluationFailed`."""
+        """Returns itself if it passed, else raises `EvaluationFailed`."""
         if not self.passed:
             raise EvaluationFailed(self.message)
         return self
 
 
 def _remedy(part: Part) -> str:
-    """What a changed function failed to judge before, it is asked again by itself."""
+    """A corrected function scores its failed rows again without a flag."""
     if all(root.phase == "scoring" for root in part.results.roots if root.permanent):
         return "correct the function and run it again, or, where it is right, add"
     return "once the reason is gone, add"
 
 
 class EvaluationFailed(AssertionError):
-    """The score, or what became of the rows, is not what the evaluation asks for."""
+    """The score is below the threshold, or rows failed."""

@@ -1,7 +1,7 @@
-"""Results: what became of each row of a run, in numbers. Light: no conversations, no tokens.
+"""Results: the result of each row of a run, in numbers, without conversations and tokens.
 
-Read from the journal, one trajectory in memory at a time. A score is there only where it is
-final: a row that failed for good, or is not settled yet, has none (I5).
+Read from the journal with one trajectory in memory at a time. Only final scores count: a row that
+failed for good, or is not settled yet, has none (I5).
 """
 
 import math
@@ -31,19 +31,19 @@ class RowResult(Struct, frozen=True, omit_defaults=True):
     score: float | None = None
     metrics: dict[str, float] = {}
     cause: str = ""
-    """Of what made it fail for good: infrastructure, environment or code; "" where it did not."""
+    """Of a permanent failure: infrastructure, environment or code; else ""."""
     root: str = ""
-    """What it said there, with its numbers left out: like failures are alike."""
+    """The failure's message without its numbers, so that like failures are equal."""
     disturbed: bool = False
     """An attempt failed (and was retried or refilled), a tool call was interrupted, or an
-    environment came back different. Its score should be no other than a clean one's."""
+    environment came back different. Its score should be like that of a clean row."""
     turns: int = 0
     sampled_tokens: int = 0
     seconds: float = 0.0
     """Spent in generations, tools and environments, over all attempts that count."""
     settled: bool = True
     model: str = ""
-    """Who sampled it, where that differs from row to row."""
+    """The model, where it differs from row to row."""
 
     @property
     def name(self) -> str:
@@ -57,12 +57,12 @@ class Root(Struct, omit_defaults=True):
     cause: str
     phase: str
     example: str
-    """`task/sample` of the first that met it; of one that failed for good, if any did."""
+    """`task/sample` of the first row with it; of one that failed for good, if there is one."""
     message: str
     traceback: str
     failures: int = 0
     permanent: int = 0
-    """How many rows it failed for good."""
+    """Rows that failed for good because of it."""
 
 
 class Results(Struct, frozen=True, omit_defaults=True):
@@ -78,11 +78,11 @@ class Results(Struct, frozen=True, omit_defaults=True):
     """Sample i belongs to run i // (samples / num_runs)."""
     created: float = 0.0
     roots: tuple[Root, ...] = ()
-    """Those that failed rows for good come first."""
+    """Causes of permanent failures come first."""
     spec: RunSpec | None = None
-    """None where the results come from elsewhere than a journal."""
+    """None for results that are not from a journal."""
     source: str = ""
-    """The journal or the file that they come from."""
+    """The journal or the file of the results."""
 
     @property
     def scored(self) -> list[RowResult]:
@@ -98,11 +98,11 @@ class Results(Struct, frozen=True, omit_defaults=True):
 
     @property
     def metrics(self) -> list[str]:
-        """The names of all metrics, in their own order."""
+        """The names of all metrics, sorted."""
         return sorted({name for row in self.rows for name in row.metrics})
 
     def by_task(self, metric: str | None = None) -> dict[str, list[float]]:
-        """The scores (or one metric) of each task that has any: the clusters of the statistics."""
+        """The scores (or one metric) of each task with any: the clusters of the estimates."""
         found: dict[str, list[float]] = {}
         for row in self.rows:
             value = row.score if metric is None else row.metrics.get(metric)
@@ -123,25 +123,25 @@ class Results(Struct, frozen=True, omit_defaults=True):
 
 
 class Settled:
-    """What was settled in this process: it need not be read again from the journal."""
+    """Rows settled in this process, which need not be read again from the journal."""
 
     def __init__(self) -> None:
         self._rows: dict[TrajectoryKey, tuple[int, RowResult]] = {}
 
     def note(self, key: TrajectoryKey, history: History) -> None:
-        """Of a trajectory whose last record is durable; failures are left to the journal."""
+        """Keeps a trajectory without failures. Its last record has to be durable."""
         if not (history.failures or history.scoring_failures):
             listed = TrajectoryRow(key, 0, 0, history.status, True, 0, history.records, "")
             self._rows[key] = (history.records, _row(listed, history))
 
     def row(self, listed: TrajectoryRow) -> RowResult | None:
-        """None where the journal has another number of records, or it was settled elsewhere."""
+        """None if the journal has another number of records, or another process settled it."""
         records, row = self._rows.get(listed.key, (-1, None))
         return row if listed.settled and listed.records == records else None
 
 
 class Collector:
-    """Folds trajectories into results, one after the other; nothing else of them is kept."""
+    """Collects results from trajectories, and keeps nothing else of them."""
 
     def __init__(self, run: Run, *, num_runs: int = 1, source: str = ""):
         self._run = run
@@ -155,7 +155,7 @@ class Collector:
         _add_roots(self._roots, listed, history)
 
     def take_row(self, row: RowResult) -> None:
-        """Of a trajectory that had no failures."""
+        """The row of a trajectory without failures."""
         self._rows.append(row)
 
     def results(self) -> Results:
@@ -168,7 +168,7 @@ class Collector:
             samples=spec.samples,
             num_runs=self._num_runs,
             created=self._run.created,
-            roots=_sorted(self._roots.values()),
+            roots=_sort_roots(self._roots.values()),
             spec=spec,
             source=self._source,
         )
@@ -182,10 +182,10 @@ async def results_of(
     source: str = "",
     settled: Settled | None = None,
 ) -> Results:
-    """Reads the run once. A bad record raises `JournalCorrupt` with the trajectory's name.
+    """Reads the run once. Raises `JournalCorrupt`, with the trajectory's name, for a bad record.
 
-    `source` is the journal's path, as a user would type it. With all of it in `settled`, the run
-    is only listed.
+    `source` is the journal's path, as a user would type it. If `settled` has all rows, no record is
+    read.
     """
     collector = Collector(run, num_runs=num_runs, source=source)
     if settled is not None:
@@ -228,7 +228,7 @@ def _metrics(listed: TrajectoryRow, history: History) -> dict[str, float]:
 
 
 def _reason(listed: TrajectoryRow, history: History, failure: Failure | None) -> str:
-    """The failure's own words where there is one: its root leaves the numbers out."""
+    """The failure's full message, if there is one: its root lacks the numbers."""
     if failure is not None:
         return failure.line
     reason = history.finished.reason if history.finished else ""
@@ -236,14 +236,14 @@ def _reason(listed: TrajectoryRow, history: History, failure: Failure | None) ->
 
 
 def _is_disturbed(history: History, final: Failure | None) -> bool:
-    """What failed it for good disturbed nothing that came after."""
+    """The final failure does not count: nothing came after it."""
     retried = any(failure is not final for failure in history.failures)
     changed = any(fork.reason == CAME_BACK_DIFFERENT for fork in history.forks)
     return bool(retried or history.life or history.interrupted_calls or changed)
 
 
 def _seconds(history: History) -> float:
-    """Its own time, not the clock's: what lay between a kill and the resume is no part of it."""
+    """The time of its steps, without the time between a kill and the resume."""
     spent = [result.seconds for result in history.results.values()]
     spent += [
         step.seconds
@@ -254,7 +254,7 @@ def _seconds(history: History) -> float:
 
 
 def _add_roots(roots: dict[tuple[str, str], Root], row: TrajectoryRow, history: History) -> None:
-    """Counts every failure of the trajectory, those that a retry made good included."""
+    """Counts every failure of the trajectory, also those that a retry repaired."""
     final = last_failure(history) if row.status is Status.FAILED else None
     name = f"{row.key.task}/{row.key.sample}"
     for failure in (*history.failures, *history.scoring_failures):
@@ -275,6 +275,8 @@ def _add_roots(roots: dict[tuple[str, str], Root], row: TrajectoryRow, history: 
         roots[key].permanent += failure is final
 
 
-def _sorted(roots: Iterable[Root]) -> tuple[Root, ...]:
-    ordered = sorted(roots, key=lambda one: (-one.permanent, -one.failures, one.phase, one.root))
+def _sort_roots(roots: Iterable[Root]) -> tuple[Root, ...]:
+    ordered = sorted(
+        roots, key=lambda root: (-root.permanent, -root.failures, root.phase, root.root)
+    )
     return tuple(ordered)

@@ -1,8 +1,7 @@
-"""Summary: what a run's results say, as text for a terminal and as JSON for scripts.
+"""Summary: a run's results as text for a terminal and as JSON for scripts.
 
-The JSON has the keys of eval-protocol's summaries with their meaning, and ours beside them.
-Ids and messages come from data sets and models: control characters in them are shown, never
-obeyed.
+The JSON has the keys of eval-protocol's summaries with their meaning, and our own. Ids and messages
+come from data sets and models: their control characters are escaped.
 """
 
 import os
@@ -21,60 +20,60 @@ from holdfast.evaluation.stats.verdict import Aggregation, Verdict
 
 Fields = dict[str, object]
 FORMAT = 1
-SLOWEST = 3
-ROOTS = 5
+MAX_SLOWEST = 3
+MAX_ROOTS = 5
 TRACEBACK_LINES = 12
 Z = 1.959964
 _FRAME = re.compile(r'  File "([^"]+)", line ')
-_OURS, _PYTHON = Path(__file__).parents[2], Path(os.__file__).parent
+_PACKAGE, _PYTHON = Path(__file__).parents[2], Path(os.__file__).parent
 
 
 # --- for people
 
 
 def summary_text(results: Results, verdict: Verdict) -> str:
-    """A few lines: the score first, what is wrong last."""
-    lines = [_head(results, verdict), _counts(results, verdict)]
-    lines += _details(results, verdict)
-    lines.append(_work(results))
-    lines += _failures(results.roots)
-    lines.append(_further(results))
+    """A few lines: the score first, failures last."""
+    lines = [_format_head(results, verdict), _format_counts(results, verdict)]
+    lines += _format_details(results, verdict)
+    lines.append(_format_work(results))
+    lines += _format_failures(results.roots)
+    lines.append(_format_commands(results))
     return "\n".join(line for line in lines if line)
 
 
-def shown(text: str) -> str:
-    """On one line, with control characters as escapes."""
+def escape_text(text: str) -> str:
+    """One line, with control characters as escapes."""
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
 
 
-def _head(results: Results, verdict: Verdict) -> str:
-    told = f"{shown(results.run)}: {score_text(verdict)}"
+def _format_head(results: Results, verdict: Verdict) -> str:
+    line = f"{escape_text(results.run)}: {score_text(verdict)}"
     if verdict.passed is not None:
-        told += f"  {'PASSED' if verdict.passed else 'FAILED'}: {verdict.reason}"
-    return told
+        line += f"  {'PASSED' if verdict.passed else 'FAILED'}: {verdict.reason}"
+    return line
 
 
 def score_text(verdict: Verdict) -> str:
     """`0.6250 ± 0.0312 (SE), 95% [0.5610, 0.6830]`"""
     if verdict.score is None:
         return "no score"
-    told = f"{verdict.score:.4f}"
+    text = f"{verdict.score:.4f}"
     if verdict.standard_error is not None:
-        told += f" ± {verdict.standard_error:.4f} (SE)"
+        text += f" ± {verdict.standard_error:.4f} (SE)"
     if verdict.interval is not None:
         low, high = verdict.interval
-        told += f", 95% [{low:.4f}, {high:.4f}]"
+        text += f", 95% [{low:.4f}, {high:.4f}]"
     if verdict.aggregation is not Aggregation.MEAN:
-        told += f", {verdict.aggregation} of {many(len(verdict.run_scores), 'run')}"
-    return told
+        text += f", {verdict.aggregation} of {many(len(verdict.run_scores), 'run')}"
+    return text
 
 
-def _counts(results: Results, verdict: Verdict) -> str:
+def _format_counts(results: Results, verdict: Verdict) -> str:
     runs = f" ({many(results.num_runs, 'run')})" if results.num_runs > 1 else ""
     shape = f"{many(verdict.tasks, 'task')} × {many(results.samples, 'sample')}{runs}"
-    told = [f"{verdict.scored:,} of {many(verdict.rows, 'row')} scored ({shape})"]
+    parts_of_line = [f"{verdict.scored:,} of {many(verdict.rows, 'row')} scored ({shape})"]
     for number, what, parts in (
         (verdict.truncated, "truncated", verdict.truncated_by_reason),
         (verdict.failed, "failed for good", verdict.failed_by_cause),
@@ -82,92 +81,98 @@ def _counts(results: Results, verdict: Verdict) -> str:
         (verdict.unsettled, "not settled yet", {}),
     ):
         if number:
-            by = ", ".join(f"{total:,} {shown(name)}" for name, total in parts.items())
-            told.append(f"{number:,} {what}{f' ({by})' if by else ''}")
-    return f"  {'; '.join(told)}"
+            by = ", ".join(f"{total:,} {escape_text(name)}" for name, total in parts.items())
+            parts_of_line.append(f"{number:,} {what}{f' ({by})' if by else ''}")
+    return f"  {'; '.join(parts_of_line)}"
 
 
-def _details(results: Results, verdict: Verdict) -> list[str]:
+def _format_details(results: Results, verdict: Verdict) -> list[str]:
     lines = []
-    if rates := [*_rates("pass@", verdict.pass_at), *_rates("pass^", verdict.pass_all[1:])]:
+    if rates := [
+        *_format_rates("pass@", verdict.pass_at),
+        *_format_rates("pass^", verdict.pass_all[1:]),
+    ]:
         lines.append(f"  {'  '.join(rates)}")
     if verdict.disturbed is not None:
         both = (("clean", verdict.clean), ("retried or interrupted", verdict.disturbed))
-        told = [f"{name} {_estimate(found)}" for name, found in both if found is not None]
-        lines.append(f"  {' · '.join(told)}")
+        parts = [f"{name} {_format_estimate(found)}" for name, found in both if found is not None]
+        lines.append(f"  {' · '.join(parts)}")
     if verdict.binary and verdict.score in (0.0, 1.0) and verdict.tasks:
         rare = bound_when_all_alike(verdict.tasks)
         bound = f"above {1 - rare:.3f}" if verdict.score else f"below {rare:.3f}"
-        lines.append(f"  all alike: no error can be told from them; 95% sure: {bound}")
+        lines.append(f"  all alike: their error is unknown; 95% sure: {bound}")
     if verdict.metrics:
-        told = [f"{shown(name)} {_estimate(one)}" for name, one in verdict.metrics.items()]
-        lines.append(f"  metrics: {', '.join(told)}")
+        parts = [
+            f"{escape_text(name)} {_format_estimate(estimate)}"
+            for name, estimate in verdict.metrics.items()
+        ]
+        lines.append(f"  metrics: {', '.join(parts)}")
     if len(verdict.run_scores) > 1:
-        lines.append(f"  by run: {', '.join(f'{one:.4f}' for one in verdict.run_scores)}")
+        lines.append(f"  by run: {', '.join(f'{estimate:.4f}' for estimate in verdict.run_scores)}")
     return lines
 
 
-def _rates(name: str, rates: Sequence[PassRate]) -> list[str]:
-    return [f"{name}{one.k} {one.value:.3f}" for one in rates]
+def _format_rates(name: str, rates: Sequence[PassRate]) -> list[str]:
+    return [f"{name}{rate.k} {rate.value:.3f}" for rate in rates]
 
 
-def _estimate(found: Estimate) -> str:
+def _format_estimate(found: Estimate) -> str:
     error = "" if found.standard_error is None else f" ± {found.standard_error:.4f}"
     return f"{found.value:.4f}{error} (n={found.rows:,})"
 
 
-def _work(results: Results) -> str:
+def _format_work(results: Results) -> str:
     turns, tokens = (
         sum(row.turns for row in results.rows),
         sum(row.sampled_tokens for row in results.rows),
     )
-    told = f"  {many(turns, 'turn')}, {many(tokens, 'sampled token')}"
+    line = f"  {many(turns, 'turn')}, {many(tokens, 'sampled token')}"
     if slow := slowest(results.rows):
-        names = ", ".join(f"{shown(row.name)} {row.seconds:.1f} s" for row in slow)
-        told += f"; slowest: {names}"
-    return told
+        names = ", ".join(f"{escape_text(row.name)} {row.seconds:.1f} s" for row in slow)
+        line += f"; slowest: {names}"
+    return line
 
 
-def slowest(rows: Sequence[RowResult], number: int = SLOWEST) -> list[RowResult]:
-    """Those that took longest; none where nobody measured."""
+def slowest(rows: Sequence[RowResult], number: int = MAX_SLOWEST) -> list[RowResult]:
+    """The rows that took longest; none without measured times."""
     timed = [row for row in rows if row.seconds > 0]
     return sorted(timed, key=lambda row: (-row.seconds, row.task, row.sample))[:number]
 
 
-def _failures(roots: Sequence[Root]) -> list[str]:
+def _format_failures(roots: Sequence[Root]) -> list[str]:
     lines = []
-    for root in roots[:ROOTS]:
+    for root in roots[:MAX_ROOTS]:
         final = f"{root.permanent} for good" if root.permanent else "made good by retries"
         lines.append(
-            f"  [{root.cause}, {root.phase}] {root.failures} × {shown(root.message)} "
-            f"({final}; for instance {shown(root.example)})"
+            f"  [{root.cause}, {root.phase}] {root.failures} × {escape_text(root.message)} "
+            f"({final}; for instance {escape_text(root.example)})"
         )
         if root.permanent:
-            last = _from_their_code(root.traceback.rstrip().splitlines())[-TRACEBACK_LINES:]
-            lines += [f"      {shown(line)}" for line in last]
-    if len(roots) > ROOTS:
-        lines.append(f"  … and {many(len(roots) - ROOTS, 'other kind')} of failure")
+            last = _from_user_code(root.traceback.rstrip().splitlines())[-TRACEBACK_LINES:]
+            lines += [f"      {escape_text(line)}" for line in last]
+    if len(roots) > MAX_ROOTS:
+        lines.append(f"  … and {many(len(roots) - MAX_ROOTS, 'other kind')} of failure")
     return lines
 
 
-def _from_their_code(lines: list[str]) -> list[str]:
-    """From the first frame that is neither ours nor Python's, if there is one."""
+def _from_user_code(lines: list[str]) -> list[str]:
+    """From the first frame of the user's code, if there is one."""
     for number, line in enumerate(lines):
-        if (file := _FRAME.match(line)) and not _is_ours(Path(file[1])):
+        if (file := _FRAME.match(line)) and not _is_library(Path(file[1])):
             return lines[number:]
     return lines
 
 
-def _is_ours(path: Path) -> bool:
+def _is_library(path: Path) -> bool:
     python = path.is_relative_to(_PYTHON) and "site-packages" not in path.parts
-    return python or path.is_relative_to(_OURS) or str(path).startswith("<")
+    return python or path.is_relative_to(_PACKAGE) or str(path).startswith("<")
 
 
-def _further(results: Results) -> str:
+def _format_commands(results: Results) -> str:
     if results.spec is None:
-        return f"  from {shown(results.source)}" if results.source else ""
+        return f"  from {escape_text(results.source)}" if results.source else ""
     where = f" --journal {shlex.quote(results.source)}" if results.source else ""
-    name = shlex.quote(shown(results.run))
+    name = shlex.quote(escape_text(results.run))
     return f"  holdfast show {name}{where}\n  holdfast report {name}{where} --out report.html"
 
 
@@ -181,8 +186,8 @@ def summary_json(
     suite: str | None = None,
     timestamp: int | None = None,
 ) -> Fields:
-    """eval-protocol's keys, then ours. What is not known is left out, never a zero."""
-    told: Fields = {
+    """eval-protocol's keys, then ours. Unknown values are left out, never zero."""
+    fields: Fields = {
         "suite": suite or results.run,
         "model": results.model,
         "agg_score": verdict.score,
@@ -190,29 +195,31 @@ def summary_json(
         "rows": verdict.rows,
     }
     if verdict.interval is not None:
-        told |= {"agg_ci_low": verdict.interval[0], "agg_ci_high": verdict.interval[1]}
+        fields |= {"agg_ci_low": verdict.interval[0], "agg_ci_high": verdict.interval[1]}
     if verdict.standard_error is not None:
-        told["standard_error"] = verdict.standard_error
+        fields["standard_error"] = verdict.standard_error
     if verdict.metrics:
-        told["metrics_agg"] = {name: _metric(one) for name, one in verdict.metrics.items()}
-    told["timestamp"] = int(time.time()) if timestamp is None else timestamp
-    return told | _ours(results, verdict)
+        fields["metrics_agg"] = {
+            name: _metric_fields(estimate) for name, estimate in verdict.metrics.items()
+        }
+    fields["timestamp"] = int(time.time()) if timestamp is None else timestamp
+    return fields | _own_fields(results, verdict)
 
 
-def _metric(found: Estimate) -> Fields:
-    """The interval is mean ± 1.96 · SE; it is not cut at 0 and 1, which a metric may exceed."""
-    told: Fields = {"mean": found.value}
+def _metric_fields(found: Estimate) -> Fields:
+    """The interval is mean ± 1.96 · SE, not cut at 0 and 1: metrics have no bounds."""
+    fields: Fields = {"mean": found.value}
     if found.standard_error is not None:
         margin = Z * found.standard_error
-        told |= {
+        fields |= {
             "ci_low": found.value - margin,
             "ci_high": found.value + margin,
             "standard_error": found.standard_error,
         }
-    return told
+    return fields
 
 
-def _ours(results: Results, verdict: Verdict) -> Fields:
+def _own_fields(results: Results, verdict: Verdict) -> Fields:
     plain: Fields = {
         "holdfast_format": FORMAT,
         "run": results.run,
@@ -238,14 +245,14 @@ def _ours(results: Results, verdict: Verdict) -> Fields:
         "sampled_tokens": sum(row.sampled_tokens for row in results.rows),
     }
     lists: Fields = {
-        "pass_at": {str(one.k): one.value for one in verdict.pass_at},
-        "pass_all": {str(one.k): one.value for one in verdict.pass_all},
-        "failures": [_root(one) for one in results.roots],
+        "pass_at": {str(rate.k): rate.value for rate in verdict.pass_at},
+        "pass_all": {str(rate.k): rate.value for rate in verdict.pass_all},
+        "failures": [_root_fields(rate) for rate in results.roots],
         "slowest": [{"row": row.name, "seconds": row.seconds} for row in slowest(results.rows)],
     }
     return plain | lists
 
 
-def _root(root: Root) -> Fields:
-    told: Fields = msgspec.structs.asdict(root)
-    return told
+def _root_fields(root: Root) -> Fields:
+    fields: Fields = msgspec.structs.asdict(root)
+    return fields

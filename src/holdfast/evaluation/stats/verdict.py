@@ -1,7 +1,7 @@
-"""Verdict: one number for a run, what is known about its error, and whether that is enough.
+"""Verdict: one number for a run, its error, and whether it passes.
 
-Only rows with a score are in it. A row that failed for good is counted by its cause, apart from
-what the policy did: a truncation is the policy's own outcome and is scored (I5).
+Only rows with a score count. A permanent failure is counted by its cause, apart from the policy's
+outcomes; a truncation is an outcome, and is scored (I5).
 """
 
 import math
@@ -35,7 +35,7 @@ from holdfast.records.trajectory import Status
 
 
 class Aggregation(StrEnum):
-    """How the means of several runs become one number; with one run, all but the last agree."""
+    """Makes one number of the means of several runs; with one run, all but the last agree."""
 
     MEAN = "mean"
     MAX = "max"
@@ -45,14 +45,14 @@ class Aggregation(StrEnum):
 
 
 class Threshold(Struct, frozen=True):
-    """What it takes to pass."""
+    """The condition of passing."""
 
     success: float
     standard_error: float | None = None
     """At most this, as eval-protocol means it: `Verdict.fixed_set_error`. Only a mean has one."""
     clustered_standard_error: float | None = None
-    """At most this, of the statistic that is shown: `Verdict.standard_error`. One that is not known
-    does not pass."""
+    """At most this, of the statistic in reports: `Verdict.standard_error`. An unknown error does
+    not pass."""
 
     def __post_init__(self) -> None:
         for name in ("success", "standard_error", "clustered_standard_error"):
@@ -65,45 +65,45 @@ class Threshold(Struct, frozen=True):
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
     score: float | None
-    """None where no row has a score."""
+    """None if no row has a score."""
     aggregation: Aggregation
     passed: bool | None
-    """None where there is no threshold, and nothing else failed the test."""
+    """None without a threshold, if nothing else failed the test."""
     reason: str
-    """Why it passed or not, in words; "" where nothing decides."""
+    """Why it passed or not, as text; "" if nothing decides."""
     standard_error: float | None = None
     """Clustered by task; of `max`, `min` and `bootstrap`, the bootstrap's."""
     interval: Interval | None = None
     """95 %, by the cluster bootstrap over tasks."""
     resamples: int = 0
     run_scores: tuple[float, ...] = ()
-    """The mean of each run that has a score."""
+    """The mean of each run with a score."""
     threshold: Threshold | None = None
     tasks: int = 0
     rows: int = 0
     scored: int = 0
     unscored: int = 0
-    """Outcomes without a score: no scorer, or one that called its score invalid."""
+    """Outcomes without a score: without a scorer, or with an invalid score."""
     unsettled: int = 0
     failed: int = 0
     failed_by_cause: dict[str, int] = {}
     """Rows that failed for good: infrastructure, environment, code."""
     truncated: int = 0
     truncated_by_reason: dict[str, int] = {}
-    """What the policy ran into; scored like any other outcome."""
+    """Limits that the policy reached; scored like any other outcome."""
     clean: Estimate | None = None
     disturbed: Estimate | None = None
-    """Scores of rows that were retried, refilled or interrupted: they should be like clean ones."""
+    """Scores of retried, refilled or interrupted rows: they should be like clean ones."""
     binary: bool = False
     """Every score is 0 or 1."""
     pass_at: tuple[PassRate, ...] = ()
-    """pass@k for k = 1, 2, 4, … and all samples, where scores are binary and samples several."""
+    """pass@k for k = 1, 2, 4, … and all samples, for binary scores and several samples."""
     pass_all: tuple[PassRate, ...] = ()
     metrics: dict[str, Estimate] = {}
     fixed_set_error: float | None = None
-    """The standard error as eval-protocol has it; None where it has none: all but `mean`."""
+    """eval-protocol's standard error; None for all but `mean`."""
     reached: bool | None = None
-    """Whether the threshold is, whatever became of the rows; None without one."""
+    """Whether the score reaches the threshold, whatever rows failed; None without one."""
 
 
 def verdict_of(
@@ -113,8 +113,8 @@ def verdict_of(
     threshold: Threshold | None = None,
     failures_fail: bool | None = None,
 ) -> Verdict:
-    """`failures_fail`: whether rows that failed for good fail the test; None: there is no test, and
-    only a threshold decides."""
+    """`failures_fail`: whether permanent failures fail the test; None: there is no test, and only a
+    threshold decides."""
     method = _method(aggregation)
     runs = [run for run in results.by_run() if run]
     resampled = bootstrap(totals_of(runs), combine=_COMBINE[method]) if runs else None
@@ -191,13 +191,13 @@ def _aggregate(
 
 
 def _error_of_mean(runs: list[dict[str, list[float]]]) -> float | None:
-    """Of the mean of the runs' means, clustered by task: each row weighs 1 / (runs · rows of its
-    run), and the rows of a task, in whatever run, move it together."""
+    """The error of the mean of the runs' means, clustered by task: each row weighs 1 / (runs · rows
+    of its run), and the rows of a task, in all runs, are one cluster."""
     moved: dict[str, list[float]] = {}
     for run in runs:
         mean, weight = _mean_of(run), 1 / (len(runs) * sum(map(len, run.values())))
         for task, scores in run.items():
-            moved.setdefault(task, []).append(weight * math.fsum(one - mean for one in scores))
+            moved.setdefault(task, []).append(weight * math.fsum(score - mean for score in scores))
     return clustered_error([math.fsum(moved[task]) for task in sorted(moved)])
 
 
@@ -216,16 +216,16 @@ def _decide(
     if threshold is None:
         return None, ""
     if score is None:
-        return False, f"no row has a score ({_why_none(results)})"
+        return False, f"no row has a score ({_explain_no_score(results)})"
     if score < threshold.success - rounding(threshold.success):
         return False, f"score {_short(score)} is below the threshold of {threshold.success:g}"
-    told = [f"score {_short(score)} reaches the threshold of {threshold.success:g}"]
+    reasons = [f"score {_short(score)} reaches the threshold of {threshold.success:g}"]
     if threshold.standard_error is not None and fixed is not None:
-        told.append(_bounded("standard error (of a fixed set)", fixed, threshold.standard_error))
+        reasons.append(_bounded("standard error (of a fixed set)", fixed, threshold.standard_error))
     if (most := threshold.clustered_standard_error) is not None:
-        told.append(_bounded("clustered standard error", error, most))
-    failing = [one for one in told if one.startswith("but ")]
-    return (False, f"{told[0]}, {failing[0]}") if failing else (True, " ".join(told))
+        reasons.append(_bounded("clustered standard error", error, most))
+    failing = [reason_text for reason_text in reasons if reason_text.startswith("but ")]
+    return (False, f"{reasons[0]}, {failing[0]}") if failing else (True, " ".join(reasons))
 
 
 def _bounded(what: str, error: float | None, most: float) -> str:
@@ -240,7 +240,7 @@ def _bounded(what: str, error: float | None, most: float) -> str:
 def _test_passed(
     reached: bool | None, reason: str, failures_fail: bool | None, results: Results
 ) -> tuple[bool | None, str]:
-    """The threshold's word, and what else fails a test."""
+    """The threshold's result, unless failures or missing scores fail the test."""
     failed = len(results.failed)
     if failures_fail and failed:
         broken = f"{failed} of {len(results.rows)} rows failed for good"
@@ -248,21 +248,21 @@ def _test_passed(
             filter(None, (reason, broken))
         )
     if failures_fail is not None and reached is None and not results.scored:
-        return False, f"no row has a score ({_why_none(results)})"
+        return False, f"no row has a score ({_explain_no_score(results)})"
     return reached, reason
 
 
-def _why_none(results: Results) -> str:
+def _explain_no_score(results: Results) -> str:
     if not results.rows:
         return "there are no rows"
     failed, unsettled = len(results.failed), results.unsettled
     rest = len(results.rows) - failed - unsettled
-    told = [(failed, "failed for good"), (unsettled, "not settled"), (rest, "not scored")]
-    return ", ".join(f"{number} {what}" for number, what in told if number)
+    counts = [(failed, "failed for good"), (unsettled, "not settled"), (rest, "not scored")]
+    return ", ".join(f"{number} {what}" for number, what in counts if number)
 
 
 def _short(number: float) -> str:
-    """Enough digits that a near miss does not look like a hit."""
+    """Six digits, so that a near miss does not look like a hit."""
     return f"{number:.6g}"
 
 
@@ -289,8 +289,8 @@ def _rates(clusters: Clusters) -> tuple[tuple[PassRate, ...], tuple[PassRate, ..
     at = [pass_rate(clusters, k) for k in tried]
     together = [pass_rate(clusters, k, all_of_them=True) for k in tried]
     return (
-        tuple(one for one in at if one is not None),
-        tuple(one for one in together if one is not None),
+        tuple(rate for rate in at if rate is not None),
+        tuple(rate for rate in together if rate is not None),
     )
 
 
