@@ -131,7 +131,7 @@ def test_single_turns_are_sampled_as_the_processors_kwargs_say(course: Course) -
         """
     )
     course.run().assert_outcomes(passed=1)
-    with pytest.raises(UsageError, match="'model' is said in the evaluation"):
+    with pytest.raises(UsageError, match="'model' belongs in the evaluation"):
         SingleTurnRolloutProcessor(completion_params={"model": "another"})
 
 

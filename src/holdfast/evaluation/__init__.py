@@ -29,113 +29,96 @@ thing, it is that name, whichever of its modules has it.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.engine.scoring.scorer import Score as Score
-    from holdfast.evaluation.data.dataset import Dataset as Dataset
-    from holdfast.evaluation.data.dataset import default_dataset_adapter as default_dataset_adapter
-    from holdfast.evaluation.data.loaders import DataLoaderResult as DataLoaderResult
-    from holdfast.evaluation.data.loaders import DynamicDataLoader as DynamicDataLoader
-    from holdfast.evaluation.data.loaders import EvaluationDataLoader as EvaluationDataLoader
-    from holdfast.evaluation.data.loaders import InlineDataLoader as InlineDataLoader
-    from holdfast.evaluation.dataset_logger import DatasetLogger as DatasetLogger
-    from holdfast.evaluation.dataset_logger import JournalDatasetLogger as JournalDatasetLogger
-    from holdfast.evaluation.dataset_logger import default_logger as default_logger
-    from holdfast.evaluation.decorator import evaluation_test as evaluation_test
-    from holdfast.evaluation.definition.options import Options as Options
-    from holdfast.evaluation.definition.parameters import EPParameters as EPParameters
-    from holdfast.evaluation.definition.retries import BackoffConfig as BackoffConfig
-    from holdfast.evaluation.definition.retries import (
-        ExceptionHandlerConfig as ExceptionHandlerConfig,
+    from holdfast.engine.scoring.scorer import Score
+    from holdfast.evaluation.data.dataset import Dataset, default_dataset_adapter
+    from holdfast.evaluation.data.loaders import (
+        DataLoaderResult,
+        DynamicDataLoader,
+        EvaluationDataLoader,
+        InlineDataLoader,
     )
-    from holdfast.evaluation.definition.retries import (
-        get_default_exception_handler_config as get_default_exception_handler_config,
+    from holdfast.evaluation.dataset_logger import (
+        DatasetLogger,
+        JournalDatasetLogger,
+        default_logger,
     )
-    from holdfast.evaluation.exceptions import EvalProtocolError as EvalProtocolError
-    from holdfast.evaluation.exceptions import ResponseQualityError as ResponseQualityError
+    from holdfast.evaluation.decorator import evaluation_test
+    from holdfast.evaluation.definition.options import Options
+    from holdfast.evaluation.definition.parameters import EPParameters
+    from holdfast.evaluation.definition.retries import (
+        BackoffConfig,
+        ExceptionHandlerConfig,
+        get_default_exception_handler_config,
+    )
     from holdfast.evaluation.exceptions import (
-        exception_for_status_code as exception_for_status_code,
+        EvalProtocolError,
+        ResponseQualityError,
+        exception_for_status_code,
     )
-    from holdfast.evaluation.importers.load import results_from as results_from
-    from holdfast.evaluation.processors.agent import AgentRolloutProcessor as AgentRolloutProcessor
-    from holdfast.evaluation.processors.basic import NoOpRolloutProcessor as NoOpRolloutProcessor
+    from holdfast.evaluation.importers.load import results_from
+    from holdfast.evaluation.processors.agent import AgentRolloutProcessor
     from holdfast.evaluation.processors.basic import (
-        SingleTurnRolloutProcessor as SingleTurnRolloutProcessor,
+        NoOpRolloutProcessor,
+        SingleTurnRolloutProcessor,
     )
     from holdfast.evaluation.processors.gym.processor import (
-        MCPGymRolloutProcessor as MCPGymRolloutProcessor,
+        MCPGymRolloutProcessor,
     )
     from holdfast.evaluation.processors.langgraph import (
-        LangGraphRolloutProcessor as LangGraphRolloutProcessor,
+        LangGraphRolloutProcessor,
     )
     from holdfast.evaluation.processors.openenv import (
-        OpenEnvRolloutProcessor as OpenEnvRolloutProcessor,
-    )
-    from holdfast.evaluation.processors.post_processor import (
-        NoOpRolloutResultPostProcessor as NoOpRolloutResultPostProcessor,
-    )
-    from holdfast.evaluation.processors.post_processor import (
-        RolloutResultPostProcessor as RolloutResultPostProcessor,
+        OpenEnvRolloutProcessor,
     )
     from holdfast.evaluation.processors.pydantic_ai import (
-        PydanticAgentRolloutProcessor as PydanticAgentRolloutProcessor,
+        PydanticAgentRolloutProcessor,
     )
     from holdfast.evaluation.processors.remote import (
-        RemoteRolloutProcessor as RemoteRolloutProcessor,
+        RemoteRolloutProcessor,
     )
-    from holdfast.evaluation.processors.remote_messages import InitRequest as InitRequest
-    from holdfast.evaluation.processors.remote_messages import RolloutMetadata as RolloutMetadata
-    from holdfast.evaluation.processors.remote_messages import StatusResponse as StatusResponse
-    from holdfast.evaluation.processors.row_processor import RolloutProcessor as RolloutProcessor
+    from holdfast.evaluation.processors.remote_messages import (
+        InitRequest,
+        RolloutMetadata,
+        StatusResponse,
+    )
     from holdfast.evaluation.processors.row_processor import (
-        RolloutProcessorConfig as RolloutProcessorConfig,
+        NoOpRolloutResultPostProcessor,
+        RolloutProcessor,
+        RolloutProcessorConfig,
+        RolloutResultPostProcessor,
     )
     from holdfast.evaluation.rows.adapters import (
-        assistant_to_ground_truth as assistant_to_ground_truth,
+        assistant_to_ground_truth,
+        create_rows_from_indices,
+        filter_longest_conversation,
+        multi_turn_assistant_to_ground_truth,
     )
-    from holdfast.evaluation.rows.adapters import (
-        create_rows_from_indices as create_rows_from_indices,
-    )
-    from holdfast.evaluation.rows.adapters import (
-        filter_longest_conversation as filter_longest_conversation,
-    )
-    from holdfast.evaluation.rows.adapters import (
-        multi_turn_assistant_to_ground_truth as multi_turn_assistant_to_ground_truth,
-    )
-    from holdfast.evaluation.rows.names import generate_id as generate_id
-    from holdfast.evaluation.rows.result import EvaluateResult as EvaluateResult
-    from holdfast.evaluation.rows.result import MetricResult as MetricResult
-    from holdfast.evaluation.rows.result import StepOutput as StepOutput
+    from holdfast.evaluation.rows.names import generate_id
+    from holdfast.evaluation.rows.result import EvaluateResult, MetricResult, StepOutput
     from holdfast.evaluation.rows.row import (
-        ChatCompletionContentPartImageParam as ChatCompletionContentPartImageParam,
+        ChatCompletionContentPartImageParam,
+        ChatCompletionContentPartParam,
+        ChatCompletionContentPartTextParam,
+        CompletionParams,
+        CompletionUsage,
+        CostMetrics,
+        EvalMetadata,
+        EvaluationRow,
+        EvaluationThreshold,
+        ExecutionMetadata,
+        InputMetadata,
+        Message,
     )
-    from holdfast.evaluation.rows.row import (
-        ChatCompletionContentPartParam as ChatCompletionContentPartParam,
-    )
-    from holdfast.evaluation.rows.row import (
-        ChatCompletionContentPartTextParam as ChatCompletionContentPartTextParam,
-    )
-    from holdfast.evaluation.rows.row import CompletionParams as CompletionParams
-    from holdfast.evaluation.rows.row import CompletionUsage as CompletionUsage
-    from holdfast.evaluation.rows.row import CostMetrics as CostMetrics
-    from holdfast.evaluation.rows.row import EvalMetadata as EvalMetadata
-    from holdfast.evaluation.rows.row import EvaluationRow as EvaluationRow
-    from holdfast.evaluation.rows.row import EvaluationThreshold as EvaluationThreshold
-    from holdfast.evaluation.rows.row import ExecutionMetadata as ExecutionMetadata
-    from holdfast.evaluation.rows.row import InputMetadata as InputMetadata
-    from holdfast.evaluation.rows.row import Message as Message
-    from holdfast.evaluation.rows.status import ErrorInfo as ErrorInfo
-    from holdfast.evaluation.rows.status import Status as Status
-    from holdfast.evaluation.rows.status import TerminationReason as TerminationReason
-    from holdfast.evaluation.stats.comparison import compare as compare
-    from holdfast.evaluation.stats.outcome import EvaluationFailed as EvaluationFailed
-    from holdfast.evaluation.stats.outcome import Outcome as Outcome
-    from holdfast.evaluation.stats.results import Results as Results
-    from holdfast.evaluation.stats.results import results_of as results_of
-    from holdfast.evaluation.stats.verdict import verdict_of as verdict_of
+    from holdfast.evaluation.rows.status import ErrorInfo, Status, TerminationReason
+    from holdfast.evaluation.stats.comparison import compare
+    from holdfast.evaluation.stats.outcome import EvaluationFailed, Outcome
+    from holdfast.evaluation.stats.results import Results, results_of
+    from holdfast.evaluation.stats.verdict import verdict_of
     from holdfast.gateway.agents.subprocess import (
-        BlackBoxRolloutProcessor as BlackBoxRolloutProcessor,
+        BlackBoxRolloutProcessor,
     )
     from holdfast.rollout.processors.agent import (
-        EnvironmentRolloutProcessor as EnvironmentRolloutProcessor,
+        EnvironmentRolloutProcessor,
     )
 
 _WHERE = {
@@ -173,7 +156,7 @@ _WHERE = {
     "Message": "holdfast.evaluation.rows.row",
     "MetricResult": "holdfast.evaluation.rows.result",
     "NoOpRolloutProcessor": "holdfast.evaluation.processors.basic",
-    "NoOpRolloutResultPostProcessor": "holdfast.evaluation.processors.post_processor",
+    "NoOpRolloutResultPostProcessor": "holdfast.evaluation.processors.row_processor",
     "OpenEnvRolloutProcessor": "holdfast.evaluation.processors.openenv",
     "Options": "holdfast.evaluation.definition.options",
     "Outcome": "holdfast.evaluation.stats.outcome",
@@ -184,7 +167,7 @@ _WHERE = {
     "RolloutMetadata": "holdfast.evaluation.processors.remote_messages",
     "RolloutProcessor": "holdfast.evaluation.processors.row_processor",
     "RolloutProcessorConfig": "holdfast.evaluation.processors.row_processor",
-    "RolloutResultPostProcessor": "holdfast.evaluation.processors.post_processor",
+    "RolloutResultPostProcessor": "holdfast.evaluation.processors.row_processor",
     "Score": "holdfast.engine.scoring.scorer",
     "SingleTurnRolloutProcessor": "holdfast.evaluation.processors.basic",
     "Status": "holdfast.evaluation.rows.status",

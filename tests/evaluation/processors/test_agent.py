@@ -65,7 +65,7 @@ def test_a_row_that_names_tools_is_shown_those_alone(adder):
     unknown = ({"type": "function", "function": {"name": "divide"}},)
     failed = performed(processor, calling("add"), tools=unknown, max_retry=0)
     (failure,) = failed.history().failures
-    assert "names the tool 'divide', which nobody offers" in failure.message
+    assert "names the tool 'divide', which does not exist" in failure.message
 
 
 def test_without_servers_it_answers_in_one_turn():

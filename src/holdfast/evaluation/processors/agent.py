@@ -1,4 +1,4 @@
-"""AgentRolloutProcessor as evaluations have it: its tools come from the MCP servers of a file."""
+"""AgentRolloutProcessor for evaluations: its tools can come from the MCP servers of a file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,9 +19,9 @@ from holdfast.rollout.tools.tool import Function, Tool
 class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
     """Turns until the model calls no more tools.
 
-    Every trajectory has sessions of its own with the servers; what they hold does not come back
-    after a crash (`stateless`): a server with a state of its trajectory's is given as one of
-    `environments`, with another recovery. A row that names `tools` is shown those alone.
+    Every trajectory has its own sessions with the servers. Their state is not restored after a
+    crash (`stateless`): pass a server with state in `environments`, with another recovery. A row
+    with `tools` gets only those.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
         servers = [] if mcp_config_path is None else servers_of(mcp_config_path)
         super().__init__(
             tools,
-            environments=[*environments, *(_environment(one) for one in servers)],
+            environments=[*environments, *(_environment(server) for server in servers)],
             system_prompt=system_prompt,
             max_turns=max_turns,
             max_tokens=max_tokens,
             max_seconds=max_seconds,
             finish=finish,
         )
-        self._given = (tools, environments)
+        self._arguments = (tools, environments)
         self._servers = servers
 
     @property
     def identity(self) -> str:
         """Another server makes another run."""
-        return f"{super().identity} {[one.identity for one in self._servers]!r}"
+        return f"{super().identity} {[server.identity for server in self._servers]!r}"
 
     def configured(
         self,
@@ -62,14 +62,14 @@ class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
         server_script_path: str | Path | None = None,
         rollout_processor_kwargs: Mapping[str, object] | None = None,
     ) -> "AgentRolloutProcessor":
-        """The same, with the decorator's word about it."""
+        """A copy with the decorator's arguments."""
         unused = server_script_path or rollout_processor_kwargs
         if unused:
             raise UsageError(
                 "AgentRolloutProcessor starts no server script and takes no "
                 "rollout_processor_kwargs: its servers are those of mcp_config_path"
             )
-        tools, environments = self._given
+        tools, environments = self._arguments
         return type(self)(
             tools,
             environments=environments,
@@ -82,31 +82,31 @@ class AgentRolloutProcessor(TakesRows, agent.AgentRolloutProcessor):
         )
 
     async def _work(self, t: Rollout, episodes: Sequence[Episode], tools: Sequence[Tool]) -> None:
-        await super()._work(t, episodes, _wanted(t.task, tools))
+        await super()._work(t, episodes, _select_tools(t.task, tools))
 
 
 def _environment(server: McpServer) -> MakeEnvironment:
-    def made(task: Task) -> Environment:
+    def make(task: Task) -> Environment:
         return server.environment()
 
-    return made
+    return make
 
 
-def _wanted(task: Task, tools: Sequence[Tool]) -> list[Tool]:
-    """Those that the row names; all of them where it names none."""
-    named = [_name_of(one) for one in task.tools]
+def _select_tools(task: Task, tools: Sequence[Tool]) -> list[Tool]:
+    """The tools that the row names, or all."""
+    named = [_tool_name(schema) for schema in task.tools]
     if not named:
         return list(tools)
     known = {tool.name: tool for tool in tools}
     missing = [name for name in named if name not in known]
     if missing:
         raise UsageError(
-            f"row {task.id!r} names the tool {missing[0]!r}, which nobody offers; there are "
+            f"row {task.id!r} names the tool {missing[0]!r}, which does not exist; there are "
             f"{', '.join(known) or 'none'}"
         )
     return [known[name] for name in named]
 
 
-def _name_of(schema: Mapping[str, object]) -> str:
+def _tool_name(schema: Mapping[str, object]) -> str:
     function = schema.get("function")
     return str((function if isinstance(function, Mapping) else schema).get("name", ""))

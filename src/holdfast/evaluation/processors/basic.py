@@ -1,4 +1,4 @@
-"""Processors that evaluations have beside those of `holdfast`."""
+"""The simplest processors of evaluations: one reply, and none."""
 
 from collections.abc import Mapping
 
@@ -13,9 +13,9 @@ from holdfast.rollout.processors.training import read_params
 
 
 class SingleTurnRolloutProcessor(RolloutProcessor):
-    """The row's messages and tools, one reply.
+    """One reply to the row's messages, with its tools.
 
-    What an assistant said at the end of them is the answer of an earlier run, and is left out.
+    Assistant messages at their end are the answers of an earlier run, and are left out.
     """
 
     def __init__(
@@ -28,14 +28,14 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
         self.drop_trailing_assistant_messages = drop_trailing_assistant_messages
         self._params = dict(setting_of(completion_params).params)
         if elsewhere := sorted(self._params.keys() & {"model", "base_url", "api_base", "n"}):
-            raise UsageError(f"{elsewhere[0]!r} is said in the evaluation's completion_params")
+            raise UsageError(f"{elsewhere[0]!r} belongs in the evaluation's completion_params")
 
     def configured(
-        self, *, rollout_processor_kwargs: Mapping[str, object] | None = None, **others: object
+        self, *, rollout_processor_kwargs: Mapping[str, object] | None = None, **unsupported: object
     ) -> "SingleTurnRolloutProcessor":
-        """The same, with the decorator's word about it: completion params, also in `extra_body`."""
-        if others:
-            raise UsageError(f"{min(others)} means nothing to SingleTurnRolloutProcessor")
+        """A copy with the decorator's completion params, also in `extra_body`."""
+        if unsupported:
+            raise UsageError(f"{min(unsupported)} means nothing to SingleTurnRolloutProcessor")
         return type(self)(
             drop_trailing_assistant_messages=self.drop_trailing_assistant_messages,
             completion_params={**self._params, **(rollout_processor_kwargs or {})},
@@ -57,34 +57,34 @@ class SingleTurnRolloutProcessor(RolloutProcessor):
         if not messages:
             raise UsageError(f"row {t.task.id!r} has no message to answer")
         t.add(*messages)
-        read = read_params(self._params)
+        params = read_params(self._params)
         await t.generate(
             tools=t.task.tools,
-            max_tokens=read.max_tokens,
-            temperature=read.temperature,
-            top_p=read.top_p,
-            stop=read.stop,
-            json=read.json,
-            reasoning_effort=read.reasoning_effort,
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            stop=params.stop,
+            json=params.json,
+            reasoning_effort=params.reasoning_effort,
         )
         return None
 
 
 class NoOpRolloutProcessor(RolloutProcessor):
-    """Generates nothing: rows are judged as they are."""
+    """Generates nothing: rows are scored as they are."""
 
     async def rollout(self, t: Rollout) -> Returned:
         return None
 
 
 class NoPolicy:
-    """Where nothing is generated, nothing is asked."""
+    """The policy of an evaluation that generates nothing. `sample` raises."""
 
     def __init__(self, model: str = "", why: UsageError | None = None):
-        """`why`: the reason for which there is none."""
+        """`why`: the error that `sample` raises."""
         self.model = model
         self._why = why or UsageError(
-            "this evaluation has no policy: its processor was to generate nothing"
+            "this evaluation has no policy: its processor should generate nothing"
         )
 
     async def check(self) -> None:

@@ -1,7 +1,7 @@
-"""LangGraphRolloutProcessor: rows through a LangGraph graph, as eval-protocol has it.
+"""LangGraphRolloutProcessor: rows through a LangGraph graph, as in eval-protocol.
 
-The graph asks its own models: what becomes of a row is recorded when the graph is done with it, and
-a row that was interrupted is begun anew.
+The graph calls its own models: a row is recorded when the graph has finished it, and an interrupted
+row starts anew.
 """
 
 import asyncio
@@ -36,19 +36,19 @@ class LangGraphRolloutProcessor(RolloutProcessor):
         build_invoke_config: Callable[[RolloutProcessorConfig], dict[str, Any]] | None = None,
     ):
         self._graph_factory = graph_factory
-        self._to_input = to_input or self._messages
-        self._apply_result = apply_result or self._said
+        self._to_input = to_input or self._make_input
+        self._apply_result = apply_result or self._read_messages
         self._build_graph_kwargs = build_graph_kwargs
         self._input_key = input_key
         self._output_key = output_key
         self._build_invoke_config = build_invoke_config
 
     def __call__(self, rows: Sequence[Any], config: Any) -> "list[asyncio.Task[Any]]":
-        graph, told = self._graph_factory(config), self._invoke_config(config)
+        graph, invoke_arguments = self._graph_factory(config), self._invoke_config(config)
 
         async def work(row: EvaluationRow) -> EvaluationRow:
             async with config.semaphore:
-                found = await graph.ainvoke(self._to_input(row), **told)
+                found = await graph.ainvoke(self._to_input(row), **invoke_arguments)
             done = self._apply_result(row, found)
             done.rollout_status = Status.rollout_finished()
             return done
@@ -62,25 +62,25 @@ class LangGraphRolloutProcessor(RolloutProcessor):
             return {"config": self._build_graph_kwargs(config.completion_params)}
         return {}
 
-    def _messages(self, row: EvaluationRow) -> dict[str, Any]:
+    def _make_input(self, row: EvaluationRow) -> dict[str, Any]:
         from langchain_core.messages import convert_to_messages
 
-        said = [message.dump_for_chat_completion_request() for message in row.messages]
-        return {self._input_key: convert_to_messages(said)}
+        messages = [message.dump_for_chat_completion_request() for message in row.messages]
+        return {self._input_key: convert_to_messages(messages)}
 
-    def _said(self, row: EvaluationRow, result: Any) -> EvaluationRow:
+    def _read_messages(self, row: EvaluationRow, result: Any) -> EvaluationRow:
         from langchain_core.messages import BaseMessage, convert_to_openai_messages
 
         found = result.get(self._output_key) if isinstance(result, Mapping) else None
         if not isinstance(found, list):
             raise UsageError(
-                f"the graph's result has no list {self._output_key!r}: say what it means with "
-                f"apply_result=, or output_key=; it is {result!r:.200}"
+                f"the graph's result has no list {self._output_key!r}: pass apply_result= or "
+                f"output_key=; it is {result!r:.200}"
             )
         row.messages = [
             Message.model_validate(
-                convert_to_openai_messages(one) if isinstance(one, BaseMessage) else one
+                convert_to_openai_messages(message) if isinstance(message, BaseMessage) else message
             )
-            for one in found
+            for message in found
         ]
         return row

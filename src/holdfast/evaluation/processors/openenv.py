@@ -23,12 +23,11 @@ class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
     """Observation, reply, action, until the episode is over; the reward is the sum of its steps'.
 
     - `env_factory` makes a client; or `env_client_cls` does, from `env_base_url`.
-    - `prompt_builder(observation, step, history)` is what the policy is shown, as text; `history`
-      holds a line for each reply. It is a function of these alone: an episode that comes back is
-      compared with what was shown before.
+    - `prompt_builder(observation, step, history)` returns the prompt's text; `history` has a line
+      per reply. It depends on these alone: a restored episode is compared with its recorded text.
     - `action_parser` makes the client's action from a reply.
 
-    Servers are not started here: containers and hubs are the factory's business.
+    It starts no servers: the factory starts containers and hubs.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
             raise UsageError("OpenEnvRolloutProcessor wants action_parser=…: reply to action")
         if (env_factory is None) == (env_base_url is None):
             raise UsageError("OpenEnvRolloutProcessor wants env_factory=… or env_base_url=…")
-        self._given: dict[str, Any] = {
+        self._arguments: dict[str, Any] = {
             "env_factory": env_factory,
             "prompt_builder": prompt_builder,
             "action_parser": action_parser,
@@ -57,14 +56,14 @@ class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
             "steps": steps,
             "patience": patience,
         }
-        # Seconds of imports, and an extra: told here, and paid by those alone who use it.
+        # Takes seconds and needs an extra: imported, and its absence reported, only on use.
         importlib.import_module("holdfast.environments.openenv")
-        super().__init__(self._made, max_turns=steps)
+        super().__init__(self._make_environment, max_turns=steps)
 
     @property
     def identity(self) -> str:
         named = ("env_factory", "prompt_builder", "action_parser", "env_client_cls")
-        return f"{super().identity} {code_of(*(self._given[name] for name in named))}"
+        return f"{super().identity} {code_of(*(self._arguments[name] for name in named))}"
 
     def configured(
         self,
@@ -74,37 +73,37 @@ class OpenEnvRolloutProcessor(TakesRows, EnvironmentRolloutProcessor):
         mcp_config_path: str | Path | None = None,
         server_script_path: str | Path | None = None,
     ) -> "OpenEnvRolloutProcessor":
-        """The same, with the decorator's word about it."""
+        """A copy with the decorator's arguments."""
         if mcp_config_path or server_script_path:
             raise UsageError("OpenEnvRolloutProcessor takes neither MCP config nor server script")
         more = {} if steps is None else {"steps": steps}
-        unknown = (rollout_processor_kwargs or {}).keys() - self._given.keys()
+        unknown = (rollout_processor_kwargs or {}).keys() - self._arguments.keys()
         if unknown:
             raise UsageError(f"rollout_processor_kwargs: unknown to OpenEnv: {min(unknown)!r}")
-        return type(self)(**{**self._given, **(rollout_processor_kwargs or {}), **more})
+        return type(self)(**{**self._arguments, **(rollout_processor_kwargs or {}), **more})
 
-    def _made(self, task: Task) -> "OpenEnvEnvironment":
-        given = self._given
+    def _make_environment(self, task: Task) -> "OpenEnvEnvironment":
+        arguments = self._arguments
         history: list[str] = []
-        build = given["prompt_builder"] or (lambda seen, step, told: str(seen))
+        build = arguments["prompt_builder"] or (lambda observation, step, lines: str(observation))
 
-        def shown(observation: Any) -> str:
+        def observe(observation: Any) -> str:
             return str(build(observation, len(history) + 1, list(history)))
 
-        def parsed(reply: str) -> object:
+        def parse(reply: str) -> object:
             history.append(f"step {len(history) + 1}: {reply}")
-            return given["action_parser"](reply)
+            return arguments["action_parser"](reply)
 
-        factory, client = given["env_factory"], given["env_client_cls"]
+        factory, client = arguments["env_factory"], arguments["env_client_cls"]
         if factory is not None:
             client = lambda **_: factory()  # noqa: E731
         from holdfast.environments.openenv import OpenEnvEnvironment
 
         return OpenEnvEnvironment(
-            given["env_base_url"] or "",
+            arguments["env_base_url"] or "",
             **({} if client is None else {"client": client}),
-            action=parsed,
-            observe=shown,
-            timeout=given["request_timeout_s"],
-            patience=given["patience"],
+            action=parse,
+            observe=observe,
+            timeout=arguments["request_timeout_s"],
+            patience=arguments["patience"],
         )

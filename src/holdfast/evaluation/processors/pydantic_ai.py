@@ -1,7 +1,7 @@
-"""PydanticAgentRolloutProcessor: rows through a pydantic-ai agent, as eval-protocol has it.
+"""PydanticAgentRolloutProcessor: rows through a pydantic-ai agent, as in eval-protocol.
 
-The agent asks its own model: what becomes of a row is recorded when the agent is done with it, and
-a row that was interrupted is begun anew.
+The agent calls its own model: a row is recorded when the agent has finished it, and an interrupted
+row starts anew.
 """
 
 import asyncio
@@ -42,50 +42,54 @@ class PydanticAgentRolloutProcessor(RolloutProcessor):
 
         async def work(row: EvaluationRow) -> EvaluationRow:
             async with config.semaphore:
-                history = [_heard(one) for one in row.messages]
+                history = [_to_agent_message(message) for message in row.messages]
                 done = await agent.run(message_history=history, usage_limits=limits)
             row.tools = _tools_of(agent) or row.tools
-            row.messages = [Message(**one) for part in done.all_messages() for one in _said(part)]
+            row.messages = [
+                Message(**message)
+                for part in done.all_messages()
+                for message in _to_chat_messages(part)
+            ]
             return row
 
         return [asyncio.create_task(work(row)) for row in rows]
 
 
-# --- chat messages as the agent's, and back
+# --- chat messages to the agent's, and back
 
 
-def _heard(message: Message) -> "ModelMessage":
-    from pydantic_ai import messages as theirs
+def _to_agent_message(message: Message) -> "ModelMessage":
+    from pydantic_ai import messages
 
     match message.role:
         case "system":
-            return theirs.ModelRequest(parts=[theirs.SystemPromptPart(content=message.text)])
+            return messages.ModelRequest(parts=[messages.SystemPromptPart(content=message.text)])
         case "user":
-            return theirs.ModelRequest(parts=[theirs.UserPromptPart(content=message.text)])
+            return messages.ModelRequest(parts=[messages.UserPromptPart(content=message.text)])
         case "tool":
-            part = theirs.ToolReturnPart(
+            part = messages.ToolReturnPart(
                 tool_name=message.name or "",
                 content=message.text,
                 tool_call_id=message.tool_call_id or "",
             )
-            return theirs.ModelRequest(parts=[part])
+            return messages.ModelRequest(parts=[part])
         case "assistant":
             calls = [
-                theirs.ToolCallPart(
+                messages.ToolCallPart(
                     tool_name=call.function.name,
                     args=call.function.arguments,
                     tool_call_id=call.id,
                 )
                 for call in message.tool_calls or ()
             ]
-            text = [theirs.TextPart(content=message.text)] if message.text else []
-            return theirs.ModelResponse(parts=[*text, *calls])
+            text = [messages.TextPart(content=message.text)] if message.text else []
+            return messages.ModelResponse(parts=[*text, *calls])
     raise UsageError(f"a pydantic-ai agent takes no message of role {message.role!r}")
 
 
-def _said(message: "ModelMessage") -> Iterator[Fields]:
+def _to_chat_messages(message: "ModelMessage") -> Iterator[Fields]:
     if message.kind == "response":
-        yield _reply(message.parts)
+        yield _reply_fields(message.parts)
         return
     for part in message.parts:
         match part.part_kind:
@@ -94,14 +98,14 @@ def _said(message: "ModelMessage") -> Iterator[Fields]:
             case "user-prompt":
                 yield {"role": "user", "content": _text(part.content)}
             case "tool-return":
-                yield _result(part, _text(part.content))
+                yield _result_fields(part, _text(part.content))
             case "retry-prompt" if part.tool_name:
-                yield _result(part, part.model_response())
+                yield _result_fields(part, part.model_response())
             case "retry-prompt":
                 yield {"role": "user", "content": part.model_response()}
 
 
-def _reply(parts: Sequence[Any]) -> Fields:
+def _reply_fields(parts: Sequence[Any]) -> Fields:
     text = "".join(part.content for part in parts if part.part_kind == "text")
     thought = "".join(part.content for part in parts if part.part_kind == "thinking")
     calls = [
@@ -119,7 +123,7 @@ def _reply(parts: Sequence[Any]) -> Fields:
     return fields | ({"tool_calls": calls} if calls else {})
 
 
-def _result(part: Any, text: str) -> Fields:
+def _result_fields(part: Any, text: str) -> Fields:
     return {
         "role": "tool",
         "content": text,
@@ -131,13 +135,13 @@ def _result(part: Any, text: str) -> Fields:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    if isinstance(content, Sequence) and all(isinstance(one, str) for one in content):
+    if isinstance(content, Sequence) and all(isinstance(item, str) for item in content):
         return "".join(content)
     return msgspec.json.encode(content, enc_hook=str).decode()
 
 
 def _tools_of(agent: "Agent[Any, Any]") -> list[Fields]:
-    """The functions that the agent offers its model."""
+    """The function tools of the agent."""
     from pydantic_ai.toolsets import FunctionToolset
 
     return [

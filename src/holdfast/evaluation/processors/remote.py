@@ -1,12 +1,12 @@
-"""RemoteRolloutProcessor as evaluations have it: it also speaks eval-protocol's remote protocol.
+"""RemoteRolloutProcessor for evaluations: it also speaks eval-protocol's remote protocol.
 
-    POST {remote_base_url}/init      InitRequest: messages, tools, ids, and where the model is
+    POST {remote_base_url}/init      InitRequest: messages, tools, ids, and the model's address
     POST {model_base_url}/logs       the server's log; a record with a final status ends the rollout
-    GET  {remote_base_url}/status    asked as well, where the server has it
+    GET  {remote_base_url}/status    polled too, if the server has it
 
-The gateway of the run stands for the tracing service: `model_base_url` and `api_key` of the request
-are its own, so that every turn is recorded, and nothing is sampled twice. A server that has the
-address of a tracing service in FW_TRACING_GATEWAY_BASE_URL is given the gateway's there.
+The run's gateway takes the place of the tracing service: `model_base_url` and `api_key` of the
+request are the gateway's, so that every turn is recorded, and nothing is sampled twice. A server
+with the address of a tracing service in FW_TRACING_GATEWAY_BASE_URL needs the gateway's there.
 """
 
 import asyncio
@@ -40,15 +40,15 @@ from holdfast.records.errors import EnvironmentBroken, UsageError
 from holdfast.rollout.context import Rollout
 from holdfast.rollout.processors.processor import Returned, completion_params_of
 
-HOSTED = "https://tracing.fireworks.ai"
-"""What eval-protocol asks by default; its place is taken by the run's gateway."""
+HOSTED_TRACING_URL = "https://tracing.fireworks.ai"
+"""eval-protocol's default; the run's gateway takes its place."""
 INIT_SECONDS = 600.0
 REMOTE_BASE_URL, MODEL_BASE_URL = "EP_REMOTE_ROLLOUT_PROCESSOR_BASE_URL", "EP_MODEL_BASE_URL"
 
 
 class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
-    """With `url`, a service that speaks Holdfast's protocol; with `remote_base_url`, one that
-    speaks eval-protocol's, whose arguments are the next four."""
+    """With `url`, a service with Holdfast's protocol; with `remote_base_url`, one with
+    eval-protocol's, which has the next four arguments."""
 
     def __init__(
         self,
@@ -61,47 +61,47 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
         include_payloads: bool = False,
         **options: Any,
     ):
-        """`model_base_url`: `http://127.0.0.1:PORT`, where the gateway is to listen, for servers
-        that know its address beforehand; by default at a free port. `include_payloads` changes
-        nothing: token data is always recorded. `options` are those of Holdfast's protocol."""
-        theirs = remote_base_url if url else os.environ.get(REMOTE_BASE_URL) or remote_base_url
-        if (url is None) == (theirs is None):
+        """`model_base_url`: `http://127.0.0.1:PORT`, the gateway's address, for servers with a
+        fixed one; by default a free port. `include_payloads` changes nothing: token data is always
+        recorded. `options` are those of Holdfast's protocol."""
+        service_url = remote_base_url if url else os.environ.get(REMOTE_BASE_URL) or remote_base_url
+        if (url is None) == (service_url is None):
             raise UsageError(
                 "RemoteRolloutProcessor wants a url, of a service that speaks Holdfast's protocol, "
                 "or a remote_base_url, of one that speaks eval-protocol's"
             )
-        at = os.environ.get(MODEL_BASE_URL) or model_base_url
-        if theirs is not None:
-            options.setdefault("address", _listening(at))
-        super().__init__(url or str(theirs), **options)
-        self._is_theirs = theirs is not None
+        model_url = os.environ.get(MODEL_BASE_URL) or model_base_url
+        if service_url is not None:
+            options.setdefault("address", _gateway_address(model_url))
+        super().__init__(url or str(service_url), **options)
+        self._is_eval_protocol = service_url is not None
         self._poll_interval = poll_interval
         self._timeout_seconds = timeout_seconds
         self._waiting: dict[str, asyncio.Future[Status]] = {}
 
     def make_gateway(self) -> Gateway:
-        if not self._is_theirs:
+        if not self._is_eval_protocol:
             return super().make_gateway()
-        return self._make_gateway(endpoints=dict.fromkeys(("/logs", "/v1/logs"), self._log))
+        return self._make_gateway(endpoints=dict.fromkeys(("/logs", "/v1/logs"), self._handle_log))
 
     async def run_agent(
         self, t: Rollout, binding: Binding, trajectory: AgentTrajectory
     ) -> Returned:
-        if not self._is_theirs:
+        if not self._is_eval_protocol:
             return await super().run_agent(t, binding, trajectory)
-        asked = _init_request(t, binding)
-        name = asked.metadata.rollout_id
+        request = _init_request(t, binding)
+        name = request.metadata.rollout_id
         self._waiting[name] = ended = asyncio.get_running_loop().create_future()
-        polling = asyncio.create_task(self._polled(name, ended), name=f"status of {name}")
+        polling = asyncio.create_task(self._poll_status(name, ended), name=f"status of {name}")
         try:
             async with asyncio.timeout(INIT_SECONDS):
-                await self._begin(asked, ended)
+                await self._post_init(request, ended)
             async with asyncio.timeout(self._timeout_seconds):
                 status = await ended
         except TimeoutError:
             raise EnvironmentBroken(
                 f"{self._url} did not end the rollout within {self._timeout_seconds:g} s: it logs "
-                f"a final status to {binding.url}/logs, or tells it at /status"
+                f"a final status to {binding.url}/logs, or returns it at /status"
             ) from None
         finally:
             polling.cancel()
@@ -111,42 +111,42 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
             raise error
         return None
 
-    async def _begin(self, asked: InitRequest, ended: "asyncio.Future[Status]") -> None:
-        body = asked.model_dump(mode="json", exclude_none=True)
+    async def _post_init(self, request: InitRequest, ended: "asyncio.Future[Status]") -> None:
+        body = request.model_dump(mode="json", exclude_none=True)
         assert self._http is not None, "a processor is set up first"
         timeout = aiohttp.ClientTimeout(total=INIT_SECONDS)
         try:
             async with self._http.post(f"{self._url}/init", json=body, timeout=timeout) as response:
-                told = (await response.read())[:300].decode("utf-8", "replace")
+                text = (await response.read())[:300].decode("utf-8", "replace")
         except aiohttp.ClientError as error:
-            words = f"{self._url} cannot be reached: {error}"
-            raise EnvironmentBroken(redact(words)) from error
-        # What it logged before it answered counts.
+            message = f"{self._url} cannot be reached: {error}"
+            raise EnvironmentBroken(redact(message)) from error
+        # A final status that it logged before this response counts.
         if response.status >= 400 and not ended.done():
             raise EnvironmentBroken(
-                redact(f"{self._url}: POST /init was answered with {response.status}: {told}")
+                redact(f"{self._url}: POST /init was answered with {response.status}: {text}")
             )
 
-    async def _log(self, visit: RequestContext) -> web.StreamResponse:
-        """`POST /logs`: anything that is no final status of a rollout that goes on is let pass."""
+    async def _handle_log(self, request: RequestContext) -> web.StreamResponse:
+        """`POST /logs`: keeps the final status of a running rollout, and ignores other records."""
         try:
-            record = LogRecord.model_validate_json(await visit.body())
+            record = LogRecord.model_validate_json(await request.body())
         except ValidationError as error:
             raise RequestRejected(
                 400, f"a log record is an object: {error.errors()[0]['msg']}"
             ) from error
         for name in record.rollouts:
-            self._note(name, record.status)
-        return await visit.response.send(b"{}")
+            self._set_status(name, record.status)
+        return await request.response.send(b"{}")
 
-    def _note(self, rollout: str, status: Status | None) -> None:
+    def _set_status(self, rollout: str, status: Status | None) -> None:
         ended = self._waiting.get(rollout)
         if status is None or status.is_running() or ended is None or ended.done():
             return
         ended.set_result(status)
 
-    async def _polled(self, name: str, ended: "asyncio.Future[Status]") -> None:
-        """A server that has no /status, or none that can be read, is not asked again."""
+    async def _poll_status(self, name: str, ended: "asyncio.Future[Status]") -> None:
+        """Stops at the first response that is not a status: the server has no /status."""
         assert self._http is not None, "a processor is set up first"
         while not ended.done():
             await asyncio.sleep(self._poll_interval)
@@ -156,20 +156,20 @@ class RemoteRolloutProcessor(remote.RemoteRolloutProcessor):
                 ) as response:
                     if response.status != 200:
                         return
-                    told = StatusResponse.model_validate_json(await response.read())
+                    answer = StatusResponse.model_validate_json(await response.read())
             except aiohttp.ClientError:
                 continue  # It may come back; the deadline decides.
             except ValidationError:
                 return
-            if told.terminated:
-                self._note(name, told.status or Status.rollout_finished())
+            if answer.terminated:
+                self._set_status(name, answer.status or Status.rollout_finished())
 
 
 def _init_request(t: Rollout, binding: Binding) -> InitRequest:
     row = row_from(t.task)
     session = t.session
     params = completion_params_of(session.speaker.policy.model, session.context.spec.sampling)
-    # Of this attempt alone: what an earlier one logs late is nobody's.
+    # Of this attempt alone: late logs of an earlier one have no effect.
     name = f"{t.key.run}.{t.key.task}.{t.key.sample}.{attempt_of(t)}".replace("/", "_")
     return InitRequest(
         completion_params={**row.input_metadata.completion_params, **params},
@@ -187,13 +187,13 @@ def _init_request(t: Rollout, binding: Binding) -> InitRequest:
     )
 
 
-def _listening(model_base_url: str | None) -> Address:
-    if model_base_url is None or model_base_url.rstrip("/") == HOSTED:
+def _gateway_address(model_base_url: str | None) -> Address:
+    if model_base_url is None or model_base_url.rstrip("/") == HOSTED_TRACING_URL:
         return LOOPBACK
     parts = urlsplit(model_base_url)
     if parts.scheme != "http" or not parts.hostname or parts.port is None:
         raise UsageError(
             f"model_base_url={model_base_url!r}: the run's own gateway serves the model, and "
-            "listens at http://HOST:PORT of this machine; leave it out, and a free port is found"
+            "listens at http://HOST:PORT of this machine; without it, a free port is used"
         )
     return Address(host=parts.hostname, port=parts.port)

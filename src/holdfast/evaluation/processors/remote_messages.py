@@ -1,4 +1,4 @@
-"""What eval-protocol's remote servers are sent, and what they say, under its names."""
+"""Requests to eval-protocol's remote servers, and their responses, under its names."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from holdfast.evaluation.rows.status import Open, Status
 
 
 class RolloutMetadata(Open):
-    """Whose rollout it is."""
+    """The names of a rollout."""
 
     invocation_id: str
     experiment_id: str
@@ -25,13 +25,13 @@ class InitRequest(Open):
     messages: list[Message] | None = None
     tools: list[dict[str, Any]] | None = None
     model_base_url: str | None = None
-    """Where the model is asked."""
+    """The base URL of the model."""
     metadata: RolloutMetadata
     api_key: str | None = None
 
 
 class StatusResponse(Open):
-    """What a server may say at `GET /status?rollout_id=…`."""
+    """A server's response to `GET /status?rollout_id=…`."""
 
     terminated: bool
     info: dict[str, Any] | None = None
@@ -39,7 +39,7 @@ class StatusResponse(Open):
 
 
 class LogRecord(Open):
-    """`POST /logs`: what a server logs; with a status, how far its rollout is."""
+    """`POST /logs`: a server's log record; `status` is the state of its rollout."""
 
     tags: list[str] = Field(default_factory=list)
     status: Status | None = None
@@ -48,6 +48,6 @@ class LogRecord(Open):
 
     @property
     def rollouts(self) -> list[str]:
-        """The rollouts that it is about."""
+        """The ids of its rollouts."""
         tagged = [tag.partition(":") for tag in self.tags]
         return [value for name, _, value in tagged if name == "rollout_id"]

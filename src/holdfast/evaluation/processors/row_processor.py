@@ -1,16 +1,17 @@
-"""Processors that take rows and give rows: eval-protocol's contract, at the border of ours.
+"""Processors from rows to rows: an adapter for eval-protocol's contract.
 
     class Mine(RolloutProcessor):
         def __call__(self, rows, config): return [asyncio.create_task(…) for row in rows]
 
-`RowsRolloutProcessor` makes a processor of Holdfast's of one: it is called with one row at a time,
-and the row that it gives back is recorded as one step, so that a resumed run does not call it
-again. What it leaves to Holdfast's own processors (`SingleTurnRolloutProcessor()(rows, config)`) is
-recorded turn by turn below that step. What it asks elsewhere is asked again after a crash.
+`RowsRolloutProcessor` makes a Holdfast processor of one: it calls it with one row at a time, and
+records the returned row as one step, so that a resumed run does not call it again. Turns of
+Holdfast's own processors (`SingleTurnRolloutProcessor()(rows, config)`) are recorded below that
+step. Its other requests are repeated after a crash.
 """
 
 import asyncio
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,6 @@ from holdfast.engine.export.row_messages import RETURNED, message_fields, messag
 from holdfast.evaluation.dataset_logger import DatasetLogger, default_logger
 from holdfast.evaluation.definition.retries import ExceptionHandlerConfig
 from holdfast.evaluation.exceptions import exception_for_status
-from holdfast.evaluation.processors.post_processor import RolloutResultPostProcessor
 from holdfast.evaluation.rows.convert import returned_fields, row_from, task_of
 from holdfast.evaluation.rows.names import invocation_id
 from holdfast.evaluation.rows.row import EvaluationRow, Message
@@ -32,14 +32,29 @@ from holdfast.rollout.processors import processor
 from holdfast.rollout.processors.processor import Returned, code_of
 
 DEFAULT_STEPS = 30
-TASKS_OF_A_ROW = 64
-"""Rows are bounded by the run; this bounds what one row does at once."""
+MAX_TASKS_PER_ROW = 64
+"""The concurrent tasks of one row; the run bounds the rows."""
 RowTasks = list["asyncio.Task[EvaluationRow]"]
+
+
+class RolloutResultPostProcessor(ABC):
+    """Checks a row before it is recorded: `process` raises ResponseQualityError for a row that has
+    to be rolled out anew."""
+
+    @abstractmethod
+    def process(self, result: EvaluationRow) -> None: ...
+
+
+class NoOpRolloutResultPostProcessor(RolloutResultPostProcessor):
+    """Checks nothing."""
+
+    def process(self, result: EvaluationRow) -> None:
+        """Accepts every row."""
 
 
 @dataclass
 class RolloutProcessorConfig:
-    """What a processor of rows is given beside them."""
+    """The second argument of a processor of rows."""
 
     completion_params: dict[str, Any]
     mcp_config_path: str
@@ -53,20 +68,20 @@ class RolloutProcessorConfig:
 
 
 class TakesRows(processor.RolloutProcessor):
-    """A processor of Holdfast's that one of rows may call: with rows, within a row's rollout."""
+    """A Holdfast processor that a processor of rows may call, with rows, within a rollout."""
 
     def __call__(self, tasks: Sequence[Any], config: Any) -> "list[asyncio.Task[Any]]":
         if isinstance(config, RolloutProcessorConfig):
-            return list(_delegated(self, tasks, config))
+            return list(_delegate(self, tasks, config))
         return list(super().__call__(tasks, config))
 
     def cleanup(self) -> None:
-        """eval-protocol's name for what does not wait; `acleanup` is called in any case."""
+        """eval-protocol's synchronous hook; `acleanup` is called in any case."""
 
 
 class RolloutProcessor(TakesRows):
-    """Override `rollout`, which makes one durable trajectory; or, as eval-protocol has it,
-    `__call__`, which takes rows and gives an asyncio task for each."""
+    """Override `rollout`, which makes one durable trajectory; or, as in eval-protocol,
+    `__call__`, which takes rows and returns an asyncio task for each."""
 
 
 @dataclass
@@ -77,14 +92,14 @@ class _Work:
     owner: "RowsRolloutProcessor"
     params: dict[str, Any]
     limit: str | None = None
-    """What ended a turn of the policy early."""
+    """The reason of a truncation."""
 
 
 _work: "ContextVar[_Work | None]" = ContextVar("row_work", default=None)
 
 
 class RowsRolloutProcessor(processor.RolloutProcessor):
-    """A processor of rows, as one of Holdfast's."""
+    """A processor of rows as a Holdfast processor."""
 
     def __init__(self, inner: Any, *, config: RolloutProcessorConfig | None = None):
         self.inner = inner
@@ -99,31 +114,36 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
         steps: int = DEFAULT_STEPS,
         rollout_processor_kwargs: dict[str, Any] | None = None,
     ) -> "RowsRolloutProcessor":
-        """The same, with the decorator's word about it."""
-        told = replace(
+        """A copy with the decorator's arguments."""
+        config = replace(
             self._config,
             mcp_config_path=str(mcp_config_path),
             server_script_path=server_script_path,
             steps=steps,
             kwargs=dict(rollout_processor_kwargs or {}),
         )
-        return RowsRolloutProcessor(self.inner, config=told)
+        return RowsRolloutProcessor(self.inner, config=config)
 
     def under(self, params: Mapping[str, Any]) -> "RowsRolloutProcessor":
-        """The same, for rows that are rolled out with these completion params."""
-        told = replace(self._config, completion_params=dict(params))
-        return RowsRolloutProcessor(self.inner, config=told)
+        """A copy for rows with these completion params."""
+        config = replace(self._config, completion_params=dict(params))
+        return RowsRolloutProcessor(self.inner, config=config)
 
     @property
     def identity(self) -> str:
-        """What makes another run: its code, and what it says itself."""
+        """Its code, its own identity, and its settings: a change makes another run."""
         own = self.inner.identity if isinstance(self.inner, processor.RolloutProcessor) else ""
-        told = self._config
-        rest = [told.mcp_config_path, told.server_script_path, told.steps, sorted(told.kwargs)]
+        config = self._config
+        rest = [
+            config.mcp_config_path,
+            config.server_script_path,
+            config.steps,
+            sorted(config.kwargs),
+        ]
         return f"{type(self.inner).__name__} {code_of(self.inner)} {own} {rest!r}"
 
     async def setup(self) -> None:
-        await _awaited(self.inner.setup())
+        await _maybe_await(self.inner.setup())
 
     async def acleanup(self) -> None:
         helpers, self._helpers = self._helpers, {}
@@ -131,22 +151,22 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
             found = (await asyncio.gather(made, return_exceptions=True))[0]
             if isinstance(found, processor.RolloutProcessor):
                 await found.acleanup()
-        await _awaited(self.inner.acleanup())
+        await _maybe_await(self.inner.acleanup())
         if callable(cleanup := getattr(self.inner, "cleanup", None)):
-            await _awaited(cleanup())
+            await _maybe_await(cleanup())
 
     async def rollout(self, t: Rollout) -> Returned:
-        found: dict[str, Any] = await t.value(lambda: self._row_of(t), name=RETURNED)
+        found: dict[str, Any] = await t.value(lambda: self._call_inner(t), name=RETURNED)
         if found["limit"] is not None:
             raise Truncated(found["limit"])
         return None
 
-    async def _row_of(self, t: Rollout) -> dict[str, Any]:
-        """The row that the processor gives back, as it is recorded."""
+    async def _call_inner(self, t: Rollout) -> dict[str, Any]:
+        """Calls the processor and returns its row in the recorded form."""
         work = _Work(t, self, dict(self._config.completion_params))
         with _at_work(work):
-            given = self.inner([_begun(t, work.params)], self._row_config())
-            done = await _only(given, self.inner)
+            tasks = self.inner([_initial_row(t, work.params)], self._row_config())
+            done = await _single_row(tasks, self.inner)
         if self._config.post_processor is not None:
             self._config.post_processor.process(done)
         if (error := exception_for_status(done.rollout_status)) is not None:
@@ -157,72 +177,72 @@ class RowsRolloutProcessor(processor.RolloutProcessor):
         return replace(
             self._config,
             completion_params=dict(self._config.completion_params),
-            semaphore=asyncio.Semaphore(TASKS_OF_A_ROW),
+            semaphore=asyncio.Semaphore(MAX_TASKS_PER_ROW),
             kwargs=dict(self._config.kwargs),
         )
 
     async def helper(
-        self, wanted: processor.RolloutProcessor, config: RolloutProcessorConfig
+        self, called: processor.RolloutProcessor, config: RolloutProcessorConfig
     ) -> processor.RolloutProcessor:
-        """The processor that was called with rows, configured and set up once for all of them."""
-        if id(wanted) not in self._helpers:
-            self._helpers[id(wanted)] = asyncio.create_task(_set_up(wanted, config))
-        return await asyncio.shield(self._helpers[id(wanted)])
+        """The called processor, configured and set up once for all rows."""
+        if id(called) not in self._helpers:
+            self._helpers[id(called)] = asyncio.create_task(_set_up(called, config))
+        return await asyncio.shield(self._helpers[id(called)])
 
 
 def is_at_work() -> bool:
-    """Whether a row is being rolled out here."""
+    """Whether this task rolls out a row."""
     return _work.get() is not None
 
 
-def row_processor(given: object) -> RowsRolloutProcessor | None:
-    """Of a processor that takes rows, in Holdfast's shape or eval-protocol's own; else None."""
-    if isinstance(given, type | RowsRolloutProcessor):
+def row_processor(value: object) -> RowsRolloutProcessor | None:
+    """The Holdfast processor of a processor of rows, ours or eval-protocol's; else None."""
+    if isinstance(value, type | RowsRolloutProcessor):
         return None
-    if isinstance(given, RolloutProcessor):
-        own = type(given).__call__ is not TakesRows.__call__
-        return RowsRolloutProcessor(given) if own and not _takes_tasks(given) else None
-    if isinstance(given, processor.RolloutProcessor):
+    if isinstance(value, RolloutProcessor):
+        own = type(value).__call__ is not TakesRows.__call__
+        return RowsRolloutProcessor(value) if own and not _takes_tasks(value) else None
+    if isinstance(value, processor.RolloutProcessor):
         return None
-    theirs = all(hasattr(given, name) for name in ("setup", "acleanup", "cleanup"))
-    return RowsRolloutProcessor(given) if theirs and callable(given) else None
+    is_eval_protocol = all(hasattr(value, name) for name in ("setup", "acleanup", "cleanup"))
+    return RowsRolloutProcessor(value) if is_eval_protocol and callable(value) else None
 
 
-def _takes_tasks(given: RolloutProcessor) -> bool:
-    """Whether its `__call__` is one of ours, which says so by the name of its parameter."""
-    return "tasks" in inspect.signature(type(given).__call__).parameters
+def _takes_tasks(value: RolloutProcessor) -> bool:
+    """Whether its `__call__` has Holdfast's signature, with the parameter `tasks`."""
+    return "tasks" in inspect.signature(type(value).__call__).parameters
 
 
-# --- the row that goes in
+# --- the row and its result
 
 
-def _begun(t: Rollout, params: dict[str, Any]) -> EvaluationRow:
+def _initial_row(t: Rollout, params: dict[str, Any]) -> EvaluationRow:
     row = row_from(t.task)
     row.input_metadata.completion_params = {**row.input_metadata.completion_params, **params}
-    told = row.execution_metadata
-    told.rollout_id, told.run_id = str(t.key), t.key.run
-    told.invocation_id, told.experiment_id = invocation_id() or t.key.run, t.key.run
+    metadata = row.execution_metadata
+    metadata.rollout_id, metadata.run_id = str(t.key), t.key.run
+    metadata.invocation_id, metadata.experiment_id = invocation_id() or t.key.run, t.key.run
     row.rollout_status = Status.rollout_running()
     return row
 
 
-async def _only(given: object, inner: object) -> EvaluationRow:
-    tasks = list(given) if isinstance(given, list | tuple) else None
+async def _single_row(returned: object, inner: object) -> EvaluationRow:
+    tasks = list(returned) if isinstance(returned, list | tuple) else None
     if tasks is None or len(tasks) != 1 or not isinstance(tasks[0], Awaitable):
         raise UsageError(
-            f"{type(inner).__name__} returned {given!r:.200} for 1 row; it wants a list of asyncio "
-            "tasks, of which task i gives row i"
+            f"{type(inner).__name__} returned {returned!r:.200} for 1 row; it wants a list of "
+            "asyncio tasks, of which task i returns row i"
         )
     found = await tasks[0]
     if not hasattr(found, "messages") or not hasattr(found, "rollout_status"):
-        raise UsageError(f"{type(inner).__name__} gave {found!r:.200}; its tasks give rows")
+        raise UsageError(f"{type(inner).__name__} returned {found!r:.200}; its tasks return rows")
     if isinstance(found, EvaluationRow):
         return found
     return EvaluationRow.model_validate(found.model_dump(mode="json", exclude_unset=True))
 
 
 class _at_work:  # noqa: N801  # used like a function
-    """Holdfast's processors that are called meanwhile know for which row."""
+    """Sets the row's work for the Holdfast processors called meanwhile."""
 
     def __init__(self, work: _Work):
         self._work = work
@@ -237,22 +257,22 @@ class _at_work:  # noqa: N801  # used like a function
 # --- Holdfast's processors, called with rows
 
 
-def _delegated(
-    wanted: processor.RolloutProcessor,
+def _delegate(
+    called: processor.RolloutProcessor,
     rows: Sequence[EvaluationRow],
     config: RolloutProcessorConfig,
 ) -> RowTasks:
     work = _work.get()
     if work is None:
         raise UsageError(
-            f"{type(wanted).__name__} takes rows within an evaluation only, from a processor that "
-            "is rolling out a row; give it to @evaluation_test, or run evaluate()"
+            f"{type(called).__name__} takes rows within an evaluation only, from a processor that "
+            "is rolling out a row; pass it to @evaluation_test, or run evaluate()"
         )
     _check_params(config, work)
-    # Opened here, in the order of the calls: a resumed run finds each where it was.
+    # Opened here, in the order of the calls, so that a resumed run finds each at its position.
     contexts = [work.t.beside() for _ in rows]
     return [
-        asyncio.create_task(_rolled_out(wanted, row, t, work=work, config=config))
+        asyncio.create_task(_roll_out(called, row, t, work=work, config=config))
         for row, t in zip(rows, contexts, strict=True)
     ]
 
@@ -266,12 +286,12 @@ def _check_params(config: RolloutProcessorConfig, work: _Work) -> None:
     if changed:
         raise UsageError(
             f"the processor changed {min(changed)!r} of the completion params, which hold for the "
-            "whole run: say it in the evaluation's completion_params"
+            "whole run: set it in the evaluation's completion_params"
         )
 
 
-async def _rolled_out(
-    wanted: processor.RolloutProcessor,
+async def _roll_out(
+    called: processor.RolloutProcessor,
     row: EvaluationRow,
     t: Rollout,
     *,
@@ -279,47 +299,47 @@ async def _rolled_out(
     config: RolloutProcessorConfig,
 ) -> EvaluationRow:
     async with config.semaphore:
-        helper = await work.owner.helper(wanted, config)
+        helper = await work.owner.helper(called, config)
         t.task = task_of(row)
         try:
             await helper.rollout(t)
         except Truncated as limit:
             work.limit = limit.reason
-    return _finished(row, t)
+    return _finish_row(row, t)
 
 
-def _finished(row: EvaluationRow, t: Rollout) -> EvaluationRow:
-    """The same row, with what became of it."""
+def _finish_row(row: EvaluationRow, t: Rollout) -> EvaluationRow:
+    """The same row with its messages and status."""
     if t.last is not None:
         view = TrajectoryView(t.key, t.task, t.session.history)
-        said = messages_of(view, t.last.step)
+        fields = messages_of(view, t.last.step)
         row.execution_metadata.finish_reason = t.last.finish_reason
         row.execution_metadata.tool_call_count = sum(
-            len(one.tool_calls) for one in t.messages[len(t.task.messages) :]
+            len(message.tool_calls) for message in t.messages[len(t.task.messages) :]
         )
     else:
-        said = [message_fields(one) for one in t.messages or t.task.messages]
-    row.messages = [Message.model_validate(one) for one in said]
+        fields = [message_fields(message) for message in t.messages or t.task.messages]
+    row.messages = [Message.model_validate(message) for message in fields]
     row.rollout_status = Status.rollout_finished()
     return row
 
 
 async def _set_up(
-    wanted: processor.RolloutProcessor, config: RolloutProcessorConfig
+    called: processor.RolloutProcessor, config: RolloutProcessorConfig
 ) -> processor.RolloutProcessor:
-    told: dict[str, object] = {
+    arguments: dict[str, object] = {
         "mcp_config_path": config.mcp_config_path,
         "server_script_path": config.server_script_path,
         "rollout_processor_kwargs": config.kwargs,
     }
-    known = {name: value for name, value in told.items() if value}
+    known = {name: value for name, value in arguments.items() if value}
     configured = cast(
-        "Callable[..., processor.RolloutProcessor] | None", getattr(wanted, "configured", None)
+        "Callable[..., processor.RolloutProcessor] | None", getattr(called, "configured", None)
     )
-    made = configured(**known) if known and configured is not None else wanted
-    await _awaited(made.setup())
+    made = configured(**known) if known and configured is not None else called
+    await _maybe_await(made.setup())
     return made
 
 
-async def _awaited(found: Any) -> Any:
+async def _maybe_await(found: Any) -> Any:
     return await found if inspect.isawaitable(found) else found

@@ -1,8 +1,8 @@
 """McpGymEnvironment: one episode of an MCP gym.
 
-Actions are calls of MCP tools; rewards and the end of the episode come over plain HTTP beside them
-(the *control plane*). What is not answered there in time is a broken environment, never a reward of
-0 (I5). The episode comes back by replay: a new session with the same seed.
+Actions are calls of MCP tools; rewards and the end of the episode come over plain HTTP (the
+*control plane*). A missing response there is a broken environment, never a reward of 0 (I5). The
+episode is restored by replay: a new session with the same seed.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from holdfast.rollout.tools.tool import Function, Tool
 if TYPE_CHECKING:
     import aiohttp
 
-TIMEOUT = 60.0
-_LARGEST_SEED = 2**31 - 1
+TIMEOUT_SECONDS = 60.0
+_MAX_SEED = 2**31 - 1
 
 
 class Gym:
     """A gym's server and its tools, for all trajectories."""
 
-    def __init__(self, server: GymServer, *, timeout: float = TIMEOUT):
+    def __init__(self, server: GymServer, *, timeout: float = TIMEOUT_SECONDS):
         self.server = server
         self.timeout = timeout
         self._tools: tuple[McpTool, ...] | None = None
@@ -52,7 +52,7 @@ class Gym:
 
 
 class McpGymEnvironment(Environment):
-    """`context` is what the data set says about the episode; its `seed` goes before ours."""
+    """`context` is the data set's configuration of the episode; its `seed` goes before ours."""
 
     recovery = Recovery.REPLAY
     earns = True
@@ -64,7 +64,7 @@ class McpGymEnvironment(Environment):
         self._row = row
         self._context = dict(context or {})
         self._model = model
-        # A session may have to be ended, and another begun, before a call is answered.
+        # A call may have to close a session and open another one first.
         self.timeout = 3 * gym.timeout + 2 * CLOSE_SECONDS
         self._session: McpSession | None = None
         self._http: aiohttp.ClientSession | None = None
@@ -73,7 +73,7 @@ class McpGymEnvironment(Environment):
 
     @property
     def identity(self) -> str:
-        """Where the gym runs does not matter; what the data set asks of it does."""
+        """The data set's configuration, without the gym's address."""
         return msgspec.json.encode(self._context, order="sorted").decode()
 
     async def prepare(self) -> None:
@@ -83,13 +83,13 @@ class McpGymEnvironment(Environment):
     def tools(self) -> Sequence[Tool]:
         return [
             Tool.from_schema(
-                one.name,
-                one.description,
-                one.parameters,
-                self._function(one),
+                tool.name,
+                tool.description,
+                tool.parameters,
+                self._function(tool),
                 timeout=self.timeout,
             )
-            for one in self._gym.listed
+            for tool in self._gym.listed
         ]
 
     async def reset(self, *, seed: int) -> Observation:
@@ -97,20 +97,20 @@ class McpGymEnvironment(Environment):
 
         await self.close()
         self._url = await self._gym.server.url()
-        # A name that no other attempt has: what one left behind is nobody else's beginning.
+        # A new name for each attempt, so that none begins with another's state.
         self._name = secrets.token_hex(16)
-        wanted = self._seed(seed)
+        session_seed = self._choose_seed(seed)
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(self._gym.timeout))
         self._session = await McpSession.open(
             Http(f"{self._url}/mcp"),
             timeout=self._gym.timeout,
             handshake=True,
-            introduction={"_extra": self._introduction(wanted)},
+            introduction={"_extra": self._introduction(session_seed)},
         )
-        # The first look makes the session; then it is begun anew, with the seed.
-        await self._asked("GET", "initial_state")
-        await self._asked("POST", "reset_session", {"seed": wanted})
-        state = await self._asked("GET", "initial_state")
+        # The first request makes the session; the second one resets it with the seed.
+        await self._request("GET", "initial_state")
+        await self._request("POST", "reset_session", {"seed": session_seed})
+        state = await self._request("GET", "initial_state")
         return Observation(msgspec.json.encode(state).decode())
 
     async def close(self) -> None:
@@ -121,9 +121,9 @@ class McpGymEnvironment(Environment):
         if http is not None:
             await http.close()
 
-    def _seed(self, seed: int) -> int:
-        given = self._context.get("seed")
-        return given if isinstance(given, int) else seed % _LARGEST_SEED + 1
+    def _choose_seed(self, seed: int) -> int:
+        own_seed = self._context.get("seed")
+        return own_seed if isinstance(own_seed, int) else seed % _MAX_SEED + 1
 
     def _introduction(self, seed: int) -> dict[str, object]:
         return {
@@ -139,17 +139,17 @@ class McpGymEnvironment(Environment):
             if self._session is None:
                 raise EnvironmentBroken("the gym's session is not open")
             text = await self._session.call(tool.remote, arguments)
-            return await self._earned(text)
+            return await self._observe(text)
 
         return call
 
-    async def _earned(self, text: str) -> Observation:
-        """What the control plane says about the step that was just taken."""
-        reward = as_number((await self._asked("GET", "reward")).get("reward"))
-        status = await self._asked("GET", "status")
+    async def _observe(self, text: str) -> Observation:
+        """The observation of a step, with the control plane's reward and status."""
+        reward = as_number((await self._request("GET", "reward")).get("reward"))
+        status = await self._request("GET", "status")
         if reward is None or "terminated" not in status:
             raise EnvironmentBroken(
-                f"the gym's control plane does not say what was earned: {status!r:.200}"
+                f"the gym's control plane reports no reward or status: {status!r:.200}"
             )
         return Observation(
             text,
@@ -158,7 +158,7 @@ class McpGymEnvironment(Environment):
             truncated=bool(status.get("truncated", False)),
         )
 
-    async def _asked(
+    async def _request(
         self, method: str, name: str, body: Mapping[str, object] | None = None
     ) -> dict[str, Any]:
         import aiohttp
@@ -167,23 +167,23 @@ class McpGymEnvironment(Environment):
         where = f"{self._url}/control/{name}"
         headers = {"mcp-session-id": self._name}
         try:
-            async with self._http.request(method, where, headers=headers, json=body) as answer:
-                said = await answer.read()
+            async with self._http.request(method, where, headers=headers, json=body) as response:
+                body_bytes = await response.read()
         except TimeoutError:
             raise EnvironmentBroken(
                 f"the gym did not answer /control/{name} within {self._gym.timeout:g} s"
             ) from None
         except aiohttp.ClientError as error:
             raise EnvironmentBroken(f"the gym's /control/{name} is gone: {error}") from error
-        if answer.status != 200:
-            told = said[:300].decode("utf-8", "replace")
-            raise EnvironmentBroken(f"the gym's /control/{name} answers {answer.status}: {told}")
-        return _object(said, name)
+        if response.status != 200:
+            text = body_bytes[:300].decode("utf-8", "replace")
+            raise EnvironmentBroken(f"the gym's /control/{name} answers {response.status}: {text}")
+        return _decode_object(body_bytes, name)
 
 
-def _object(said: bytes, name: str) -> dict[str, Any]:
+def _decode_object(body: bytes, name: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(said)
+        found = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise EnvironmentBroken(f"the gym's /control/{name} answers no JSON: {error}") from error
     return found if isinstance(found, dict) else {"observation": found}

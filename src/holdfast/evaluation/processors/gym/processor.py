@@ -1,4 +1,4 @@
-"""MCPGymRolloutProcessor: episodes of an MCP gym, whose server it starts and ends."""
+"""MCPGymRolloutProcessor: episodes of an MCP gym. It starts and stops the gym's server."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.evaluation.processors.gym.environment import TIMEOUT, Gym, McpGymEnvironment
-from holdfast.evaluation.processors.gym.server import GymServer, options_of
+from holdfast.evaluation.processors.gym.environment import TIMEOUT_SECONDS, Gym, McpGymEnvironment
+from holdfast.evaluation.processors.gym.server import GymServer, server_options
 from holdfast.evaluation.processors.gym.simulated_user import (
     SimulatedSpeaker,
     SimulatedUser,
@@ -31,11 +31,10 @@ DEFAULT_STEPS = 30
 class MCPGymRolloutProcessor(RolloutProcessor):
     """Turns until the episode is over or no more tools are called; the reward is the episode's.
 
-    One server serves all rows. A row says what it wants in `input_metadata.dataset_info`:
-    `environment_context` (with `seed`) for the gym, `user_prompt_template`, which shows the policy
-    the first `{observation}`, and `user_simulation`, a user whom a model plays: the policy is shown
-    what that user says, and answers until the user, or the episode, ends it. `steps` bounds the
-    policy's turns.
+    One server serves all rows. `input_metadata.dataset_info` of a row holds `environment_context`
+    (with `seed`) for the gym, `user_prompt_template`, the first prompt with its `{observation}`,
+    and `user_simulation`, a user played by a model: the policy answers that user until the user, or
+    the episode, ends. `steps` bounds the policy's turns.
     """
 
     def __init__(
@@ -43,15 +42,15 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         server_script_path: str | Path | None = None,
         *,
         steps: int = DEFAULT_STEPS,
-        timeout: float = TIMEOUT,
+        timeout: float = TIMEOUT_SECONDS,
         user_policy: "Policy | str | None" = None,
         user_renderer: Renderer | None = None,
         **server: object,
     ):
-        """`timeout`: seconds for each question to the gym. `server`: port, domain, python.
+        """`timeout`: seconds for each request to the gym. `server`: port, domain, python.
 
-        `user_policy` plays the users of rows that want one: a policy, which the caller owns, or
-        "same". Without it, the evaluated model does, where the row names that or none.
+        `user_policy` plays the users of rows with a simulated user: a policy, which the caller
+        owns, or "same". Without it, the evaluated model does, if the row names that or none.
         """
         self.server_script_path = server_script_path
         self.steps = steps
@@ -59,7 +58,7 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         self._speaker = SimulatedSpeaker(user_policy, user_renderer)
         self._options = dict(server)
         self._gym: Gym | None = None
-        options_of(self._options)
+        server_options(self._options)
 
     def configured(
         self,
@@ -69,12 +68,12 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         mcp_config_path: str | Path | None = None,
         rollout_processor_kwargs: Mapping[str, object] | None = None,
     ) -> "MCPGymRolloutProcessor":
-        """The same, with the decorator's word about it."""
+        """A copy with the decorator's arguments."""
         if mcp_config_path:
             raise UsageError(
                 "MCPGymRolloutProcessor takes a server_script_path, no mcp_config_path"
             )
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "user_policy": self._speaker.policy,
             "user_renderer": self._speaker.renderer,
             **self._options,
@@ -84,12 +83,12 @@ class MCPGymRolloutProcessor(RolloutProcessor):
             server_script_path or self.server_script_path,
             steps=self.steps if steps is None else steps,
             timeout=self.timeout,
-            **given,
+            **arguments,
         )
 
     @property
     def identity(self) -> str:
-        """Another gym makes another run: its script counts, wherever it lies."""
+        """Another gym makes another run: the script's content counts, not its folder."""
         script = Path(self.server_script_path or "")
         body = script.read_bytes() if script.is_file() else b""
         digest = hashlib.sha256(body).hexdigest()[:12]
@@ -98,7 +97,7 @@ class MCPGymRolloutProcessor(RolloutProcessor):
     async def setup(self) -> None:
         if self.server_script_path is None:
             raise UsageError("MCPGymRolloutProcessor wants server_script_path=…, a gym's server")
-        options: dict[str, Any] = options_of(self._options)
+        options: dict[str, Any] = server_options(self._options)
         self._gym = Gym(GymServer(self.server_script_path, **options), timeout=self.timeout)
 
     async def acleanup(self) -> None:
@@ -110,8 +109,8 @@ class MCPGymRolloutProcessor(RolloutProcessor):
     async def rollout(self, t: Rollout) -> Returned:
         assert self._gym is not None, "it was set up"
         t.limit(turns=self.steps)
-        told = _dataset_info(t.task)
-        context = told.get("environment_context")
+        info = _dataset_info(t.task)
+        context = info.get("environment_context")
         episode = await t.env(
             McpGymEnvironment(
                 self._gym, row=t.task.id, context=context if isinstance(context, dict) else {}
@@ -119,10 +118,10 @@ class MCPGymRolloutProcessor(RolloutProcessor):
         )
         text = episode.observation.text
         simulated: SimulatedUser | None = None
-        if (simulation := simulation_of(told)) is not None:
+        if (simulation := simulation_of(info)) is not None:
             simulated = SimulatedUser(t, simulation, self._speaker)
-            text = await simulated.begins()
-        t.add(*opening(t.task, told, text, is_state=simulated is None))
+            text = await simulated.begin()
+        t.add(*opening_messages(t.task, info, text, is_state=simulated is None))
         try:
             await _play(t, episode, simulated)
         except Truncated as limit:
@@ -136,41 +135,41 @@ async def _play(t: Rollout, episode: Episode, simulated: SimulatedUser | None) -
         if reply.tool_calls:
             await t.tools(reply.tool_calls, *episode.tools)
             continue
-        said = None if simulated is None else await simulated.answers(reply.text)
-        if said is None:
+        text = None if simulated is None else await simulated.answer(reply.text)
+        if text is None:
             return
-        t.add(said)
+        t.add(text)
     if episode.observation.truncated:
         t.truncate(Truncation.ENVIRONMENT_LIMIT)
 
 
-def opening(
-    task: Task, told: Mapping[str, object], observation: str, *, is_state: bool = True
+def opening_messages(
+    task: Task, info: Mapping[str, object], observation: str, *, is_state: bool = True
 ) -> list[Message]:
-    """What the policy is shown first: the row's messages, with the first observation, which is the
-    gym's state, or what a user said."""
-    template = told.get("user_prompt_template")
+    """The first prompt: the row's messages, and the first observation, which is the gym's state or
+    the simulated user's message."""
+    template = info.get("user_prompt_template")
     if not isinstance(template, str) or not template:
         return [*task.messages, user(observation)]
-    context = told.get("environment_context")
+    context = info.get("environment_context")
     values = context if isinstance(context, Mapping) else {}
-    shown = _shown(observation) if is_state else observation
+    state = _observation_of(observation) if is_state else observation
     try:
-        prompt = template.format(**{**values, "observation": shown})
+        prompt = template.format(**{**values, "observation": state})
     except (KeyError, IndexError, ValueError) as error:
         raise UsageError(f"row {task.id!r}: user_prompt_template: {error!r}") from error
-    return [*(one for one in task.messages if one.role is Role.SYSTEM), user(prompt)]
+    return [*(message for message in task.messages if message.role is Role.SYSTEM), user(prompt)]
 
 
-def _shown(observation: str) -> object:
-    """A state that has an `observation` shows that alone."""
+def _observation_of(observation: str) -> object:
+    """The `observation` of a state, if it has one, else the whole state."""
     state = msgspec.json.decode(observation)
     return state.get("observation", state) if isinstance(state, dict) else state
 
 
 def _dataset_info(task: Task) -> Mapping[str, object]:
-    asked = task.metadata.get("input_metadata")
-    for holder in (asked, task.metadata):
+    metadata = task.metadata.get("input_metadata")
+    for holder in (metadata, task.metadata):
         found = holder.get("dataset_info") if isinstance(holder, Mapping) else None
         if isinstance(found, Mapping):
             return found

@@ -1,7 +1,7 @@
-"""GymServer: the process of an MCP gym, and where it listens.
+"""GymServer: the process of an MCP gym.
 
-Started when it is first needed, started again when it is gone, on the same port; ended with
-everything that it started. It knows nothing about episodes.
+Started when it is first needed, and again, on the same port, when it has ended; stopped with its
+child processes. It knows nothing about episodes.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from holdfast.gateway.agents.process import AgentProcess
 from holdfast.records.errors import EnvironmentBroken, UsageError
 
 START_SECONDS = 60.0
-_POLL = 0.05
+POLL_SECONDS = 0.05
 _MISTAKE = re.compile(
     r"^(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError|AttributeError): ",
     re.MULTILINE,
 )
-"""What Python says last of a script that was written for other packages, or is wrong."""
+"""Python's last line for a script with a mistake, or for other versions of its packages."""
 
 
 class GymServer:
@@ -52,7 +52,7 @@ class GymServer:
         self._starting = asyncio.Lock()
 
     async def url(self) -> str:
-        """Where it listens; started, if it is not there. Broken, if it does not come."""
+        """Its address. Starts it if it does not run; raises `EnvironmentBroken` if that fails."""
         async with self._starting:
             if self._ended is None or self._ended.done():
                 await self._start()
@@ -67,9 +67,9 @@ class GymServer:
                 "free one is found"
             )
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-gym-"))
-        words = [self._python, str(self.script.absolute()), "--port", str(self._port)]
+        command = [self._python, str(self.script.absolute()), "--port", str(self._port)]
         self._process = AgentProcess(
-            [*words, *self._arguments],
+            [*command, *self._arguments],
             folder=self._folder,
             env={**os.environ, "PORT": str(self._port)},
             cwd=Path.cwd(),
@@ -77,31 +77,31 @@ class GymServer:
         await self._process.start()
         self._ended = asyncio.create_task(self._process.wait(), name=f"gym {self.script.name}")
         try:
-            await self._until_there(self._process, self._ended)
+            await self._wait_for_port(self._process, self._ended)
         except BaseException:
             await self.aclose()
             raise
 
-    async def _until_there(self, process: AgentProcess, ended: "asyncio.Task[int]") -> None:
+    async def _wait_for_port(self, process: AgentProcess, ended: "asyncio.Task[int]") -> None:
         deadline = asyncio.get_running_loop().time() + self._start_seconds
         while not await _listens(self._port):
             if ended.done():
-                said = process.last_output
-                # A script that cannot be run at all ends so at every try.
-                broken = UsageError if _MISTAKE.search(said) else EnvironmentBroken
-                raise broken(
+                output = process.last_output
+                # A script with a mistake fails at every start.
+                error_class = UsageError if _MISTAKE.search(output) else EnvironmentBroken
+                raise error_class(
                     f"{self.script.name} ended with exit status {ended.result()} before it "
-                    f"listened:\n{said}"
+                    f"listened:\n{output}"
                 )
             if asyncio.get_running_loop().time() > deadline:
                 raise EnvironmentBroken(
                     f"{self.script.name} did not listen on port {self._port} within "
                     f"{self._start_seconds:g} s:\n{process.last_output}"
                 )
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def aclose(self) -> None:
-        """Ends it. Does nothing where there is none."""
+        """Stops the server, if it runs."""
         process, self._process = self._process, None
         ended, self._ended = self._ended, None
         folder, self._folder = self._folder, None
@@ -130,12 +130,12 @@ def _free_port() -> int:
         return port
 
 
-def options_of(given: Mapping[str, object]) -> dict[str, object]:
-    """eval-protocol's `rollout_processor_kwargs`: a port, a domain, and how long a server lives.
+def server_options(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Reads eval-protocol's `rollout_processor_kwargs`: port, domain, python.
 
-    One server serves a whole test, whatever `server_mode` and `start_server` say.
+    `server_mode` and `start_server` have no effect: one server serves a whole test.
     """
-    rest = {k: v for k, v in given.items() if k not in ("server_mode", "start_server")}
+    rest = {k: v for k, v in arguments.items() if k not in ("server_mode", "start_server")}
     options: dict[str, object] = {}
     if (port := rest.pop("port", None)) is not None:
         options["port"] = int(str(port))
