@@ -1,29 +1,26 @@
 """Evaluations as pytest tests: run anywhere, killed at any moment, resumed by the same command.
 
-The names below are the whole public API. They are imported when first used: what a test session
-that has no evaluation in it pays is next to nothing. Where eval-protocol has a name for the same
-thing, it is that name, whichever of its modules has it.
+The names below are the whole public API. They are imported when first used, so that a test session
+without evaluations pays almost nothing. Where eval-protocol has a name for the same thing, it is
+that name, whichever of its modules has it.
 
 - `decorator`: `@evaluation_test`: an evaluation, written as a function that judges a row.
 - `definition`: What `@evaluation_test` was told, checked.
 - `data`: Rows from files, lists and functions.
-- `rows`: Rows as eval-protocol has them, and their way to and from records.
+- `rows`: Rows in the form of eval-protocol, and their conversion to and from records.
 - `running`: One evaluation from its definition to its results.
-- `processors`: Processors by the names that eval-protocol has for them.
+- `processors`: Processors under eval-protocol's names.
 - `stats`: Numbers of a run: estimates, intervals, verdicts, comparisons.
 - `report`: A run as one HTML file that needs no server, no network and no other file.
 - `importers`: Results of other libraries.
 - `plugin`: The pytest plugin: flags, one item for each experiment, and what the session tells at
   its end.
 - `pytest`: `holdfast.evaluation` under the name of eval-protocol's module for its decorator and
-  processors: `from holdfast.evaluation.pytest import evaluation_test`.
-- `models`: The models under the name of eval-protocol's module for them: `from
-  holdfast.evaluation.models import EvaluationRow` is what a test file says after its imports were
-  changed.
+  processors.
+- `models`: The models under the name of eval-protocol's module for them.
 - `exceptions`: Errors by the codes of a status, under eval-protocol's names.
-- `dataset_logger`: DatasetLogger: eval-protocol's name for what keeps rows; the default one is the
-  journal.
-- `extra`: The extra `evaluation`: pydantic, in which rows and results are written.
+- `dataset_logger`: DatasetLogger: eval-protocol's store of rows; the default one is the journal.
+- `extra`: The extra `evaluation`: pydantic, for rows and results.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """Errors by the codes of a status, under eval-protocol's names.
 
-A processor may raise them. Which are worth another attempt is what eval-protocol retries by
-default; none of them is an outcome of the policy.
+A processor may raise them. Those that eval-protocol retries by default are retried; none is an
+outcome of the policy.
 """
 
 from typing import ClassVar
@@ -11,13 +11,13 @@ from holdfast.records.errors import Cause, HoldfastError
 
 
 class EvalProtocolError(HoldfastError):
-    """The root of them. `status_code` is that of the status that says the same."""
+    """The base class. `status_code` is the code of the same status."""
 
     status_code: ClassVar[int]
     retryable = False
 
 
-class _WorthAnotherTry(EvalProtocolError):
+class _RetryableError(EvalProtocolError):
     cause = Cause.INFRASTRUCTURE
     retryable = True
 
@@ -26,7 +26,7 @@ class CancelledError(EvalProtocolError):
     status_code = 1
 
 
-class UnknownError(_WorthAnotherTry):
+class UnknownError(_RetryableError):
     status_code = 2
 
 
@@ -34,11 +34,11 @@ class InvalidArgumentError(EvalProtocolError):
     status_code = 3
 
 
-class DeadlineExceededError(_WorthAnotherTry):
+class DeadlineExceededError(_RetryableError):
     status_code = 4
 
 
-class NotFoundError(_WorthAnotherTry):
+class NotFoundError(_RetryableError):
     status_code = 5
 
 
@@ -46,11 +46,11 @@ class AlreadyExistsError(EvalProtocolError):
     status_code = 6
 
 
-class PermissionDeniedError(_WorthAnotherTry):
+class PermissionDeniedError(_RetryableError):
     status_code = 7
 
 
-class ResourceExhaustedError(_WorthAnotherTry):
+class ResourceExhaustedError(_RetryableError):
     status_code = 8
 
 
@@ -74,7 +74,7 @@ class InternalError(EvalProtocolError):
     status_code = 13
 
 
-class UnavailableError(_WorthAnotherTry):
+class UnavailableError(_RetryableError):
     status_code = 14
 
 
@@ -82,7 +82,7 @@ class DataLossError(EvalProtocolError):
     status_code = 15
 
 
-class UnauthenticatedError(_WorthAnotherTry):
+class UnauthenticatedError(_RetryableError):
     status_code = 16
 
 
@@ -98,8 +98,8 @@ class ScoreInvalidError(EvalProtocolError):
     status_code = 102
 
 
-class ResponseQualityError(_WorthAnotherTry):
-    """What was sampled is not good enough to be judged: it is sampled anew."""
+class ResponseQualityError(_RetryableError):
+    """The reply is not good enough to be scored: it is sampled anew."""
 
     status_code = 103
 
@@ -108,8 +108,8 @@ _NO_ERRORS = frozenset({0, 100, 101, 102})
 STATUS_CODE_TO_EXCEPTION: dict[int, type[EvalProtocolError] | None] = {
     code.value: None for code in StatusCode if code in _NO_ERRORS
 } | {
-    one.status_code: one
-    for one in (
+    error.status_code: error
+    for error in (
         *(CancelledError, UnknownError, InvalidArgumentError, DeadlineExceededError),
         *(NotFoundError, AlreadyExistsError, PermissionDeniedError, ResourceExhaustedError),
         *(FailedPreconditionError, AbortedError, OutOfRangeError, UnimplementedError),
@@ -120,7 +120,7 @@ STATUS_CODE_TO_EXCEPTION: dict[int, type[EvalProtocolError] | None] = {
 
 
 def exception_for_status_code(code: int, message: str = "") -> EvalProtocolError | None:
-    """None for codes that are no errors, and for unknown ones."""
+    """None for unknown codes, and for those that are not errors."""
     kind = STATUS_CODE_TO_EXCEPTION.get(int(code))
     if kind is None:
         return None

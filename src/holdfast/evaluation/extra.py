@@ -1,4 +1,4 @@
-"""The extra `evaluation`: pydantic, in which rows and results are written."""
+"""The extra `evaluation`: pydantic, for rows and results."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ PACKAGES = ("pydantic", "pydantic_core")
 
 @contextmanager
 def needed_by(what: str) -> Iterator[None]:
-    """An import inside that fails for want of the extra becomes one line that names it."""
+    """Raises `UsageError`, which names the extra, for an import inside that fails without it."""
     try:
         yield
     except ModuleNotFoundError as error:

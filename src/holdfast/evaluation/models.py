@@ -1,14 +1,8 @@
-"""The models under the name of eval-protocol's module for them: `from holdfast.evaluation.models
-import EvaluationRow` is what a test file says after its imports were changed."""
+"""The models under the name of eval-protocol's module: a ported test file has `from
+holdfast.evaluation.models import EvaluationRow`."""
 
-from holdfast.evaluation.rows.names import (
-    generate_id,
-)
-from holdfast.evaluation.rows.result import (
-    EvaluateResult,
-    MetricResult,
-    StepOutput,
-)
+from holdfast.evaluation.rows.names import generate_id
+from holdfast.evaluation.rows.result import EvaluateResult, MetricResult, StepOutput
 from holdfast.evaluation.rows.row import (
     ChatCompletionContentPartImageParam,
     ChatCompletionContentPartParam,
@@ -27,11 +21,7 @@ from holdfast.evaluation.rows.row import (
     JSONType,
     Message,
 )
-from holdfast.evaluation.rows.status import (
-    ErrorInfo,
-    Status,
-    TerminationReason,
-)
+from holdfast.evaluation.rows.status import ErrorInfo, Status, TerminationReason
 
 __all__ = [
     "ChatCompletionContentPartImageParam",

@@ -1,6 +1,5 @@
 """`holdfast.evaluation` under the name of eval-protocol's module for its decorator and processors:
-`from holdfast.evaluation.pytest import evaluation_test`. (pytest itself is `import pytest`, here as
-everywhere.)"""
+`from holdfast.evaluation.pytest import evaluation_test`."""
 
 from holdfast import evaluation
 

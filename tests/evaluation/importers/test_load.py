@@ -107,7 +107,7 @@ def test_what_comes_from_elsewhere_can_be_compared(tmp_path):
     [
         ("a.eval", b"no zip", "is no Inspect log"),
         ("a.jsonl", b"", "is empty"),
-        ("a.jsonl", b'{"x": 1}', "is none of what is known"),
+        ("a.jsonl", b'{"x": 1}', "has an unknown format"),
         ("a.jsonl", b"{", "not JSON"),
     ],
 )

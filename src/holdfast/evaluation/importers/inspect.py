@@ -1,6 +1,6 @@
 """Inspect's logs: `.eval` (a zip of JSON) and `.json`.
 
-A log of a run that was cut short has its samples' summaries in its journal; they are read, too.
+The log of an interrupted run has its samples' summaries in its journal; those are read too.
 """
 
 import struct
@@ -18,21 +18,20 @@ from holdfast.rollout.episodes.environment import as_number
 
 Log = tuple[str, str, list[RowResult]]
 _ZSTD = 93
-_WORTH = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "no": 0.0}
-"""What Inspect counts its letters and words as."""
+_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "no": 0.0}
+"""Inspect's values for its letters and words."""
 
 
 def read_inspect(path: Path, log: Mapping[str, Any] | None = None) -> Log:
     """The task's name, the model and a result for each sample of each epoch.
 
-    The score is that of the first scorer (of the one that the log calls its headline); all others
-    are metrics.
+    The score is that of the log's headline scorer, or of the first one; all values are metrics.
     """
     header, samples = _archive(path) if log is None else (log, log["samples"])
-    told = header["eval"]
+    run = header["eval"]
     headline = (header.get("results") or {}).get("headline") or {}
     rows = [_row(sample, str(headline.get("scorer", ""))) for sample in samples or ()]
-    return str(told.get("task", "")), str(told.get("model", "")), rows
+    return str(run.get("task", "")), str(run.get("model", "")), rows
 
 
 def _row(sample: Mapping[str, Any], headline: str) -> RowResult:
@@ -40,7 +39,7 @@ def _row(sample: Mapping[str, Any], headline: str) -> RowResult:
     values = _values(sample.get("scores") or {})
     main = [value for (scorer, _), value in values.items() if scorer == headline]
     scores = main or list(values.values())
-    said = error.get("message", "") if isinstance(error, Mapping) else str(error or "")
+    message = error.get("message", "") if isinstance(error, Mapping) else str(error or "")
     status = Status.FAILED if error else Status.TRUNCATED if limit else Status.COMPLETED
     return RowResult(
         task=str(sample["id"]),
@@ -48,30 +47,31 @@ def _row(sample: Mapping[str, Any], headline: str) -> RowResult:
         status=status.name,
         reason=str(limit.get("type", "") if isinstance(limit, Mapping) else limit or ""),
         score=scores[0] if scores and not error else None,
-        metrics={_named(scorer, part): value for (scorer, part), value in values.items()},
-        root=said,
+        metrics={_metric_name(scorer, part): value for (scorer, part), value in values.items()},
+        root=message,
         turns=int(sample.get("turn_count") or 0),
         sampled_tokens=sum(
-            int(one.get("output_tokens") or 0) for one in (sample.get("model_usage") or {}).values()
+            int(usage.get("output_tokens") or 0)
+            for usage in (sample.get("model_usage") or {}).values()
         ),
         seconds=float(sample.get("total_time") or 0.0),
     )
 
 
 def _values(scores: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    """By scorer and, where its value has several, by part; what is no number is left out."""
+    """Numbers by scorer and, for a value with several parts, by part."""
     found: dict[tuple[str, str], float] = {}
     for scorer, score in scores.items():
         value = score.get("value") if isinstance(score, Mapping) else score
         parts = value if isinstance(value, Mapping) else {"": value}
-        for part, one in parts.items():
-            number = _WORTH.get(one) if isinstance(one, str) else as_number(one)
+        for part, item in parts.items():
+            number = _GRADES.get(item) if isinstance(item, str) else as_number(item)
             if number is not None:
                 found[scorer, str(part)] = number
     return found
 
 
-def _named(scorer: str, part: str) -> str:
+def _metric_name(scorer: str, part: str) -> str:
     return f"{scorer}/{part}" if part else scorer
 
 
@@ -95,7 +95,7 @@ def _summaries(path: Path, archive: zipfile.ZipFile, names: set[str]) -> list[Ma
         return found
     parts = [name for name in names if name.startswith("_journal/summaries/")]
     parts.sort(key=lambda name: int(Path(name).stem))
-    return [one for part in parts for one in _member(path, archive, part)]
+    return [summary for part in parts for summary in _member(path, archive, part)]
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Any:
@@ -105,7 +105,7 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Any:
 
 
 def _zstd(path: Path, info: zipfile.ZipInfo) -> bytes:
-    """What `zipfile` cannot read before Python 3.14."""
+    """Reads a zstd member, which `zipfile` cannot before Python 3.14."""
     try:
         import pyarrow
     except ImportError as error:

@@ -1,7 +1,7 @@
 """Results of other tools, for comparison: Inspect logs, verifiers results, evaluation rows.
 
-Only what a comparison needs is read: scores, metrics, how rows ended. A row without a score has
-none here; one that failed there failed here, whatever the reason.
+Reads only what a comparison needs: scores, metrics, statuses. Rows without a score have none here,
+and failed rows are failed here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,20 +15,20 @@ from holdfast.evaluation.stats.results import Results, RowResult
 from holdfast.records.errors import UsageError
 from holdfast.records.trajectory import Status
 
-_KNOWN = (
+_FORMATS = (
     "an Inspect log (.eval or .json), a verifiers run (results.jsonl or traces.jsonl), or a JSONL "
     "file of evaluation rows"
 )
 
 
 def results_from(path: Path | str) -> Results:
-    """What became of each row, according to the file, or to the folder that a tool wrote."""
+    """The results in a file, or in a tool's folder. Raises `UsageError` for other formats."""
     path = _file(Path(path))
     if path.suffix == ".eval":
         return _results(path, *read_inspect(path))
     lines = list(read(path))
     if not lines:
-        raise UsageError(f"{path} is empty; it wants to be {_KNOWN}")
+        raise UsageError(f"{path} is empty; it wants to be {_FORMATS}")
     return _results(path, *_reader(path, lines[0].fields)(path, lines))
 
 
@@ -38,7 +38,7 @@ Reader = Callable[[Path, list[FileRecord]], tuple[str, str, list[RowResult]]]
 
 def _file(path: Path) -> Path:
     if not path.exists():
-        raise UsageError(f"{path} does not exist; it wants to be {_KNOWN}")
+        raise UsageError(f"{path} does not exist; it wants to be {_FORMATS}")
     if not path.is_dir():
         return path
     for name in ("traces.jsonl", "results.jsonl"):
@@ -47,7 +47,7 @@ def _file(path: Path) -> Path:
     logs = sorted(path.glob("*.eval"))
     if len(logs) == 1:
         return logs[0]
-    raise UsageError(f"folder {path} holds {len(logs) or 'no'} results; name {_KNOWN}")
+    raise UsageError(f"folder {path} holds {len(logs) or 'no'} results; name {_FORMATS}")
 
 
 def _reader(path: Path, first: Mapping[str, Any]) -> Reader:
@@ -58,8 +58,8 @@ def _reader(path: Path, first: Mapping[str, Any]) -> Reader:
     if "reward" in first and ("completion" in first or "example_id" in first):
         return read_verifiers
     if "messages" in first:
-        return _rows
-    raise UsageError(f"{path} is none of what is known: {_KNOWN}")
+        return _read_rows
+    raise UsageError(f"{path} has an unknown format: it has to be {_FORMATS}")
 
 
 def _results(path: Path, name: str, model: str, rows: list[RowResult]) -> Results:
@@ -76,7 +76,7 @@ def _results(path: Path, name: str, model: str, rows: list[RowResult]) -> Result
 
 
 def _in_order(rows: Iterable[RowResult]) -> Iterator[RowResult]:
-    """By task, in the order in which tasks first come; then by sample."""
+    """By task, in the order of their first rows; then by sample."""
     tasks: dict[str, list[RowResult]] = {}
     for row in rows:
         tasks.setdefault(row.task, []).append(row)
@@ -87,7 +87,7 @@ def _in_order(rows: Iterable[RowResult]) -> Iterator[RowResult]:
 # --- evaluation rows
 
 
-def _rows(path: Path, lines: list[FileRecord]) -> tuple[str, str, list[RowResult]]:
+def _read_rows(path: Path, lines: list[FileRecord]) -> tuple[str, str, list[RowResult]]:
     from holdfast.evaluation.data.dataset import as_row
     from holdfast.evaluation.rows.row import EvaluationRow
 
@@ -98,19 +98,21 @@ def _rows(path: Path, lines: list[FileRecord]) -> tuple[str, str, list[RowResult
     def result(row: EvaluationRow) -> RowResult:
         task = row.input_metadata.row_id or str(len(found))
         seen[task] = sample = seen.get(task, -1) + 1
-        judged, ran = row.evaluation_result, row.execution_metadata
+        evaluation, execution = row.evaluation_result, row.execution_metadata
         failed = row.rollout_status.is_error()
-        valid = judged is not None and judged.is_score_valid and not failed
+        valid = evaluation is not None and evaluation.is_score_valid and not failed
         return RowResult(
             task=task,
             sample=sample,
             status=Status.FAILED.name if failed else Status.COMPLETED.name,
-            score=judged.score if judged is not None and valid else None,
-            metrics={n: one.score for n, one in judged.metrics.items()} if judged else {},
+            score=evaluation.score if evaluation is not None and valid else None,
+            metrics={n: metric.score for n, metric in evaluation.metrics.items()}
+            if evaluation
+            else {},
             root=row.rollout_status.message if failed else "",
             turns=len(row.get_assistant_messages()),
-            sampled_tokens=ran.usage.completion_tokens if ran.usage else 0,
-            seconds=ran.rollout_duration_seconds or 0.0,
+            sampled_tokens=execution.usage.completion_tokens if execution.usage else 0,
+            seconds=execution.rollout_duration_seconds or 0.0,
         )
 
     for line in lines:

@@ -13,28 +13,28 @@ from holdfast.records.trajectory import Status
 from holdfast.rollout.episodes.environment import as_number
 
 Run = tuple[str, str, list[RowResult]]
-_NO_METRICS = frozenset({"example_id", "reward", "generation_ms", "scoring_ms", "total_ms", "id"})
+_NOT_METRICS = frozenset({"example_id", "reward", "generation_ms", "scoring_ms", "total_ms", "id"})
 
 
 def read_verifiers(path: Path, lines: list[FileRecord]) -> Run:
     """The environment's name, the model and a result for each rollout of each example."""
-    told = _beside(path, "metadata.json")
+    metadata = _read_beside(path, "metadata.json")
     seen: dict[str, int] = {}
     rows = []
     for number, line in enumerate(lines):
         fields = line.fields
         task = str(fields.get("example_id", number))
         seen[task] = seen.get(task, -1) + 1
-        rows.append(_rollout(fields, task, seen[task]))
-    return str(told.get("env_id", "")), str(told.get("model", "")), rows
+        rows.append(_rollout_result(fields, task, seen[task]))
+    return str(metadata.get("env_id", "")), str(metadata.get("model", "")), rows
 
 
-def _rollout(fields: Mapping[str, Any], task: str, sample: int) -> RowResult:
+def _rollout_result(fields: Mapping[str, Any], task: str, sample: int) -> RowResult:
     error = fields.get("error")
-    given = fields.get("metrics")
-    metrics = given if isinstance(given, Mapping) else fields
+    own_metrics = fields.get("metrics")
+    metrics = own_metrics if isinstance(own_metrics, Mapping) else fields
     truncated = bool(fields.get("is_truncated"))
-    said, used = fields.get("completion"), fields.get("token_usage")
+    completion, usage = fields.get("completion"), fields.get("token_usage")
     return RowResult(
         task=task,
         sample=sample,
@@ -44,49 +44,57 @@ def _rollout(fields: Mapping[str, Any], task: str, sample: int) -> RowResult:
         metrics={
             name: float(value)
             for name, value in metrics.items()
-            if name not in _NO_METRICS and isinstance(value, int | float)
+            if name not in _NOT_METRICS and isinstance(value, int | float)
         },
-        root=_error(error),
-        turns=_turns(said),
-        sampled_tokens=int(used.get("output_tokens") or 0) if isinstance(used, Mapping) else 0,
+        root=_format_error(error),
+        turns=_turns(completion),
+        sampled_tokens=int(usage.get("output_tokens") or 0) if isinstance(usage, Mapping) else 0,
         seconds=_seconds(fields),
     )
 
 
 def _seconds(fields: Mapping[str, Any]) -> float:
-    """Once they were milliseconds, beside the reward."""
+    """Older versions have milliseconds, beside the reward."""
     timing = fields.get("timing")
-    told = timing if isinstance(timing, Mapping) else fields
-    spent = told.get("total")
-    return float(told.get("total_ms") or 0.0) / 1000 if spent is None else float(spent)
+    source = timing if isinstance(timing, Mapping) else fields
+    spent = source.get("total")
+    return float(source.get("total_ms") or 0.0) / 1000 if spent is None else float(spent)
 
 
-def _turns(said: object) -> int:
-    if not isinstance(said, list):
+def _turns(completion: object) -> int:
+    if not isinstance(completion, list):
         return 1
-    return sum(isinstance(one, Mapping) and one.get("role") == "assistant" for one in said)
+    return sum(
+        isinstance(message, Mapping) and message.get("role") == "assistant"
+        for message in completion
+    )
 
 
 def read_episodes(path: Path, lines: list[FileRecord]) -> Run:
-    """Of an episode with several agents, rewards are summed up, as its trainer does."""
-    config = _beside(path, "configs/resolved/eval.json")
+    """A result per episode. The rewards of several agents are added, as in verifiers' trainer."""
+    config = _read_beside(path, "configs/resolved/eval.json")
     seen: dict[str, int] = {}
     rows, name = [], ""
     for line in lines:
         fields = line.fields
-        asked = fields["task"]
-        data = asked.get("data") or {}
-        task = str(asked.get("key") or data.get("name") or data.get("idx") or asked.get("hash"))
+        task_fields = fields["task"]
+        data = task_fields.get("data") or {}
+        task = str(
+            task_fields.get("key") or data.get("name") or data.get("idx") or task_fields.get("hash")
+        )
         seen[task] = seen.get(task, -1) + 1
         name = name or str((fields.get("env") or {}).get("id", ""))
-        rows.append(_episode(fields, task, seen[task]))
+        rows.append(_episode_result(fields, task, seen[task]))
     return name, str(config.get("model", "")), rows
 
 
-def _episode(fields: Mapping[str, Any], task: str, sample: int) -> RowResult:
+def _episode_result(fields: Mapping[str, Any], task: str, sample: int) -> RowResult:
     traces = fields.get("traces") or []
-    errors = [*(fields.get("errors") or ()), *(e for one in traces for e in one.get("errors", ()))]
-    rewards = [r for one in traces for r in one.get("rewards", {}).values() if r is not None]
+    errors = [
+        *(fields.get("errors") or ()),
+        *(e for trace in traces for e in trace.get("errors", ())),
+    ]
+    rewards = [r for trace in traces for r in trace.get("rewards", {}).values() if r is not None]
     failed = not fields.get("ok", False)
     return RowResult(
         task=task,
@@ -94,15 +102,15 @@ def _episode(fields: Mapping[str, Any], task: str, sample: int) -> RowResult:
         status=_status(failed=failed, truncated=False),
         score=None
         if failed
-        else sum(float(one["score"]) * float(one.get("weight", 1.0)) for one in rewards),
+        else sum(float(reward["score"]) * float(reward.get("weight", 1.0)) for reward in rewards),
         metrics={
             name: float(value)
-            for one in traces
-            for name, value in one.get("metrics", {}).items()
+            for trace in traces
+            for name, value in trace.get("metrics", {}).items()
             if value is not None
         },
-        root=_error(errors[-1]) if failed and errors else "",
-        turns=sum(len(one.get("calls", ())) for one in traces),
+        root=_format_error(errors[-1]) if failed and errors else "",
+        turns=sum(len(trace.get("calls", ())) for trace in traces),
         sampled_tokens=int(fields.get("num_output_tokens") or 0),
     )
 
@@ -113,16 +121,16 @@ def _status(*, failed: bool, truncated: bool) -> str:
     return Status.TRUNCATED.name if truncated else Status.COMPLETED.name
 
 
-def _error(error: object) -> str:
+def _format_error(error: object) -> str:
     if isinstance(error, Mapping):
         kind, message = error.get("type") or error.get("error"), error.get("message")
-        return ": ".join(str(one) for one in (kind, message) if one)
+        return ": ".join(str(part) for part in (kind, message) if part)
     return str(error or "")
 
 
-def _beside(path: Path, name: str) -> Mapping[str, Any]:
+def _read_beside(path: Path, name: str) -> Mapping[str, Any]:
     try:
         found = msgspec.json.decode((path.parent / name).read_bytes())
     except (OSError, msgspec.DecodeError):
-        return {}  # Only names are read from it.
+        return {}  # Only names come from it.
     return found if isinstance(found, dict) else {}

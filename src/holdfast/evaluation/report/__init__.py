@@ -1,10 +1,8 @@
 """Report: a run as one HTML file that needs no server, no network and no other file.
 
-- `writer`: The report's writer: reads a run once, one trajectory in memory at a time, and writes as
-  it goes.
-- `pieces`: Pieces: the text of each sampled token, found by decoding; nothing is ever encoded.
-- `timeline`: Timeline: what happened in a trajectory, in order, as small arrays that the page
-  draws.
+- `pieces`: Pieces: the text of each sampled token, by decoding alone.
+- `timeline`: Timeline: the events of a trajectory, as small arrays that the page draws.
+- `writer`: The report's writer: reads a run once, with one trajectory in memory.
 """
 
 from holdfast.evaluation.report.writer import MAX_BYTES as MAX_BYTES

@@ -1,8 +1,7 @@
-"""Pieces: the text of each sampled token, found by decoding; nothing is ever encoded.
+"""Pieces: the text of each sampled token, by decoding alone.
 
-The journal holds ids and logprobs, no texts: those only the model's tokenizer knows. A token may
-be part of a character; it then has an empty piece, and the token that completes the character has
-its text.
+The journal holds ids and logprobs; their text needs the model's tokenizer. A token that is part of
+a character has an empty piece; the token that completes the character has its text.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,14 +9,14 @@ from collections.abc import Callable, Sequence
 Decode = Callable[[Sequence[int]], str]
 UNFINISHED = "\ufffd"
 LONGEST_CHARACTER = 8
-"""After so many tokens without a whole character, the ids are not text: what there is is shown."""
+"""Tokens of a character, at most: after these, incomplete text is kept as it is."""
 
 
 def pieces_of(ids: Sequence[int], decode: Decode) -> list[str]:
-    """One text per token; together they are `decode(ids)`, wherever that is whole.
+    """One text per token; together they are `decode(ids)`, if that is complete.
 
-    Each is what a token adds to those just before it, since a tokenizer may write a token
-    otherwise at the beginning of a text. The cost grows with the tokens, not with their square.
+    Each is decoded with the tokens just before it, because a tokenizer may decode a token
+    differently at the beginning of a text. The cost is linear in the tokens.
     """
     pieces: list[str] = []
     start = done = 0  # `done` tokens have their pieces; decoding begins at `start` before them.

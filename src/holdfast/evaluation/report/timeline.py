@@ -1,7 +1,7 @@
-"""Timeline: what happened in a trajectory, in order, as small arrays that the page draws.
+"""Timeline: the events of a trajectory, in order, as small arrays that the page draws.
 
-An item begins with a letter that says what it is (the page's `DRAW` has the same letters). Arrays
-rather than objects: they are a third shorter, and a search in the raw text finds no field names.
+An item begins with the letter of its kind (the same as in the page's `DRAW`). Arrays, because they
+are a third shorter than objects, and a search in the raw text finds no field names.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from holdfast.records.view import TrajectoryView
 Item = list[object]
 
 
-class Cutter:
+class TextCutter:
     """Shortens texts to `limit` characters, keeping head and tail, and remembers that it did."""
 
     def __init__(self, limit: int):
@@ -40,62 +40,60 @@ class Cutter:
         return f"{text[:half]}\n… {left_out:,} characters are left out …\n{text[-half:]}"
 
 
-def timeline(view: TrajectoryView, cut: Cutter) -> list[Item]:
+def timeline(view: TrajectoryView, cut: TextCutter) -> list[Item]:
     history = view.history
     items: list[Item] = []
-    shown: list[Message] = []
+    listed: list[Message] = []
     for step in history.in_order:
         if isinstance(step, Generated):
-            items += _asked(view, step, cut, shown=shown)
-        items.append(_step(step, history, cut))
+            items += _prompt_items(view, step, cut, listed=listed)
+        items.append(_step_item(step, history, cut))
     if not history.generations:
-        items = [*(_message(message, cut) for message in view.task.messages), *items]
-    items += [["k", one.path, cut(one.reason), cut(one.difference)] for one in history.forks]
-    items += [_failure(one, cut) for one in _failures(history)]
-    items += _score(history, cut)
+        items = [*(_message_item(message, cut) for message in view.task.messages), *items]
+    items += [["k", fork.path, cut(fork.reason), cut(fork.difference)] for fork in history.forks]
+    items += [_failure_item(failure, cut) for failure in _failures(history)]
+    items += _score_items(history, cut)
     return items
 
 
-def _asked(
-    view: TrajectoryView, step: Generated, cut: Cutter, *, shown: list[Message]
+def _prompt_items(
+    view: TrajectoryView, step: Generated, cut: TextCutter, *, listed: list[Message]
 ) -> Iterator[Item]:
-    """The messages that are new; results of tools and environments stand at their own steps.
-
-    Where the prompt was rendered anew, all messages are there again: those are shown once.
-    """
-    again = list(shown) if step.prefix_break or not step.base else []
-    said = zip(step.added, added_messages(view.history, view.task, step), strict=True)
-    for given, message in said:
-        kind = given.partition(":")[0] if isinstance(given, str) else ""
+    """The new messages of a prompt, without the results of tools and environments, which have items
+    of their own. A prompt that was rendered anew repeats its messages: those are listed once."""
+    again = list(listed) if step.prefix_break or not step.base else []
+    prompt = zip(step.added, added_messages(view.history, view.task, step), strict=True)
+    for source, message in prompt:
+        kind = source.partition(":")[0] if isinstance(source, str) else ""
         if kind in ("tool", "reply", "env"):
             continue
         if message in again:
             again.remove(message)
             continue
-        shown.append(message)
-        yield _message(message, cut)
+        listed.append(message)
+        yield _message_item(message, cut)
 
 
-def _message(message: Message, cut: Cutter) -> Item:
+def _message_item(message: Message, cut: TextCutter) -> Item:
     return ["m", message.role.value, cut(message.readable), message.name or ""]
 
 
-def _step(step: Step, history: History, cut: Cutter) -> Item:
+def _step_item(step: Step, history: History, cut: TextCutter) -> Item:
     match step:
         case Generated():
-            return _reply(step, cut)
+            return _reply_item(step, cut)
         case ToolIntent():
-            return _tool(step, history, cut)
+            return _tool_item(step, history, cut)
         case EnvironmentStepped():
             ends = "done" if step.done else "truncated" if step.truncated else ""
             kind = "o" if step.is_opening else "e"
-            told = [cut(step.action), cut(step.observation), step.reward, ends, cut(step.error)]
-            return [kind, step.path, *told, round(step.seconds, 3)]
+            fields = [cut(step.action), cut(step.observation), step.reward, ends, cut(step.error)]
+            return [kind, step.path, *fields, round(step.seconds, 3)]
         case ValueRecorded():
-            return ["v", step.path, step.name, cut(_value(step.value))]
+            return ["v", step.path, step.name, cut(_format_value(step.value))]
 
 
-def _reply(step: Generated, cut: Cutter) -> Item:
+def _reply_item(step: Generated, cut: TextCutter) -> Item:
     message = step.message
     logprobs = unpack_logprobs(step.logprobs)
     versions = ", ".join(dict.fromkeys(span.version for span in step.versions if span.version))
@@ -116,7 +114,7 @@ def _reply(step: Generated, cut: Cutter) -> Item:
     ]
 
 
-def _tool(step: ToolIntent, history: History, cut: Cutter) -> Item:
+def _tool_item(step: ToolIntent, history: History, cut: TextCutter) -> Item:
     result = history.results.get(step.path)
     item: Item = ["t", step.path, step.name, cut(step.arguments)]
     if result is None:
@@ -125,21 +123,21 @@ def _tool(step: ToolIntent, history: History, cut: Cutter) -> Item:
     return [*item, cut(result.content), cut(result.error), seconds, result.reward]
 
 
-def _value(packed: bytes) -> str:
+def _format_value(packed: bytes) -> str:
     try:
         value = msgspec.msgpack.decode(packed)
-    except msgspec.DecodeError:  # Whatever it is, the rest of the conversation is readable.
+    except msgspec.DecodeError:  # The rest of the conversation stays readable.
         return f"{len(packed)} bytes that are no value"
-    return msgspec.json.encode(_plain(value)).decode()
+    return msgspec.json.encode(_to_json(value)).decode()
 
 
-def _plain(value: object) -> object:
-    """Bytes and keys that JSON has no place for, in words; infinities too."""
+def _to_json(value: object) -> object:
+    """The value in JSON's types; bytes, other keys and infinities as text."""
     match value:
         case dict():
-            return {str(key): _plain(inner) for key, inner in value.items()}
+            return {str(key): _to_json(inner) for key, inner in value.items()}
         case list() | tuple():
-            return [_plain(inner) for inner in value]
+            return [_to_json(inner) for inner in value]
         case None | bool() | int() | str():
             return value
         case float():
@@ -152,7 +150,7 @@ def _failures(history: History) -> list[Failure]:
     return [*history.failures, *history.scoring_failures, *history.close_failures]
 
 
-def _failure(failure: Failure, cut: Cutter) -> Item:
+def _failure_item(failure: Failure, cut: TextCutter) -> Item:
     return [
         "f",
         failure.cause.value,
@@ -164,12 +162,12 @@ def _failure(failure: Failure, cut: Cutter) -> Item:
     ]
 
 
-def _score(history: History, cut: Cutter) -> list[Item]:
-    """Also where the scorer declared that there is none: it says why."""
+def _score_items(history: History, cut: TextCutter) -> list[Item]:
+    """The score; also an invalid one, with its reasons."""
     scored = history.scored
     if scored is None:
         return []
     metrics = [[name, value] for name, value in sorted(scored.metrics.items())]
     reasons = [[name, cut(text)] for name, text in sorted(scored.reasons.items())]
-    told = cut(msgspec.json.encode(_plain(scored.details)).decode()) if scored.details else ""
-    return [["s", history.reward, metrics, reasons, told]]
+    details = cut(msgspec.json.encode(_to_json(scored.details)).decode()) if scored.details else ""
+    return [["s", history.reward, metrics, reasons, details]]

@@ -1,13 +1,13 @@
-"""The report's writer: reads a run once, one trajectory in memory at a time, and writes as it goes.
+"""The report's writer: reads a run once, with one trajectory in memory, and writes it at once.
 
-- The file is whole or not there: it takes its name when all of it is on disk.
+- The file is complete or absent: it gets its name when all of it is on disk.
 - The same journal gives the same bytes.
-- What came from data sets, models and tools is data in the file, never markup: it is JSON in
-  blocks that no browser runs, without a `<` in it, and the page inserts it as text. The page's
-  policy allows the two parts of this package (by their digests) and no request at all.
-- Its size is bounded. Texts beyond a length are cut in their middle; where all conversations
-  together would be too large, those that come late are cut shorter, down to nothing. What was cut
-  says so, and with which command the whole is shown.
+- Text from data sets, models and tools is data, never markup: JSON without a `<`, in blocks that no
+  browser runs, which the page inserts as text. The page's content security policy allows the
+  package's style and script (by their digests) and no request at all.
+- Its size is bounded. Long texts are cut in the middle; if all conversations together are too
+  large, later ones are cut shorter, or left out. The page says what was cut, and names the command
+  that prints the whole.
 """
 
 import base64
@@ -24,7 +24,7 @@ from msgspec import Struct
 from holdfast.engine.export.atomic_file import whole_file
 from holdfast.engine.export.export import history_of
 from holdfast.evaluation.report.pieces import Decode, pieces_of
-from holdfast.evaluation.report.timeline import Cutter, Item, timeline
+from holdfast.evaluation.report.timeline import Item, TextCutter, timeline
 from holdfast.evaluation.stats.results import Collector, Results, RowResult
 from holdfast.evaluation.stats.summary import Fields, score_text, slowest, summary_json
 from holdfast.evaluation.stats.verdict import Verdict, verdict_of
@@ -36,28 +36,28 @@ from holdfast.records.run import Run
 from holdfast.records.view import TrajectoryView
 
 MAX_BYTES = 64 << 20
-"""Of all conversations together."""
-CUTS = (20_000, 2_000, 200)
-"""How long one text may be; the first that lets a conversation fit is taken."""
-KEPT_FOR_OTHERS = 2_048
-"""Bytes that stay free for each conversation that is still to come."""
-SLOWEST = 10
+"""The size of all conversations together."""
+TEXT_LENGTHS = (20_000, 2_000, 200)
+"""The longest text, in characters: the first length with which a conversation fits is used."""
+RESERVED_BYTES = 2_048
+"""Reserved for each later conversation."""
+MAX_SLOWEST = 10
 _PAGE = files("holdfast.evaluation.report")
 
 
 class Written(Struct, frozen=True):
-    """What is in the file."""
+    """The content of the file."""
 
     path: str
     rows: int
     shortened: int
-    """Conversations with a text that was cut."""
+    """Conversations with a shortened text."""
     left_out: int
     """Conversations that are not in the file."""
 
 
 def report_file(folder: Path, run: str) -> Path:
-    """Where a run's report goes in a folder of reports: runs of other names never share one."""
+    """The path of a run's report in a folder of reports: one file per name."""
     return folder / f"{file_name(run)}.html"
 
 
@@ -74,8 +74,8 @@ async def write_report(
 ) -> Written:
     """Writes the run to `path`.
 
-    `decode` gives the text of token ids (a renderer's or a tokenizer's); without it, replies are
-    shown as text, uncoloured. `source` is the journal's path as a user would type it.
+    `decode` returns the text of token ids (a renderer's or a tokenizer's); without it, replies are
+    plain text without colours. `source` is the journal's path as a user would type it.
     """
     with whole_file(path) as part, part.open("wb") as file:
         writer = _Writer(file, decode=decode, limit=limit)
@@ -89,8 +89,8 @@ class _Writer:
     def __init__(self, file: BinaryIO, *, decode: Decode | None, limit: int):
         self._file = file
         self._decode = decode
-        self._left = limit
-        self._coloured = 0
+        self._bytes_left = limit
+        self._with_tokens = 0
         self.shortened = 0
         self.left_out = 0
 
@@ -101,7 +101,7 @@ class _Writer:
             "base-uri 'none'; form-action 'none'"
         )
         parts = {"policy": policy, "title": html.escape(run.spec.name), "style": style}
-        # In one pass: a run may be called `{style}`.
+        # In one pass: a run's name may be `{style}`.
         page = re.sub(r"\{(policy|title|style)\}", lambda name: parts[name[1]], _read("page.html"))
         self._file.write(page.encode())
 
@@ -109,53 +109,53 @@ class _Writer:
         tasks = await journal.tasks(run)
         listed = [row for row in await journal.trajectories(run) if not row.resting]
         collector = Collector(run, num_runs=num_runs, source=source)
-        for place, one in enumerate(listed):
-            history = await history_of(journal, one) if one.records else History()
-            collector.take(one, history)
-            view = TrajectoryView(one.key, tasks[one.ordinal], history)
-            self._conversation(place, view, others=len(listed) - place - 1)
+        for position, row in enumerate(listed):
+            history = await history_of(journal, row) if row.records else History()
+            collector.take(row, history)
+            view = TrajectoryView(row.key, tasks[row.ordinal], history)
+            self._write_conversation(position, view, remaining=len(listed) - position - 1)
         return collector.results()
 
-    def _conversation(self, place: int, view: TrajectoryView, *, others: int) -> None:
-        allowed = self._left - others * KEPT_FOR_OTHERS
-        for length in CUTS:
-            cut = Cutter(length)
+    def _write_conversation(self, position: int, view: TrajectoryView, *, remaining: int) -> None:
+        allowed = self._bytes_left - remaining * RESERVED_BYTES
+        for length in TEXT_LENGTHS:
+            cut = TextCutter(length)
             body = _json([cut(_truth(view)), timeline(view, cut)])
             if len(body) <= allowed:
-                self._block(f"c{place}", body)
+                self._write_block(f"c{position}", body)
                 self.shortened += cut.cut
-                self._tokens(place, view, allowed - len(body))
+                self._write_tokens(position, view, allowed - len(body))
                 return
         self.left_out += 1
 
-    def _tokens(self, place: int, view: TrajectoryView, allowed: int) -> None:
-        """Of each reply, its pieces and their logprobs; none at all where they do not fit."""
+    def _write_tokens(self, position: int, view: TrajectoryView, allowed: int) -> None:
+        """The pieces and logprobs of each reply; nothing if they do not fit."""
         generations = [step for step in view.history.generations if step.ids]
         if self._decode is None or not generations:
             return
-        # Six bytes of logprob and two of quotes and comma: surely too large is not even decoded.
+        # At least nine bytes per token, so what cannot fit is not decoded.
         if 9 * sum(count(step.ids) for step in generations) > allowed:
             return
-        told = {
+        replies = {
             step.path: [
                 pieces_of(unpack_ids(step.ids), self._decode),
-                [round(one, 3) for one in unpack_logprobs(step.logprobs)],
+                [round(logprob, 3) for logprob in unpack_logprobs(step.logprobs)],
             ]
             for step in generations
         }
-        body = _json(told)
+        body = _json(replies)
         if len(body) <= allowed:
-            self._block(f"t{place}", body)
-            self._coloured += 1
+            self._write_block(f"t{position}", body)
+            self._with_tokens += 1
 
-    def _block(self, name: str, body: bytes) -> None:
+    def _write_block(self, name: str, body: bytes) -> None:
         self._file.write(b'<script type="application/json" id="%s">' % name.encode())
         self._file.write(body)
         self._file.write(b"</script>\n")
-        self._left -= len(body)
+        self._bytes_left -= len(body)
 
     def end(self, results: Results, verdict: Verdict) -> None:
-        self._block("index", _json(self._index(results, verdict)))
+        self._write_block("index", _json(self._index(results, verdict)))
         self._file.write(f"<script>{_script()}</script>\n</body>\n</html>\n".encode())
 
     def _index(self, results: Results, verdict: Verdict) -> Fields:
@@ -166,9 +166,9 @@ class _Writer:
             "score": score_text(verdict),
             "sampling": msgspec.to_builtins(results.sampling),
             "roots": [msgspec.structs.asdict(root) for root in results.roots],
-            "slowest": [results.rows.index(row) for row in slowest(results.rows, SLOWEST)],
+            "slowest": [results.rows.index(row) for row in slowest(results.rows, MAX_SLOWEST)],
             "metrics": metrics,
-            "tokens": self._coloured,
+            "tokens": self._with_tokens,
             "rows": [_row(row, metrics) for row in results.rows],
         }
 
@@ -198,7 +198,7 @@ def _truth(view: TrajectoryView) -> str:
 
 
 def _json(value: object) -> bytes:
-    """Without a `<`: nothing in it can end the block that it stands in, or begin another."""
+    """JSON without a `<`, so that nothing in it can end its block, or begin another."""
     return msgspec.json.encode(value).replace(b"<", b"\\u003c")
 
 
