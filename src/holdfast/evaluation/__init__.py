@@ -118,74 +118,56 @@ if TYPE_CHECKING:
         EnvironmentRolloutProcessor,
     )
 
-_WHERE = {
-    "AgentRolloutProcessor": "holdfast.evaluation.processors.agent",
-    "BackoffConfig": "holdfast.evaluation.definition.retries",
-    "BlackBoxRolloutProcessor": "holdfast.gateway.agents.subprocess",
-    "ChatCompletionContentPartImageParam": "holdfast.evaluation.rows.row",
-    "ChatCompletionContentPartParam": "holdfast.evaluation.rows.row",
-    "ChatCompletionContentPartTextParam": "holdfast.evaluation.rows.row",
-    "CompletionParams": "holdfast.evaluation.rows.row",
-    "CompletionUsage": "holdfast.evaluation.rows.row",
-    "CostMetrics": "holdfast.evaluation.rows.row",
-    "DataLoaderResult": "holdfast.evaluation.data.loaders",
-    "Dataset": "holdfast.evaluation.data.dataset",
-    "DatasetLogger": "holdfast.evaluation.dataset_logger",
-    "DynamicDataLoader": "holdfast.evaluation.data.loaders",
-    "EPParameters": "holdfast.evaluation.definition.parameters",
-    "EnvironmentRolloutProcessor": "holdfast.rollout.processors.agent",
-    "ErrorInfo": "holdfast.evaluation.rows.status",
-    "EvalMetadata": "holdfast.evaluation.rows.row",
-    "EvalProtocolError": "holdfast.evaluation.exceptions",
-    "EvaluateResult": "holdfast.evaluation.rows.result",
-    "EvaluationDataLoader": "holdfast.evaluation.data.loaders",
-    "EvaluationFailed": "holdfast.evaluation.stats.outcome",
-    "EvaluationRow": "holdfast.evaluation.rows.row",
-    "EvaluationThreshold": "holdfast.evaluation.rows.row",
-    "ExceptionHandlerConfig": "holdfast.evaluation.definition.retries",
-    "ExecutionMetadata": "holdfast.evaluation.rows.row",
-    "InitRequest": "holdfast.evaluation.processors.remote_messages",
-    "InlineDataLoader": "holdfast.evaluation.data.loaders",
-    "InputMetadata": "holdfast.evaluation.rows.row",
-    "JournalDatasetLogger": "holdfast.evaluation.dataset_logger",
-    "LangGraphRolloutProcessor": "holdfast.evaluation.processors.langgraph",
-    "MCPGymRolloutProcessor": "holdfast.evaluation.processors.gym.processor",
-    "Message": "holdfast.evaluation.rows.row",
-    "MetricResult": "holdfast.evaluation.rows.result",
-    "NoOpRolloutProcessor": "holdfast.evaluation.processors.basic",
-    "NoOpRolloutResultPostProcessor": "holdfast.evaluation.processors.row_processor",
-    "OpenEnvRolloutProcessor": "holdfast.evaluation.processors.openenv",
-    "Options": "holdfast.evaluation.definition.options",
-    "Outcome": "holdfast.evaluation.stats.outcome",
-    "PydanticAgentRolloutProcessor": "holdfast.evaluation.processors.pydantic_ai",
-    "RemoteRolloutProcessor": "holdfast.evaluation.processors.remote",
-    "ResponseQualityError": "holdfast.evaluation.exceptions",
-    "Results": "holdfast.evaluation.stats.results",
-    "RolloutMetadata": "holdfast.evaluation.processors.remote_messages",
-    "RolloutProcessor": "holdfast.evaluation.processors.row_processor",
-    "RolloutProcessorConfig": "holdfast.evaluation.processors.row_processor",
-    "RolloutResultPostProcessor": "holdfast.evaluation.processors.row_processor",
-    "Score": "holdfast.engine.scoring.scorer",
-    "SingleTurnRolloutProcessor": "holdfast.evaluation.processors.basic",
-    "Status": "holdfast.evaluation.rows.status",
-    "StatusResponse": "holdfast.evaluation.processors.remote_messages",
-    "StepOutput": "holdfast.evaluation.rows.result",
-    "TerminationReason": "holdfast.evaluation.rows.status",
-    "assistant_to_ground_truth": "holdfast.evaluation.rows.adapters",
-    "compare": "holdfast.evaluation.stats.comparison",
-    "create_rows_from_indices": "holdfast.evaluation.rows.adapters",
-    "default_dataset_adapter": "holdfast.evaluation.data.dataset",
-    "default_logger": "holdfast.evaluation.dataset_logger",
-    "evaluation_test": "holdfast.evaluation.decorator",
-    "exception_for_status_code": "holdfast.evaluation.exceptions",
-    "filter_longest_conversation": "holdfast.evaluation.rows.adapters",
-    "generate_id": "holdfast.evaluation.rows.names",
-    "get_default_exception_handler_config": "holdfast.evaluation.definition.retries",
-    "multi_turn_assistant_to_ground_truth": "holdfast.evaluation.rows.adapters",
-    "results_from": "holdfast.evaluation.importers.load",
-    "results_of": "holdfast.evaluation.stats.results",
-    "verdict_of": "holdfast.evaluation.stats.verdict",
+_MODULES = {
+    "holdfast.engine.scoring.scorer": "Score",
+    "holdfast.evaluation.data.dataset": "Dataset default_dataset_adapter",
+    "holdfast.evaluation.data.loaders": (
+        "DataLoaderResult DynamicDataLoader EvaluationDataLoader InlineDataLoader"
+    ),
+    "holdfast.evaluation.dataset_logger": "DatasetLogger JournalDatasetLogger default_logger",
+    "holdfast.evaluation.decorator": "evaluation_test",
+    "holdfast.evaluation.definition.options": "Options",
+    "holdfast.evaluation.definition.parameters": "EPParameters",
+    "holdfast.evaluation.definition.retries": (
+        "BackoffConfig ExceptionHandlerConfig get_default_exception_handler_config"
+    ),
+    "holdfast.evaluation.exceptions": (
+        "EvalProtocolError ResponseQualityError exception_for_status_code"
+    ),
+    "holdfast.evaluation.importers.load": "results_from",
+    "holdfast.evaluation.processors.agent": "AgentRolloutProcessor",
+    "holdfast.evaluation.processors.basic": "NoOpRolloutProcessor SingleTurnRolloutProcessor",
+    "holdfast.evaluation.processors.gym.processor": "MCPGymRolloutProcessor",
+    "holdfast.evaluation.processors.langgraph": "LangGraphRolloutProcessor",
+    "holdfast.evaluation.processors.openenv": "OpenEnvRolloutProcessor",
+    "holdfast.evaluation.processors.pydantic_ai": "PydanticAgentRolloutProcessor",
+    "holdfast.evaluation.processors.remote": "RemoteRolloutProcessor",
+    "holdfast.evaluation.processors.remote_messages": "InitRequest RolloutMetadata StatusResponse",
+    "holdfast.evaluation.processors.row_processor": (
+        "NoOpRolloutResultPostProcessor RolloutProcessor RolloutProcessorConfig "
+        "RolloutResultPostProcessor"
+    ),
+    "holdfast.evaluation.rows.adapters": (
+        "assistant_to_ground_truth create_rows_from_indices filter_longest_conversation "
+        "multi_turn_assistant_to_ground_truth"
+    ),
+    "holdfast.evaluation.rows.names": "generate_id",
+    "holdfast.evaluation.rows.result": "EvaluateResult MetricResult StepOutput",
+    "holdfast.evaluation.rows.row": (
+        "ChatCompletionContentPartImageParam ChatCompletionContentPartParam "
+        "ChatCompletionContentPartTextParam CompletionParams CompletionUsage CostMetrics "
+        "EvalMetadata EvaluationRow EvaluationThreshold ExecutionMetadata InputMetadata Message"
+    ),
+    "holdfast.evaluation.rows.status": "ErrorInfo Status TerminationReason",
+    "holdfast.evaluation.stats.comparison": "compare",
+    "holdfast.evaluation.stats.outcome": "EvaluationFailed Outcome",
+    "holdfast.evaluation.stats.results": "Results results_of",
+    "holdfast.evaluation.stats.verdict": "verdict_of",
+    "holdfast.gateway.agents.subprocess": "BlackBoxRolloutProcessor",
+    "holdfast.rollout.processors.agent": "EnvironmentRolloutProcessor",
 }
+"""The names that each module has."""
+_WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = [
     "AgentRolloutProcessor",
     "BackoffConfig",

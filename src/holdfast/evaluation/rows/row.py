@@ -20,43 +20,8 @@ from pydantic import (
 )
 
 from holdfast.evaluation.rows.names import generate_id
-from holdfast.evaluation.rows.result import EvaluateResult, MetricResult, Readable, StepOutput
-from holdfast.evaluation.rows.status import (
-    Details,
-    ErrorInfo,
-    Open,
-    Status,
-    StatusCode,
-    TerminationReason,
-)
-
-__all__ = [
-    "ChatCompletionContentPartImageParam",
-    "ChatCompletionContentPartParam",
-    "ChatCompletionContentPartTextParam",
-    "ChatCompletionMessageToolCall",
-    "CompletionParams",
-    "CompletionUsage",
-    "CostMetrics",
-    "Details",
-    "ErrorInfo",
-    "EvalMetadata",
-    "EvaluateResult",
-    "EvaluationRow",
-    "EvaluationThreshold",
-    "EvaluationThresholdDict",
-    "ExecutionMetadata",
-    "FunctionCall",
-    "InputMetadata",
-    "JSONType",
-    "Message",
-    "MetricResult",
-    "Status",
-    "StatusCode",
-    "StepOutput",
-    "TerminationReason",
-    "generate_id",
-]
+from holdfast.evaluation.rows.result import EvaluateResult, Readable
+from holdfast.evaluation.rows.status import Open, Status
 
 JSONType = dict[str, Any] | list[Any] | str | int | float | bool | None
 CompletionParams = dict[str, Any]
