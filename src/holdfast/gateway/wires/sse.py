@@ -6,6 +6,9 @@ is told again has the same bytes.
 
 from collections.abc import Iterable, Sequence
 
+from holdfast.gateway.protocol.messages import AnswerDelta, StreamMismatch
+from holdfast.records.message import Message
+
 KEEP_ALIVE = b": keep-alive\n\n"
 """A comment: every reader of event streams passes over it."""
 DONE = b"data: [DONE]\n\n"
@@ -62,3 +65,31 @@ def _size(length: int) -> int:
 
 def _spans(starts: Sequence[int], end: int) -> Iterable[tuple[int, int]]:
     return zip(starts, (*starts[1:], end), strict=True)
+
+
+class SentText:
+    def __init__(self) -> None:
+        self.is_begun = False
+        """Whether the choice was opened."""
+        self._reasoning: list[str] = []
+        self._text: list[str] = []
+
+    @property
+    def has_text(self) -> bool:
+        return bool(self._text)
+
+    def take(self, delta: AnswerDelta) -> None:
+        (self._reasoning if delta.is_reasoning else self._text).append(delta.text)
+
+    def rest(self, message: Message) -> tuple[str, str]:
+        """What was not sent of the reasoning, and of the text."""
+        return (
+            _after("".join(self._reasoning), message.reasoning or ""),
+            _after("".join(self._text), message.text),
+        )
+
+
+def _after(told: str, whole: str) -> str:
+    if not whole.startswith(told):
+        raise StreamMismatch(f"{len(told)} characters were sent, and the answer begins otherwise")
+    return whole[len(told) :]

@@ -1,20 +1,16 @@
-"""Asking an engine: replicas, retries, outages, and the validation of what it answers.
+"""The client of inference engines: replicas, retries, outages, and validation of the answers.
 
 - `replicas`: The replicas of one model, as one policy.
 - `call`: One sample, try after try, until it is whole.
-- `endpoint`: One replica of an inference engine, over HTTP.
-- `circuit_breaker`: The gate of an endpoint: open while it works, shut while it is down.
-- `completion_builder`: What has been sampled of one completion so far, over all tries and replicas.
-- `stop_strings`: Stop strings across a seam.
-- `discovery`: Discovery: what an inference engine is, and what it can do.
-- `probe`: A trial: whether an endpoint that answers can sample, too.
-- `http_errors`: Denied: an engine will not answer, however often it is asked; the status says why.
-- `capability_check`: Inspection: what an endpoint can do, and what is missing for training; it
-  samples some tokens.
-- `caveats`: Caveats: what a run must not expect of its engine, said before anything is sampled.
-- `logprobs_probe`: Measures of which distribution an engine's logprobs are: no engine says it.
-- `possible`: Possible: what an endpoint cannot do, said before it is asked.
-- `repeatability`: Repeatability: what a seed is worth, tried and not taken on trust.
-- `served_model`: A served model: what `/v1/models` says of it, and what an engine makes of its
-  seeds.
+- `endpoint`: One replica over HTTP, and its status codes as our errors.
+- `circuit_breaker`: Stops calls to an endpoint that is down, and probes it until it is back.
+- `completion_builder`: The tokens of one completion so far, from all tries and replicas.
+- `stop_strings`: Stop strings that begin before an interruption and end after it.
+- `discovery`: The kind of an engine, its models and its abilities.
+- `served_model`: A model as `/v1/models` describes it, and the effect of its seeds.
+- `probe`: Whether an endpoint that answers can also sample.
+- `logprobs_probe`: Measures the distribution that an engine's logprobs belong to.
+- `repeatability`: Measures whether a seed repeats a reply.
+- `capability_check`: The report of `holdfast policy check`: is the engine fit for training?
+- `caveats`: Warnings about the engine before a run samples anything.
 """

@@ -15,10 +15,9 @@ from typing import Protocol
 from holdfast.clock import Clock
 from holdfast.policy.client.completion_builder import ABORTED, FINISHED, Sampled
 from holdfast.policy.client.endpoint import Endpoint
-from holdfast.policy.client.possible import check_possible
 from holdfast.policy.client.served_model import Seeds
 from holdfast.policy.client.stop_strings import StopWatch
-from holdfast.policy.dialects.dialect import SampleRequest
+from holdfast.policy.dialects.dialect import Kind, SampleRequest
 from holdfast.policy.policy import DEADLINE, Completion, Partial, Request
 from holdfast.policy.retry import RetryPolicy
 from holdfast.records.encoding.redaction import redact
@@ -28,11 +27,13 @@ from holdfast.records.errors import (
     EngineUnavailable,
     HoldfastError,
     PolicyError,
+    Unsupported,
 )
 
 SAVE_SECONDS = 5.0
 STILL_COMING = 10.0
 """Seconds since the last token within which a reply at its deadline is still under way."""
+_OTHER_ENGINES = "use vLLM, SGLang or another engine that can"
 
 
 class Replicas(Protocol):
@@ -191,7 +192,7 @@ class SampleCall:
 
     async def _ask(self, endpoint: Endpoint) -> SampleRequest:
         request, sampled = self._request, self._sampled
-        check_possible(request, endpoint)
+        _check_supported(request, endpoint)
         prompt: array[int] = request.prompt
         if len(sampled):
             prompt = prompt + sampled.ids
@@ -347,3 +348,28 @@ class SampleCall:
             ) from error
         endpoint.gate.spend_retry()
         await self._clock.sleep(delay)
+
+
+def _check_supported(request: Request, endpoint: Endpoint) -> None:
+    """Raises `Unsupported`, with a message for agents: it holds no address."""
+    sampling = request.sampling
+    is_embedded = not endpoint.takes_json
+    if sampling.json is not False and is_embedded:
+        raise Unsupported(
+            "json",
+            "the embedded engine cannot keep a reply to JSON; ask for JSON in the prompt, or "
+            f"{_OTHER_ENGINES}",
+        )
+    if request.structure and (is_embedded or endpoint.dialect.kind is Kind.FIREWORKS):
+        what = "tool_choice" if sampling.tool_choice else "parallel_tool_calls"
+        raise Unsupported(what, f"this engine cannot keep a reply to tool calls; {_OTHER_ENGINES}")
+    if sampling.top_k and is_embedded:
+        raise Unsupported("top_k", f"the embedded engine draws of all tokens; {_OTHER_ENGINES}")
+    if sampling.thinking_token_budget is not None and (
+        is_embedded or endpoint.dialect.kind in (Kind.SGLANG, Kind.FIREWORKS)
+    ):
+        raise Unsupported(
+            "thinking_token_budget",
+            "this engine ends no reasoning after a number of tokens; use vLLM, started with "
+            "--reasoning-parser",
+        )

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from holdfast.policy.client.endpoint import Endpoint
-from holdfast.policy.client.http_errors import Denied
+from holdfast.policy.client.endpoint import Denied, Endpoint
 from holdfast.policy.client.logprobs_probe import measured
 from holdfast.policy.client.probe import UNREACHABLE, say
 from holdfast.policy.client.served_model import Seeds, ServedModel

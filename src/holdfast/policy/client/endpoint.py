@@ -18,7 +18,6 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.policy.client.circuit_breaker import CircuitBreaker
 from holdfast.policy.client.completion_builder import Sampled, Tokens
-from holdfast.policy.client.http_errors import denied
 from holdfast.policy.client.probe import UNREACHABLE, say, why_it_cannot_sample
 from holdfast.policy.client.served_model import Models, Seeds, ServedModel
 from holdfast.policy.dialects import DIALECTS
@@ -42,6 +41,7 @@ from holdfast.records.errors import (
     ContextOverflow,
     EngineUnavailable,
     PolicyError,
+    PolicyRefused,
     Truncated,
     UsageError,
 )
@@ -65,6 +65,22 @@ _MAX_ID = 512
 _EVIDENCE = 300
 _SELF = "the engine"
 _encoder = msgspec.json.Encoder()
+_KEY_MISSING = (
+    "it was sent no key: put it into HOLDFAST_API_KEY, or name the variable that holds it with "
+    "--api-key-env (from Python: api_key)"
+)
+_KEY_REFUSED = (
+    "it does not take the key that it was sent: that of HOLDFAST_API_KEY, or of the variable that "
+    "--api-key-env names (from Python: api_key)"
+)
+
+
+class Denied(PolicyRefused):
+    """Made by `denied`, for these statuses alone."""
+
+    def __init__(self, message: str, status: int):
+        super().__init__(message)
+        self.status = status
 
 
 def _quotable(said: str) -> str:
@@ -348,6 +364,16 @@ class Endpoint:
             await self._session.close()
             # aiohttp closes its transports in the next turn of the loop.
             await asyncio.sleep(0)
+
+
+def denied(status: int, said: str, *, dialect: Kind, has_key: bool) -> Denied | None:
+    """What to do about a key, or which dialect was spoken, is added to what the engine said; None
+    for a status that another request, or the same one later, may not meet."""
+    if status in (404, 405):
+        return Denied(f"{said} (asked in the dialect {dialect.value})", status)
+    if status in (401, 403):
+        return Denied(f"{said}; {_KEY_REFUSED if has_key else _KEY_MISSING}", status)
+    return Denied(said, status) if 300 <= status < 400 else None
 
 
 async def _bounded(response: aiohttp.ClientResponse, most: int) -> bytes:

@@ -3,10 +3,10 @@
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.choices import Choices
 from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, Unusable
 from holdfast.policy.dialects.reading import (
     NULL,
+    Choices,
     UsageBody,
     VersionSpanBody,
     only,

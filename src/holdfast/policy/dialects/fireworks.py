@@ -7,10 +7,10 @@ The logprob to train on is the one of the distribution that was sampled from
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.choices import Choices
 from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, Unusable
 from holdfast.policy.dialects.reading import (
     NULL,
+    Choices,
     UsageBody,
     check_named,
     counted,

@@ -6,10 +6,10 @@ In a stream only the last event has the spans, and they cover the whole of it.
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.choices import Choices
 from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest
 from holdfast.policy.dialects.reading import (
     NULL,
+    Choices,
     UsageBody,
     VersionSpanBody,
     check_named,

@@ -1,12 +1,12 @@
 """What the dialects read alike."""
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.dialect import UNREADABLE, EngineSays, Piece, Unusable
+from holdfast.policy.dialects.dialect import UNREADABLE, EngineSays, Piece, Reader, Unusable
 from holdfast.records.step import VersionSpan
 
 Answer = TypeVar("Answer")
@@ -130,3 +130,37 @@ def spans(found: list[VersionSpanBody] | None) -> tuple[VersionSpan, ...] | None
     if found is None:
         return None
     return tuple(VersionSpan(span.version, span.start, span.end) for span in found)
+
+
+class ChoicesBody(Protocol):
+    @property
+    def choices(self) -> Sequence[object]: ...
+
+    @property
+    def usage(self) -> UsageBody | None: ...
+
+
+Body = TypeVar("Body", bound=ChoicesBody)
+
+
+class Choices(Generic[Body]):
+    """Reads whole answers and events alike; `read` knows the names of the fields."""
+
+    def __init__(self, decoder: "msgspec.json.Decoder[Body]", read: Callable[[Body], Piece]):
+        self._decoder = decoder
+        self._read = read
+
+    def whole(self, body: bytes) -> Piece:
+        piece = self._read(decoded(self._decoder, body))
+        if piece.ids is None:
+            raise Unusable("it has no token_ids (return_token_ids was asked for)")
+        return ended(piece)
+
+    def event(self, data: bytes) -> Piece:
+        answer = decoded(self._decoder, data)
+        if not answer.choices:  # The last event of a stream holds the usage and nothing else.
+            return counted(Piece(), answer.usage)
+        return self._read(answer)
+
+    def reader(self) -> Reader:
+        return self.event

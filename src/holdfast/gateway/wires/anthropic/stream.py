@@ -19,7 +19,6 @@ from holdfast.gateway.protocol.messages import (
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic import errors
 from holdfast.gateway.wires.anthropic.blocks import Block, input_of, signature_of
-from holdfast.gateway.wires.spoken import Spoken
 from holdfast.records.message import ToolCall
 
 # JSON may hold them; clients that split text into lines take them for the end of one.
@@ -39,7 +38,7 @@ class MessageStream:
     """It has one choice."""
 
     def __init__(self) -> None:
-        self._spoken = Spoken()
+        self._spoken = sse.SentText()
         self._blocks = 0
         self._open: bool | None = None
         """Whether the block that is open is one of thoughts; None: none is open."""

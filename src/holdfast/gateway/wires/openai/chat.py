@@ -33,7 +33,6 @@ from holdfast.gateway.wires.openai.parameters import (
     only_neutral,
 )
 from holdfast.gateway.wires.openai.stream import CompletionStream
-from holdfast.gateway.wires.spoken import Spoken
 from holdfast.gateway.wires.tool_choices import tool_choice
 from holdfast.records.message import Message, ToolCall
 
@@ -273,14 +272,14 @@ class ChatStream(CompletionStream):
     def _usage(self, answer: Answer) -> dict[str, object]:
         return usage(answer)
 
-    def _delta(self, delta: AnswerDelta, spoken: Spoken) -> Iterator[dict[str, object]]:
+    def _delta(self, delta: AnswerDelta, spoken: sse.SentText) -> Iterator[dict[str, object]]:
         if not spoken.is_begun:
             yield _opened(delta.index, None if delta.is_reasoning else "")
         name = "reasoning_content" if delta.is_reasoning else "content"
         yield _chunk(delta.index, {name: delta.text})
 
     def _rest(
-        self, index: int, choice: AnswerChoice, spoken: Spoken
+        self, index: int, choice: AnswerChoice, spoken: sse.SentText
     ) -> Iterator[dict[str, object]]:
         reasoning, text = spoken.rest(choice.message)
         # Logprobs never come with a choice's first chunk: the published library counts those twice.

@@ -27,7 +27,6 @@ from holdfast.gateway.wires.openai.parameters import (
     only_neutral,
 )
 from holdfast.gateway.wires.openai.stream import CompletionStream
-from holdfast.gateway.wires.spoken import Spoken
 
 _DEFAULT_MAX_TOKENS = 16
 """As this endpoint has always had it."""
@@ -190,11 +189,11 @@ class TextStream(CompletionStream):
     def _usage(self, answer: Answer) -> dict[str, object]:
         return usage(answer)
 
-    def _delta(self, delta: AnswerDelta, spoken: Spoken) -> Iterator[dict[str, object]]:
+    def _delta(self, delta: AnswerDelta, spoken: sse.SentText) -> Iterator[dict[str, object]]:
         yield _choice(delta.index, delta.text)
 
     def _rest(
-        self, index: int, choice: AnswerChoice, spoken: Spoken
+        self, index: int, choice: AnswerChoice, spoken: sse.SentText
     ) -> Iterator[dict[str, object]]:
         _, text = spoken.rest(choice.message)
         pieces, apart = self._pieces(choice, text, spoken)

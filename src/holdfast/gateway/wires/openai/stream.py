@@ -19,7 +19,6 @@ from holdfast.gateway.protocol.messages import (
 )
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
-from holdfast.gateway.wires.spoken import Spoken
 
 Json = dict[str, object]
 _Places = range | None
@@ -32,18 +31,18 @@ class CompletionStream(ABC):
 
     def __init__(self, ask: GenerationRequest):
         self._ask = ask
-        self._spoken: defaultdict[int, Spoken] = defaultdict(Spoken)
+        self._spoken: defaultdict[int, sse.SentText] = defaultdict(sse.SentText)
 
     @abstractmethod
     def _head(self, opening: Opening) -> Json:
         """What every chunk begins with."""
 
     @abstractmethod
-    def _delta(self, delta: AnswerDelta, spoken: Spoken) -> Iterator[Json]:
+    def _delta(self, delta: AnswerDelta, spoken: sse.SentText) -> Iterator[Json]:
         """More of a choice. `spoken` is what was sent of it before."""
 
     @abstractmethod
-    def _rest(self, index: int, choice: AnswerChoice, spoken: Spoken) -> Iterator[Json]:
+    def _rest(self, index: int, choice: AnswerChoice, spoken: sse.SentText) -> Iterator[Json]:
         """What is left of a choice, its end included."""
 
     @abstractmethod
@@ -70,7 +69,7 @@ class CompletionStream(ABC):
         return sse.data(errors.encoded(refused))
 
     def _pieces(
-        self, choice: AnswerChoice, text: str, spoken: Spoken
+        self, choice: AnswerChoice, text: str, spoken: sse.SentText
     ) -> tuple[list[_Piece], _Places]:
         """The text that is left, each piece with the positions of the tokens of its logprobs; and
         the positions of those of the choice's end, where they are not the text's alone."""

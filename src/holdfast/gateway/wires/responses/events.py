@@ -29,7 +29,6 @@ from holdfast.gateway.wires.responses.output import (
     was_cut,
     words_item,
 )
-from holdfast.gateway.wires.spoken import Spoken
 from holdfast.records.message import Message, ToolCall
 
 Event = tuple[str, Json]
@@ -80,7 +79,7 @@ class ResponseStream:
 
     def __init__(self, ask: GenerationRequest):
         self._ask = ask
-        self._spoken = Spoken()
+        self._spoken = sse.SentText()
         self._numbers = 0
         self._items: list[Json] = []
         """Those that ended."""
