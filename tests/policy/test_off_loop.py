@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.dialects.prompt_json import spelled
+from holdfast.policy.dialects.prompt_json import encode_prompt
 from holdfast.policy.off_loop import LARGE
 from holdfast.policy.rendering.select import renderer_for
 from holdfast.policy.rendering.tokenizer import Tokenizer, load_tokenizer
@@ -100,7 +100,7 @@ def test_threads_that_share_a_renderer_get_what_each_would_get_alone(
 def test_many_ids_are_packed_and_written_like_few(ids: list[int], times: int) -> None:
     many = [*ids, *range(65_536 * times), *ids]
     assert ids_of(many) == array("i", many)
-    assert spelled(array("i", many)) == str(many).replace(" ", "").encode()
+    assert encode_prompt(array("i", many)) == str(many).replace(" ", "").encode()
 
 
 @given(st.lists(st.sampled_from([0, 1, 256, 65_536, 2**24]), max_size=12), st.integers(0, 257))

@@ -121,7 +121,7 @@ class SampleCall:
             attempt.prompt,
             version=self._version,
             logprobs_mode=endpoint.logprobs_mode,
-            spelled=attempt.spelled,
+            prompt_json=attempt.prompt_json,
         )
         self._watch = StopWatch.at_seam(self._request, sampled)
         endpoint.running += 1
@@ -209,7 +209,7 @@ class SampleCall:
             max_tokens=wanted,
             seed=self._seed(endpoint),
             stream=request.partial is not None and endpoint.dialect.has_tokens,
-            _spelled=await endpoint.spellings.of(prompt, request.home),
+            _prompt_json=await endpoint.prompt_cache.encode(prompt, request.home),
         )
 
     def _seed(self, endpoint: Endpoint) -> int | None:

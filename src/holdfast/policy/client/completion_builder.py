@@ -47,7 +47,7 @@ class Sampled:
         self._limit = request.sampling.max_tokens
         self._begun = len(self.ids)
         self._prompt: array[int] = request.prompt
-        self._spelled: Raw | None = None
+        self._prompt_json: Raw | None = None
         self._assumed = VersionSpan("", 0, 0, VersionSource.UNKNOWN)
         self._mode_before, self._mode = draft.logprobs_mode, LogprobsMode.UNKNOWN
 
@@ -73,15 +73,15 @@ class Sampled:
         *,
         version: str | None,
         logprobs_mode: LogprobsMode = LogprobsMode.UNKNOWN,
-        spelled: Raw | None = None,
+        prompt_json: Raw | None = None,
     ) -> None:
         """A try begins; `version` is what its engine is assumed to run, if anyone knows, and
-        `spelled` the prompt as it is sent, if it is written already."""
+        `prompt_json` the prompt as it is sent, if it is written already."""
         self._mode_before, self._mode = self.logprobs_mode, logprobs_mode
         if self._begun != len(self.ids):
             self.seams.append(len(self.ids))
         self._begun = len(self.ids)
-        self._prompt, self._spelled = prompt, spelled
+        self._prompt, self._prompt_json = prompt, prompt_json
         self.assume(version)
 
     def take(self, piece: Piece, *, model: str) -> None:
@@ -114,8 +114,8 @@ class Sampled:
         if not isinstance(found, Raw):
             return packed(found) == self._prompt
         # Reading a long prompt back takes many times what writing and comparing it does.
-        spelled = self._spelled or Raw(_encoder.encode(self._prompt.tolist()))
-        if found == spelled:
+        prompt_json = self._prompt_json or Raw(_encoder.encode(self._prompt.tolist()))
+        if found == prompt_json:
             return True
         try:
             return packed(msgspec.json.decode(found, type=list[int])) == self._prompt

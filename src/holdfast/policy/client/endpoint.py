@@ -30,7 +30,7 @@ from holdfast.policy.dialects.dialect import (
     SampleRequest,
     Unusable,
 )
-from holdfast.policy.dialects.prompt_json import Spellings
+from holdfast.policy.dialects.prompt_json import PromptCache
 from holdfast.policy.dialects.reading import without_echo
 from holdfast.policy.dialects.sse import END, SseParser
 from holdfast.policy.retry import RetryPolicy, retry_after
@@ -121,7 +121,7 @@ class Endpoint:
         """Of a replica that is back: whether it is still of use, or why not."""
         self.expected_version: str | None = None
         """The weights that it must have to be given work again after an outage."""
-        self.spellings = Spellings()
+        self.prompt_cache = PromptCache()
         """What it was sent, for those who send it more."""
         self._api_key = _checked(api_key)
         hide(api_key)
@@ -217,7 +217,9 @@ class Endpoint:
             raw = await _bounded(response, _MAX_ANSWER)
         before()
         try:
-            sampled.take(self.dialect.whole(without_echo(raw, attempt.spelled)), model=self.model)
+            sampled.take(
+                self.dialect.whole(without_echo(raw, attempt.prompt_json)), model=self.model
+            )
         except (Unusable, EngineSays) as error:
             raise self._known_to_fit(self._bad(error, raw), attempt) from error
 
@@ -238,7 +240,7 @@ class Endpoint:
         """Takes what came together; a run of events that only bring tokens is checked as one."""
         run, data = Tokens(), b""
         # An engine repeats the prompt at the beginning, if at all.
-        prompt = None if sampled.fresh else attempt.spelled
+        prompt = None if sampled.fresh else attempt.prompt_json
         died: EngineSays | None = None
         try:
             for data in events:

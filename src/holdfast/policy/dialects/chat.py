@@ -6,7 +6,7 @@ There are no token ids in it, so nothing of it can be trained: it is for evaluat
 import msgspec
 from msgspec import Struct
 
-from holdfast.policy.dialects.dialect import Kind, Piece, Reader, SampleRequest, Unusable
+from holdfast.policy.dialects.dialect import Kind, Piece, Reader, SampleRequest, Unusable, drop_none
 from holdfast.policy.dialects.reading import decoded, ended, only
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall
 from holdfast.records.sampling import Sampling, response_format_of
@@ -52,32 +52,24 @@ class Chat:
     def body(self, attempt: SampleRequest) -> dict[str, object]:
         request = attempt.request
         sampling = request.sampling
-        body: dict[str, object] = {
-            "model": attempt.model,
-            "messages": [_message(message) for message in request.messages],
-            "max_tokens": attempt.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-        }
-        if request.tools:
-            body["tools"] = list(request.tools)
-        if sampling.stop:
-            body["stop"] = list(sampling.stop)
-        if attempt.seed is not None:
-            body["seed"] = attempt.seed
-        if sampling.json is not False:
-            body["response_format"] = response_format_of(sampling)
-        if sampling.reasoning_effort is not None:
-            body["reasoning_effort"] = sampling.reasoning_effort
-        if sampling.top_k:
-            body["top_k"] = sampling.top_k
-        if sampling.tool_choice:
-            body["tool_choice"] = _tool_choice(sampling)
-        if not sampling.parallel_tool_calls:
-            body["parallel_tool_calls"] = False
-        if sampling.thinking_token_budget is not None:
-            body["thinking_token_budget"] = sampling.thinking_token_budget
-        return body
+        return drop_none(
+            {
+                "model": attempt.model,
+                "messages": [_message(message) for message in request.messages],
+                "max_tokens": attempt.max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "tools": list(request.tools) or None,
+                "stop": list(sampling.stop) or None,
+                "seed": attempt.seed,
+                "response_format": response_format_of(sampling),
+                "reasoning_effort": sampling.reasoning_effort,
+                "top_k": sampling.top_k or None,
+                "tool_choice": _tool_choice(sampling) or None,
+                "parallel_tool_calls": None if sampling.parallel_tool_calls else False,
+                "thinking_token_budget": sampling.thinking_token_budget,
+            }
+        )
 
     def whole(self, body: bytes) -> Piece:
         # Nobody checks the model's name here: hosted ones answer with that of a snapshot.

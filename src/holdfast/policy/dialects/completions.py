@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, Unusable
+from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, Unusable, drop_none
 from holdfast.policy.dialects.reading import (
     NULL,
     Choices,
@@ -39,9 +39,6 @@ class _Answer(Struct):
 
 
 _decoder = msgspec.json.Decoder(_Answer)
-# What a request leaves out, vLLM takes from the model's generation_config.json: tokens would then
-# be sampled from another distribution than the one that was asked for.
-_NEUTRAL: dict[str, object] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 class Completions(Choices[_Answer]):
@@ -55,33 +52,30 @@ class Completions(Choices[_Answer]):
     def body(self, attempt: SampleRequest) -> dict[str, object]:
         request = attempt.request
         sampling = request.sampling
-        body: dict[str, object] = {
-            "model": attempt.model,
-            "prompt": attempt.spelled,
-            "max_tokens": attempt.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            **_NEUTRAL,
-            "logprobs": 0,
-            "return_token_ids": True,
-        }
-        if sampling.stop:
-            body["stop"] = list(sampling.stop)
-        if request.stop_token_ids:
-            body["stop_token_ids"] = list(request.stop_token_ids)
-        if attempt.seed is not None:
-            body["seed"] = attempt.seed
-        if sampling.json is not False:
-            body["response_format"] = response_format_of(sampling)
-        if request.structure:
-            body["structured_outputs"] = {"structural_tag": request.structure}
-        if sampling.top_k:
-            body["top_k"] = sampling.top_k
-        if sampling.thinking_token_budget is not None:
-            body["thinking_token_budget"] = sampling.thinking_token_budget
-        if attempt.stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return body
+        structure = request.structure
+        return drop_none(
+            {
+                "model": attempt.model,
+                "prompt": attempt.prompt_json,
+                "max_tokens": attempt.max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                # A request without these gets them from the model's generation_config.json: vLLM
+                # would sample from another distribution.
+                "top_k": sampling.top_k or -1,
+                "min_p": 0.0,
+                "repetition_penalty": 1.0,
+                "logprobs": 0,
+                "return_token_ids": True,
+                "stop": list(sampling.stop) or None,
+                "stop_token_ids": list(request.stop_token_ids) or None,
+                "seed": attempt.seed,
+                "response_format": response_format_of(sampling),
+                "structured_outputs": {"structural_tag": structure} if structure else None,
+                "thinking_token_budget": sampling.thinking_token_budget,
+                **attempt.stream_options,
+            }
+        )
 
 
 def _read(answer: _Answer) -> Piece:

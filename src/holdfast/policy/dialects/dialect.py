@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec import Raw, Struct, structs
 
-from holdfast.policy.dialects.prompt_json import spelled
+from holdfast.policy.dialects.prompt_json import encode_prompt
 from holdfast.policy.policy import Request
 from holdfast.records.message import Message
 from holdfast.records.step import VersionSpan
@@ -44,16 +44,25 @@ class SampleRequest(Struct, frozen=True):
     max_tokens: int
     seed: int | None
     stream: bool
-    _spelled: Raw | None = None
+    _prompt_json: Raw | None = None
 
     @property
-    def spelled(self) -> Raw:
-        """The prompt in JSON. Written once, however often it is needed: of a long prompt, that is
-        much of what a call costs."""
-        if self._spelled is None:
-            structs.force_setattr(self, "_spelled", Raw(spelled(self.prompt)))
-        assert self._spelled is not None, "it was just set"
-        return self._spelled
+    def prompt_json(self) -> Raw:
+        """The prompt in JSON. Encoded once: of a long prompt, that is much of a call's cost."""
+        if self._prompt_json is None:
+            structs.force_setattr(self, "_prompt_json", Raw(encode_prompt(self.prompt)))
+        assert self._prompt_json is not None, "it was just set"
+        return self._prompt_json
+
+    @property
+    def stream_options(self) -> dict[str, object]:
+        """The fields with which vLLM and Fireworks are asked for a stream."""
+        return {"stream": True, "stream_options": {"include_usage": True}} if self.stream else {}
+
+
+def drop_none(fields: dict[str, object]) -> dict[str, object]:
+    """The fields of a request body that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 class Piece(Struct):

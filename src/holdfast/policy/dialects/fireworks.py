@@ -7,7 +7,7 @@ The logprob to train on is the one of the distribution that was sampled from
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, Unusable
+from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, Unusable, drop_none
 from holdfast.policy.dialects.reading import (
     NULL,
     Choices,
@@ -59,26 +59,22 @@ class Fireworks(Choices[_Answer]):
     def body(self, attempt: SampleRequest) -> dict[str, object]:
         request = attempt.request
         sampling = request.sampling
-        body: dict[str, object] = {
-            "model": attempt.model,
-            "prompt": attempt.spelled,
-            "max_tokens": attempt.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "logprobs": True,
-            "return_token_ids": True,
-        }
-        if attempt.stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        if sampling.stop:
-            body["stop"] = list(sampling.stop)
-        if attempt.seed is not None:
-            body["seed"] = attempt.seed
-        if sampling.json is not False:
-            body["response_format"] = response_format_of(sampling)
-        if sampling.top_k:
-            body["top_k"] = sampling.top_k
-        return body
+        return drop_none(
+            {
+                "model": attempt.model,
+                "prompt": attempt.prompt_json,
+                "max_tokens": attempt.max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k or None,
+                "logprobs": True,
+                "return_token_ids": True,
+                "stop": list(sampling.stop) or None,
+                "seed": attempt.seed,
+                "response_format": response_format_of(sampling),
+                **attempt.stream_options,
+            }
+        )
 
 
 def _read(answer: _Answer) -> Piece:

@@ -6,7 +6,7 @@ In a stream only the last event has the spans, and they cover the whole of it.
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest
+from holdfast.policy.dialects.dialect import Kind, Piece, SampleRequest, drop_none
 from holdfast.policy.dialects.reading import (
     NULL,
     Choices,
@@ -18,6 +18,7 @@ from holdfast.policy.dialects.reading import (
     spans,
     unread,
 )
+from holdfast.policy.policy import Request
 
 
 class _Token(Struct):
@@ -58,37 +59,38 @@ class Generate(Choices[_Answer]):
     def body(self, attempt: SampleRequest) -> dict[str, object]:
         request = attempt.request
         sampling = request.sampling
-        params: dict[str, object] = {
-            "max_tokens": attempt.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "logprobs": 0,
-        }
-        if sampling.stop:
-            # Token in, token out: without text the engine could not see a stop string.
-            params |= {"stop": list(sampling.stop), "detokenize": True}
-        if request.stop_token_ids:
-            params["stop_token_ids"] = list(request.stop_token_ids)
-        if attempt.seed is not None:
-            params["seed"] = attempt.seed
-        if sampling.json is not False:
-            schema = sampling.schema
-            params["structured_outputs"] = {"json": schema} if schema else {"json_object": True}
-        if request.structure:
-            params["structured_outputs"] = {"structural_tag": request.structure}
-        if sampling.top_k:
-            params["top_k"] = sampling.top_k
-        if sampling.thinking_token_budget is not None:
-            params["thinking_token_budget"] = sampling.thinking_token_budget
-        body: dict[str, object] = {
+        params = drop_none(
+            {
+                "max_tokens": attempt.max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k or None,
+                "logprobs": 0,
+                "stop": list(sampling.stop) or None,
+                # Token in, token out: without text the engine could not see a stop string.
+                "detokenize": True if sampling.stop else None,
+                "stop_token_ids": list(request.stop_token_ids) or None,
+                "seed": attempt.seed,
+                "structured_outputs": _structured_outputs(request),
+                "thinking_token_budget": sampling.thinking_token_budget,
+            }
+        )
+        return {
             "model": attempt.model,
-            "token_ids": attempt.spelled,
+            "token_ids": attempt.prompt_json,
             "sampling_params": params,
             "return_token_ids": True,
+            **attempt.stream_options,
         }
-        if attempt.stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return body
+
+
+def _structured_outputs(request: Request) -> dict[str, object] | None:
+    if request.structure:
+        return {"structural_tag": request.structure}
+    if request.sampling.json is False:
+        return None
+    schema = request.sampling.schema
+    return {"json": schema} if schema else {"json_object": True}
 
 
 def _read(answer: _Answer) -> Piece:

@@ -1,11 +1,11 @@
-"""Spelling: prompts as the JSON that engines are sent.
+"""Prompts in JSON, as engines get them.
 
-An agent's next prompt is its last one, what was sampled from it, and a little more. To write all of
-its numbers again would take much of what a call costs, and more with each turn. So the last long
-prompt of each home is kept as it was written, and only what follows it is written anew.
+An agent's next prompt is its last one, the completion, and a little more. Encoding all of its
+numbers again would be much of a call's cost, and more with each turn. So the last long prompt of
+each home is kept in JSON, and only what follows it is encoded.
 
-Invariant: what is kept only saves time. A prompt that does not begin with it is written from its
-beginning.
+Invariant: the cache only saves time. A prompt that does not begin with the kept one is encoded
+whole.
 """
 
 from array import array
@@ -18,52 +18,53 @@ from msgspec import Raw, Struct
 from holdfast.policy.off_loop import off_loop
 from holdfast.records.encoding.tokens import TYPE_IDS
 
-LEAST = 1024
-"""Tokens of a prompt that is worth keeping: a shorter one is written in no time."""
-MOST = 1 << 23
-"""Bytes that are kept of all homes together; beyond, those go that were not asked for longest."""
-_SLICE = 1 << 16
+MIN_TOKENS = 1024
+"""A shorter prompt is not kept: encoding it takes no time."""
+MAX_BYTES = 1 << 23
+"""Of all homes together; beyond it, the least recently used ones are dropped."""
+_SLICE_TOKENS = 1 << 16
 _encode = msgspec.json.Encoder().encode
 
 
 class _Kept(Struct, frozen=True, gc=False):
     packed: bytes
-    """Its own copy: nobody can change what the text was written from."""
+    """A copy, so that nobody can change the ids that the text was made from."""
     text: bytes
 
-    def gone_on(self, prompt: "array[int]", packed: bytes) -> bytes:
+    def extend(self, prompt: "array[int]", packed: bytes) -> bytes:
+        """The JSON of `prompt`, which may begin with the kept one."""
         if not self.packed or not packed.startswith(self.packed):
-            return spelled(prompt)
+            return encode_prompt(prompt)
         new = prompt[len(self.packed) // prompt.itemsize :]
-        return self.text[:-1] + b"," + spelled(new)[1:] if new else self.text
+        return self.text[:-1] + b"," + encode_prompt(new)[1:] if new else self.text
 
 
 _NOTHING = _Kept(b"", b"")
 
 
-class Spellings:
+class PromptCache:
     """The last prompt of each home."""
 
-    def __init__(self, *, least: int = LEAST, most: int = MOST) -> None:
-        self._least, self._most = least, most
+    def __init__(self, *, min_tokens: int = MIN_TOKENS, max_bytes: int = MAX_BYTES) -> None:
+        self._min_tokens, self._max_bytes = min_tokens, max_bytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
 
-    async def of(self, prompt: "array[int]", home: str) -> Raw:
+    async def encode(self, prompt: "array[int]", home: str) -> Raw:
         """`prompt` in JSON."""
         # Bytes of numbers of another size could be those of other numbers.
-        if not home or len(prompt) < self._least or prompt.typecode != TYPE_IDS:
-            return Raw(await off_loop(partial(spelled, prompt), size=len(prompt)))
+        if not home or len(prompt) < self._min_tokens or prompt.typecode != TYPE_IDS:
+            return Raw(await off_loop(partial(encode_prompt, prompt), size=len(prompt)))
         known, packed = self._forget(home) or _NOTHING, prompt.tobytes()
-        text = await off_loop(partial(known.gone_on, prompt, packed), size=len(prompt))
+        text = await off_loop(partial(known.extend, prompt, packed), size=len(prompt))
         self._keep(home, _Kept(packed, text))
         return Raw(text)
 
     def _keep(self, home: str, kept: _Kept) -> None:
-        self._forget(home)  # Of two that were written at once, the last.
+        self._forget(home)  # Of two that were encoded at once, the last is kept.
         self._kept[home] = kept
         self._bytes += len(kept.packed) + len(kept.text)
-        while self._bytes > self._most:
+        while self._bytes > self._max_bytes:
             self._forget(next(iter(self._kept)))
 
     def _forget(self, home: str) -> _Kept | None:
@@ -73,9 +74,10 @@ class Spellings:
         return known
 
 
-def spelled(prompt: "array[int]") -> bytes:
-    if len(prompt) <= _SLICE:
+def encode_prompt(prompt: "array[int]") -> bytes:
+    if len(prompt) <= _SLICE_TOKENS:
         return _encode(prompt.tolist())
-    # In slices: millions in one call would keep the interpreter from the other threads.
-    parts = (prompt[at : at + _SLICE] for at in range(0, len(prompt), _SLICE))
+    # In slices: one call for millions would keep the interpreter from the other threads.
+    starts = range(0, len(prompt), _SLICE_TOKENS)
+    parts = (prompt[start : start + _SLICE_TOKENS] for start in starts)
     return b"[" + b",".join(_encode(part.tolist())[1:-1] for part in parts) + b"]"

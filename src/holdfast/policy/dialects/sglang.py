@@ -17,6 +17,7 @@ from holdfast.policy.dialects.dialect import (
     Reader,
     SampleRequest,
     Unusable,
+    drop_none,
 )
 from holdfast.policy.dialects.reading import VersionSpanBody, check_named, decoded, ended, spans
 from holdfast.records.step import VersionSpan
@@ -58,26 +59,23 @@ class SGLang:
     def body(self, attempt: SampleRequest) -> dict[str, object]:
         request = attempt.request
         sampling = request.sampling
-        params: dict[str, object] = {
-            "max_new_tokens": attempt.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-        }
-        if sampling.stop:
-            params["stop"] = list(sampling.stop)
-        if request.stop_token_ids:
-            params["stop_token_ids"] = list(request.stop_token_ids)
-        if attempt.seed is not None:
-            params["sampling_seed"] = attempt.seed
-        if sampling.json is not False:
-            # It has no word of its own for any object, only for schemas.
-            params["json_schema"] = _ANY_OBJECT if sampling.json is True else sampling.json
-        if request.structure:
-            params["structural_tag"] = request.structure
-        if sampling.top_k:
-            params["top_k"] = sampling.top_k
+        # It takes only schemas: any object is a schema, too.
+        schema = _ANY_OBJECT if sampling.json is True else sampling.json
+        params = drop_none(
+            {
+                "max_new_tokens": attempt.max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k or None,
+                "stop": list(sampling.stop) or None,
+                "stop_token_ids": list(request.stop_token_ids) or None,
+                "sampling_seed": attempt.seed,
+                "json_schema": schema or None,
+                "structural_tag": request.structure or None,
+            }
+        )
         return {
-            "input_ids": attempt.spelled,
+            "input_ids": attempt.prompt_json,
             "sampling_params": params,
             "return_logprob": True,
             "logprob_start_len": -1,

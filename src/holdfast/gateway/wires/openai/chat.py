@@ -26,13 +26,13 @@ from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
 from holdfast.gateway.wires.openai.formats import Effort
 from holdfast.gateway.wires.openai.messages import Told, messages, tools
 from holdfast.gateway.wires.openai.parameters import (
-    NEUTRAL,
     Budget,
     Count,
     SamplingParameters,
-    only_neutral,
+    neutral,
+    reject_unless_neutral,
 )
-from holdfast.gateway.wires.openai.stream import CompletionStream
+from holdfast.gateway.wires.openai.stream import CompletionStream, OpenAIWire
 from holdfast.gateway.wires.tool_choices import tool_choice
 from holdfast.records.message import Message, ToolCall
 
@@ -58,48 +58,34 @@ class _Body(SamplingParameters, Generic[_Said], kw_only=True, forbid_unknown_fie
     # A guess of the answer that only makes it faster.
     prediction: object = None
 
-    # Followed only where they ask for nothing: see _NEUTRAL.
-    functions: object = None
-    function_call: object = None
-    modalities: object = None
-    audio: object = None
-    moderation: object = None
-    web_search_options: object = None
-    verbosity: object = None
-    chat_template: object = None
-    chat_template_kwargs: object = None
-    add_generation_prompt: object = None
-    continue_final_message: object = None
-    include_reasoning: object = None
+    # Followed only where they change nothing.
+    functions: object = neutral(why="it is deprecated; use 'tools'.")
+    function_call: object = neutral(why="it is deprecated; use 'tools' and 'tool_choice'.")
+    modalities: object = neutral(["text"])
+    audio: object = neutral()
+    moderation: object = neutral()
+    web_search_options: object = neutral()
+    verbosity: object = neutral("medium")
+    chat_template: object = neutral()
+    chat_template_kwargs: object = neutral(
+        {}, why="how messages are rendered is the policy's setting."
+    )
+    add_generation_prompt: object = neutral(True)
+    continue_final_message: object = neutral(False)
+    include_reasoning: object = neutral(True)
 
-
-_NEUTRAL: dict[str, tuple[object, ...]] = {
-    **NEUTRAL,
-    "functions": (),
-    "function_call": (),
-    "modalities": (["text"],),
-    "audio": (),
-    "moderation": (),
-    "web_search_options": (),
-    "verbosity": ("medium",),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "include_reasoning": (True,),
-}
 
 _DECODER = msgspec.json.Decoder(_Body[Annotated[list[Told], Meta(min_length=1)]])
 _UNREAD = msgspec.json.Decoder(_Body[Raw])
 _MESSAGES = msgspec.json.Decoder(list[Told])
 
 
-class OpenAIChat:
+class OpenAIChat(OpenAIWire):
     """The wire."""
 
     def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
         request, conversation = _read(body, known)
-        only_neutral(request, _NEUTRAL)
+        reject_unless_neutral(request)
         if request.top_logprobs:
             raise unsupported_value(
                 "top_logprobs", request.top_logprobs, "only sampled tokens have logprobs; send 0."
@@ -141,15 +127,6 @@ class OpenAIChat:
 
     def stream(self, ask: GenerationRequest) -> "ChatStream":
         return ChatStream(ask)
-
-    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
-        return self.stream(ask).end(answer)
-
-    def keep_alive(self) -> bytes:
-        return sse.KEEP_ALIVE
-
-    def format_error(self, refused: RequestRejected) -> bytes:
-        return errors.encoded(refused)
 
 
 def _read(body: bytes, known: RequestLookup | None) -> tuple[_Body[Any], tuple[Message, ...]]:

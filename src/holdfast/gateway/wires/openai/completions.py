@@ -14,7 +14,6 @@ from holdfast.gateway.protocol.messages import (
     GenerationRequest,
     Opening,
     RequestLookup,
-    RequestRejected,
 )
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
@@ -22,11 +21,11 @@ from holdfast.gateway.wires.openai.chat import least_logprob, token_ids, usage
 from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
 from holdfast.gateway.wires.openai.parameters import (
     MOST_TOKENS,
-    NEUTRAL,
     SamplingParameters,
-    only_neutral,
+    neutral,
+    reject_unless_neutral,
 )
-from holdfast.gateway.wires.openai.stream import CompletionStream
+from holdfast.gateway.wires.openai.stream import CompletionStream, OpenAIWire
 
 _DEFAULT_MAX_TOKENS = 16
 """As this endpoint has always had it."""
@@ -41,28 +40,21 @@ class _Body(SamplingParameters, kw_only=True, forbid_unknown_fields=True):
     prompt: _Prompt
     logprobs: Annotated[int, Meta(ge=0)] | None = None
 
-    # Followed only where they ask for nothing: see _NEUTRAL.
-    echo: object = None
-    suffix: object = None
-    add_special_tokens: object = None
+    # Followed only where they change nothing.
+    echo: object = neutral(False)
+    suffix: object = neutral("")
+    add_special_tokens: object = neutral(True)
 
-
-_NEUTRAL: dict[str, tuple[object, ...]] = {
-    **NEUTRAL,
-    "echo": (False,),
-    "suffix": ("",),
-    "add_special_tokens": (True,),
-}
 
 _DECODER = msgspec.json.Decoder(_Body)
 
 
-class OpenAICompletions:
+class OpenAICompletions(OpenAIWire):
     """The wire."""
 
     def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
         request = errors.decoded(_DECODER, body)
-        only_neutral(request, _NEUTRAL)
+        reject_unless_neutral(request)
         if request.logprobs is not None and request.logprobs > 1:
             raise unsupported_value(
                 "logprobs", request.logprobs, "only sampled tokens have logprobs; send 0 or 1."
@@ -108,15 +100,6 @@ class OpenAICompletions:
 
     def stream(self, ask: GenerationRequest) -> "TextStream":
         return TextStream(ask)
-
-    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
-        return self.stream(ask).end(answer)
-
-    def keep_alive(self) -> bytes:
-        return sse.KEEP_ALIVE
-
-    def format_error(self, refused: RequestRejected) -> bytes:
-        return errors.encoded(refused)
 
 
 def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.gateway.wires.images import WRONG_URL, is_image_url
 from holdfast.gateway.wires.openai.errors import converted, unsupported_value, wrong
-from holdfast.gateway.wires.openai.parameters import Text, only_neutral
+from holdfast.gateway.wires.openai.parameters import Text, neutral, reject_unless_neutral
 from holdfast.records.message import (
     IMAGE,
     FunctionCall,
@@ -106,19 +106,11 @@ class _Assistant(_Echoed, tag="assistant", tag_field="role", forbid_unknown_fiel
     reasoning_details: object = None
     thinking_blocks: object = None
     # What a response has, and a library sends back with it.
-    refusal: object = None
+    refusal: object = neutral()
     annotations: object = None
-    images: object = None
-    audio: object = None
-    function_call: object = None
-
-
-_EMPTY: dict[str, tuple[object, ...]] = {
-    "refusal": (),
-    "audio": (),
-    "images": ([],),
-    "function_call": (),
-}
+    images: object = neutral([])
+    audio: object = neutral()
+    function_call: object = neutral(why="it is deprecated; use 'tools' and 'tool_choice'.")
 
 
 class _Tool(_Echoed, tag="tool", tag_field="role", forbid_unknown_fields=True):
@@ -152,7 +144,7 @@ def _message(sent_message: Told, at: str) -> Message:
 
 
 def _assistant(sent_message: _Assistant, content: str, *, at: str) -> Message:
-    only_neutral(sent_message, _EMPTY, at=f"{at}.")
+    reject_unless_neutral(sent_message, at=f"{at}.")
     reasonings = {item for item in (sent_message.reasoning, sent_message.reasoning_content) if item}
     if len(reasonings) > 1:
         text = f"'{at}' has both 'reasoning' and 'reasoning_content', and they differ; send one."

@@ -5,10 +5,10 @@ Each parameter is one of four: followed (typed here), about the books and not ab
 (refused by name). None is passed over in silence.
 """
 
-from collections.abc import Mapping
+from functools import cache
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from holdfast.gateway.wires.openai.errors import unsupported, unsupported_value
 from holdfast.gateway.wires.openai.formats import ResponseFormat, json_of
@@ -18,6 +18,21 @@ MOST_TOKENS = 2**31 - 1
 Text = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
 Budget = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+
+
+_USUAL = "it would change what is sampled; leave it out."
+
+
+class Neutral(Struct, frozen=True):
+    """The default of a parameter that may be null or one of `values`, which change nothing."""
+
+    values: tuple[object, ...]
+    why: str
+    """The reason why other values are rejected."""
+
+
+def neutral(*values: object, why: str = _USUAL) -> Neutral:
+    return Neutral(values, why)
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -57,26 +72,28 @@ class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
     top_k: Annotated[int, Meta(ge=-1, le=MOST_TOKENS)] | None = None
     thinking_token_budget: Budget | None = None
 
-    # Followed only where they ask for nothing: see NEUTRAL.
-    frequency_penalty: object = None
-    presence_penalty: object = None
-    repetition_penalty: object = None
-    length_penalty: object = None
-    logit_bias: object = None
-    min_p: object = None
-    min_tokens: object = None
-    best_of: object = None
-    use_beam_search: object = None
-    ignore_eos: object = None
-    stop_token_ids: object = None
-    bad_words: object = None
-    allowed_token_ids: object = None
-    include_stop_str_in_output: object = None
-    skip_special_tokens: object = None
-    spaces_between_special_tokens: object = None
-    prompt_logprobs: object = None
-    return_tokens_as_token_ids: object = None
-    structured_outputs: object = None
+    # Followed only where they change nothing.
+    frequency_penalty: object = neutral(0)
+    presence_penalty: object = neutral(0)
+    repetition_penalty: object = neutral(1)
+    length_penalty: object = neutral(1)
+    logit_bias: object = neutral({})
+    min_p: object = neutral(0)
+    min_tokens: object = neutral(0)
+    best_of: object = neutral(1)
+    use_beam_search: object = neutral(False)
+    ignore_eos: object = neutral(False)
+    stop_token_ids: object = neutral([])
+    bad_words: object = neutral([])
+    allowed_token_ids: object = neutral()
+    include_stop_str_in_output: object = neutral(False)
+    skip_special_tokens: object = neutral(True)
+    spaces_between_special_tokens: object = neutral(True)
+    prompt_logprobs: object = neutral()
+    return_tokens_as_token_ids: object = neutral(False)
+    structured_outputs: object = neutral(
+        why="ask for JSON with 'response_format'; nothing else constrains a sample."
+    )
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -96,47 +113,22 @@ class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-NEUTRAL: dict[str, tuple[object, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "best_of": (1,),
-    "use_beam_search": (False,),
-    "ignore_eos": (False,),
-    "stop_token_ids": ([],),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "prompt_logprobs": (),
-    "return_tokens_as_token_ids": (False,),
-    "structured_outputs": (),
-}
-
-_WHY = {
-    "functions": "it is deprecated; use 'tools'.",
-    "function_call": "it is deprecated; use 'tools' and 'tool_choice'.",
-    "structured_outputs": "ask for JSON with 'response_format'; nothing else constrains a sample.",
-    "chat_template_kwargs": "how messages are rendered is the policy's setting.",
-}
-_USUAL = "it would change what is sampled; leave it out."
-
-
-def only_neutral(asked: Struct, neutral: Mapping[str, tuple[object, ...]], *, at: str = "") -> None:
-    """Refuses a member that asks for something, by its name; `at` is the path before the name."""
-    for name, accepted in neutral.items():
-        value = getattr(asked, name)
-        if value is None or any(_same(value, neutral_value) for neutral_value in accepted):
+def reject_unless_neutral(body: Struct, *, at: str = "") -> None:
+    """Rejects a parameter that has a `Neutral` default and another value, by its name; `at` is the
+    path before the name."""
+    for name, neutral in _neutral_fields(type(body)):
+        value = getattr(body, name)
+        if value in (None, neutral) or any(_same(value, allowed) for allowed in neutral.values):
             continue
-        why = _WHY.get(name, _USUAL)
-        if accepted:
-            raise unsupported_value(f"{at}{name}", value, why)
-        raise unsupported(f"{at}{name}", why)
+        if neutral.values:
+            raise unsupported_value(f"{at}{name}", value, neutral.why)
+        raise unsupported(f"{at}{name}", neutral.why)
+
+
+@cache
+def _neutral_fields(body: type[Struct]) -> tuple[tuple[str, Neutral], ...]:
+    fields = ((field.name, field.default) for field in structs.fields(body))
+    return tuple((name, value) for name, value in fields if isinstance(value, Neutral))
 
 
 def _same(value: object, accepted: object) -> bool:

@@ -13,6 +13,7 @@ from holdfast.gateway.protocol.messages import (
     Answer,
     AnswerChoice,
     AnswerDelta,
+    EventStream,
     GenerationRequest,
     Opening,
     RequestRejected,
@@ -24,6 +25,22 @@ Json = dict[str, object]
 _Places = range | None
 _Piece = tuple[str, _Places]
 _encode = msgspec.json.Encoder().encode
+
+
+class OpenAIWire(ABC):
+    """The methods that OpenAI's wires share."""
+
+    @abstractmethod
+    def stream(self, ask: GenerationRequest) -> EventStream: ...
+
+    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
+        return self.stream(ask).end(answer)
+
+    def keep_alive(self) -> bytes:
+        return sse.KEEP_ALIVE
+
+    def format_error(self, rejection: RequestRejected) -> bytes:
+        return errors.encoded(rejection)
 
 
 class CompletionStream(ABC):

@@ -20,7 +20,7 @@ from holdfast.gateway.wires.openai.errors import (
     wrong,
 )
 from holdfast.gateway.wires.openai.formats import Effort, TextFormat, json_of
-from holdfast.gateway.wires.openai.parameters import Count, Text
+from holdfast.gateway.wires.openai.parameters import Count, Text, neutral, reject_unless_neutral
 from holdfast.gateway.wires.responses import items
 from holdfast.gateway.wires.responses.items import ONLY_OWN, WHOLE_INPUT
 from holdfast.gateway.wires.tool_choices import tool_choice
@@ -43,7 +43,9 @@ Includable = Literal[
 
 class _Text(Struct, forbid_unknown_fields=True):
     format: TextFormat | None = None
-    verbosity: object = None
+    verbosity: object = neutral(
+        "medium", why="how much the model says is for the instructions to say."
+    )
 
 
 class _Reasoning(Struct, forbid_unknown_fields=True):
@@ -51,8 +53,10 @@ class _Reasoning(Struct, forbid_unknown_fields=True):
     summary: object = None
     generate_summary: object = None
     effort: Effort | None = None
-    context: object = None
-    mode: object = None
+    context: object = neutral("auto", why="send the reasoning that the model is to see.")
+    mode: object = neutral(
+        "standard", why="how the model reasons is the policy's setting; leave it out."
+    )
 
 
 class _CacheOptions(Struct):
@@ -90,45 +94,35 @@ class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
     stream_options: object = None
     user: object = None
 
-    # Followed only where they ask for nothing: see _NEUTRAL.
-    access_programs: object = None
-    background: object = None
-    context_management: object = None
-    conversation: object = None
-    image: object = None
-    moderation: object = None
-    prompt: object = None
-    top_logprobs: object = None
-    truncation: object = None
+    # Followed only where they change nothing.
+    access_programs: object = neutral(why="it is a matter of OpenAI's own models.")
+    background: object = neutral(
+        False, why="every response is waited for; its trajectory outlives the wait."
+    )
+    context_management: object = neutral([], why="send the input that the model is to see.")
+    conversation: object = neutral(why=WHOLE_INPUT)
+    image: object = neutral(why="no images are made here.")
+    moderation: object = neutral(why="nothing is moderated.")
+    prompt: object = neutral(
+        why="no templates are kept on the server; send 'instructions' and 'input'."
+    )
+    top_logprobs: object = neutral(0, why="only sampled tokens have logprobs; leave it out.")
+    truncation: object = neutral(
+        "disabled", why="the input is never cut; cut it before it is sent."
+    )
 
 
-_NEUTRAL: dict[str, tuple[tuple[object, ...], str]] = {
-    "access_programs": ((), "it is a matter of OpenAI's own models."),
-    "background": ((False,), "every response is waited for; its trajectory outlives the wait."),
-    "context_management": (([],), "send the input that the model is to see."),
-    "conversation": ((), WHOLE_INPUT),
-    "image": ((), "no images are made here."),
-    "moderation": ((), "nothing is moderated."),
-    "prompt": ((), "no templates are kept on the server; send 'instructions' and 'input'."),
-    "top_logprobs": ((0,), "only sampled tokens have logprobs; leave it out."),
-    "truncation": (("disabled",), "the input is never cut; cut it before it is sent."),
-}
-_NEUTRAL_TEXT: dict[str, tuple[tuple[object, ...], str]] = {
-    "verbosity": (("medium",), "how much the model says is for the instructions to say."),
-}
-_NEUTRAL_REASONING: dict[str, tuple[tuple[object, ...], str]] = {
-    "context": (("auto",), "send the reasoning that the model is to see."),
-    "mode": (("standard",), "how the model reasons is the policy's setting; leave it out."),
-}
 _DECODER = msgspec.json.Decoder(_Body)
 
 
 def ask_of(body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
     """Raises `Refused` for whatever cannot be answered. `known`: for what it refers to."""
     request = errors.decoded(_DECODER, body)
-    _only_neutral(request, _NEUTRAL)
-    _only_neutral(request.text, _NEUTRAL_TEXT, at="text.")
-    _only_neutral(request.reasoning, _NEUTRAL_REASONING, at="reasoning.")
+    reject_unless_neutral(request)
+    if request.text is not None:
+        reject_unless_neutral(request.text, at="text.")
+    if request.reasoning is not None:
+        reject_unless_neutral(request.reasoning, at="reasoning.")
     if request.prompt_cache_options is not None and request.prompt_cache_options.prewarm:
         raise unsupported("prompt_cache_options.prewarm", "it asks for no answer.")
     tools = _tools(request)
@@ -152,22 +146,6 @@ def ask_of(body: bytes, known: RequestLookup | None = None) -> GenerationRequest
         instructed=bool(request.instructions),
         previous=request.previous_response_id,
     )
-
-
-def _only_neutral(
-    holder: Struct | None, neutral: dict[str, tuple[tuple[object, ...], str]], *, at: str = ""
-) -> None:
-    for name, (accepted, why) in neutral.items() if holder is not None else ():
-        value = getattr(holder, name)
-        # Equal as JSON: false is not 0.
-        if value is None or any(
-            type(value) is type(neutral_value) and value == neutral_value
-            for neutral_value in accepted
-        ):
-            continue
-        if accepted:
-            raise unsupported_value(f"{at}{name}", value, why)
-        raise unsupported(f"{at}{name}", why)
 
 
 def _messages(request: _Body, known: RequestLookup | None) -> tuple[tuple[Message, ...], str]:

@@ -12,16 +12,14 @@ from holdfast.gateway.protocol.messages import (
     Answer,
     GenerationRequest,
     RequestLookup,
-    RequestRejected,
 )
-from holdfast.gateway.wires import sse
-from holdfast.gateway.wires.openai import errors
+from holdfast.gateway.wires.openai.stream import OpenAIWire
 from holdfast.gateway.wires.responses.events import ResponseStream
 from holdfast.gateway.wires.responses.output import closing, items_of, opening
 from holdfast.gateway.wires.responses.request import ask_of
 
 
-class OpenAIResponses:
+class OpenAIResponses(OpenAIWire):
     """The wire."""
 
     def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
@@ -32,12 +30,3 @@ class OpenAIResponses:
 
     def stream(self, ask: GenerationRequest) -> ResponseStream:
         return ResponseStream(ask)
-
-    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
-        return self.stream(ask).end(answer)
-
-    def keep_alive(self) -> bytes:
-        return sse.KEEP_ALIVE
-
-    def format_error(self, refused: RequestRejected) -> bytes:
-        return errors.encoded(refused)
