@@ -1,4 +1,4 @@
-"""Images in requests, in any provider's words: which addresses an engine may be given."""
+"""The image addresses that an engine may get, with every provider."""
 
 _SCHEMES = ("data:image/", "https://", "http://")
 WRONG_URL = (
@@ -8,5 +8,5 @@ WRONG_URL = (
 
 
 def is_image_url(url: str) -> bool:
-    """Whether an engine may be given it: a path of the engine's own files is none."""
+    """Whether an engine may get it. A path of the engine's own files is not allowed."""
     return url.lower().startswith(_SCHEMES)

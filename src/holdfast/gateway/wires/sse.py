@@ -1,7 +1,7 @@
-"""Server-sent events as bytes, and texts cut into the pieces of a stream.
+"""Server-sent events as bytes, texts in pieces, and the text that a stream has sent.
 
-Knows nothing of any provider. The same text is always cut in the same places, so that a stream that
-is told again has the same bytes.
+Independent of the provider. The same text is always cut at the same positions, so that a stream
+that is sent again has the same bytes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,12 @@ from holdfast.gateway.protocol.messages import AnswerDelta, StreamMismatch
 from holdfast.records.message import Message
 
 KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment: every reader of event streams passes over it."""
+"""A comment, which every reader of event streams ignores."""
 DONE = b"data: [DONE]\n\n"
-"""How the streams of OpenAI's completions end."""
+"""The end of a stream of OpenAI's completions."""
 
-_MOST_PIECES = 8
-_LEAST_PIECE = 40
+_MAX_PIECES = 8
+_MIN_PIECE_CHARS = 40
 
 
 def data(encoded: bytes) -> bytes:
@@ -29,28 +29,28 @@ def event(name: str, encoded: bytes) -> bytes:
 
 
 def pieces(text: str) -> list[str]:
-    """The text in a few pieces that together are it; none for an empty one."""
+    """The text in a few pieces; none for an empty text."""
     size = _size(len(text))
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def spelled(tokens: Sequence[str], text: str) -> list[tuple[str, range]] | None:
-    """The text in a few pieces cut between tokens, each with the places of its tokens.
+def cut_at_tokens(tokens: Sequence[str], text: str) -> list[tuple[str, range]] | None:
+    """The text in a few pieces cut between tokens, each with the positions of its tokens.
 
-    Tokens after the text (the end of a turn) belong to its last piece. None where the tokens do
-    not begin with the text, so that no cut between them is one of the text.
+    Tokens after the text (the end of a turn) belong to its last piece. None if the text of the
+    tokens does not begin with `text`.
     """
     if not text or not "".join(tokens).startswith(text):
         return None
     size, ends, length = _size(len(text)), [0], 0
     cuts = [0]
-    for place, token in enumerate(tokens, 1):
+    for index, token in enumerate(tokens, 1):
         length += len(token)
         if length >= len(text):
             break
         if length - cuts[-1] >= size:
             cuts.append(length)
-            ends.append(place)
+            ends.append(index)
     return [
         (text[cut:until], range(start, end))
         for (cut, until), (start, end) in zip(
@@ -60,7 +60,7 @@ def spelled(tokens: Sequence[str], text: str) -> list[tuple[str, range]] | None:
 
 
 def _size(length: int) -> int:
-    return max(_LEAST_PIECE, -(-length // _MOST_PIECES))
+    return max(_MIN_PIECE_CHARS, -(-length // _MAX_PIECES))
 
 
 def _spans(starts: Sequence[int], end: int) -> Iterable[tuple[int, int]]:
@@ -68,8 +68,10 @@ def _spans(starts: Sequence[int], end: int) -> Iterable[tuple[int, int]]:
 
 
 class SentText:
+    """The text that a stream has sent of one choice."""
+
     def __init__(self) -> None:
-        self.is_begun = False
+        self.is_open = False
         """Whether the choice was opened."""
         self._reasoning: list[str] = []
         self._text: list[str] = []
@@ -82,14 +84,14 @@ class SentText:
         (self._reasoning if delta.is_reasoning else self._text).append(delta.text)
 
     def rest(self, message: Message) -> tuple[str, str]:
-        """What was not sent of the reasoning, and of the text."""
+        """The rest of the reasoning and of the text. Raises `StreamMismatch`."""
         return (
             _after("".join(self._reasoning), message.reasoning or ""),
             _after("".join(self._text), message.text),
         )
 
 
-def _after(told: str, whole: str) -> str:
-    if not whole.startswith(told):
-        raise StreamMismatch(f"{len(told)} characters were sent, and the answer begins otherwise")
-    return whole[len(told) :]
+def _after(sent: str, whole: str) -> str:
+    if not whole.startswith(sent):
+        raise StreamMismatch(f"{len(sent)} characters were sent, and the answer begins otherwise")
+    return whole[len(sent) :]

@@ -171,7 +171,7 @@ def test_a_text_cut_between_its_tokens_keeps_every_token_and_character(
     tokens: list[str], length: int
 ) -> None:
     text = "".join(tokens)[:length]
-    found = sse.spelled(tokens, text)
+    found = sse.cut_at_tokens(tokens, text)
     if not text:
         assert found is None
         return
@@ -185,4 +185,4 @@ def test_a_text_cut_between_its_tokens_keeps_every_token_and_character(
 
 
 def test_tokens_that_do_not_spell_the_text_are_not_cut() -> None:
-    assert sse.spelled(["a", "b"], "b") is None
+    assert sse.cut_at_tokens(["a", "b"], "b") is None

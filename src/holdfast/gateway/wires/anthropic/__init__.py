@@ -1,11 +1,9 @@
 """Anthropic's messages.
 
-- `messages`: Anthropic's messages: `/v1/messages`, `/v1/messages/count_tokens` and its
-  `/v1/models`.
-- `request`: The shape of a request to `/v1/messages`: what is accepted, what is ignored, what is
-  refused.
-- `blocks`: Blocks: Anthropic's content, from and to messages.
-- `tools`: Tools: from Anthropic's definitions to the schemas that templates render.
-- `stream`: Anthropic's answer: a message, as one object or as the events of a stream.
-- `errors`: Errors as Anthropic says them, and what is wrong with a request as its errors name it.
+- `messages`: The wire of `/v1/messages`, `/v1/messages/count_tokens` and `/v1/models`.
+- `request`: The fields of a request: accepted, ignored or rejected.
+- `blocks`: Content blocks, from and to messages.
+- `tools`: Tool definitions as the schemas that templates render.
+- `stream`: The response, as one object or as a stream of events.
+- `errors`: Errors in Anthropic's format.
 """

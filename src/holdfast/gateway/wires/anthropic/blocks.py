@@ -1,12 +1,12 @@
-"""Blocks: Anthropic's content, from and to messages.
+"""Anthropic's content blocks, from and to messages.
 
-Invariant: a message that was sent to a client, when it comes back, is the same message again:
-text, reasoning, and calls with their ids, names and arguments. Arguments come back as compact JSON
-in the order that they were sent; compared as JSON values they are equal. How a client cuts the
-message up (one turn or several, a string or blocks) makes no difference.
+Invariant: a message that a client sends back is the same message again: text, reasoning, and calls
+with their ids, names and arguments. Arguments come back as compact JSON in the order in which they
+were sent; as JSON values they are equal. One turn or several, a string or blocks: the message is
+the same.
 
-Text blocks of one turn are joined without anything between them. A result's `is_error` has no place
-in a chat template: the model reads its text.
+Text blocks of one turn are joined without a separator. No chat template has a field for a result's
+`is_error`: the model reads its text.
 """
 
 import base64
@@ -18,13 +18,13 @@ import msgspec
 from msgspec import structs
 
 from holdfast.gateway.protocol.messages import shorten
-from holdfast.gateway.wires.anthropic.errors import bad, unsupported
+from holdfast.gateway.wires.anthropic.errors import invalid, unsupported
 from holdfast.gateway.wires.anthropic.request import (
+    AssistantContent,
     AssistantTurn,
     Base64Image,
-    Counted,
+    CountRequest,
     ImageBlock,
-    Said,
     SystemTurn,
     TextBlock,
     Thinking,
@@ -35,37 +35,37 @@ from holdfast.gateway.wires.anthropic.request import (
 from holdfast.gateway.wires.images import WRONG_URL, is_image_url
 from holdfast.records.message import FunctionCall, Message, Role, ToolCall, content_of, image
 
-INVALID = "INVALID_JSON"
-"""The key under which arguments that are no JSON object are sent, as Anthropic recommends it."""
+INVALID_KEY = "INVALID_JSON"
+"""The key of arguments that are no JSON object, as Anthropic recommends it."""
 Block = dict[str, object]
 
-# A coding agent accounts for itself in a line of its system prompt that changes with every request:
-# with it, no request would go on with the one before. No engine's business.
-_ACCOUNT = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
+# A coding agent writes a line into its system prompt that changes with every request: with it, no
+# request would continue the one before. No engine needs it.
+_BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 
 
-def messages(asked: Counted) -> tuple[Message, ...]:
-    """The conversation: the system prompt first; results before what the user adds to them."""
-    shown_content = _system(asked.system)
-    found = [Message(Role.SYSTEM, shown_content)] if shown_content else []
+def parse_messages(request: CountRequest) -> tuple[Message, ...]:
+    """The conversation: the system prompt first; results before the user's text."""
+    system = _system(request.system)
+    found = [Message(Role.SYSTEM, system)] if system else []
     names: dict[str, str] = {}
     reply: Message | None = None
-    for number, turn in enumerate(asked.messages):
+    for number, turn in enumerate(request.messages):
         if isinstance(turn, AssistantTurn):
             # Assistant turns that follow one another are one.
-            reply = _assistant(turn.content, f"messages.{number}", before=reply)
+            reply = _extend_reply(turn.content, f"messages.{number}", before=reply)
             names.update((call.id, call.name) for call in reply.tool_calls)
             continue
         if reply is not None:
             found.append(reply)
             reply = None
-        found += _outside(turn, names, f"messages.{number}")
+        found += _parse_turn(turn, names, f"messages.{number}")
     return tuple(found) if reply is None else (*found, reply)
 
 
-def image_param(asked: Counted) -> str:
-    """The name of the first message that holds an image; "" where none does."""
-    for number, turn in enumerate(asked.messages):
+def image_param(request: CountRequest) -> str:
+    """The name of the first message with an image; "" if there is none."""
+    for number, turn in enumerate(request.messages):
         content = turn.content if isinstance(turn, UserTurn) else ()
         if any(_holds_image(block) for block in content):
             return f"messages.{number}.content"
@@ -78,7 +78,7 @@ def _holds_image(block: object) -> bool:
     return isinstance(block, ImageBlock)
 
 
-def blocks(message: Message) -> list[Block]:
+def format_blocks(message: Message) -> list[Block]:
     """A message as blocks of a response."""
     found: list[Block] = []
     if message.reasoning:
@@ -93,7 +93,7 @@ def blocks(message: Message) -> list[Block]:
 
 
 def signature_of(reasoning: str) -> str:
-    """Clients want one and send it back; nothing is read from it."""
+    """Clients need one and send it back; it is never read."""
     digest = hashlib.sha256(b"thinking\0" + reasoning.encode()).digest()
     return base64.b64encode(digest).decode()
 
@@ -104,27 +104,29 @@ def input_of(arguments: str) -> dict[str, object]:
         found = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         found = None
-    if isinstance(found, dict) and not _wrapped(found):
+    if isinstance(found, dict) and not _is_wrapped(found):
         return found
-    return {INVALID: arguments}
+    return {INVALID_KEY: arguments}
 
 
 def arguments_of(sent: dict[str, object]) -> str:
-    if _wrapped(sent):
-        return str(sent[INVALID])
+    if _is_wrapped(sent):
+        return str(sent[INVALID_KEY])
     return msgspec.json.encode(sent).decode()
 
 
-def _wrapped(sent: dict[str, object]) -> bool:
-    return len(sent) == 1 and isinstance(sent.get(INVALID), str)
+def _is_wrapped(sent: dict[str, object]) -> bool:
+    return len(sent) == 1 and isinstance(sent.get(INVALID_KEY), str)
 
 
 def _system(system: str | list[TextBlock] | None) -> str:
     parts = [system] if isinstance(system, str) else [part.text for part in system or ()]
-    return "".join(_ACCOUNT.sub("", part) for part in parts)
+    return "".join(_BILLING_LINE.sub("", part) for part in parts)
 
 
-def _outside(turn: UserTurn | SystemTurn, names: dict[str, str], where: str) -> Iterable[Message]:
+def _parse_turn(
+    turn: UserTurn | SystemTurn, names: dict[str, str], where: str
+) -> Iterable[Message]:
     if isinstance(turn, SystemTurn):
         return [Message(Role.SYSTEM, _text(turn.content, where))]
     if isinstance(turn.content, str):
@@ -134,27 +136,27 @@ def _outside(turn: UserTurn | SystemTurn, names: dict[str, str], where: str) -> 
     results = [block for block in sent if isinstance(block, ToolResultBlock)]
     content = _content([block for block in sent if not isinstance(block, ToolResultBlock)], where)
     if not results and not content:
-        raise bad(where, "user messages must have non-empty content")
-    found = [_result(block, names, where) for block in results]
+        raise invalid(where, "user messages must have non-empty content")
+    found = [_tool_message(block, names, where) for block in results]
     return [*found, Message(Role.USER, content)] if content else found
 
 
-def _result(block: ToolResultBlock, names: dict[str, str], where: str) -> Message:
+def _tool_message(block: ToolResultBlock, names: dict[str, str], where: str) -> Message:
     name = names.get(block.tool_use_id)
     if name is None:
         called = shorten(block.tool_use_id)
-        raise bad(
+        raise invalid(
             f"{where}.content",
             f"unexpected `tool_use_id` found in `tool_result` blocks: {called}. "
             "Each `tool_result` block must have a corresponding `tool_use` block before it.",
         )
     content = _content(block.content or "", where)
-    # An error without words would read like a success.
-    shown_content = content or ("Error" if block.is_error else "")
-    return Message(Role.TOOL, shown_content, tool_call_id=block.tool_use_id, name=name)
+    # An error without a text would read like a success.
+    content = content or ("Error" if block.is_error else "")
+    return Message(Role.TOOL, content, tool_call_id=block.tool_use_id, name=name)
 
 
-def _assistant(content: Said, where: str, *, before: Message | None) -> Message:
+def _extend_reply(content: AssistantContent, where: str, *, before: Message | None) -> Message:
     sent = [TextBlock(content)] if isinstance(content, str) else content
     text = _text([block for block in sent if isinstance(block, TextBlock)], where)
     reasoning = "".join(block.thinking for block in sent if isinstance(block, Thinking))
@@ -191,7 +193,7 @@ def _image(block: ImageBlock, where: str) -> dict[str, object]:
     if isinstance(source, Base64Image):
         return image(f"data:{source.media_type};base64,{source.data}")
     if not is_image_url(source.url):
-        raise bad(f"{where}.content.source.url", WRONG_URL)
+        raise invalid(f"{where}.content.source.url", WRONG_URL)
     return image(source.url)
 
 

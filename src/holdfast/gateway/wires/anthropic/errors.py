@@ -1,7 +1,5 @@
-"""Errors as Anthropic says them, and what is wrong with a request as its errors name it.
-
-Knows: types by status, where the fault is (`messages.0.content.1.text`). A message is cut to a
-bound, since it may quote what a client sent.
+"""Errors in Anthropic's format: a type by status, and the path of the fault
+(`messages.0.content.1.text`). A message is shortened, since it may quote the request.
 """
 
 import re
@@ -25,9 +23,9 @@ _TYPES = {
 }
 _KNOWN = frozenset(_TYPES.values()) | {"api_error"}
 _TOO_LONG = "prompt is too long"
-"""What agents look for before they compact their history."""
-_LONGEST = 600
-_FOUND = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?", re.DOTALL)
+"""Agents compact their history when they read this."""
+_MAX_CHARS = 600
+_COMPLAINT = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _TAG = re.compile(r"Invalid value (.*)", re.DOTALL)
@@ -41,40 +39,40 @@ def refusal(rejection: RequestRejected) -> bytes:
     return msgspec.json.encode({"type": "error", "error": error})
 
 
-def bad(where: str, what: str) -> RequestRejected:
-    """A request that is wrong at `where`."""
+def invalid(where: str, what: str) -> RequestRejected:
+    """The request is wrong at `where`."""
     text = f"{where}: {what}" if where else what
-    return RequestRejected(400, _cut(text), param=_cut(where) or None)
+    return RequestRejected(400, _shorten(text), param=_shorten(where) or None)
 
 
 def unsupported(where: str, what: str = "") -> RequestRejected:
-    """A request for something that cannot be done here."""
-    found = bad(where, f"not supported here{f'; {what}' if what else ''}")
+    """The request needs something that this gateway cannot do."""
+    found = invalid(where, f"not supported here{f'; {what}' if what else ''}")
     found.is_unsupported = True
     return found
 
 
 def unknown(where: str) -> RequestRejected:
-    """A member that nobody knows."""
-    found = bad(where, "Extra inputs are not permitted")
+    """The request has an unknown field."""
+    found = invalid(where, "Extra inputs are not permitted")
     found.is_unknown = found.is_unsupported = True
     return found
 
 
-def misshapen(error: Exception, *, under: str = "") -> RequestRejected:
-    """What a decoder complained about, with its place in the request."""
-    said = _FOUND.fullmatch(str(error))
-    assert said is not None, "the pattern matches any text"
-    what, place = said["what"], _place(said["path"] or "$", under)
+def from_decode_error(error: Exception, *, under: str = "") -> RequestRejected:
+    """The error of a decoder, with its path in the request."""
+    complaint = _COMPLAINT.fullmatch(str(error))
+    assert complaint is not None, "the pattern matches any text"
+    what, path = complaint["what"], _dotted(complaint["path"] or "$", under)
     if missing := _MISSING.fullmatch(what):
-        return bad(_inside(place, missing[1]), "Field required")
+        return invalid(_join(path, missing[1]), "Field required")
     if found := _UNKNOWN.fullmatch(what):
-        return unknown(_inside(place, found[1]))
-    if (tag := _TAG.fullmatch(what)) and place.endswith(("type", "role")):
-        return unsupported(place, f"it is {tag[1]}")
+        return unknown(_join(path, found[1]))
+    if (tag := _TAG.fullmatch(what)) and path.endswith(("type", "role")):
+        return unsupported(path, f"it is {tag[1]}")
     if isinstance(error, msgspec.ValidationError):
-        return bad(place, what)
-    return bad("", f"The request body is not valid JSON: {what}")
+        return invalid(path, what)
+    return invalid("", f"The request body is not valid JSON: {what}")
 
 
 def _type(rejection: RequestRejected) -> str:
@@ -93,15 +91,15 @@ def _message(rejection: RequestRejected) -> str:
     return message
 
 
-def _place(path: str, under: str) -> str:
+def _dotted(path: str, under: str) -> str:
     """`$.messages[0].content` is `messages.0.content`."""
-    place = path.removeprefix("$").replace("[", ".").replace("]", "").strip(".")
-    return _inside(under, place) if place else under
+    path = path.removeprefix("$").replace("[", ".").replace("]", "").strip(".")
+    return _join(under, path) if path else under
 
 
-def _inside(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
-def _cut(text: str) -> str:
-    return shorten(text, _LONGEST)
+def _shorten(text: str) -> str:
+    return shorten(text, _MAX_CHARS)

@@ -1,7 +1,7 @@
 """Anthropic's messages: `/v1/messages`, `/v1/messages/count_tokens` and its `/v1/models`.
 
-Pure, and the same bytes for the same answer. What a request may hold is said in
-`anthropic_request`, how a conversation is read and told in `anthropic_blocks`.
+Pure, and the same bytes for the same answer. `request` has the fields of a request, `blocks` the
+conversation.
 """
 
 from collections.abc import Sequence
@@ -17,23 +17,28 @@ from holdfast.gateway.protocol.messages import (
 )
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.anthropic import errors, request
-from holdfast.gateway.wires.anthropic.blocks import blocks, image_param, messages
-from holdfast.gateway.wires.anthropic.stream import MessageStream, message_of, stopped, usage
-from holdfast.gateway.wires.anthropic.tools import forced, is_parallel, schemas
+from holdfast.gateway.wires.anthropic.blocks import format_blocks, image_param, parse_messages
+from holdfast.gateway.wires.anthropic.stream import (
+    MessageStream,
+    message_fields,
+    stop_fields,
+    usage,
+)
+from holdfast.gateway.wires.anthropic.tools import forced_tool, is_parallel, tool_schemas
 
 _PING = sse.event("ping", b'{"type":"ping"}')
 _encode = msgspec.json.Encoder().encode
 
 
 class AnthropicMessages:
-    """The wire of `/v1/messages`. It never asks for more than one choice."""
+    """The wire of `/v1/messages`. A request has one choice."""
 
     def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
-        parsed = request.request(body)
+        parsed = request.parse_request(body)
         return GenerationRequest(
             parsed.model,
-            messages(parsed),
-            schemas(parsed),
+            parse_messages(parsed),
+            tool_schemas(parsed),
             max_tokens=parsed.max_tokens,
             temperature=parsed.temperature,
             top_p=parsed.top_p,
@@ -41,39 +46,39 @@ class AnthropicMessages:
             json=parsed.json,
             reasoning_effort=parsed.effort,
             top_k=parsed.top_k or None,
-            tool_choice=forced(parsed),
+            tool_choice=forced_tool(parsed),
             parallel_tool_calls=is_parallel(parsed),
             thinking_token_budget=parsed.thinking_token_budget,
             image_param=image_param(parsed),
             stream=bool(parsed.stream),
         )
 
-    def format_answer(self, ask: GenerationRequest, answer: Answer) -> bytes:
+    def format_answer(self, request: GenerationRequest, answer: Answer) -> bytes:
         choice = answer.choices[0]
-        fields = message_of(answer, blocks(choice.message))
+        fields = message_fields(answer, format_blocks(choice.message))
         used = usage(answer.opening, answer.completion_tokens)
-        return _encode({**fields, **stopped(choice), "usage": used})
+        return _encode({**fields, **stop_fields(choice), "usage": used})
 
-    def stream(self, ask: GenerationRequest) -> MessageStream:
+    def stream(self, request: GenerationRequest) -> MessageStream:
         return MessageStream()
 
-    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
-        return self.stream(ask).end(answer)
+    def events(self, request: GenerationRequest, answer: Answer) -> list[bytes]:
+        return self.stream(request).end(answer)
 
     def keep_alive(self) -> bytes:
         return _PING
 
-    def format_error(self, refused: RequestRejected) -> bytes:
-        return errors.refusal(refused)
+    def format_error(self, rejection: RequestRejected) -> bytes:
+        return errors.refusal(rejection)
 
 
 def count_ask(body: bytes) -> GenerationRequest:
     """A request of `/v1/messages/count_tokens`; nothing is sampled for it."""
-    parsed = request.counted(body)
+    parsed = request.parse_count_request(body)
     return GenerationRequest(
         parsed.model,
-        messages(parsed),
-        schemas(parsed),
+        parse_messages(parsed),
+        tool_schemas(parsed),
         reasoning_effort=parsed.effort,
         image_param=image_param(parsed),
     )

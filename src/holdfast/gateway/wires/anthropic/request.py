@@ -1,18 +1,17 @@
-"""The shape of a request to `/v1/messages`: what is accepted, what is ignored, what is refused.
+"""The fields of a request to `/v1/messages`: accepted, ignored or rejected.
 
-- Ignored, since nothing that is sampled depends on it: `metadata`, `service_tier`, `speed`,
-  `diagnostics`, `cache_control` wherever it stands, `citations` that are off.
-- Refused by name: what would change the answer and cannot be done (`container`,
-  `mcp_servers`, …), and every field that is not known.
-- `null`, an empty list or an empty object says nothing and is as good as absent.
-- `thinking`: `adaptive` means that the model decides, and it does; `enabled` is a budget that the
-  engine holds, where it can; `disabled` is an effort of `none`. `between_tools` cannot be held and
-  is refused. `display` is ignored: reasoning is always shown whole, because what a client sends
-  back must be what was sampled.
-- `context_management`: edits that keep everything, as Claude Code sends them, ask for nothing; one
-  that would clear something is refused.
-- `output_config`: `effort` is followed where the model has such a thing, and `high` is the same as
-  none, as Anthropic has it; `format` is a JSON schema.
+- Ignored, since no sample depends on it: `metadata`, `service_tier`, `speed`, `diagnostics`, every
+  `cache_control`, `citations` that are off.
+- Rejected by name: fields that would change the answer and cannot be followed (`container`,
+  `mcp_servers`, …), and every unknown field.
+- `null`, an empty list and an empty object are the same as no field.
+- `thinking`: `adaptive` lets the model decide; `enabled` is a budget, where the engine has one;
+  `disabled` is the effort `none`. `between_tools` is rejected. `display` is ignored: reasoning is
+  always sent whole, because a client must send back the sampled text.
+- `context_management`: edits that keep everything, as Claude Code sends them, change nothing; all
+  others are rejected.
+- `output_config`: `effort` is followed where the model has efforts, and `high` is the default, as
+  at Anthropic; `format` is a JSON schema.
 """
 
 from typing import Annotated, TypeVar
@@ -20,12 +19,12 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from holdfast.gateway.wires.anthropic.errors import bad, misshapen, unknown, unsupported
+from holdfast.gateway.wires.anthropic.errors import from_decode_error, invalid, unknown, unsupported
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import NO_REASONING, schema_text
 
 Name = Annotated[str, Meta(min_length=1)]
-Choosing = dict[str, object]
+Options = dict[str, object]
 Found = TypeVar("Found")
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -93,7 +92,7 @@ class Redacted(
     data: str
 
 
-Said = str | list[TextBlock | ToolUseBlock | Thinking | Redacted]
+AssistantContent = str | list[TextBlock | ToolUseBlock | Thinking | Redacted]
 
 
 class UserTurn(Struct, tag="user", tag_field="role", forbid_unknown_fields=True, frozen=True):
@@ -104,7 +103,7 @@ class UserTurn(Struct, tag="user", tag_field="role", forbid_unknown_fields=True,
 class AssistantTurn(
     Struct, tag="assistant", tag_field="role", forbid_unknown_fields=True, frozen=True
 ):
-    content: Said
+    content: AssistantContent
     cache_control: object = None
 
 
@@ -116,19 +115,19 @@ class SystemTurn(Struct, tag="system", tag_field="role", forbid_unknown_fields=T
 Turn = UserTurn | AssistantTurn | SystemTurn
 
 
-class Counted(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What `/v1/messages/count_tokens` takes."""
+class CountRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The body of `/v1/messages/count_tokens`."""
 
     model: Name
     messages: Annotated[list[Turn], Meta(min_length=1)]
     system: str | list[TextBlock] | None = None
     tools: list[dict[str, object]] | None = None
-    tool_choice: Choosing | None = None
-    thinking: Choosing | None = None
-    output_config: Choosing | None = None
+    tool_choice: Options | None = None
+    thinking: Options | None = None
+    output_config: Options | None = None
     cache_control: object = None
     speed: str | None = None
-    # Named here, so that they are refused for what they are and not as unknown.
+    # Named here, so that they are rejected as unsupported and not as unknown.
     compaction: object = None
     container: object = None
     context_management: object = None
@@ -158,11 +157,11 @@ class Counted(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
         try:
             return schema_text(form["schema"])
         except UsageError as error:
-            raise bad("output_config.format.schema", str(error)) from error
+            raise invalid("output_config.format.schema", str(error)) from error
 
 
-class AnthropicRequest(Counted, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What `/v1/messages` takes."""
+class AnthropicRequest(CountRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The body of `/v1/messages`."""
 
     max_tokens: Annotated[int, Meta(ge=1, lt=2**31)]
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -176,19 +175,22 @@ class AnthropicRequest(Counted, forbid_unknown_fields=True, frozen=True, kw_only
 
 
 _requests = msgspec.json.Decoder(AnthropicRequest)
-_counts = msgspec.json.Decoder(Counted)
+_counts = msgspec.json.Decoder(CountRequest)
 
 
-def request(body: bytes) -> AnthropicRequest:
-    """Raises `Refused` for what is malformed, unknown, or cannot be done."""
-    found = _decoded(_requests, body)
+def parse_request(body: bytes) -> AnthropicRequest:
+    """Raises `RequestRejected` for a body that is malformed, has unknown fields, or needs something
+    that cannot be done."""
+    found = _decode(_requests, body)
     _check(found)
     for number, stop in enumerate(found.stop_sequences or ()):
         if not stop.strip():
-            raise bad(f"stop_sequences.{number}", "a stop sequence must hold more than white space")
+            raise invalid(
+                f"stop_sequences.{number}", "a stop sequence must hold more than white space"
+            )
     # The answer would have to begin inside of the last message, which no template can do.
     if isinstance(found.messages[-1], AssistantTurn):
-        raise bad(
+        raise invalid(
             "messages",
             "This model does not support assistant message prefill. "
             "The conversation must end with a user message.",
@@ -196,23 +198,23 @@ def request(body: bytes) -> AnthropicRequest:
     return found
 
 
-def counted(body: bytes) -> Counted:
-    """The same for a request that only asks how long it is."""
-    found = _decoded(_counts, body)
+def parse_count_request(body: bytes) -> CountRequest:
+    """The same for a request to count tokens."""
+    found = _decode(_counts, body)
     _check(found)
     return found
 
 
-def _decoded(decoder: msgspec.json.Decoder[Found], body: bytes) -> Found:
+def _decode(decoder: msgspec.json.Decoder[Found], body: bytes) -> Found:
     try:
         return decoder.decode(body)
     except RecursionError as deep:
-        raise bad("", "The request body is nested too deeply") from deep
+        raise invalid("", "The request body is nested too deeply") from deep
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise misshapen(error) from error
+        raise from_decode_error(error) from error
 
 
-def _check(found: Counted) -> None:
+def _check(found: CountRequest) -> None:
     for name in _UNSUPPORTED:
         sent = getattr(found, name)
         if sent not in (None, [], {}) and not (name == "context_management" and _keeps_all(sent)):
@@ -222,7 +224,7 @@ def _check(found: Counted) -> None:
 
 
 def _keeps_all(management: object) -> bool:
-    """Whether every edit that is asked for leaves the conversation as it is."""
+    """Whether every edit leaves the conversation as it is."""
     if not isinstance(management, dict) or set(management) != {"edits"}:
         return False
     edits = management["edits"]
@@ -231,23 +233,23 @@ def _keeps_all(management: object) -> bool:
     )
 
 
-def _check_thinking(thinking: Choosing) -> None:
+def _check_thinking(thinking: Options) -> None:
     kind = thinking.get("type")
     if thinking and kind not in ("enabled", "disabled", "adaptive"):
         raise unsupported("thinking.type", 'use "adaptive", "enabled" or "disabled"')
     if kind != "enabled":
-        _only(thinking, ("type", "display"), "thinking")
+        _check_known(thinking, ("type", "display"), "thinking")
         return
-    _only(thinking, ("type", "display", "budget_tokens"), "thinking")
+    _check_known(thinking, ("type", "display", "budget_tokens"), "thinking")
     budget = thinking.get("budget_tokens")
     if type(budget) is not int or not 1 <= budget < 2**31:
-        raise bad("thinking.budget_tokens", "Input should be an integer greater than 0")
+        raise invalid("thinking.budget_tokens", "Input should be an integer greater than 0")
 
 
-def _check_output(output: Choosing) -> None:
-    _only(output, ("effort", "format"), "output_config")
+def _check_output(output: Options) -> None:
+    _check_known(output, ("effort", "format"), "output_config")
     if output.get("effort") not in (None, *_EFFORTS):
-        raise bad("output_config.effort", f"Input should be {', '.join(_EFFORTS)}")
+        raise invalid("output_config.effort", f"Input should be {', '.join(_EFFORTS)}")
     if (form := output.get("format")) is not None:
         _check_format(form)
 
@@ -255,15 +257,15 @@ def _check_output(output: Choosing) -> None:
 def _check_format(form: object) -> None:
     where = "output_config.format"
     if not isinstance(form, dict):
-        raise bad(where, "Input should be a valid dictionary")
-    _only(form, ("type", "schema"), where)
+        raise invalid(where, "Input should be a valid dictionary")
+    _check_known(form, ("type", "schema"), where)
     if form.get("type") != "json_schema":
         raise unsupported(f"{where}.type", 'use "json_schema"')
     if not isinstance(form.get("schema"), dict):
-        raise bad(f"{where}.schema", "Input should be a valid dictionary")
+        raise invalid(f"{where}.schema", "Input should be a valid dictionary")
 
 
-def _only(sent: Choosing, known: tuple[str, ...], where: str) -> None:
+def _check_known(sent: Options, known: tuple[str, ...], where: str) -> None:
     for name in sent:
         if name not in known:
             raise unknown(f"{where}.{name}")

@@ -1,8 +1,7 @@
-"""Tools: from Anthropic's definitions to the schemas that templates render.
+"""Anthropic's tool definitions as the schemas that templates render.
 
-Only tools that the client runs itself. What the provider would run (web search, code execution),
-what it would define (computer, bash, text editor), and what it would hold the model to (`strict`)
-is refused by name.
+Only tools that the client runs itself. Tools that the provider runs (web search, code execution) or
+defines (computer, bash, text editor), and `strict`, are rejected by name.
 """
 
 from typing import Annotated
@@ -10,11 +9,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from holdfast.gateway.wires.anthropic.errors import bad, misshapen, unsupported
-from holdfast.gateway.wires.anthropic.request import Counted
+from holdfast.gateway.wires.anthropic.errors import from_decode_error, invalid, unsupported
+from holdfast.gateway.wires.anthropic.request import CountRequest
 from holdfast.records.sampling import NAMED, REQUIRED
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _INTEGERS = range(-(2**63), 2**64)
 
 
@@ -31,33 +30,35 @@ class AnthropicTool(Struct, forbid_unknown_fields=True, frozen=True):
     strict: bool | None = None
 
 
-def schemas(asked: Counted) -> tuple[dict[str, object], ...]:
-    """As chat completions have them; none where the model may not call any."""
-    found = tuple(_schema(tool, f"tools.{number}") for number, tool in enumerate(asked.tools or ()))
-    names = [tool["name"] for tool in asked.tools or ()]
+def tool_schemas(request: CountRequest) -> tuple[dict[str, object], ...]:
+    """The tools in the format of chat completions; none if the model may not call any."""
+    found = tuple(
+        _schema(tool, f"tools.{number}") for number, tool in enumerate(request.tools or ())
+    )
+    names = [tool["name"] for tool in request.tools or ()]
     if len(set(names)) != len(names):
-        raise bad("tools", "Tool names must be unique.")
-    return () if (asked.tool_choice or {}).get("type") == "none" else found
+        raise invalid("tools", "Tool names must be unique.")
+    return () if (request.tool_choice or {}).get("type") == "none" else found
 
 
-def forced(asked: Counted) -> str:
-    """What has to be called, as `Sampling` has it."""
-    choice = asked.tool_choice or {}
+def forced_tool(request: CountRequest) -> str:
+    """The value for `Sampling.tool_choice`. Raises `RequestRejected`."""
+    choice = request.tool_choice or {}
     kind, name = choice.get("type", "auto"), choice.get("name")
     if kind in ("auto", "none"):
         return ""
-    if kind == "any" and asked.tools:
+    if kind == "any" and request.tools:
         return REQUIRED
-    if kind == "tool" and name in [tool["name"] for tool in asked.tools or ()]:
+    if kind == "tool" and name in [tool["name"] for tool in request.tools or ()]:
         return f"{NAMED}{name}"
     if kind in ("any", "tool"):
-        raise bad("tool_choice", "there is no such tool in `tools`")
+        raise invalid("tool_choice", "there is no such tool in `tools`")
     raise unsupported("tool_choice.type", 'use "auto", "any", "tool" or "none"')
 
 
-def is_parallel(asked: Counted) -> bool:
+def is_parallel(request: CountRequest) -> bool:
     """Whether a reply may make several calls."""
-    return (asked.tool_choice or {}).get("disable_parallel_tool_use") in (None, False)
+    return (request.tool_choice or {}).get("disable_parallel_tool_use") in (None, False)
 
 
 def _schema(sent: dict[str, object], where: str) -> dict[str, object]:
@@ -67,9 +68,9 @@ def _schema(sent: dict[str, object], where: str) -> dict[str, object]:
     try:
         tool = msgspec.convert(sent, AnthropicTool)
     except msgspec.ValidationError as error:
-        raise misshapen(error, under=where) from error
+        raise from_decode_error(error, under=where) from error
     _check(tool, where)
-    _bounded(tool.input_schema, f"{where}.input_schema")
+    _check_bounds(tool.input_schema, f"{where}.input_schema")
     function: dict[str, object] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
@@ -78,25 +79,25 @@ def _schema(sent: dict[str, object], where: str) -> dict[str, object]:
 
 
 def _check(tool: AnthropicTool, where: str) -> None:
-    refused = {
+    unsupported_fields = {
         "strict": tool.strict,
         "defer_loading": tool.defer_loading,
         "input_examples": tool.input_examples,
         "allowed_callers": tool.allowed_callers not in (None, ["direct"]),
     }
-    for name, asked in refused.items():
-        if asked:
+    for name, is_set in unsupported_fields.items():
+        if is_set:
             raise unsupported(f"{where}.{name}")
 
 
-def _bounded(value: object, where: str, depth: int = 0) -> None:
-    """A schema is recorded and rendered: it must be shallow, and its numbers must be storable."""
-    if depth > _DEEPEST:
-        raise bad(where, f"nested more than {_DEEPEST} levels deep")
+def _check_bounds(value: object, where: str, depth: int = 0) -> None:
+    """A schema is recorded and rendered: it must not be deep, and its numbers must be storable."""
+    if depth > _MAX_DEPTH:
+        raise invalid(where, f"nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         for item in value:
-            _bounded(item, where, depth + 1)
+            _check_bounds(item, where, depth + 1)
     elif type(value) is int and value not in _INTEGERS:
-        raise bad(where, "an integer needs more than 64 bits")
+        raise invalid(where, "an integer needs more than 64 bits")

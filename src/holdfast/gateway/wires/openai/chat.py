@@ -22,9 +22,9 @@ from holdfast.gateway.protocol.messages import (
 )
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
-from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
+from holdfast.gateway.wires.openai.errors import invalid, unsupported_value
 from holdfast.gateway.wires.openai.formats import Effort
-from holdfast.gateway.wires.openai.messages import Told, messages, tools
+from holdfast.gateway.wires.openai.messages import RequestMessage, parse_messages, parse_tools
 from holdfast.gateway.wires.openai.parameters import (
     Budget,
     Count,
@@ -33,18 +33,18 @@ from holdfast.gateway.wires.openai.parameters import (
     reject_unless_neutral,
 )
 from holdfast.gateway.wires.openai.stream import CompletionStream, OpenAIWire
-from holdfast.gateway.wires.tool_choices import tool_choice
+from holdfast.gateway.wires.tool_choices import parse_tool_choice
 from holdfast.records.message import Message, ToolCall
 
-_LEAST_LOGPROB = -9999.0
-"""What OpenAI says for a token that could hardly be sampled; JSON has no infinity."""
+_MIN_LOGPROB = -9999.0
+"""OpenAI's value for a token that could hardly be sampled; JSON has no infinity."""
 
 
-_Said = TypeVar("_Said")
+_Messages = TypeVar("_Messages")
 
 
-class _Body(SamplingParameters, Generic[_Said], kw_only=True, forbid_unknown_fields=True):
-    messages: _Said
+class _Body(SamplingParameters, Generic[_Messages], kw_only=True, forbid_unknown_fields=True):
+    messages: _Messages
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
     parallel_tool_calls: bool | None = None
@@ -75,9 +75,9 @@ class _Body(SamplingParameters, Generic[_Said], kw_only=True, forbid_unknown_fie
     include_reasoning: object = neutral(True)
 
 
-_DECODER = msgspec.json.Decoder(_Body[Annotated[list[Told], Meta(min_length=1)]])
+_DECODER = msgspec.json.Decoder(_Body[Annotated[list[RequestMessage], Meta(min_length=1)]])
 _UNREAD = msgspec.json.Decoder(_Body[Raw])
-_MESSAGES = msgspec.json.Decoder(list[Told])
+_MESSAGES = msgspec.json.Decoder(list[RequestMessage])
 
 
 class OpenAIChat(OpenAIWire):
@@ -90,12 +90,12 @@ class OpenAIChat(OpenAIWire):
             raise unsupported_value(
                 "top_logprobs", request.top_logprobs, "only sampled tokens have logprobs; send 0."
             )
-        shown = tools(request.tools) if request.tools else ()
-        choice = tool_choice(request.tool_choice, shown)
+        schemas = parse_tools(request.tools) if request.tools else ()
+        choice = parse_tool_choice(request.tool_choice, schemas)
         return GenerationRequest(
             model=request.model,
-            messages=conversation or messages(request.messages),
-            tools=() if choice is None else shown,
+            messages=conversation or parse_messages(request.messages),
+            tools=() if choice is None else schemas,
             max_tokens=_max_tokens(request),
             temperature=request.temperature,
             top_p=request.top_p,
@@ -114,34 +114,36 @@ class OpenAIChat(OpenAIWire):
             include_usage=request.include_usage,
         )
 
-    def format_answer(self, ask: GenerationRequest, answer: Answer) -> bytes:
+    def format_answer(self, request: GenerationRequest, answer: Answer) -> bytes:
         return msgspec.json.encode(
             {
                 **_head(answer, "chat.completion"),
-                "choices": [_choice(i, choice, ask=ask) for i, choice in enumerate(answer.choices)],
+                "choices": [
+                    _choice(i, choice, request=request) for i, choice in enumerate(answer.choices)
+                ],
                 "usage": usage(answer),
                 "system_fingerprint": None,
-                **({"prompt_token_ids": answer.choices[0].prompt_ids} if ask.token_ids else {}),
+                **({"prompt_token_ids": answer.choices[0].prompt_ids} if request.token_ids else {}),
             }
         )
 
-    def stream(self, ask: GenerationRequest) -> "ChatStream":
-        return ChatStream(ask)
+    def stream(self, request: GenerationRequest) -> "ChatStream":
+        return ChatStream(request)
 
 
 def _read(body: bytes, known: RequestLookup | None) -> tuple[_Body[Any], tuple[Message, ...]]:
-    """The body, and its messages where they are read with what is known of them."""
+    """The body, and its messages where `known` decodes them."""
     if known is not None:
-        # Where something is wrong, only the whole body shows what, and in which message.
+        # Only the whole body shows an error, and in which message it is.
         with contextlib.suppress(RequestRejected, ValueError, RecursionError):
             unread = _UNREAD.decode(body)
-            if conversation := known.messages(unread.messages, _new):
+            if conversation := known.messages(unread.messages, _parse_new):
                 return unread, conversation
-    return errors.decoded(_DECODER, body), ()
+    return errors.decode(_DECODER, body), ()
 
 
-def _new(sent: bytes) -> tuple[Message, ...]:
-    return messages(_MESSAGES.decode(sent))
+def _parse_new(sent: bytes) -> tuple[Message, ...]:
+    return parse_messages(_MESSAGES.decode(sent))
 
 
 def _max_tokens(request: _Body[Any]) -> int | None:
@@ -156,7 +158,7 @@ def _either(request: _Body[Any], name: str, other: str) -> int | None:
     """The value of a parameter that has two names."""
     sent: set[int] = {getattr(request, name), getattr(request, other)} - {None}
     if len(sent) > 1:
-        raise wrong(f"'{name}' and '{other}' differ; send one of them.", param=name)
+        raise invalid(f"'{name}' and '{other}' differ; send one of them.", param=name)
     return sent.pop() if sent else None
 
 
@@ -169,15 +171,15 @@ def _head(answer: Answer | Opening, kind: str) -> dict[str, object]:
     }
 
 
-def token_ids(ask: GenerationRequest, choice: AnswerChoice) -> dict[str, object]:
+def token_ids(request: GenerationRequest, choice: AnswerChoice) -> dict[str, object]:
     """Of a choice, as vLLM sends them where they are requested."""
     found = {"token_ids": choice.ids, "prompt_token_ids": choice.prompt_ids}
-    return dict(found) if ask.token_ids else {}
+    return dict(found) if request.token_ids else {}
 
 
 def usage(answer: Answer) -> dict[str, object]:
-    """As all of OpenAI's completions have it. Tokens of reasoning are not counted apart, which is
-    said as null and not as 0 where there are some."""
+    """The usage, in the format of OpenAI's completions. Tokens of reasoning are not counted apart:
+    if there are any, their number is null and not 0."""
     reasons = any(choice.message.reasoning for choice in answer.choices)
     return {
         "prompt_tokens": answer.prompt_tokens,
@@ -193,24 +195,24 @@ def usage(answer: Answer) -> dict[str, object]:
     }
 
 
-def _choice(index: int, choice: AnswerChoice, *, ask: GenerationRequest) -> dict[str, object]:
-    conversation = choice.message
+def _choice(index: int, choice: AnswerChoice, *, request: GenerationRequest) -> dict[str, object]:
+    reply = choice.message
     message: dict[str, object] = {"role": "assistant", "content": _content(choice), "refusal": None}
-    if conversation.reasoning:
-        message["reasoning_content"] = conversation.reasoning
-    if conversation.tool_calls:
-        message["tool_calls"] = [_call(call) for call in conversation.tool_calls]
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        message["tool_calls"] = [_call(call) for call in reply.tool_calls]
     return {
         "index": index,
         "message": message,
-        "logprobs": _logprobs(choice, range(len(choice.tokens))) if ask.logprobs else None,
+        "logprobs": _logprobs(choice, range(len(choice.tokens))) if request.logprobs else None,
         "finish_reason": choice.finish_reason,
-        **token_ids(ask, choice),
+        **token_ids(request, choice),
     }
 
 
 def _content(choice: AnswerChoice) -> str | None:
-    """Null only where tool calls are all that was said."""
+    """Null only for a message of tool calls without a text."""
     return None if choice.message.tool_calls and not choice.message.text else choice.message.text
 
 
@@ -219,14 +221,14 @@ def _call(call: ToolCall) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _logprobs(choice: AnswerChoice, places: Sequence[int]) -> dict[str, object]:
-    conversation = [_logprob(choice.tokens[i], choice.logprobs[i]) for i in places]
-    return {"content": conversation, "refusal": None}
+def _logprobs(choice: AnswerChoice, positions: Sequence[int]) -> dict[str, object]:
+    content = [_logprob(choice.tokens[i], choice.logprobs[i]) for i in positions]
+    return {"content": content, "refusal": None}
 
 
-def least_logprob(logprob: float) -> float:
+def bound_logprob(logprob: float) -> float:
     """Bounded from below, as OpenAI does it."""
-    return max(logprob, _LEAST_LOGPROB)
+    return max(logprob, _MIN_LOGPROB)
 
 
 def _logprob(token: str, logprob: float) -> dict[str, object]:
@@ -234,7 +236,7 @@ def _logprob(token: str, logprob: float) -> dict[str, object]:
     known = "\ufffd" not in token
     return {
         "token": token,
-        "logprob": least_logprob(logprob),
+        "logprob": bound_logprob(logprob),
         "bytes": list(token.encode()) if known else None,
         "top_logprobs": [],
     }
@@ -249,40 +251,40 @@ class ChatStream(CompletionStream):
     def _usage(self, answer: Answer) -> dict[str, object]:
         return usage(answer)
 
-    def _delta(self, delta: AnswerDelta, spoken: sse.SentText) -> Iterator[dict[str, object]]:
-        if not spoken.is_begun:
-            yield _opened(delta.index, None if delta.is_reasoning else "")
+    def _delta(self, delta: AnswerDelta, sent: sse.SentText) -> Iterator[dict[str, object]]:
+        if not sent.is_open:
+            yield _first_chunk(delta.index, None if delta.is_reasoning else "")
         name = "reasoning_content" if delta.is_reasoning else "content"
         yield _chunk(delta.index, {name: delta.text})
 
     def _rest(
-        self, index: int, choice: AnswerChoice, spoken: sse.SentText
+        self, index: int, choice: AnswerChoice, sent: sse.SentText
     ) -> Iterator[dict[str, object]]:
-        reasoning, text = spoken.rest(choice.message)
+        reasoning, text = sent.rest(choice.message)
         # Logprobs never come with a choice's first chunk: the published library counts those twice.
-        pieces, apart = self._pieces(choice, text, spoken)
+        pieces, apart = self._pieces(choice, text, sent)
         content = _content(choice)
-        if not spoken.is_begun:
-            yield _opened(index, None if content is None else "")
+        if not sent.is_open:
+            yield _first_chunk(index, None if content is None else "")
         for piece in sse.pieces(reasoning):
             yield _chunk(index, {"reasoning_content": piece})
-        for piece, places in pieces:
-            yield _chunk(index, {"content": piece}, logprobs=_logprobs_at(choice, places))
-        if spoken.is_begun and content == "":
-            # It was opened without saying whether there is text.
+        for piece, positions in pieces:
+            yield _chunk(index, {"content": piece}, logprobs=_logprobs_at(choice, positions))
+        if sent.is_open and content == "":
+            # The first chunk left open whether there is a text.
             yield _chunk(index, {"content": ""})
         for delta in _call_deltas(choice.message.tool_calls):
             yield _chunk(index, {"tool_calls": [delta]})
         logprobs = _logprobs_at(choice, apart)
         ended = _chunk(index, {}, logprobs=logprobs, finish_reason=choice.finish_reason)
-        yield {**ended, **token_ids(self._ask, choice)}
+        yield {**ended, **token_ids(self._request, choice)}
 
 
-def _logprobs_at(choice: AnswerChoice, places: range | None) -> dict[str, object] | None:
-    return None if places is None else _logprobs(choice, places)
+def _logprobs_at(choice: AnswerChoice, positions: range | None) -> dict[str, object] | None:
+    return None if positions is None else _logprobs(choice, positions)
 
 
-def _opened(index: int, content: str | None) -> dict[str, object]:
+def _first_chunk(index: int, content: str | None) -> dict[str, object]:
     return _chunk(index, {"role": "assistant", "content": content, "refusal": None})
 
 

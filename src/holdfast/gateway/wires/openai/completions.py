@@ -17,10 +17,10 @@ from holdfast.gateway.protocol.messages import (
 )
 from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
-from holdfast.gateway.wires.openai.chat import least_logprob, token_ids, usage
-from holdfast.gateway.wires.openai.errors import unsupported_value, wrong
+from holdfast.gateway.wires.openai.chat import bound_logprob, token_ids, usage
+from holdfast.gateway.wires.openai.errors import invalid, unsupported_value
 from holdfast.gateway.wires.openai.parameters import (
-    MOST_TOKENS,
+    MAX_TOKENS,
     SamplingParameters,
     neutral,
     reject_unless_neutral,
@@ -30,9 +30,9 @@ from holdfast.gateway.wires.openai.stream import CompletionStream, OpenAIWire
 _DEFAULT_MAX_TOKENS = 16
 """As this endpoint has always had it."""
 
-_MOST_CHOICES = 128
+_MAX_CHOICES = 128
 
-_Token = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+_Token = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 _Prompt = str | list[str | _Token | list[_Token]]
 
 
@@ -53,16 +53,16 @@ class OpenAICompletions(OpenAIWire):
     """The wire."""
 
     def parse(self, body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
-        request = errors.decoded(_DECODER, body)
+        request = errors.decode(_DECODER, body)
         reject_unless_neutral(request)
         if request.logprobs is not None and request.logprobs > 1:
             raise unsupported_value(
                 "logprobs", request.logprobs, "only sampled tokens have logprobs; send 0 or 1."
             )
         prompts = _prompts(request.prompt)
-        if len(prompts) * (request.n or 1) > _MOST_CHOICES:
-            said = f"there can be {_MOST_CHOICES} choices of all prompts together"
-            raise wrong(f"Invalid 'prompt': {said}.", param="prompt")
+        if len(prompts) * (request.n or 1) > _MAX_CHOICES:
+            text = f"there can be {_MAX_CHOICES} choices of all prompts together"
+            raise invalid(f"Invalid 'prompt': {text}.", param="prompt")
         only = prompts[0] if len(prompts) == 1 else None
         return GenerationRequest(
             model=request.model,
@@ -85,21 +85,21 @@ class OpenAICompletions(OpenAIWire):
             prompts=() if only is not None else prompts,
         )
 
-    def format_answer(self, ask: GenerationRequest, answer: Answer) -> bytes:
+    def format_answer(self, request: GenerationRequest, answer: Answer) -> bytes:
         choices = [
             _choice(
                 i,
                 choice.message.text,
-                logprobs=_logprobs(choice, range(len(choice.tokens))) if ask.logprobs else None,
+                logprobs=_logprobs(choice, range(len(choice.tokens))) if request.logprobs else None,
                 finish_reason=_finish_reason(choice),
             )
-            | token_ids(ask, choice)
+            | token_ids(request, choice)
             for i, choice in enumerate(answer.choices)
         ]
         return msgspec.json.encode({**_head(answer), "choices": choices, "usage": usage(answer)})
 
-    def stream(self, ask: GenerationRequest) -> "TextStream":
-        return TextStream(ask)
+    def stream(self, request: GenerationRequest) -> "TextStream":
+        return TextStream(request)
 
 
 def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:
@@ -109,9 +109,9 @@ def _prompts(prompt: _Prompt) -> tuple[str | tuple[int, ...], ...]:
         return (tuple(cast("list[int]", prompt)),)
     several = [prompt] if isinstance(prompt, str) else prompt
     if len(kinds) > 1:
-        raise wrong("Invalid 'prompt': its prompts are not all of one kind.", param="prompt")
+        raise invalid("Invalid 'prompt': its prompts are not all of one kind.", param="prompt")
     if not several or not all(several):
-        raise wrong("Invalid 'prompt': it is empty.", param="prompt")
+        raise invalid("Invalid 'prompt': it is empty.", param="prompt")
     return tuple(
         item if isinstance(item, str) else tuple(cast("list[int]", item)) for item in several
     )
@@ -147,13 +147,13 @@ def _choice(
     }
 
 
-def _logprobs(choice: AnswerChoice, places: range) -> dict[str, object]:
+def _logprobs(choice: AnswerChoice, positions: range) -> dict[str, object]:
     """Of the tokens at these places; the likeliest others are not known, which is said as null."""
     offsets = _offsets(choice.tokens)
     return {
-        "tokens": [choice.tokens[i] for i in places],
-        "token_logprobs": [least_logprob(choice.logprobs[i]) for i in places],
-        "text_offset": [offsets[i] for i in places],
+        "tokens": [choice.tokens[i] for i in positions],
+        "token_logprobs": [bound_logprob(choice.logprobs[i]) for i in positions],
+        "text_offset": [offsets[i] for i in positions],
         "top_logprobs": None,
     }
 
@@ -172,20 +172,20 @@ class TextStream(CompletionStream):
     def _usage(self, answer: Answer) -> dict[str, object]:
         return usage(answer)
 
-    def _delta(self, delta: AnswerDelta, spoken: sse.SentText) -> Iterator[dict[str, object]]:
+    def _delta(self, delta: AnswerDelta, sent: sse.SentText) -> Iterator[dict[str, object]]:
         yield _choice(delta.index, delta.text)
 
     def _rest(
-        self, index: int, choice: AnswerChoice, spoken: sse.SentText
+        self, index: int, choice: AnswerChoice, sent: sse.SentText
     ) -> Iterator[dict[str, object]]:
-        _, text = spoken.rest(choice.message)
-        pieces, apart = self._pieces(choice, text, spoken)
-        for piece, places in pieces:
-            yield _choice(index, piece, logprobs=_logprobs_at(choice, places))
+        _, text = sent.rest(choice.message)
+        pieces, apart = self._pieces(choice, text, sent)
+        for piece, positions in pieces:
+            yield _choice(index, piece, logprobs=_logprobs_at(choice, positions))
         end, reason = _logprobs_at(choice, apart), _finish_reason(choice)
         ended = _choice(index, "", logprobs=end, finish_reason=reason)
-        yield ended | token_ids(self._ask, choice)
+        yield ended | token_ids(self._request, choice)
 
 
-def _logprobs_at(choice: AnswerChoice, places: range | None) -> dict[str, object] | None:
-    return None if places is None else _logprobs(choice, places)
+def _logprobs_at(choice: AnswerChoice, positions: range | None) -> dict[str, object] | None:
+    return None if positions is None else _logprobs(choice, positions)

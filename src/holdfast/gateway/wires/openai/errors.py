@@ -1,7 +1,7 @@
-"""Errors in OpenAI's shape, and what is wrong with a body said in OpenAI's words.
+"""Errors in OpenAI's format: `{"error": {"message", "type", "param", "code"}}`.
 
-`{"error": {"message", "type", "param", "code"}}`, which the published libraries raise as their own
-exceptions. Whatever a body holds, reading it ends in a value or in `RequestRejected`.
+The published libraries raise them as their own exceptions. Decoding any body ends in a value or in
+`RequestRejected`.
 """
 
 import re
@@ -13,7 +13,7 @@ from holdfast.gateway.protocol.messages import RequestRejected, shorten
 
 T = TypeVar("T")
 
-_LONGEST = 200
+_MAX_CHARS = 200
 """Names and values come from outside: no error is longer for them."""
 
 
@@ -34,16 +34,18 @@ def _kind(status: int) -> str:
     return "server_error" if status >= 500 else "invalid_request_error"
 
 
-def wrong(
+def invalid(
     message: str, *, param: str | None = None, code: str = "invalid_value"
 ) -> RequestRejected:
-    """A request that says something that cannot be."""
-    return RequestRejected(400, message, param=None if param is None else _short(param), code=code)
+    """The request has a wrong value."""
+    return RequestRejected(
+        400, message, param=None if param is None else _shorten(param), code=code
+    )
 
 
 def unknown(name: str) -> RequestRejected:
-    name = _short(name)
-    found = wrong(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+    name = _shorten(name)
+    found = invalid(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
     found.is_unknown = found.is_unsupported = True
     return found
 
@@ -56,67 +58,67 @@ def unsupported(name: str, why: str) -> RequestRejected:
 
 def unsupported_value(name: str, value: object, why: str) -> RequestRejected:
     """A parameter of which some values can be followed, and not this one."""
-    text = f"Unsupported value: '{name}' does not support {shown(value)} here: {why}"
+    text = f"Unsupported value: '{name}' does not support {format_value(value)} here: {why}"
     return _unsupported(text, name, "unsupported_value")
 
 
 def _unsupported(text: str, name: str, code: str) -> RequestRejected:
-    found = wrong(text, param=name, code=code)
+    found = invalid(text, param=name, code=code)
     found.is_unsupported = True
     return found
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A decoded value as JSON, cut where it is long."""
     try:
-        return _short(msgspec.json.encode(value).decode())
+        return _shorten(msgspec.json.encode(value).decode())
     except (RecursionError, OverflowError):  # what was decoded at the limit is beyond it here
         return "this value"
 
 
-def decoded(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
+def decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
     """The body as the decoder's type."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise invalid(str(error)) from error
+        raise from_validation_error(str(error)) from error
     except RecursionError as error:
-        raise wrong("The body is nested too deeply.", code="invalid_json") from error
+        raise invalid("The body is nested too deeply.", code="invalid_json") from error
     except ValueError as error:
-        text = f"We could not parse the JSON body of your request: {_short(str(error))}"
-        raise wrong(text, code="invalid_json") from error
+        text = f"We could not parse the JSON body of your request: {_shorten(str(error))}"
+        raise invalid(text, code="invalid_json") from error
 
 
-def converted(value: object, to: type[T], *, root: str) -> T:
+def convert(value: object, to: type[T], *, root: str) -> T:
     """A decoded value as a type; `root` is the parameter that it is the value of."""
     try:
         return msgspec.convert(value, to)
     except msgspec.ValidationError as error:
-        raise invalid(str(error), root=root) from error
+        raise from_validation_error(str(error), root=root) from error
 
 
-_WHERE = re.compile(r"(?P<said>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
+_WHERE = re.compile(r"(?P<text>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _FIELD = re.compile(
     r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL
 )
 
 
-def invalid(complaint: str, *, root: str = "") -> RequestRejected:
-    """What msgspec says of a value, with the parameter it says it of."""
+def from_validation_error(complaint: str, *, root: str = "") -> RequestRejected:
+    """An error of msgspec as a rejection that names the parameter."""
     found = _WHERE.fullmatch(complaint)
     assert found is not None
-    text, path = found["said"], root + (found["path"] or "")
+    text, path = found["text"], root + (found["path"] or "")
     if field := _FIELD.fullmatch(text):
         name = f"{path}.{field['name']}" if path else field["name"]
         if field["what"] == "contains unknown":
             return unknown(name)
-        name = _short(name)
+        name = _shorten(name)
         text = f"Missing required parameter: '{name}'."
-        return wrong(text, param=name, code="missing_required_parameter")
+        return invalid(text, param=name, code="missing_required_parameter")
     code = "invalid_type" if ", got `" in text else "invalid_value"
-    where = f"'{_short(path)}'" if path else "the body"
-    return wrong(f"Invalid {where}: {_short(text)}.", param=path or None, code=code)
+    where = f"'{_shorten(path)}'" if path else "the body"
+    return invalid(f"Invalid {where}: {_shorten(text)}.", param=path or None, code=code)
 
 
-def _short(text: str) -> str:
-    return shorten(text, _LONGEST)
+def _shorten(text: str) -> str:
+    return shorten(text, _MAX_CHARS)

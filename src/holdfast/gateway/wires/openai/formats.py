@@ -1,14 +1,14 @@
-"""Structured outputs and reasoning effort, as OpenAI's requests ask for them.
+"""Structured outputs and reasoning effort in OpenAI's requests.
 
-A JSON schema is followed whatever `strict` says: whoever samples under one cannot do it halfway.
-Its name and its description are not shown to the model.
+A JSON schema is followed, with or without `strict`: an engine cannot follow it halfway. The model
+does not see its name and description.
 """
 
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from holdfast.gateway.wires.openai.errors import wrong
+from holdfast.gateway.wires.openai.errors import invalid
 from holdfast.records.errors import UsageError
 from holdfast.records.sampling import schema_text
 
@@ -47,8 +47,8 @@ ResponseFormat = PlainText | JsonObject | JsonSchemaFormat
 TextFormat = PlainText | JsonObject | FlatSchema
 
 
-def json_of(form: ResponseFormat | TextFormat | None, *, param: str) -> bool | str:
-    """What `Ask.json` is for it."""
+def parse_format(form: ResponseFormat | TextFormat | None, *, param: str) -> bool | str:
+    """The value for `GenerationRequest.json`. Raises `RequestRejected`."""
     if form is None or isinstance(form, PlainText):
         return False
     if isinstance(form, JsonObject):
@@ -57,4 +57,4 @@ def json_of(form: ResponseFormat | TextFormat | None, *, param: str) -> bool | s
     try:
         return schema_text(schema)
     except UsageError as error:
-        raise wrong(f"Invalid '{param}': {error}", param=param) from error
+        raise invalid(f"Invalid '{param}': {error}", param=param) from error

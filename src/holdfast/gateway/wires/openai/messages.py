@@ -1,7 +1,7 @@
-"""The messages and tools of chat completions, read strictly, and converted to those of records.
+"""The messages and tools of chat completions, checked and converted to records.
 
-Contents become one string: parts of text are joined, and no content is the empty one. So a turn is
-the same message however an agent's library sends it back. Only a message with images keeps parts.
+A content becomes one string: parts of text are joined, and a missing content is the empty string.
+So a turn is the same message however a library sends it back. Only a message with images has parts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.gateway.wires.images import WRONG_URL, is_image_url
-from holdfast.gateway.wires.openai.errors import converted, unsupported_value, wrong
+from holdfast.gateway.wires.openai.errors import convert, invalid, unsupported_value
 from holdfast.gateway.wires.openai.parameters import Text, neutral, reject_unless_neutral
 from holdfast.records.message import (
     IMAGE,
@@ -22,12 +22,12 @@ from holdfast.records.message import (
     image,
 )
 
-_DEEPEST = 100
-"""How deep a tool's schema may be: beyond it, the renderer runs out of stack."""
+_MAX_DEPTH = 100
+"""Levels of a tool's schema: with more, the renderer runs out of stack."""
 
 
 class _Echoed(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Members that libraries add to what they received, and send back; they change no sample."""
+    """Fields that libraries add to a message and send back; they change no sample."""
 
     cache_control: object = None
     provider_specific_fields: object = None
@@ -48,7 +48,7 @@ class _ImagePart(_Echoed, tag="image_url", tag_field="type", forbid_unknown_fiel
 
 
 class _Audio(Struct, tag="input_audio", tag_field="type"):
-    """Never read further: it is refused."""
+    """Always rejected."""
 
 
 class _Video(Struct, tag="video_url", tag_field="type"):
@@ -119,44 +119,40 @@ class _Tool(_Echoed, tag="tool", tag_field="role", forbid_unknown_fields=True):
     name: str | None = None
 
 
-Told = _System | _Developer | _User | _Assistant | _Tool
+RequestMessage = _System | _Developer | _User | _Assistant | _Tool
 """A message of a request."""
 
 _ROLES = {_System: Role.SYSTEM, _Developer: Role.DEVELOPER, _User: Role.USER}
 
 
-def messages(sent_message: Sequence[Told]) -> tuple[Message, ...]:
-    return tuple(_message(item, f"messages[{place}]") for place, item in enumerate(sent_message))
+def parse_messages(message: Sequence[RequestMessage]) -> tuple[Message, ...]:
+    return tuple(_message(item, f"messages[{place}]") for place, item in enumerate(message))
 
 
-def _message(sent_message: Told, at: str) -> Message:
-    if isinstance(sent_message, _Assistant):
-        return _assistant(sent_message, _text(sent_message.content, at), at=at)
-    if isinstance(sent_message, _Tool):
-        content = _content(sent_message.content, at)
-        return Message(
-            Role.TOOL, content, tool_call_id=sent_message.tool_call_id, name=sent_message.name
-        )
-    read = _content if isinstance(sent_message, _User) else _text
-    return Message(
-        _ROLES[type(sent_message)], read(sent_message.content, at), name=sent_message.name
-    )
+def _message(message: RequestMessage, at: str) -> Message:
+    if isinstance(message, _Assistant):
+        return _assistant(message, _text(message.content, at), at=at)
+    if isinstance(message, _Tool):
+        content = _content(message.content, at)
+        return Message(Role.TOOL, content, tool_call_id=message.tool_call_id, name=message.name)
+    read = _content if isinstance(message, _User) else _text
+    return Message(_ROLES[type(message)], read(message.content, at), name=message.name)
 
 
-def _assistant(sent_message: _Assistant, content: str, *, at: str) -> Message:
-    reject_unless_neutral(sent_message, at=f"{at}.")
-    reasonings = {item for item in (sent_message.reasoning, sent_message.reasoning_content) if item}
+def _assistant(message: _Assistant, content: str, *, at: str) -> Message:
+    reject_unless_neutral(message, at=f"{at}.")
+    reasonings = {item for item in (message.reasoning, message.reasoning_content) if item}
     if len(reasonings) > 1:
         text = f"'{at}' has both 'reasoning' and 'reasoning_content', and they differ; send one."
-        raise wrong(text, param=f"{at}.reasoning")
+        raise invalid(text, param=f"{at}.reasoning")
     return Message(
         Role.ASSISTANT,
         content,
         tool_calls=tuple(
             ToolCall(call.id, FunctionCall(call.function.name, call.function.arguments))
-            for call in sent_message.tool_calls or ()
+            for call in message.tool_calls or ()
         ),
-        name=sent_message.name,
+        name=message.name,
         reasoning=reasonings.pop() if reasonings else None,
     )
 
@@ -165,7 +161,7 @@ def _content(content: _Content | None, at: str) -> str | list[dict[str, object]]
     if content is None or isinstance(content, str):
         return content or ""
     if not content:
-        raise wrong(f"Invalid '{at}.content': empty array.", param=f"{at}.content")
+        raise invalid(f"Invalid '{at}.content': empty array.", param=f"{at}.content")
     return content_of(_part(part, f"{at}.content[{place}]") for place, part in enumerate(content))
 
 
@@ -189,7 +185,7 @@ def _part(part: _Part, at: str) -> str | dict[str, object]:
     sent = part.image_url
     url, detail = (sent, None) if isinstance(sent, str) else (sent.url, sent.detail)
     if not is_image_url(url):
-        raise wrong(f"Invalid '{at}.image_url': {WRONG_URL}", param=f"{at}.image_url")
+        raise invalid(f"Invalid '{at}.image_url': {WRONG_URL}", param=f"{at}.image_url")
     return image(url, detail=detail)
 
 
@@ -209,20 +205,19 @@ class _FunctionTool(Struct, tag="function", tag_field="type", forbid_unknown_fie
     cache_control: object = None
 
 
-def tools(sent_message: Sequence[dict[str, object]]) -> tuple[dict[str, object], ...]:
-    """The tools as they were sent, in their order of members, without `strict` and what is a hint
-    to a cache.
+def parse_tools(tools: Sequence[dict[str, object]]) -> tuple[dict[str, object], ...]:
+    """The tools in their own order of members, without `strict` and hints to a cache.
 
     `strict` is about constrained sampling, which does not exist here: arguments are what the model
-    wrote. Libraries set it on every tool, and it is nothing that a model is to read.
+    wrote. Libraries set it on every tool, and a model must not read it.
     """
-    if not all(_shallow(item) for item in sent_message):
-        raise wrong(f"'tools' is nested deeper than {_DEEPEST} levels.", param="tools")
-    converted(sent_message, list[_FunctionTool], root="tools")
-    return tuple(_as_shown(entry) for entry in sent_message)
+    if not all(_is_shallow(tool) for tool in tools):
+        raise invalid(f"'tools' is nested deeper than {_MAX_DEPTH} levels.", param="tools")
+    convert(tools, list[_FunctionTool], root="tools")
+    return tuple(_for_model(tool) for tool in tools)
 
 
-def _as_shown(tool: dict[str, object]) -> dict[str, object]:
+def _for_model(tool: dict[str, object]) -> dict[str, object]:
     function = tool["function"]
     assert isinstance(function, dict)
     kept = {name: value for name, value in function.items() if name not in _HIDDEN}
@@ -230,9 +225,9 @@ def _as_shown(tool: dict[str, object]) -> dict[str, object]:
     return {name: kept if name == "function" else value for name, value in members}
 
 
-def _shallow(value: object) -> bool:
+def _is_shallow(value: object) -> bool:
     level: list[object] = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [inner for item in level for inner in _inner(item)]
         if not level:
             return True

@@ -17,8 +17,8 @@ def one(name: str, names: Sequence[str], *, created: int) -> bytes:
     """The body of `GET /v1/models/NAME`. Raises `RequestRejected` (404) for a name that is not
     among `names`."""
     if name not in names:
-        said = f"The model '{shorten(name)}' does not exist. There are: {', '.join(names)}."
-        raise RequestRejected(404, said, param="model", code="model_not_found")
+        text = f"The model '{shorten(name)}' does not exist. There are: {', '.join(names)}."
+        raise RequestRejected(404, text, param="model", code="model_not_found")
     return msgspec.json.encode(_model(name, created=created))
 
 

@@ -1,8 +1,7 @@
 """The parameters that OpenAI's chat and text completions share.
 
-Each parameter is one of four: followed (typed here), about the books and not about the sample
-(accepted, whatever it says), followed only where it asks for nothing (`NEUTRAL`), or unknown
-(refused by name). None is passed over in silence.
+A parameter is followed (it has a type here), about bookkeeping and not about the sample (accepted
+with any value), accepted only where it changes nothing (`neutral`), or unknown (rejected by name).
 """
 
 from functools import cache
@@ -11,13 +10,13 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from holdfast.gateway.wires.openai.errors import unsupported, unsupported_value
-from holdfast.gateway.wires.openai.formats import ResponseFormat, json_of
+from holdfast.gateway.wires.openai.formats import ResponseFormat, parse_format
 
-MOST_TOKENS = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
 
 Text = Annotated[str, Meta(min_length=1)]
-Count = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
-Budget = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+Count = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+Budget = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 
 _USUAL = "it would change what is sampled; leave it out."
@@ -42,7 +41,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
 
 class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What both endpoints take. Null means the same as nothing."""
+    """The parameters of both endpoints. Null is the same as no value."""
 
     model: Text
     max_tokens: Count | None = None
@@ -55,7 +54,7 @@ class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
     response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
 
-    # About the books.
+    # Bookkeeping.
     user: object = None
     metadata: object = None
     store: object = None
@@ -69,7 +68,7 @@ class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: object = None
 
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=MOST_TOKENS)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None
     thinking_token_budget: Budget | None = None
 
     # Followed only where they change nothing.
@@ -101,12 +100,12 @@ class SamplingParameters(Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def likeliest(self) -> int | None:
-        """`top_k` as `Sampling` has it; None where it asks for nothing."""
+        """The value for `Sampling.top_k`; None where it changes nothing."""
         return self.top_k if self.top_k is not None and self.top_k > 0 else None
 
     @property
     def json(self) -> bool | str:
-        return json_of(self.response_format, param="response_format")
+        return parse_format(self.response_format, param="response_format")
 
     @property
     def include_usage(self) -> bool:

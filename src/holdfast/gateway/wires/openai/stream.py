@@ -1,4 +1,4 @@
-"""The stream of OpenAI's completions, those of chats and the legacy ones: chunks, then `[DONE]`.
+"""The stream of OpenAI's chat and legacy completions: chunks, then `[DONE]`.
 
 A chunk belongs to one choice; those of several choices may follow each other in any order.
 """
@@ -22,8 +22,8 @@ from holdfast.gateway.wires import sse
 from holdfast.gateway.wires.openai import errors
 
 Json = dict[str, object]
-_Places = range | None
-_Piece = tuple[str, _Places]
+_Positions = range | None
+_Piece = tuple[str, _Positions]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -31,10 +31,10 @@ class OpenAIWire(ABC):
     """The methods that OpenAI's wires share."""
 
     @abstractmethod
-    def stream(self, ask: GenerationRequest) -> EventStream: ...
+    def stream(self, request: GenerationRequest) -> EventStream: ...
 
-    def events(self, ask: GenerationRequest, answer: Answer) -> list[bytes]:
-        return self.stream(ask).end(answer)
+    def events(self, request: GenerationRequest, answer: Answer) -> list[bytes]:
+        return self.stream(request).end(answer)
 
     def keep_alive(self) -> bytes:
         return sse.KEEP_ALIVE
@@ -44,68 +44,68 @@ class OpenAIWire(ABC):
 
 
 class CompletionStream(ABC):
-    """What both kinds have in common."""
+    """The common part of both streams."""
 
-    def __init__(self, ask: GenerationRequest):
-        self._ask = ask
-        self._spoken: defaultdict[int, sse.SentText] = defaultdict(sse.SentText)
+    def __init__(self, request: GenerationRequest):
+        self._request = request
+        self._sent: defaultdict[int, sse.SentText] = defaultdict(sse.SentText)
 
     @abstractmethod
     def _head(self, opening: Opening) -> Json:
-        """What every chunk begins with."""
+        """The first fields of every chunk."""
 
     @abstractmethod
-    def _delta(self, delta: AnswerDelta, spoken: sse.SentText) -> Iterator[Json]:
-        """More of a choice. `spoken` is what was sent of it before."""
+    def _delta(self, delta: AnswerDelta, sent: sse.SentText) -> Iterator[Json]:
+        """More of a choice. `sent` is the text that was sent of it before."""
 
     @abstractmethod
-    def _rest(self, index: int, choice: AnswerChoice, spoken: sse.SentText) -> Iterator[Json]:
-        """What is left of a choice, its end included."""
+    def _rest(self, index: int, choice: AnswerChoice, sent: sse.SentText) -> Iterator[Json]:
+        """The rest of a choice, its end included."""
 
     @abstractmethod
     def _usage(self, answer: Answer) -> Json: ...
 
     def more(self, opening: Opening, deltas: Sequence[AnswerDelta]) -> list[bytes]:
-        chunks = [chunk for delta in deltas for chunk in self._told(delta)]
+        chunks = [chunk for delta in deltas for chunk in self._chunks(delta)]
         return self._events(opening, chunks)
 
     def end(self, answer: Answer) -> list[bytes]:
         chunks = [
             chunk
             for index, choice in enumerate(answer.choices)
-            for chunk in self._rest(index, choice, self._spoken[index])
+            for chunk in self._rest(index, choice, self._sent[index])
         ]
         events = self._events(answer.opening, chunks)
-        if self._ask.include_usage:
+        if self._request.include_usage:
             head = self._head(answer.opening)
-            told = {**head, "choices": [], "usage": self._usage(answer)}
-            events.append(sse.data(_encode(told)))
+            chunk = {**head, "choices": [], "usage": self._usage(answer)}
+            events.append(sse.data(_encode(chunk)))
         return [*events, sse.DONE]
 
-    def error(self, refused: RequestRejected) -> bytes:
-        return sse.data(errors.encoded(refused))
+    def error(self, rejection: RequestRejected) -> bytes:
+        return sse.data(errors.encoded(rejection))
 
     def _pieces(
-        self, choice: AnswerChoice, text: str, spoken: sse.SentText
-    ) -> tuple[list[_Piece], _Places]:
-        """The text that is left, each piece with the positions of the tokens of its logprobs; and
-        the positions of those of the choice's end, where they are not the text's alone."""
-        places: _Places = range(len(choice.tokens)) if self._ask.logprobs else None
-        if places is not None and not spoken.has_text:
-            spelled = sse.spelled(choice.tokens, text)
-            if spelled:
-                return list(spelled), None
-        return [(piece, None) for piece in sse.pieces(text)], places
+        self, choice: AnswerChoice, text: str, sent: sse.SentText
+    ) -> tuple[list[_Piece], _Positions]:
+        """The rest of the text, each piece with the positions of its tokens (for logprobs); and the
+        positions of the tokens that come with the choice's end instead."""
+        positions: _Positions = range(len(choice.tokens)) if self._request.logprobs else None
+        if positions is not None and not sent.has_text:
+            by_token = sse.cut_at_tokens(choice.tokens, text)
+            if by_token:
+                return list(by_token), None
+        return [(piece, None) for piece in sse.pieces(text)], positions
 
-    def _told(self, delta: AnswerDelta) -> list[Json]:
-        spoken = self._spoken[delta.index]
-        chunks = list(self._delta(delta, spoken))
-        spoken.take(delta)
-        spoken.is_begun = True
+    def _chunks(self, delta: AnswerDelta) -> list[Json]:
+        sent = self._sent[delta.index]
+        chunks = list(self._delta(delta, sent))
+        sent.take(delta)
+        sent.is_open = True
         return chunks
 
     def _events(self, opening: Opening, chunks: list[Json]) -> list[bytes]:
         head = self._head(opening)
         # A request for the usage gets null for it in all chunks but the last.
-        rest = {"usage": None} if self._ask.include_usage else {}
+        rest = {"usage": None} if self._request.include_usage else {}
         return [sse.data(_encode({**head, "choices": [chunk], **rest})) for chunk in chunks]

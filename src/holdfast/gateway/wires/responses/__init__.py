@@ -1,8 +1,8 @@
 """OpenAI's responses.
 
-- `responses`: OpenAI's responses, `/v1/responses`.
-- `request`: The parameters of `/v1/responses`.
-- `items`: The input of `/v1/responses`: items, read strictly, and said again as messages.
-- `output`: An answer as a `/v1/responses` object: its items, and the settings that it tells back.
-- `events`: A response as the events of its stream, numbered from 0.
+- `responses`: The wire of `/v1/responses`.
+- `request`: The parameters of a request.
+- `items`: The input items, checked and converted to messages.
+- `output`: The response as an object: its items, and the settings that it repeats.
+- `events`: The response as a stream of events, numbered from 0.
 """

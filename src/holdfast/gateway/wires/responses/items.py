@@ -1,11 +1,11 @@
-"""The input of `/v1/responses`: items, read strictly, and converted to messages.
+"""The input of `/v1/responses`: items, checked and converted to messages.
 
-One reply is several items (reasoning, a message, function calls) and one message here. Items that
-came from one answer become the message that was answered, in whatever order the client keeps them
-with the results of the calls; `responses_output` is the other direction. They are told apart by the
-ids that they were given there, and where a client drops those, by their order.
+One reply is several items (reasoning, a message, function calls) and one message here. Items of one
+answer become the message of that answer again, in any order among the results of the calls;
+`output` is the other direction. The ids from there show which items belong together; if a client
+drops the ids, their order does.
 
-Texts and arguments are kept as they came, character for character.
+Texts and arguments are kept, character for character.
 """
 
 import re
@@ -17,11 +17,11 @@ from msgspec import Struct
 from holdfast.gateway.protocol.messages import RequestLookup
 from holdfast.gateway.wires.images import WRONG_URL, is_image_url
 from holdfast.gateway.wires.openai.errors import (
-    converted,
-    shown,
+    convert,
+    format_value,
+    invalid,
     unsupported,
     unsupported_value,
-    wrong,
 )
 from holdfast.gateway.wires.openai.parameters import Text
 from holdfast.gateway.wires.responses.output import items_of
@@ -44,7 +44,7 @@ ONLY_OWN = (
     "'input'."
 )
 
-# --- what may be sent. Members of type `object` change nothing that is sampled.
+# --- items. Fields of type `object` do not change a sample.
 
 
 class _InputText(Struct, tag="input_text", tag_field="type", forbid_unknown_fields=True):
@@ -75,11 +75,11 @@ class _Image(Struct, tag="input_image", tag_field="type", forbid_unknown_fields=
 
 
 class _File(Struct, tag="input_file", tag_field="type"):
-    """Never read further: it is refused."""
+    """Always rejected."""
 
 
 class _Audio(Struct, tag="input_audio", tag_field="type"):
-    """Refused."""
+    """Always rejected."""
 
 
 _Part = _InputText | _OutputText | _Text | _Refusal | _Image | _File | _Audio
@@ -91,7 +91,7 @@ class _Thought(Struct, forbid_unknown_fields=True):
     text: str
 
 
-class _Said(Struct, tag="message", tag_field="type", forbid_unknown_fields=True):
+class _MessageItem(Struct, tag="message", tag_field="type", forbid_unknown_fields=True):
     role: Literal["user", "assistant", "system", "developer"]
     content: _Content
     id: str | None = None
@@ -99,7 +99,7 @@ class _Said(Struct, tag="message", tag_field="type", forbid_unknown_fields=True)
     phase: object = None
 
 
-class _Called(Struct, tag="function_call", tag_field="type", forbid_unknown_fields=True):
+class _CallItem(Struct, tag="function_call", tag_field="type", forbid_unknown_fields=True):
     call_id: Text
     name: str
     arguments: str
@@ -111,7 +111,7 @@ class _Called(Struct, tag="function_call", tag_field="type", forbid_unknown_fiel
     parsed_arguments: object = None
 
 
-class _Result(Struct, tag="function_call_output", tag_field="type", forbid_unknown_fields=True):
+class _ResultItem(Struct, tag="function_call_output", tag_field="type", forbid_unknown_fields=True):
     call_id: Text
     output: _Content
     id: str | None = None
@@ -122,85 +122,85 @@ class _Result(Struct, tag="function_call_output", tag_field="type", forbid_unkno
     created_by: object = None
 
 
-class _Reasoned(Struct, tag="reasoning", tag_field="type", forbid_unknown_fields=True):
+class _ReasoningItem(Struct, tag="reasoning", tag_field="type", forbid_unknown_fields=True):
     summary: list[_Thought] | None = None
     content: list[_Thought] | None = None
     id: str | None = None
     encrypted_content: object = None
-    """Of somebody else: there is nothing to read in it."""
+    """Another provider's: it cannot be read."""
     status: object = None
 
 
-_Item = _Said | _Called | _Result | _Reasoned
+_Item = _MessageItem | _CallItem | _ResultItem | _ReasoningItem
 _KINDS = ("message", "function_call", "function_call_output", "reasoning")
 
 
-def messages(
+def parse_input(
     sent: str | list[dict[str, object]], known: RequestLookup | None = None
 ) -> tuple[list[Message], str]:
-    """The conversation that `input` holds, or refers to, and the name of its first item that holds
-    an image; "" where none does."""
+    """The conversation of `input`, and the name of its first item with an image ("" if there is
+    none). Raises `RequestRejected`."""
     if isinstance(sent, str):
         return [user(sent)], ""
-    items = converted(
-        [_named(entry, f"input[{place}]", known) for place, entry in enumerate(sent)],
+    items = convert(
+        [_with_type(entry, f"input[{index}]", known) for index, entry in enumerate(sent)],
         list[_Item],
         root="input",
     )
     conversation = _Conversation()
-    for place, item in enumerate(items):
-        conversation.take(item, f"input[{place}]")
+    for index, item in enumerate(items):
+        conversation.take(item, f"input[{index}]")
     return conversation.messages(), conversation.image_param
 
 
-def _named(item: dict[str, object], at: str, known: RequestLookup | None) -> dict[str, object]:
-    """The item with its type, which a message need not say."""
+def _with_type(item: dict[str, object], at: str, known: RequestLookup | None) -> dict[str, object]:
+    """The item with its type, which is optional for messages."""
     kind = item.get("type")
     if kind is None and item.get("role") is not None:
         return {**item, "type": "message"}
     if kind is None or kind == "item_reference":
-        return _referred(str(item.get("id")), at, known)
+        return _resolve(str(item.get("id")), at, known)
     if kind not in _KINDS:
         why = f"items are of type {', '.join(_KINDS)}; tools other than functions do not run here."
         raise unsupported_value(f"{at}.type", kind, why)
     return item
 
 
-def _referred(name: str, at: str, known: RequestLookup | None) -> dict[str, object]:
+def _resolve(name: str, at: str, known: RequestLookup | None) -> dict[str, object]:
     """The item that was sent under this id."""
-    past = known.earlier_answer(_found(_ours, name)) if known is not None else None
+    past = known.earlier_answer(_first_group(_ours, name)) if known is not None else None
     items = [] if past is None else items_of(past.answer)
     found = next((item for item in items if item["id"] == name), None)
     if found is None:
-        raise wrong(f"'{at}': Item with id {shown(name)} not found: {ONLY_OWN}", param=at)
+        raise invalid(f"'{at}': Item with id {format_value(name)} not found: {ONLY_OWN}", param=at)
     return found
 
 
-# --- what it says
+# --- items to messages
 
 _ours = re.compile(r"(?:rs|msg|fc)_([A-Za-z0-9]+)_\d+").fullmatch
-"""An item id of `responses_output`; those of OpenAI have no second underscore."""
+"""An item id of `output`; OpenAI's own have no second underscore."""
 _numbered = re.compile(r"(call_(?:\d+_\d+_\d+|[0-9a-f]{16}))_\d+").fullmatch
-"""An id that a generation gives to a call which came without one: a name of its own (its path, in
-older records), then the call's number."""
+"""The id of a call that was sampled without one: the generation's name (its path, in older
+records), then the call's number."""
 
 
 class _Reply:
-    """The items of one answer, as far as they have come."""
+    """The items of one answer so far."""
 
     def __init__(self) -> None:
         self.answer = ""
-        """The id of the answer, where the items name it."""
+        """The id of the answer, if the items name it."""
         self.generation = ""
-        """Its name, where the ids of the calls name it."""
+        """The generation's name, if the ids of the calls name it."""
         self.text: str | None = None
         self.reasoning: str | None = None
         self.calls: list[ToolCall] = []
-        self.is_behind = False
+        self.has_results = False
         """Whether the result of a call came after it."""
 
     def has(self, answer: str, generation: str) -> bool | None:
-        """Whether the ids say that an item belongs to it; None if they do not say."""
+        """Whether an item belongs to it, by the ids; None if they do not show it."""
         if answer and self.answer:
             return answer == self.answer
         if generation and self.generation:
@@ -217,59 +217,62 @@ def _anything(reply: _Reply) -> bool:
     return True
 
 
-def _has_no_words(reply: _Reply) -> bool:
+def _has_no_text(reply: _Reply) -> bool:
     return reply.text is None
 
 
 def _has_only_thought(reply: _Reply) -> bool:
-    """Reasoning comes first: after words or calls it begins another reply."""
+    """Reasoning comes first: after text or calls it begins another reply."""
     return reply.text is None and not reply.calls
 
 
 class _Conversation:
     def __init__(self) -> None:
-        self._said: list[Message | _Reply] = []
+        self._entries: list[Message | _Reply] = []
         self._reply: _Reply | None = None
-        """The last one, while nobody but tools has spoken since."""
+        """The last one, as long as only results of tools follow it."""
         self.image_param = ""
 
     def messages(self) -> list[Message]:
         return [
-            message if isinstance(message, Message) else message.message() for message in self._said
+            message if isinstance(message, Message) else message.message()
+            for message in self._entries
         ]
 
     def take(self, item: _Item, at: str) -> None:
         match item:
-            case _Said():
-                self._take_words(item, at)
-            case _Called():
+            case _MessageItem():
+                self._take_message(item, at)
+            case _CallItem():
                 call = ToolCall(item.call_id, FunctionCall(item.name, item.arguments))
-                self._reply_of(item.id, generation=_found(_numbered, call.id)).calls.append(call)
-            case _Result():
+                self._reply_of(item.id, generation=_first_group(_numbered, call.id)).calls.append(
+                    call
+                )
+            case _ResultItem():
                 self._take_result(item, at)
-            case _Reasoned():
+            case _ReasoningItem():
                 self._take_reasoning(item)
 
-    def _take_words(self, item: _Said, at: str) -> None:
+    def _take_message(self, item: _MessageItem, at: str) -> None:
         if item.role == "assistant":
             text = _text(item.content, f"{at}.content")
-            self._reply_of(item.id, fits=_has_no_words).text = text
+            self._reply_of(item.id, fits=_has_no_text).text = text
             return
         read = _content if item.role == "user" else _text
         self._add(Message(Role(item.role), read(item.content, f"{at}.content")), at)
         self._reply = None
 
     def _add(self, message: Message, at: str) -> None:
-        self._said.append(message)
+        self._entries.append(message)
         self.image_param = self.image_param or (f"{at}.content" if message.images else "")
 
-    def _take_result(self, item: _Result, at: str) -> None:
+    def _take_result(self, item: _ResultItem, at: str) -> None:
         content = _content(item.output, f"{at}.output")
         self._add(Message(Role.TOOL, content, tool_call_id=item.call_id), at)
         if self._reply is not None:
-            self._reply.is_behind = True
+            self._reply.has_results = True
 
-    def _take_reasoning(self, item: _Reasoned) -> None:
+    def _take_reasoning(self, item: _ReasoningItem) -> None:
         summary = "\n\n".join(entry.text for entry in item.summary or ())
         text = "".join(part.text for part in item.content or ()) or summary
         if not text:
@@ -285,24 +288,24 @@ class _Conversation:
         follows: Callable[[_Reply], bool] = _anything,
         fits: Callable[[_Reply], bool] = _anything,
     ) -> _Reply:
-        """The reply that an item belongs to: the last one or a new one.
+        """The reply of an item: the last one or a new one.
 
-        `follows`: whether, by its order alone, it goes on with a reply; `fits`: whether that reply
-        has room for it at all."""
-        reply, answer = self._reply, _found(_ours, item_id or "")
+        `follows`: whether the item continues a reply by its order alone; `fits`: whether the reply
+        has room for it."""
+        reply, answer = self._reply, _first_group(_ours, item_id or "")
         if reply is not None:
-            said = reply.has(answer, generation)
-            joins = not reply.is_behind and follows(reply) if said is None else said
+            belongs = reply.has(answer, generation)
+            joins = not reply.has_results and follows(reply) if belongs is None else belongs
             reply = reply if joins and fits(reply) else None
         if reply is None:
             reply = self._reply = _Reply()
-            self._said.append(reply)
+            self._entries.append(reply)
         reply.answer = reply.answer or answer
         reply.generation = reply.generation or generation
         return reply
 
 
-def _found(pattern: Callable[[str], re.Match[str] | None], identifier: str) -> str:
+def _first_group(pattern: Callable[[str], re.Match[str] | None], identifier: str) -> str:
     found = pattern(identifier)
     return found.group(1) if found else ""
 
@@ -310,7 +313,7 @@ def _found(pattern: Callable[[str], re.Match[str] | None], identifier: str) -> s
 def _content(content: _Content, at: str) -> str | list[dict[str, object]]:
     if isinstance(content, str):
         return content
-    return content_of(_part(part, f"{at}[{place}]") for place, part in enumerate(content))
+    return content_of(_part(part, f"{at}[{index}]") for index, part in enumerate(content))
 
 
 def _text(content: _Content, at: str) -> str:
@@ -338,5 +341,5 @@ def _image(part: _Image, at: str) -> dict[str, object]:
     if part.file_id is not None:
         raise unsupported(f"{at}.file_id", "no files are kept here; send 'image_url'.")
     if part.image_url is None or not is_image_url(part.image_url):
-        raise wrong(f"Invalid '{at}.image_url': {WRONG_URL}", param=f"{at}.image_url")
+        raise invalid(f"Invalid '{at}.image_url': {WRONG_URL}", param=f"{at}.image_url")
     return image(part.image_url, detail=part.detail)

@@ -9,7 +9,7 @@ first system message is sent as the instructions.
 import msgspec
 
 from holdfast.gateway.protocol.messages import Answer, AnswerChoice, GenerationRequest, Opening
-from holdfast.gateway.wires.openai.chat import least_logprob
+from holdfast.gateway.wires.openai.chat import bound_logprob
 from holdfast.records.message import Role, ToolCall
 from holdfast.records.sampling import NAMED
 
@@ -18,7 +18,7 @@ Json = dict[str, object]
 _CUT = "length"
 
 
-def closing(opened: Json, answer: Answer, output: list[Json]) -> Json:
+def finished_response(opened: Json, answer: Answer, output: list[Json]) -> Json:
     """The response when nothing more comes."""
     is_cut = was_cut(answer)
     return {
@@ -35,7 +35,7 @@ def was_cut(answer: Answer) -> bool:
     return answer.choices[0].finish_reason == _CUT
 
 
-def opening(ask: GenerationRequest, answer: Answer | Opening) -> Json:
+def started_response(request: GenerationRequest, answer: Answer | Opening) -> Json:
     """The response before its first item."""
     return {
         "id": f"resp_{answer.id}",
@@ -45,39 +45,39 @@ def opening(ask: GenerationRequest, answer: Answer | Opening) -> Json:
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "instructions": _instructions(ask),
-        "max_output_tokens": ask.max_tokens,
+        "instructions": _instructions(request),
+        "max_output_tokens": request.max_tokens,
         "max_tool_calls": None,
         "metadata": {},
         "model": answer.model,
         "output": [],
-        "parallel_tool_calls": ask.parallel_tool_calls,
-        "previous_response_id": ask.previous,
-        "reasoning": {"effort": ask.reasoning_effort, "summary": None},
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "previous_response_id": request.previous,
+        "reasoning": {"effort": request.reasoning_effort, "summary": None},
         "service_tier": "default",
         "store": False,
-        "temperature": ask.temperature,
-        "text": {"format": _format(ask)},
-        "tool_choice": _tool_choice(ask),
-        "tools": msgspec.Raw(msgspec.json.encode([_tool(tool) for tool in ask.tools])),
+        "temperature": request.temperature,
+        "text": {"format": _format(request)},
+        "tool_choice": _tool_choice(request),
+        "tools": msgspec.Raw(msgspec.json.encode([_tool(tool) for tool in request.tools])),
         "top_logprobs": 0,
-        "top_p": ask.top_p,
+        "top_p": request.top_p,
         "truncation": "disabled",
         "usage": None,
         "user": None,
     }
 
 
-def _tool_choice(ask: GenerationRequest) -> object:
-    if not ask.tool_choice.startswith(NAMED):
-        return ask.tool_choice or "auto"
-    return {"type": "function", "name": ask.tool_choice.removeprefix(NAMED)}
+def _tool_choice(request: GenerationRequest) -> object:
+    if not request.tool_choice.startswith(NAMED):
+        return request.tool_choice or "auto"
+    return {"type": "function", "name": request.tool_choice.removeprefix(NAMED)}
 
 
-def _format(ask: GenerationRequest) -> Json:
-    if isinstance(ask.json, bool):
-        return {"type": "json_object" if ask.json else "text"}
-    schema = msgspec.Raw(ask.json.encode())
+def _format(request: GenerationRequest) -> Json:
+    if isinstance(request.json, bool):
+        return {"type": "json_object" if request.json else "text"}
+    schema = msgspec.Raw(request.json.encode())
     return {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}
 
 
@@ -88,7 +88,7 @@ def items_of(answer: Answer) -> list[Json]:
     if message.reasoning:
         found.append(reasoning_item(answer, 0, message.reasoning))
     if message.text or not message.tool_calls:
-        found.append(words_item(answer, len(found), message.text, logprobs_of(choice)))
+        found.append(text_item(answer, len(found), message.text, logprobs_of(choice)))
     for call in message.tool_calls:
         found.append(call_item(answer, len(found), call))
     if was_cut(answer):
@@ -96,13 +96,13 @@ def items_of(answer: Answer) -> list[Json]:
     return found
 
 
-def _id(kind: str, answer: Answer | Opening, place: int) -> str:
-    return f"{kind}_{answer.id}_{place}"
+def _id(kind: str, answer: Answer | Opening, index: int) -> str:
+    return f"{kind}_{answer.id}_{index}"
 
 
-def reasoning_item(answer: Answer | Opening, place: int, text: str) -> Json:
+def reasoning_item(answer: Answer | Opening, index: int, text: str) -> Json:
     return {
-        "id": _id("rs", answer, place),
+        "id": _id("rs", answer, index),
         "type": "reasoning",
         "status": "completed",
         "summary": [],
@@ -111,9 +111,9 @@ def reasoning_item(answer: Answer | Opening, place: int, text: str) -> Json:
     }
 
 
-def words_item(answer: Answer | Opening, place: int, text: str, logprobs: list[Json]) -> Json:
+def text_item(answer: Answer | Opening, index: int, text: str, logprobs: list[Json]) -> Json:
     return {
-        "id": _id("msg", answer, place),
+        "id": _id("msg", answer, index),
         "type": "message",
         "status": "completed",
         "role": "assistant",
@@ -128,9 +128,9 @@ def words_item(answer: Answer | Opening, place: int, text: str, logprobs: list[J
     }
 
 
-def call_item(answer: Answer | Opening, place: int, call: ToolCall) -> Json:
+def call_item(answer: Answer | Opening, index: int, call: ToolCall) -> Json:
     return {
-        "id": _id("fc", answer, place),
+        "id": _id("fc", answer, index),
         "type": "function_call",
         "status": "completed",
         "call_id": call.id,
@@ -142,9 +142,9 @@ def call_item(answer: Answer | Opening, place: int, call: ToolCall) -> Json:
 def logprobs_of(choice: AnswerChoice) -> list[Json]:
     """Of the tokens that the text is made of; of all of them, where the text is not found in what
     they spell."""
-    text, spelled = choice.message.text, "".join(choice.tokens)
-    start = spelled.rfind(text)
-    end = start + len(text) if start >= 0 else len(spelled)
+    text, sampled = choice.message.text, "".join(choice.tokens)
+    start = sampled.rfind(text)
+    end = start + len(text) if start >= 0 else len(sampled)
     found, at = list[Json](), 0
     for token, logprob in zip(choice.tokens, choice.logprobs, strict=True):
         if at < end and at + len(token) > start:
@@ -155,11 +155,11 @@ def logprobs_of(choice: AnswerChoice) -> list[Json]:
 
 def _logprob(token: str, logprob: float) -> Json:
     # A token that is half a character has a replacement for its text, and its bytes are not known.
-    spelled = [] if "\ufffd" in token else list(token.encode())
+    token_bytes = [] if "\ufffd" in token else list(token.encode())
     return {
         "token": token,
-        "bytes": spelled,
-        "logprob": least_logprob(logprob),
+        "bytes": token_bytes,
+        "logprob": bound_logprob(logprob),
         "top_logprobs": [],
     }
 
@@ -172,8 +172,8 @@ def _tool(tool: Json) -> Json:
     return {"type": "function", **absent, **function}
 
 
-def _instructions(ask: GenerationRequest) -> str | None:
-    first = ask.messages[0] if ask.messages else None
+def _instructions(request: GenerationRequest) -> str | None:
+    first = request.messages[0] if request.messages else None
     return first.text if first is not None and first.role is Role.SYSTEM else None
 
 

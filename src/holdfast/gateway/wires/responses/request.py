@@ -1,8 +1,8 @@
 """The parameters of `/v1/responses`.
 
-Each is one of four: followed (typed here), about the books and not about the sample (accepted),
-followed only where it asks for nothing (`_NEUTRAL`), or unknown (refused by name). Null means the
-same as nothing.
+A parameter is followed (it has a type here), about bookkeeping and not about the sample (accepted),
+accepted only where it changes nothing (`neutral`), or unknown (rejected by name). Null is the same
+as no value.
 """
 
 from typing import Annotated, Literal
@@ -13,24 +13,24 @@ from msgspec import Meta, Struct
 from holdfast.gateway.protocol.messages import GenerationRequest, RequestLookup
 from holdfast.gateway.wires.openai import errors, messages
 from holdfast.gateway.wires.openai.errors import (
-    converted,
-    shown,
+    convert,
+    format_value,
+    invalid,
     unsupported,
     unsupported_value,
-    wrong,
 )
-from holdfast.gateway.wires.openai.formats import Effort, TextFormat, json_of
+from holdfast.gateway.wires.openai.formats import Effort, TextFormat, parse_format
 from holdfast.gateway.wires.openai.parameters import Count, Text, neutral, reject_unless_neutral
 from holdfast.gateway.wires.responses import items
 from holdfast.gateway.wires.responses.items import ONLY_OWN, WHOLE_INPUT
-from holdfast.gateway.wires.tool_choices import tool_choice
+from holdfast.gateway.wires.tool_choices import parse_tool_choice
 from holdfast.records.message import Message, system
 
 _LOGPROBS = "message.output_text.logprobs"
 
 Includable = Literal[
     "message.output_text.logprobs",
-    # Nothing is encrypted here, and the others belong to tools and inputs that are refused.
+    # Nothing is encrypted here, and the others belong to tools and inputs that are rejected.
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -80,7 +80,7 @@ class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
     reasoning: _Reasoning | None = None
     prompt_cache_options: _CacheOptions | None = None
 
-    # About the books.
+    # Bookkeeping.
     client_metadata: object = None
     max_tool_calls: object = None
     """Counts the calls of built-in tools, of which there are none."""
@@ -90,7 +90,7 @@ class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
     safety_identifier: object = None
     service_tier: object = None
     store: object = None
-    """Whether or not, what was answered is in the record, and can be referred to."""
+    """In both cases the answer is in the record, and later requests can refer to it."""
     stream_options: object = None
     user: object = None
 
@@ -115,9 +115,9 @@ class _Body(Struct, kw_only=True, forbid_unknown_fields=True):
 _DECODER = msgspec.json.Decoder(_Body)
 
 
-def ask_of(body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
-    """Raises `Refused` for whatever cannot be answered. `known`: for what it refers to."""
-    request = errors.decoded(_DECODER, body)
+def parse_request(body: bytes, known: RequestLookup | None = None) -> GenerationRequest:
+    """The request. `known` resolves references. Raises `RequestRejected`."""
+    request = errors.decode(_DECODER, body)
     reject_unless_neutral(request)
     if request.text is not None:
         reject_unless_neutral(request.text, at="text.")
@@ -126,20 +126,20 @@ def ask_of(body: bytes, known: RequestLookup | None = None) -> GenerationRequest
     if request.prompt_cache_options is not None and request.prompt_cache_options.prewarm:
         raise unsupported("prompt_cache_options.prewarm", "it asks for no answer.")
     tools = _tools(request)
-    choice = tool_choice(request.tool_choice, tools)
+    choice = parse_tool_choice(request.tool_choice, tools)
     messages, image_param = _messages(request, known)
     return GenerationRequest(
         model=request.model,
         messages=messages,
         image_param=image_param,
-        # A model that is shown no tools calls none.
+        # Without tools in its prompt, a model calls none.
         tools=() if choice is None else tools,
         tool_choice=choice or "",
         parallel_tool_calls=request.parallel_tool_calls is not False,
         max_tokens=request.max_output_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
-        json=json_of(request.text.format if request.text else None, param="text.format"),
+        json=parse_format(request.text.format if request.text else None, param="text.format"),
         reasoning_effort=request.reasoning.effort if request.reasoning else None,
         stream=bool(request.stream),
         logprobs=_LOGPROBS in (request.include or ()),
@@ -149,22 +149,22 @@ def ask_of(body: bytes, known: RequestLookup | None = None) -> GenerationRequest
 
 
 def _messages(request: _Body, known: RequestLookup | None) -> tuple[tuple[Message, ...], str]:
-    found, image_param = items.messages(request.input, known)
+    found, image_param = items.parse_input(request.input, known)
     if not found:
-        raise wrong("Invalid 'input': it says nothing; send at least one message.", param="input")
+        raise invalid("Invalid 'input': it says nothing; send at least one message.", param="input")
     instructions = (system(request.instructions),) if request.instructions else ()
-    return (*instructions, *_said_before(request, known), *found), image_param
+    return (*instructions, *_earlier_messages(request, known), *found), image_param
 
 
-def _said_before(request: _Body, known: RequestLookup | None) -> tuple[Message, ...]:
-    """The conversation that a response ended; its instructions held for it alone."""
+def _earlier_messages(request: _Body, known: RequestLookup | None) -> tuple[Message, ...]:
+    """The conversation up to an earlier response, without that response's instructions."""
     if request.previous_response_id is None:
         return ()
     answer = request.previous_response_id.removeprefix("resp_")
     past = None if known is None else known.earlier_answer(answer)
     if past is None:
-        name = shown(request.previous_response_id)
-        raise wrong(
+        name = format_value(request.previous_response_id)
+        raise invalid(
             f"Previous response with id {name} not found: {ONLY_OWN}",
             param="previous_response_id",
             code="previous_response_not_found",
@@ -181,18 +181,18 @@ class _Function(Struct, tag="function", tag_field="type", forbid_unknown_fields=
 
 
 def _tools(request: _Body) -> tuple[dict[str, object], ...]:
-    for place, tool in enumerate(request.tools or ()):
+    for index, tool in enumerate(request.tools or ()):
         if isinstance(tool.get("type"), str) and tool["type"] != "function":
             why = "built-in tools do not run here; send tools of type function."
-            raise unsupported_value(f"tools[{place}].type", tool["type"], why)
-    functions = converted(request.tools or [], list[_Function], root="tools")
-    found = messages.tools([_as_chat(function) for function in functions])
+            raise unsupported_value(f"tools[{index}].type", tool["type"], why)
+    functions = convert(request.tools or [], list[_Function], root="tools")
+    found = messages.parse_tools([_as_chat(function) for function in functions])
     _check_recordable(found)
     return found
 
 
 def _as_chat(tool: _Function) -> dict[str, object]:
-    """Always in the same order of members, which is the one that models read most."""
+    """Always in the same order of members, the most usual one for models."""
     members = {
         "name": tool.name,
         "description": tool.description,
@@ -206,4 +206,4 @@ def _check_recordable(tools: tuple[dict[str, object], ...]) -> None:
     try:
         msgspec.msgpack.encode(tools)
     except OverflowError as error:
-        raise wrong("'tools' holds an integer of more than 64 bits.", param="tools") from error
+        raise invalid("'tools' holds an integer of more than 64 bits.", param="tools") from error
